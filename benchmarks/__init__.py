@@ -1,0 +1,1 @@
+"""Timings against peers; each module is a command that prints a table."""

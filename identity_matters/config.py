@@ -1,0 +1,246 @@
+"""What a network and a training run are made of: two frozen dataclasses and the presets.
+
+They stand apart from model.py and training.py, which export them, because a launcher
+builds its flags from them and `--help` must not wait for TensorFlow.
+"""
+
+import dataclasses
+from typing import Literal
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def check_fields(config, at_least_1=(), at_least_0=(), above_0=()) -> None:
+    """Raises ValueError for a number out of range, or a word that is none of its field's."""
+    for name in at_least_1:
+        _require(getattr(config, name) >= 1, f"{name} must be at least 1, got {getattr(config, name)}")
+    for name in at_least_0:
+        _require(getattr(config, name) >= 0, f"{name} must be at least 0, got {getattr(config, name)}")
+    for name in above_0:
+        _require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
+    for field in dataclasses.fields(config):
+        choices = getattr(field.type, "__args__", ())
+        if getattr(field.type, "__origin__", None) is Literal:
+            value = getattr(config, field.name)
+            _require(value in choices, f"{field.name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The all-convolutional residual network; the defaults are Hardt & Ma's Table 1.
+
+    Attributes:
+      image_shape: (height, width, channels) of the input. Set from the data set by a launcher.
+      num_classes: Number of logits. Set from the data set by a launcher.
+      stem_width: Output channels of the first convolution.
+      stem_kernel_size: Kernel size of the first convolution, pixels.
+      stem_stride: Stride of the first convolution.
+      stem_pool: Average pooling after the first convolution, pixels (1: none).
+      widths: Output channels of each stage; every stage but the first halves the resolution.
+      blocks_per_stage: Residual blocks in each stage, two convolutions each.
+      residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the second convolution of each block starts at 0, so each block starts as its shortcut.
+      train_projection: Train the last layer; the paper leaves it at its random values.
+      shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
+      use_batch_norm: Batch normalisation after each convolution, the paper's comparison.
+      weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
+      mixed_precision: Compute in bfloat16; weights and logits stay float32.
+    """
+
+    image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})
+    num_classes: int = dataclasses.field(default=10, metadata={"flag": False})
+    stem_width: int = 16
+    stem_kernel_size: int = 3
+    stem_stride: int = 1
+    stem_pool: int = 1
+    widths: tuple[int, ...] = (64, 128, 256)
+    blocks_per_stage: tuple[int, ...] = (9, 9, 9)
+    residual_initializer: Literal["small", "standard", "zero"] = "small"
+    train_projection: bool = False
+    shortcut: bool = True
+    use_batch_norm: bool = False
+    weight_decay: float = 1e-4
+    mixed_precision: bool = False
+
+    def __post_init__(self):
+        positive = ("num_classes", "stem_width", "stem_kernel_size", "stem_stride", "stem_pool")
+        check_fields(self, at_least_1=positive, at_least_0=("weight_decay",))
+        _require(
+            len(self.widths) == len(self.blocks_per_stage) > 0,
+            f"widths and blocks_per_stage need one number per stage, "
+            f"got {self.widths} and {self.blocks_per_stage}",
+        )
+        _require(
+            min(self.widths + self.blocks_per_stage) >= 1,
+            f"widths and blocks_per_stage must be at least 1, "
+            f"got {self.widths} and {self.blocks_per_stage}",
+        )
+        _require(
+            not self.shortcut or list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0],
+            f"shortcuts pad with zero channels, so widths must not decrease, "
+            f"got {(self.stem_width,) + self.widths}",
+        )
+        _require(
+            self.shortcut or self.residual_initializer != "zero",
+            "without shortcuts the initializer 'zero' makes every gradient 0; choose small or standard",
+        )
+        _require(
+            len(self.image_shape) == 3 and min(self.image_shape) >= 1,
+            f"image_shape must be (height, width, channels), got {self.image_shape}",
+        )
+        height, width, _ = self.image_shape
+        _require(
+            height % self.downsampling == 0 and width % self.downsampling == 0,
+            f"the strides divide the image by {self.downsampling}, which does not divide "
+            f"{height}x{width} pixels; choose image_size or the number of stages accordingly",
+        )
+
+    @property
+    def downsampling(self) -> int:
+        """Input pixels per pixel of the last stage, along each side."""
+        return self.stem_stride * self.stem_pool * 2 ** (len(self.widths) - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """One training run; the defaults are the paper's CIFAR-10 run (Hardt & Ma §4.1).
+
+    Attributes:
+      model: The network.
+      dataset: mnist_sample (5,000 real digits, embedded), or any TFDS image-classification set.
+      data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
+      npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images uint8 [n,h,w] or [n,h,w,c].
+      download: Let TFDS download and prepare a data set that is not under data_dir.
+      image_size: Resize every image to this many pixels a side (0: as in the data set).
+      train_examples: Train on the first so many examples (0: all).
+      crop_padding: Zero-pad training images so many pixels a side, then crop at random. Streamed sets are cropped as ImageNet is, and ignore this.
+      random_flip: Mirror half of the training images, left to right.
+      train_steps: Gradient updates in all.
+      batch_size: Examples per update.
+      optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's.
+      learning_rate: Initial learning rate.
+      momentum: Momentum of the optimiser.
+      schedule: piecewise: multiply the rate by decay_factor at each of decay_steps; exponential: every decay_steps steps; constant.
+      decay_steps: piecewise: the steps of the drops; exponential: one number, the interval.
+      decay_factor: What the learning rate is multiplied by at a drop.
+      clip_norm: Largest global norm of a gradient; longer ones are scaled down (0: off).
+      seed: Seed of the initial weights, the order of the examples and their augmentation.
+      eval_every: Evaluate every so many steps, and after the last.
+      eval_examples: Evaluate on the first so many test examples (0: all).
+      checkpoint_every: Save a checkpoint every so many steps, and after the last.
+      jit_compile: Compile with XLA: auto is off for TensorFlow, where XLA is slower on a CPU and Keras leaves it off for the sake of determinism, and on for JAX.
+      steps_per_execution: Steps per call into the compiled program; saves overhead on an accelerator.
+    """
+
+    model: ModelConfig = ModelConfig()
+    dataset: str = "cifar10"
+    data_dir: str = ""
+    npz: str = ""
+    download: bool = False
+    image_size: int = 0
+    train_examples: int = 0
+    crop_padding: int = 4
+    random_flip: bool = True
+    train_steps: int = 60_000
+    batch_size: int = 128
+    optimizer: Literal["momentum", "nesterov"] = "momentum"
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    schedule: Literal["piecewise", "exponential", "constant"] = "piecewise"
+    decay_steps: tuple[int, ...] = (30_000, 50_000)
+    decay_factor: float = 0.1
+    clip_norm: float = 0.0
+    seed: int = 0
+    eval_every: int = 1_000
+    eval_examples: int = 0
+    checkpoint_every: int = 1_000
+    jit_compile: Literal["auto", "on", "off"] = "auto"
+    steps_per_execution: int = 1
+
+    def __post_init__(self):
+        check_fields(
+            self,
+            at_least_1=("train_steps", "batch_size", "eval_every", "checkpoint_every", "steps_per_execution"),
+            at_least_0=("image_size", "train_examples", "crop_padding", "clip_norm", "seed", "eval_examples"),
+            above_0=("learning_rate", "decay_factor"),
+        )
+        _require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
+        _require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")
+        _require(
+            all(a < b for a, b in zip((0,) + self.decay_steps, self.decay_steps)),
+            f"decay_steps must be positive and increase, got {self.decay_steps}",
+        )
+        _require(
+            self.schedule != "exponential" or len(self.decay_steps) == 1,
+            f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
+        )
+        for name in ("train_steps", "eval_every", "checkpoint_every"):
+            _require(
+                getattr(self, name) % self.steps_per_execution == 0,
+                f"{name} must be a multiple of steps_per_execution = {self.steps_per_execution}, "
+                f"got {getattr(self, name)}",
+            )
+
+
+_CIFAR = ModelConfig()
+_RESNET34 = ModelConfig(
+    image_shape=(224, 224, 3),
+    num_classes=1000,
+    stem_width=64,
+    stem_kernel_size=7,
+    stem_stride=2,
+    stem_pool=2,
+    widths=(64, 128, 256, 512),
+    blocks_per_stage=(3, 4, 6, 3),
+)
+
+MODEL_PRESETS = {
+    # Not in the paper. The standard initialiser leaves the saddle at zero sooner than the small one.
+    "mnist": ModelConfig(
+        image_shape=(28, 28, 1),
+        widths=(16, 32, 64),
+        blocks_per_stage=(2, 2, 2),
+        residual_initializer="standard",
+    ),
+    "cifar10": _CIFAR,
+    "cifar100": dataclasses.replace(_CIFAR, num_classes=100),
+    "imagenet": _RESNET34,
+    "imagenet_wide": dataclasses.replace(_RESNET34, stem_width=83, widths=(83, 166, 333, 666)),
+}
+
+_IMAGENET = TrainConfig(
+    model=_RESNET34,
+    dataset="imagenet2012",
+    image_size=224,
+    train_steps=700_000,
+    batch_size=256,
+    learning_rate=0.1,
+    schedule="exponential",
+    decay_steps=(10_009,),  # two epochs: 2 · 1,281,167 / 256
+    decay_factor=0.94,
+    eval_every=10_000,
+    checkpoint_every=2_000,
+)
+
+TRAIN_PRESETS = {
+    # Not in the paper: what trains for every seed tried, see docs/results.md.
+    "mnist": TrainConfig(
+        model=MODEL_PRESETS["mnist"],
+        dataset="mnist_sample",
+        crop_padding=2,
+        random_flip=False,
+        train_steps=1_200,
+        batch_size=32,
+        learning_rate=0.1,
+        decay_steps=(700, 1_000),
+        clip_norm=0.5,
+        eval_every=100,
+        checkpoint_every=100,
+    ),
+    "cifar10": TrainConfig(),
+    "cifar100": TrainConfig(model=MODEL_PRESETS["cifar100"], dataset="cifar100"),
+    "imagenet": _IMAGENET,
+    "imagenet_wide": dataclasses.replace(_IMAGENET, model=MODEL_PRESETS["imagenet_wide"]),
+}

@@ -1,0 +1,165 @@
+"""Export to a SavedModel, and the top-1 and top-5 error of a SavedModel.
+
+The SavedModel takes raw images and needs TensorFlow alone:
+
+    serving_default: images float32 [n, h, w, c] in 0–255 -> logits, probabilities float32 [n, r]
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+from collections.abc import Iterable
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tqdm import tqdm
+
+from identity_matters.config import TrainConfig
+from identity_matters.data import test_batches
+from identity_matters.model import standardize
+from identity_matters.run_directory import replacing
+
+_DATA_FILE = os.path.join("assets.extra", "data.json")
+_DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
+
+
+def export(network: keras.Model, config: TrainConfig, path: str) -> None:
+    """Writes the network, standardisation included, as a SavedModel that needs nothing of ours.
+
+    Args:
+      network: keras.Model. From `all_conv_resnet`.
+      config: TrainConfig. Which data to evaluate on by default is stored beside the model.
+      path: str. A directory, replaced if it exists.
+    """
+    serving = tf.Module()
+    # The tf.Variables themselves: under Keras's own, TensorFlow's session loader (saved_model_cli,
+    # TensorFlow Serving) restores copies that the graph does not read.
+    serving.variables_served = [variable.value for variable in network.variables]
+    signature = tf.TensorSpec([None, *network.input_shape[1:]], tf.float32, name="images")
+
+    @tf.function(input_signature=[signature])
+    def serve(images):
+        logits = network(standardize(images), training=False)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    with replacing(path) as temporary:
+        tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
+        os.makedirs(os.path.join(temporary, "assets.extra"))
+        with open(os.path.join(temporary, _DATA_FILE), "w") as file:
+            json.dump(_data_fields(config), file)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _data_fields(config: TrainConfig) -> dict:
+    fields = {name: getattr(config, name) for name in _DATA_FIELDS}
+    # The SavedModel may be evaluated from another working directory.
+    return fields | {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
+
+
+def exported_data(saved_model: str) -> dict:
+    """The data fields of the TrainConfig of the run that exported a SavedModel."""
+    try:
+        with open(os.path.join(saved_model, _DATA_FILE)) as file:
+            return json.load(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
+
+
+def evaluate(
+    saved_model: str,
+    dataset: str | tuple | Iterable | None = None,
+    data_dir: str = "",
+    npz: str = "",
+    max_examples: int = 0,
+    batch_size: int = 100,
+    progress: bool = False,
+) -> dict[str, float]:
+    """Top-1 and top-5 error of a SavedModel on test images.
+
+    Args:
+      saved_model: str. Its directory.
+      dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images
+        [n, h, w, c] in 0–255, labels [n]); or an iterable of such batches; or None: the data
+        of the run that exported the model.
+      data_dir, npz: str. As in TrainConfig.
+      max_examples: int. Use the first so many (0: all).
+      batch_size: int.
+      progress: bool. Show a progress bar.
+
+    Returns:
+      {"top1_error", "top5_error", "num_examples"}; errors are fractions.
+
+    Raises:
+      ValueError: not a SavedModel of ours, or data that do not fit it.
+    """
+    serve = _load_signature(saved_model)
+    shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
+    num_classes = serve.structured_outputs["logits"].shape[-1]
+    batches = _batches(dataset, data_dir, npz, batch_size, image_size=shape[0], saved_model=saved_model)
+    top1 = top5 = num_examples = 0
+    with tqdm(unit=" images", disable=not progress) as bar:
+        for images, labels in batches:
+            if max_examples:
+                images, labels = images[: max_examples - num_examples], labels[: max_examples - num_examples]
+            images, labels = np.asarray(images, np.float32), np.asarray(labels)
+            _check_batch(images, labels, shape, num_classes)
+            rank = _rank_of_label(serve(images=tf.constant(images))["logits"].numpy(), labels)
+            top1 += int(np.sum(rank < 1))
+            top5 += int(np.sum(rank < 5))
+            num_examples += len(labels)
+            bar.update(len(labels))
+            if num_examples == max_examples:
+                break
+    if not num_examples:
+        raise ValueError("there are no examples to evaluate on")
+    return {
+        "top1_error": 1 - top1 / num_examples,
+        "top5_error": 1 - top5 / num_examples,
+        "num_examples": num_examples,
+    }
+
+
+def _batches(dataset, data_dir: str, npz: str, batch_size: int, image_size: int, saved_model: str):
+    """Batches of raw images and labels from any of the forms that `evaluate` takes."""
+    if isinstance(dataset, tuple):
+        images, labels = dataset
+        return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
+    if dataset is not None and not isinstance(dataset, str):
+        return dataset
+    fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": image_size}
+    if not dataset and not npz:
+        fields = exported_data(saved_model) | ({"data_dir": data_dir} if data_dir else {})
+    return test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
+
+
+def _load_signature(saved_model: str):
+    """The serving_default function of a SavedModel."""
+    try:
+        loaded = tf.saved_model.load(saved_model)
+        serve = loaded.signatures["serving_default"]
+        serve.structured_input_signature[1]["images"], serve.structured_outputs["logits"]
+    except Exception as error:  # TensorFlow raises anything at all on a damaged file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{saved_model} is not a SavedModel of this project: {reason}") from error
+    serve.keep_alive = loaded  # the variables live as long as this object
+    return serve
+
+
+def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_classes: int) -> None:
+    if images.shape[1:] != shape:
+        raise ValueError(f"the model takes images {shape}, the data are {images.shape[1:]}")
+    if labels.shape != images.shape[:1]:
+        raise ValueError(f"{len(images)} images, but labels of shape {labels.shape}")
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise ValueError(f"labels must be integers, got {labels.dtype}")
+    if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
+
+
+def _rank_of_label(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """How many classes score above the label's: int [n]. Ties, and logits that are not finite, count against it."""
+    of_label = np.take_along_axis(logits, labels[:, None], axis=1)
+    not_below = np.sum(~(logits < of_label), axis=1)
+    return not_below - 1

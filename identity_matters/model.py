@@ -1,0 +1,175 @@
+"""The all-convolutional residual network (Hardt & Ma §4, Table 1).
+
+    paper                                 code
+    3×3×3×16, standard conv               stem_conv, config.stem_width
+    3×3×16×64, 1, 9 residual blocks       stage1: widths[0], blocks_per_stage[0]
+    3×3×64×128, 2, 9 residual blocks      stage2: the first convolution has stride 2
+    3×3×128×256, 2, 9 residual blocks     stage3
+    8×8 global average pool               average_pool
+    256×num_classes random projection     projection, not trained
+    x + C₂(ReLU(C₁x))                     residual_block
+    σ = 1/(k²c)                           residual_stddev(k, c)
+
+No batch normalisation, bias, dropout, max pooling or final ReLU. Only keras and
+keras.ops are used, so every Keras backend builds the same network.
+"""
+
+import zlib
+
+import keras
+import numpy as np
+from keras import initializers, layers, ops
+
+from identity_matters.config import MODEL_PRESETS as PRESETS
+from identity_matters.config import ModelConfig
+
+__all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "residual_stddev", "standardize"]
+
+
+def residual_stddev(kernel_size: int, filters: int) -> float:
+    """1/(k²c): initial standard deviation of a residual convolution (Hardt & Ma §4.1).
+
+    Args:
+      kernel_size: int. k, the side of the square kernel, pixels.
+      filters: int. c, the number of output channels.
+    """
+    return 1 / (kernel_size**2 * filters)
+
+
+def standard_stddev(kernel_size: int, filters: int) -> float:
+    """1/(k√c): initial standard deviation of a standard convolution (Hardt & Ma §4.1)."""
+    return 1 / (kernel_size * filters**0.5)
+
+
+def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
+    """The network of Hardt & Ma's Table 1, or the variant that `config` describes.
+
+    With the default config: 55 convolutions of 13,538,736 weights, all of them trained,
+    and a random projection of 2,560, not trained.
+
+    Args:
+      config: ModelConfig.
+      seed: int. Every kernel is drawn from (seed, its layer's name) alone, so two variants
+        with the same seed share all the kernels that they share by name and shape.
+
+    Returns:
+      A functional keras.Model: standardised images [n, height, width, channels] (see
+      `standardize`) to float32 logits [n, num_classes]. Layers are named like
+      stage2_block1_conv1.
+    """
+    images = keras.Input(config.image_shape, name="images")
+    x = _convolution(
+        images, config, config.stem_width, "stem_conv", seed, config.stem_stride, config.stem_kernel_size
+    )
+    if config.stem_pool > 1:
+        x = layers.AveragePooling2D(config.stem_pool, dtype=_dtype(config), name="stem_pool")(x)
+    for stage, (width, blocks) in enumerate(zip(config.widths, config.blocks_per_stage), start=1):
+        for block in range(1, blocks + 1):
+            stride = 2 if stage > 1 and block == 1 else 1
+            x = residual_block(x, config, width, stride, f"stage{stage}_block{block}", seed)
+    x = layers.GlobalAveragePooling2D(dtype="float32", name="average_pool")(x)
+    logits = layers.Dense(
+        config.num_classes,
+        use_bias=False,
+        trainable=config.train_projection,
+        # Uniform with variance 1/fan_in, as in the code the paper started from.
+        kernel_initializer=initializers.VarianceScaling(
+            1.0, "fan_in", "uniform", seed=_layer_seed(seed, "projection")
+        ),
+        dtype="float32",
+        name="projection",
+    )(x)
+    return keras.Model(images, logits, name="all_conv_resnet")
+
+
+def residual_block(x, config: ModelConfig, width: int, stride: int, name: str, seed: int = 0):
+    """x + C₂(ReLU(C₁x)), C₁ with the stride (Hardt & Ma §4.1).
+
+    Args:
+      x: KerasTensor [n, h, w, c].
+      config: ModelConfig. Its variants: `shortcut=False` gives ReLU(C₂(ReLU(C₁x))), and
+        `use_batch_norm` normalises after each convolution.
+      width: int. Output channels.
+      stride: int. 1, or 2 to halve the resolution.
+      name: str. Prefix of the layers' names.
+      seed: int. See `all_conv_resnet`.
+
+    Returns:
+      KerasTensor [n, h/stride, w/stride, width].
+    """
+    y = _convolution(x, config, width, f"{name}_conv1", seed, stride)
+    y = layers.ReLU(dtype=_dtype(config), name=f"{name}_relu")(y)
+    y = _convolution(y, config, width, f"{name}_conv2", seed)
+    if not config.shortcut:
+        return layers.ReLU(dtype=_dtype(config), name=f"{name}_relu2")(y)
+    return layers.Add(dtype=_dtype(config), name=f"{name}_add")([_shortcut(x, config, width, stride, name), y])
+
+
+def _shortcut(x, config: ModelConfig, width: int, stride: int, name: str):
+    """x itself; where the shape changes, average-pooled and padded with zero channels.
+
+    Not in the paper, which says "as is standard": pooling over stride × stride pixels, and
+    half of the zero channels before, half after, as the original TensorFlow ResNet did.
+    """
+    if stride > 1:
+        x = layers.AveragePooling2D(stride, dtype=_dtype(config), name=f"{name}_pool")(x)
+    new_channels = width - x.shape[-1]
+    if new_channels:
+        before = new_channels // 2
+        x = ops.pad(x, ((0, 0), (0, 0), (0, 0), (before, new_channels - before)))
+    return x
+
+
+def _convolution(x, config: ModelConfig, filters: int, name: str, seed: int, stride=1, kernel_size=3):
+    """A convolution without bias, padded to keep the resolution; normalised if the config says so."""
+    x = layers.Conv2D(
+        filters,
+        kernel_size,
+        strides=stride,
+        padding="same",
+        use_bias=False,
+        kernel_initializer=_kernel_initializer(config, kernel_size, filters, name, seed),
+        # Keras's L2 is λ‖w‖²; the paper's code penalised (λ/2)‖w‖².
+        kernel_regularizer=keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None,
+        dtype=_dtype(config),
+        name=name,
+    )(x)
+    if config.use_batch_norm:
+        x = layers.BatchNormalization(momentum=0.9, dtype=_dtype(config), name=name.replace("conv", "bn"))(x)
+    return x
+
+
+def _kernel_initializer(config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int):
+    """Gaussian: the residual initialiser of the config, or the standard one for the stem."""
+    kind = "standard" if name == "stem_conv" else config.residual_initializer
+    if kind == "zero" and name.endswith("conv2"):
+        # C₁ = C₂ = 0 is a critical point of the loss, which training would never leave.
+        return initializers.Zeros()
+    stddev = residual_stddev if kind == "small" else standard_stddev
+    return initializers.RandomNormal(stddev=stddev(kernel_size, filters), seed=_layer_seed(seed, name))
+
+
+def _layer_seed(seed: int, name: str) -> int:
+    return int(np.random.SeedSequence([seed, zlib.crc32(name.encode())]).generate_state(1)[0] >> 1)
+
+
+def _dtype(config: ModelConfig) -> str:
+    return "mixed_bfloat16" if config.mixed_precision else "float32"
+
+
+def standardize(images):
+    """Each image with mean 0 and standard deviation 1 over all its pixels and channels.
+
+    The divisor is at least 1/√(number of values), so that a constant image gives zeros.
+
+    Args:
+      images: tensor [n, h, w, c] of any real dtype.
+
+    Returns:
+      float32 tensor [n, h, w, c].
+    """
+    images = ops.cast(images, "float32")
+    num_values = images.shape[1] * images.shape[2] * images.shape[3]
+    centred = images - ops.mean(images, axis=(1, 2, 3), keepdims=True)
+    stddev = ops.sqrt(ops.mean(ops.square(centred), axis=(1, 2, 3), keepdims=True))
+    return centred / ops.maximum(stddev, num_values**-0.5)

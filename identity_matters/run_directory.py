@@ -1,0 +1,171 @@
+"""The run directory: what a run writes, and the config.json that says what it is.
+
+    config.json     command, config, versions, status (running | done | diverged | failed)
+    checkpoints/    step_00001000.npz …, the newest three
+    …               each kind of run adds its own: metrics.csv or results.csv, PNGs, saved_model/
+
+The same directory with the same config continues the run; with another it is an error.
+"""
+
+import contextlib
+import dataclasses
+import fcntl
+import importlib.metadata
+import json
+import os
+import platform
+import shlex
+import shutil
+import sys
+
+STATUSES = ("running", "done", "diverged", "failed")
+# Where the data lie does not change what a run computes.
+_NOT_COMPARED = ("data_dir", "download")
+_TEMPORARY = ".tmp"
+_LOCK = ".lock"
+_LASTING = ("command", "config", "versions")
+_RESULTS = {"checkpoints", "metrics.csv", "results.csv", "saved_model"}
+_PACKAGES = ("keras", "tensorflow", "jax", "numpy")
+
+
+@contextlib.contextmanager
+def replacing(path: str):
+    """Yields a temporary path that becomes `path` when the block ends: the file is written whole or not at all."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}_{name}")
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        _remove(temporary)
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.remove(path)
+
+
+def write_text(path: str, text: str) -> None:
+    with replacing(path) as temporary, open(temporary, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+class RunDirectory:
+    """A directory that belongs to one config; `with run:` keeps other processes from writing to it.
+
+    Args:
+      path: str. Created if missing.
+      config: a dataclass, compared with that of an earlier run in the same directory.
+
+    Raises:
+      ValueError: the directory holds a run of another config (the message lists what
+        differs) or results of an unknown one, or cannot be written.
+    """
+
+    def __init__(self, path: str, config):
+        self.path = path
+        values = json.loads(json.dumps(dataclasses.asdict(config)))
+        self._record = read_record(path)
+        if self._record is None:
+            self._create(values)
+        else:
+            differing = list(_differences(self._record["config"], values))
+            if differing:
+                raise ValueError(f"{path} holds a run of another config (old, new): {'; '.join(differing)}")
+
+    def __enter__(self):
+        self._lock = open(self.file(_LOCK), "w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ValueError(f"another process is writing to run_dir {self.path}") from None
+        self._tidy()
+        return self
+
+    def __exit__(self, *_):
+        self._lock.close()
+
+    @property
+    def status(self) -> str:
+        return self._record["status"]
+
+    @property
+    def record(self) -> dict:
+        """What config.json holds."""
+        return self._record
+
+    def file(self, *names: str) -> str:
+        return os.path.join(self.path, *names)
+
+    def set_status(self, status: str, **details) -> None:
+        """Writes config.json with the status and what else belongs to it, e.g. the step of divergence."""
+        assert status in STATUSES, status
+        lasting = {key: value for key, value in self._record.items() if key in _LASTING}
+        self._record = lasting | {"status": status, **details}
+        write_text(self.file("config.json"), json.dumps(self._record, indent=2) + "\n")
+
+    def _tidy(self) -> None:
+        """Removes what a killed process left half-written."""
+        for folder in (self.path, self.file("checkpoints")):
+            for name in os.listdir(folder) if os.path.isdir(folder) else ():
+                if name.startswith(_TEMPORARY):
+                    _remove(os.path.join(folder, name))
+
+    def _create(self, values: dict) -> None:
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            results = sorted(_RESULTS.intersection(os.listdir(self.path)))
+            if results:
+                raise ValueError(f"run_dir {self.path} holds {results[0]} but no config.json; choose another")
+            self._record = {
+                "command": shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]]),
+                "config": values,
+                "versions": versions(),
+            }
+            self.set_status("running")
+        except OSError as error:
+            raise ValueError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
+
+
+def read_record(path: str) -> dict | None:
+    """What the config.json of a run directory holds; None where there is none.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    file_name = os.path.join(path, "config.json")
+    try:
+        with open(file_name) as file:
+            record = json.load(file)
+        record["config"], record["status"]
+        return record
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file_name} is not a run's config.json: {error}") from error
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on, as installed."""
+    found = {"python": platform.python_version()}
+    if "keras" in sys.modules:
+        found["keras_backend"] = sys.modules["keras"].backend.backend()
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
+
+
+def _differences(old: dict, new: dict, prefix: str = ""):
+    for key in [key for key in {**old, **new} if key not in _NOT_COMPARED]:
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from _differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            yield f"{prefix}{key} ({a}, {b})"

@@ -1,0 +1,159 @@
+"""TFDS sets: read into memory, or streamed where they are too large or their images vary in size.
+
+The stream is a pure function of (seed, step) too: the order of an epoch and the crop of each
+of its examples are seeded by (seed, epoch). TensorFlow mixes its global seed into the order,
+so that seed must be the same too; training sets it to the config's. Starting inside an epoch
+reads, but does not decode, the examples before.
+"""
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
+from identity_matters.data import MAX_BYTES_IN_MEMORY, ArrayData
+
+# ImageNet's usual test protocol: the central 224 of 256 pixels of the shorter side.
+CROP_FRACTION = 224 / 256
+# Encoded images, about 110 kB each for ImageNet.
+SHUFFLE_BUFFER = 8192
+
+
+class TfdsSource:
+    """A prepared TFDS image-classification set.
+
+    Args:
+      builder: tfds.core.DatasetBuilder, prepared.
+      eval_split: str. The labelled split to test on.
+      image_size: int. Pixels a side (0: as in the set).
+      train_examples, eval_examples: int. Use the first so many (0: all).
+
+    Raises:
+      ValueError: not an image-classification set, a split is missing, or its images vary in
+        size and no image_size is given.
+    """
+
+    def __init__(self, builder, eval_split: str, image_size=0, train_examples=0, eval_examples=0):
+        self.name, self._builder, self._image_size = builder.name, builder, image_size
+        self._image_key, self._label_key = _supervised_keys(builder)
+        for split in ("train", eval_split):
+            if split not in builder.info.splits:
+                raise ValueError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
+        self._splits = {
+            "train": _first("train", train_examples, builder),
+            "test": _first(eval_split, eval_examples, builder),
+        }
+        self.num_train = builder.info.splits[self._splits["train"]].num_examples
+        self.num_test = builder.info.splits[self._splits["test"]].num_examples
+        self.num_classes = builder.info.features[self._label_key].num_classes
+        self._stored_shape = builder.info.features[self._image_key].shape
+        if None in self._stored_shape[:2] and not image_size:
+            raise ValueError(f"the images of {self.name} vary in size; give --image_size")
+        sides = (image_size, image_size) if image_size else self._stored_shape[:2]
+        self.image_shape = (*sides, self._stored_shape[2])
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the set is too large for memory, or has images of varying size."""
+        if None in self._stored_shape:
+            return True
+        size = np.prod(self.image_shape) * (self.num_train + self.num_test)
+        return size > MAX_BYTES_IN_MEMORY
+
+    def load(self) -> ArrayData:
+        """The whole set in memory."""
+        arrays = {}
+        for split in ("train", "test"):
+            images, labels = zip(*self._whole_images(split).batch(1000).as_numpy_iterator())
+            arrays[f"{split}_images"] = np.concatenate(images)
+            arrays[f"{split}_labels"] = np.concatenate(labels).astype(np.int32)
+        return ArrayData(self.name, **arrays, num_classes=self.num_classes)
+
+    def train_batches(self, seed: int, first_step: int, batch_size: int, random_flip: bool = True):
+        """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end.
+
+        An epoch is num_train // batch_size ≥ 1 steps; what is left over differs in each epoch.
+        """
+        steps_per_epoch = self.num_train // batch_size
+        epoch, step = divmod(first_step, steps_per_epoch)
+        while True:
+            yield from self._epoch(seed, epoch, step * batch_size, random_flip).batch(
+                batch_size, drop_remainder=True
+            ).prefetch(2).as_numpy_iterator()
+            epoch, step = epoch + 1, 0
+
+    def test_batches(self, batch_size: int):
+        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order."""
+        images = self._cropped(self._encoded("test").enumerate(), None) if self.is_streamed else self._whole_images("test")
+        yield from images.batch(batch_size).prefetch(2).as_numpy_iterator()
+
+    def _whole_images(self, split: str) -> tf.data.Dataset:
+        images = self._builder.as_dataset(split=self._splits[split], as_supervised=True)
+        if self._image_size and self._stored_shape != self.image_shape:
+            return images.map(lambda image, label: (_resize(image, self.image_shape[:2]), label), tf.data.AUTOTUNE)
+        return images
+
+    def _encoded(self, split: str, shuffle_seed: int | None = None) -> tf.data.Dataset:
+        shuffle = shuffle_seed is not None
+        return self._builder.as_dataset(
+            split=self._splits[split],
+            decoders={self._image_key: tfds.decode.SkipDecoding()},
+            shuffle_files=shuffle,
+            read_config=tfds.ReadConfig(shuffle_seed=shuffle_seed, shuffle_reshuffle_each_iteration=False),
+        ).map(lambda example: (example[self._image_key], example[self._label_key]))
+
+    def _epoch(self, seed: int, epoch: int, skip: int, random_flip: bool) -> tf.data.Dataset:
+        order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
+        examples = self._encoded("train", order_seed).shuffle(SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False)
+        return self._cropped(examples.enumerate().skip(skip), order_seed, random_flip)
+
+    def _cropped(self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False) -> tf.data.Dataset:
+        """Decoded square crops: at random and flipped at random under a seed, central without one."""
+        is_jpeg = self._builder.info.features[self._image_key].encoding_format == "jpeg"
+
+        def crop(index, example):
+            encoded, label = example
+            shape = tf.image.extract_jpeg_shape(encoded) if is_jpeg else tf.shape(tf.io.decode_image(encoded))
+            side = tf.cast(CROP_FRACTION * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
+            if seed is None:
+                position = tf.constant([0.5, 0.5, 0.0])
+            else:
+                position = tf.random.stateless_uniform([3], seed=tf.stack([tf.constant(seed, tf.int64), index]))
+            corner = tf.cast(position[:2] * tf.cast(shape[:2] - side + 1, tf.float32), tf.int32)
+            window = tf.concat([corner, [side, side]], axis=0)
+            image = _decode(encoded, window, self.image_shape[2], is_jpeg)
+            image = _resize(image, self.image_shape[:2])
+            if random_flip:
+                image = tf.cond(position[2] > 0.5, lambda: tf.reverse(image, [1]), lambda: image)
+            return image, label
+
+        return examples.map(crop, tf.data.AUTOTUNE, deterministic=True)
+
+
+def _first(split: str, count: int, builder) -> str:
+    """The first `count` examples of a split; all of it for 0 or a larger number than it has."""
+    return f"{split}[:{count}]" if 0 < count < builder.info.splits[split].num_examples else split
+
+
+def _supervised_keys(builder) -> tuple[str, str]:
+    keys, features = builder.info.supervised_keys, builder.info.features
+    if (
+        not keys
+        or len(keys) != 2
+        or not isinstance(features[keys[0]], tfds.features.Image)
+        or not isinstance(features[keys[1]], tfds.features.ClassLabel)
+    ):
+        raise ValueError(f"{builder.name} is not an image-classification set")
+    return keys
+
+
+def _decode(encoded, window, channels: int, is_jpeg: bool):
+    """The window (top, left, height, width) of an encoded image; of a JPEG no more is decoded."""
+    if is_jpeg:
+        return tf.io.decode_and_crop_jpeg(encoded, window, channels=channels)
+    image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
+    return tf.image.crop_to_bounding_box(image, window[0], window[1], window[2], window[3])
+
+
+def _resize(image, sides):
+    resized = tf.image.resize(tf.cast(image, tf.float32), sides, antialias=True)
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)

@@ -1,0 +1,1 @@
+"""Launchers: `python -m launch.train` and its siblings."""

@@ -1,0 +1,212 @@
+"""What every launcher shares: a config's fields become flags, a user's mistake becomes one line.
+
+A launcher is a module whose docstring is its manual, with
+
+    def main(config, run_dir): …
+
+    def cli():
+        launcher.run(main, PRESETS, manual=__doc__)
+
+Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
+"""
+
+import contextlib
+import dataclasses
+import difflib
+import inspect
+import os
+import re
+import shutil
+import sys
+import textwrap
+import traceback
+from typing import Literal, get_args, get_origin
+
+from absl import flags
+
+EXIT_ERROR, EXIT_DIVERGED = 1, 3
+
+
+def run(main, presets: dict, manual: str, has_run_dir: bool = True) -> None:
+    """Parses sys.argv into a config, calls main, and exits.
+
+    Exit code 0: main returned; its own: it returned an int; 1: an error, 130: Ctrl-C. An error
+    that our code raised because of what the user gave is shown as one line, any other in full.
+
+    Args:
+      main: callable. main(config, run_dir), or main(config) without has_run_dir.
+      presets: dict. Name to config dataclass; the first is the default. With one entry there
+        is no --preset flag.
+      manual: str. What --help prints above the flags.
+      has_run_dir: bool. Whether there is a --run_dir flag, which then must be given.
+    """
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    values = _define_flags(presets, has_run_dir)
+    try:
+        arguments = _parse(values, sys.argv)
+        if values["help"].value:
+            print(_help(manual, presets, has_run_dir))
+            _leave(0)
+        if arguments:
+            raise ValueError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
+        config = _config(values, presets)
+        if has_run_dir and not values["run_dir"].value:
+            raise ValueError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
+        code = main(config, values["run_dir"].value) if has_run_dir else main(config)
+    except KeyboardInterrupt:
+        print(f"\ninterrupted{'; the same command continues' if has_run_dir else ''}", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        if "--traceback" in sys.argv or not _is_users_mistake(error):
+            traceback.print_exc()
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        code = EXIT_ERROR
+    _leave(code or 0)
+
+
+@contextlib.contextmanager
+def quiet_import():
+    """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does."""
+    sys.stderr.flush()
+    terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(nowhere)
+
+
+def _leave(code: int) -> None:
+    """Exits without the destructors of tf.data, which can stall for many seconds."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _is_users_mistake(error: Exception) -> bool:
+    """Whether our own code raised it on purpose; the same types out of a library are a bug of ours."""
+    if not isinstance(error, (ValueError, OSError, flags.Error)):
+        return False
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    project = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return isinstance(error, flags.Error) or os.path.dirname(os.path.dirname(frame.f_code.co_filename)) == project
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def flag_fields(config) -> list[tuple[dataclasses.Field, object, object]]:
+    """(field, default, config that holds it) for every flag of a config, those of nested configs after its own."""
+    own, nested = [], []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            nested += flag_fields(value)
+        elif field.metadata.get("flag", True):
+            own.append((field, value, config))
+    return own + nested
+
+
+def field_descriptions(config) -> dict[str, str]:
+    """Field name to its text under "Attributes:" in the docstring of the config's class."""
+    # Python 3.13 strips the indentation of docstrings itself, earlier ones do not.
+    text = inspect.getdoc(type(config)).split("Attributes:")[1]
+    return {
+        name: re.sub(r"\s+", " ", description).strip()
+        for name, description in re.findall(r"^ {2}(\w+): (.*?)(?=^ {2}\w|\Z)", text, re.M | re.S)
+    }
+
+
+def _define_flags(presets: dict, has_run_dir: bool) -> flags.FlagValues:
+    values = flags.FlagValues()
+    flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
+    flags.DEFINE_boolean("traceback", False, "", flag_values=values)
+    if has_run_dir:
+        flags.DEFINE_string("run_dir", None, "", flag_values=values)
+    if len(presets) > 1:
+        flags.DEFINE_string("preset", next(iter(presets)), "", flag_values=values)
+    for field, default, _ in flag_fields(next(iter(presets.values()))):
+        if isinstance(default, bool):
+            flags.DEFINE_boolean(field.name, None, "", flag_values=values)
+        elif isinstance(default, tuple):
+            flags.DEFINE_list(field.name, None, "", flag_values=values)
+        else:
+            define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
+            define[type(default)](field.name, None, "", flag_values=values)
+    return values
+
+
+def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
+    """Sets the flags; returns what is left of the command line."""
+    try:
+        return values(argv)[1:]
+    except flags.UnrecognizedFlagError as error:
+        near = difflib.get_close_matches(error.flagname, list(values), n=3)
+        hint = f"did you mean {' or '.join(f'--{name}' for name in near)}?" if near else "--help lists them all"
+        raise ValueError(f"there is no flag --{error.flagname}; {hint}") from None
+
+
+def _config(values: flags.FlagValues, presets: dict):
+    """The preset with the given flags in place of its values."""
+    if "preset" in values and values["preset"].value not in presets:
+        raise ValueError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
+    preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
+    return _replaced(preset, values)
+
+
+def _replaced(config, values: flags.FlagValues):
+    changes = {}
+    for field in dataclasses.fields(config):
+        default = getattr(config, field.name)
+        if dataclasses.is_dataclass(default):
+            changes[field.name] = _replaced(default, values)
+        elif field.name in values and values[field.name].value is not None:
+            value = values[field.name].value
+            changes[field.name] = _numbers(field.name, value) if isinstance(default, tuple) else value
+    return dataclasses.replace(config, **changes)
+
+
+def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in words)
+    except ValueError:
+        raise ValueError(f"{name} takes whole numbers with commas between, got {','.join(words)!r}") from None
+
+
+def _help(manual: str, presets: dict, has_run_dir: bool) -> str:
+    """The manual and one entry per flag, as wide as the terminal allows."""
+    first = next(iter(presets.values()))
+    entries = []
+    if has_run_dir:
+        entries.append(("--run_dir=DIR", "Where the run's files go; the same command again continues it. Required."))
+    if len(presets) > 1:
+        entries.append((f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's."))
+    for field, default, holder in flag_fields(first):
+        text = field_descriptions(holder)[field.name]
+        if get_origin(field.type) is Literal:
+            text += f" One of {', '.join(get_args(field.type))}."
+        entries.append((_example(field.name, default), text))
+    entries.append(("--traceback", "Show where in the code an error arose."))
+    width = min(shutil.get_terminal_size().columns, 110)
+    indent = 30
+    lines = [manual.strip(), "", "Flags:"]
+    for flag, text in entries:
+        wrapped = textwrap.wrap(text, width - indent)
+        start = f"  {flag}"
+        if len(start) >= indent:
+            lines.append(start)
+            start = ""
+        lines += [f"{start:<{indent}}{wrapped[0]}", *(" " * indent + line for line in wrapped[1:])]
+    return "\n".join(lines)
+
+
+def _example(name: str, default) -> str:
+    if isinstance(default, bool):
+        return f"--[no]{name}"
+    if isinstance(default, tuple):
+        return f"--{name}={','.join(map(str, default))}"
+    return f"--{name}={default}"

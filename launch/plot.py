@@ -1,0 +1,45 @@
+"""Draw a run's figure again from its CSV file; nothing is computed. Takes a second.
+
+    python -m launch.plot --run_dir=runs/first
+
+writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for a directory of
+launch.ablations, ablations.png from results.csv.
+"""
+
+import dataclasses
+import os
+
+from launch import launcher
+
+
+@dataclasses.dataclass(frozen=True)
+class PlotConfig:
+    """What to draw.
+
+    Attributes:
+      title: Title of the figure (empty: none).
+    """
+
+    title: str = ""
+
+
+def main(config: PlotConfig, run_dir: str) -> None:
+    from identity_matters import figures
+
+    results = os.path.join(run_dir, "results.csv")
+    if os.path.exists(results):
+        path, figure = "ablations.png", figures.ablation_figure(figures.read_metrics(results), config.title)
+    else:
+        rows = figures.read_metrics(os.path.join(run_dir, "metrics.csv"))
+        path, figure = "convergence.png", figures.convergence_figure(rows, config.title)
+    path = os.path.join(run_dir, path)
+    figures.save_figure(figure, path)
+    print(path)
+
+
+def cli() -> None:
+    launcher.run(main, {"": PlotConfig()}, manual=__doc__)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,48 @@
+"""Fixtures that several files share: a small configuration, the run that it leaves, and a data file."""
+
+import os
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
+
+import numpy as np
+import pytest
+
+from identity_matters.config import ModelConfig, TrainConfig
+
+
+@pytest.fixture(scope="session")
+def tiny_config() -> TrainConfig:
+    """Two stages of one block, for the embedded digits: well under a second of training."""
+    return TrainConfig(
+        model=ModelConfig(image_shape=(28, 28, 1), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)),
+        dataset="mnist_sample",
+        train_examples=200,
+        eval_examples=50,
+        crop_padding=2,
+        train_steps=4,
+        batch_size=16,
+        decay_steps=(3,),
+        eval_every=4,
+        checkpoint_every=4,
+    )
+
+
+@pytest.fixture(scope="session")
+def trained_run(tiny_config, tmp_path_factory):
+    """The directory of a finished run of tiny_config. Read only."""
+    from identity_matters import training
+
+    run_dir = tmp_path_factory.mktemp("runs") / "trained"
+    training.train(tiny_config, str(run_dir))
+    return run_dir
+
+
+@pytest.fixture(scope="session")
+def digits_npz(tmp_path_factory):
+    """1,000 real training digits and 200 test digits in a file such as --npz takes."""
+    from identity_matters.data import mnist_sample
+
+    data, path = mnist_sample(), tmp_path_factory.mktemp("data") / "digits.npz"
+    train = {"train_images": data.train_images[:1000, ..., 0], "train_labels": data.train_labels[:1000]}
+    np.savez(path, **train, test_images=data.test_images[:200, ..., 0], test_labels=data.test_labels[:200])
+    return path

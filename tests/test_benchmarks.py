@@ -1,0 +1,20 @@
+"""The benchmarks run: what they print is judged by people, not by a test."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command, row",
+    [
+        ("benchmarks.train_step --preset=mnist --repeats=1 --steps=1 --batch_size=8", "ours / matrix product"),
+        ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
+    ],
+)
+def test_a_benchmark_prints_its_table(command, row):
+    done = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert any(line.startswith(f"| {row} ") for line in done.stdout.splitlines()), done.stdout

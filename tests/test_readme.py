@@ -1,0 +1,96 @@
+"""The README and the docs say what is there: commands, links, Python, names of files."""
+
+import ast
+import importlib
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from launch import launcher
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MANUALS = sorted([*(ROOT / "launch").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")])
+
+
+def commands(path: pathlib.Path) -> list[list[str]]:
+    """Every `python -m launch.… --flags` or `python -m benchmarks.…` of a page or a module's docstring."""
+    text = path.read_text()
+    text = ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text
+    text = text.replace("\\\n", " ")
+    found = re.findall(r"python -m ((?:launch|benchmarks)\.\w+[^\n`|&;)]*)", text)
+    return [shlex.split(command.split("  ")[0]) for command in found]
+
+
+@pytest.mark.parametrize("path", PAGES + MANUALS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_every_command_names_a_module_and_flags_that_exist(path, monkeypatch):
+    for module, *flags in commands(path):
+        parsed = []
+
+        def run(main, presets, manual, has_run_dir=True):
+            values = launcher._define_flags(presets, has_run_dir)
+            assert launcher._parse(values, ["", *flags]) == [], (module, flags)
+            parsed.append(launcher._config(values, presets))
+
+        monkeypatch.setattr(launcher, "run", run)
+        importlib.import_module(module).cli()
+        assert parsed, module
+
+
+def test_the_readme_has_the_commands_that_these_tests_check():
+    modules = {module for module, *_ in commands(ROOT / "README.md")}
+    assert {"launch.train", "launch.evaluate", "launch.plot", "launch.ablations"} <= modules
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_every_link_leads_to_a_file(path):
+    links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
+    missing = [link for link in links if not (path.parent / link).exists()]
+    assert not missing
+
+
+def test_the_readmes_python_imports_what_exists():
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), node.module
+
+
+def test_the_readmes_layout_names_every_module():
+    text = (ROOT / "README.md").read_text()
+    missing = [
+        path.name for path in (ROOT / "identity_matters").glob("*.py")
+        if path.name != "__init__.py" and path.name not in text
+    ]  # fmt: skip
+    assert not missing
+
+
+def start_commands() -> list[str]:
+    section = (ROOT / "README.md").read_text().split("## Start")[1]
+    return re.findall(r"^    (python3 -m venv .*)$", section, re.M)
+
+
+def test_the_start_section_has_the_two_commands():
+    train, test = start_commands()
+    assert train.endswith("python -m launch.train --run_dir=runs/first")
+    assert test.endswith("pip install -e '.[test]' && python -m pytest")
+
+
+@pytest.mark.slow
+def test_the_first_command_works_in_a_fresh_clone_and_venv(tmp_path):
+    clone = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    command = start_commands()[0]
+    done = subprocess.run(["bash", "-c", command], cwd=clone, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    error = float(re.search(r"^done: .*test error ([\d.]+)%", done.stdout, re.M)[1])
+    assert error <= 3
+    evaluate = "unset PYTHONPATH; . .venv/bin/activate && python -m launch.evaluate --saved_model=runs/first/saved_model"
+    done = subprocess.run(["bash", "-c", evaluate], cwd=clone, env=environment, capture_output=True, text=True)
+    assert f"top1_error: {error:.2f}%" in done.stdout

@@ -1,0 +1,99 @@
+"""Run directories and checkpoints: nothing is half-written, mixed up or believed when damaged."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from identity_matters import checkpoint, figures
+from identity_matters.config import TrainConfig
+from identity_matters.run_directory import RunDirectory, replacing
+
+ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replacing(str(path)) as temporary:
+        open(temporary, "w").write("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_failed_write_of_a_directory_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), replacing(str(tmp_path / "folder")) as temporary:
+        os.makedirs(os.path.join(temporary, "inner"))
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    RunDirectory(str(tmp_path), TrainConfig())
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".tmp123_step_00000001.npz").write_text("half")
+    (tmp_path / ".tmp123_saved_model" / "variables").mkdir(parents=True)
+    with RunDirectory(str(tmp_path), TrainConfig()):
+        assert not list(tmp_path.rglob(".tmp*"))
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    with RunDirectory(str(tmp_path), TrainConfig()):
+        script = (
+            "import sys; from identity_matters.config import TrainConfig\n"
+            "from identity_matters.run_directory import RunDirectory\n"
+            "RunDirectory(sys.argv[1], TrainConfig()).__enter__()"
+        )
+        done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    assert done.returncode != 0 and f"another process is writing to run_dir {tmp_path}" in done.stderr
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
+    RunDirectory(str(tmp_path), TrainConfig(data_dir="here", download=True))
+    RunDirectory(str(tmp_path), TrainConfig(data_dir="there"))
+    with pytest.raises(ValueError, match=r"seed \(0, 1\)"):
+        RunDirectory(str(tmp_path), TrainConfig(seed=1))
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path):
+    for step in range(1, 6):
+        checkpoint.save(str(tmp_path), step, ARRAYS)
+    assert sorted(os.listdir(tmp_path)) == [f"step_0000000{step}.npz" for step in (3, 4, 5)]
+    step, arrays = checkpoint.load_newest(str(tmp_path))
+    assert step == 5
+    np.testing.assert_array_equal(arrays["a"], ARRAYS["a"])
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path):
+    good = open(checkpoint.save(str(tmp_path), 1, ARRAYS), "rb").read()
+    path = tmp_path / "step_00000002.npz"
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for position in rng.choice(len(good), 300, replace=False):
+            damaged = bytearray(good)
+            damaged[position] ^= 1 << int(rng.integers(8))
+            path.write_bytes(damaged)
+            step, arrays = checkpoint.load_newest(str(tmp_path))
+            # Either the damaged file is skipped, or the bit did not matter (a time stamp, say).
+            for name, array in ARRAYS.items():
+                np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_no_checkpoint_at_all_is_no_error(tmp_path):
+    assert checkpoint.load_newest(str(tmp_path / "none")) is None
+
+
+def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
+    rows = [
+        {"step": step, "learning_rate": rate, "train_top1_error": 0.5, "test_top1_error": 0.5}
+        for step, rate in ((100, 0.1), (200, 0.1), (300, 0.01), (400, 0.001))
+    ]
+    assert figures.learning_rate_drops(rows) == [200, 300]
+    lines = figures.convergence_figure(rows).axes[0].lines
+    assert sorted(line.get_xdata()[0] for line in lines if line.get_linestyle() == ":") == [200, 300]
