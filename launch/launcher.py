@@ -27,7 +27,7 @@ from absl import flags
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
 
 
-def run(main, presets: dict, manual: str, has_run_dir: bool = True) -> None:
+def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_dir: bool = True) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
     Exit code 0: main returned; its own: it returned an int; 1: an error, 130: Ctrl-C. An error
@@ -38,19 +38,20 @@ def run(main, presets: dict, manual: str, has_run_dir: bool = True) -> None:
       presets: dict. Name to config dataclass; the first is the default. With one entry there
         is no --preset flag.
       manual: str. What --help prints above the flags.
-      has_run_dir: bool. Whether there is a --run_dir flag, which then must be given.
+      has_run_dir: bool. Whether there is a --run_dir flag.
+      needs_run_dir: bool. Whether it must be given; else main may get None.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     values = _define_flags(presets, has_run_dir)
     try:
         arguments = _parse(values, sys.argv)
         if values["help"].value:
-            print(_help(manual, presets, has_run_dir))
+            print(_help(manual, presets, has_run_dir, needs_run_dir))
             _leave(0)
         if arguments:
             raise ValueError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
         config = _config(values, presets)
-        if has_run_dir and not values["run_dir"].value:
+        if has_run_dir and needs_run_dir and not values["run_dir"].value:
             raise ValueError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
         code = main(config, values["run_dir"].value) if has_run_dir else main(config)
     except KeyboardInterrupt:
@@ -177,12 +178,13 @@ def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
         raise ValueError(f"{name} takes whole numbers with commas between, got {','.join(words)!r}") from None
 
 
-def _help(manual: str, presets: dict, has_run_dir: bool) -> str:
+def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) -> str:
     """The manual and one entry per flag, as wide as the terminal allows."""
     first = next(iter(presets.values()))
     entries = []
     if has_run_dir:
-        entries.append(("--run_dir=DIR", "Where the run's files go; the same command again continues it. Required."))
+        need = "the same command again continues it. Required." if needs_run_dir else "without it nothing is written."
+        entries.append(("--run_dir=DIR", f"Where the run's files go; {need}"))
     if len(presets) > 1:
         entries.append((f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's."))
     for field, default, holder in flag_fields(first):

@@ -1,9 +1,9 @@
-"""Draw a run's figure again from its CSV file; nothing is computed. Takes a second.
+"""Draw a run's figures again from its CSV files; nothing is computed. Takes a second.
 
     python -m launch.plot --run_dir=runs/first
 
 writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for a directory of
-launch.ablations, ablations.png from results.csv.
+launch.ablations, ablations.png from results.csv; for one of launch.check_theory, all its figures.
 """
 
 import dataclasses
@@ -17,13 +17,20 @@ class PlotConfig:
     """What to draw.
 
     Attributes:
-      title: Title of the figure (empty: none).
+      title: Title of the figure (empty: none). Figures of launch.check_theory have their own.
     """
 
     title: str = ""
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
+    from launch import check_theory
+
+    for path in check_theory.draw_figures(run_dir) or [_draw_training(config, run_dir)]:
+        print(path)
+
+
+def _draw_training(config: PlotConfig, run_dir: str) -> str:
     from identity_matters import figures
 
     results = os.path.join(run_dir, "results.csv")
@@ -34,7 +41,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
         path, figure = "convergence.png", figures.convergence_figure(rows, config.title)
     path = os.path.join(run_dir, path)
     figures.save_figure(figure, path)
-    print(path)
+    return path
 
 
 def cli() -> None:

@@ -31,7 +31,7 @@ def test_every_command_names_a_module_and_flags_that_exist(path, monkeypatch):
     for module, *flags in commands(path):
         parsed = []
 
-        def run(main, presets, manual, has_run_dir=True):
+        def run(main, presets, manual, has_run_dir=True, needs_run_dir=True):
             values = launcher._define_flags(presets, has_run_dir)
             assert launcher._parse(values, ["", *flags]) == [], (module, flags)
             parsed.append(launcher._config(values, presets))
@@ -64,7 +64,7 @@ def test_the_readmes_python_imports_what_exists():
 def test_the_readmes_layout_names_every_module():
     text = (ROOT / "README.md").read_text()
     missing = [
-        path.name for path in (ROOT / "identity_matters").glob("*.py")
+        path.name for package in ("identity_matters", "theory") for path in (ROOT / package).glob("*.py")
         if path.name != "__init__.py" and path.name not in text
     ]  # fmt: skip
     assert not missing

@@ -1,0 +1,165 @@
+"""Time the polar factorisation of Theorem 2.1 against the decompositions that it cannot do without.
+
+    python -m benchmarks.factorization                1 minute on 2 cores
+
+Ours is theory.factorization.factorize(R, ℓ): SVD, the planes of the rotation Q, all ℓ layers. The
+floor is numpy.linalg.svd(R) and the real scipy.linalg.schur(R), no layer made; the target is 2 of
+it at d = 500. The peer is the definition, one layer after the other: Q^{i/ℓ} P^{1/ℓ} Q^{−(i−1)/ℓ}
+in dense products, from an SVD and a real Schur form of Q. Its layers are checked to be ours, and
+ours to multiply to R. Targets: Gaussian, a Haar rotation, I + 0.3 Gaussian/√d; the sign of the
+first row is chosen for det R > 0. The measurements take turns, and a ratio is of the same minute.
+
+Measured on 2 cores of an Intel Xeon (model 167), NumPy 2.4, SciPy 1.17, medians of 5, nothing else running;
+the last column with OPENBLAS_NUM_THREADS=1, medians of 3:
+
+    | target, d         | ours, ms | / SVD + Schur |    min – max | layer by layer / ours | difference | error of R | on 1 thread |
+    | ----------------- | -------: | ------------: | -----------: | --------------------: | ---------: | ---------: | ----------: |
+    | Gaussian, 200     |     42.7 |          1.25 | 0.398 – 1.76 |                  6.29 |      1e-14 |      2e-14 |        1.98 |
+    | rotation, 200     |     44.2 |          1.31 | 0.365 – 1.95 |                   5.4 |      9e-15 |      2e-14 |        2.14 |
+    | I + 0.3 G/√d, 200 |      162 |          2.94 |   1.4 – 8.97 |                   1.7 |      8e-15 |      1e-14 |        2.02 |
+    | Gaussian, 500     |      413 |          1.38 |   1.3 – 1.97 |                  5.73 |      2e-14 |      4e-14 |        2.84 |
+    | rotation, 500     |      389 |          1.23 |  0.967 – 1.6 |                  6.06 |      1e-14 |      2e-14 |        2.07 |
+    | I + 0.3 G/√d, 500 |      549 |          2.01 |  1.53 – 2.16 |                  4.23 |      1e-14 |      8e-15 |        2.46 |
+
+On two threads the times at d = 200 vary up to tenfold between rounds: NumPy and SciPy bring a BLAS with a
+thread pool each. Compare those on one thread, where a round is within a tenth of the next.
+"""
+
+import dataclasses
+import functools
+import importlib.metadata
+import time
+
+import numpy as np
+from scipy import linalg
+
+from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
+from identity_matters.config import check_fields
+from launch import launcher
+from theory.factorization import factorize
+
+TARGET_DIMENSION, TARGET = 500, 2.0  # ours, at most, in units of SVD + Schur
+# Rounding, 500 ε, divided by the gap of 3e-3 that theory.rotations leaves between clusters of eigenvalues.
+MAX_DIFFERENCE = 1e-10
+KINDS = {
+    "Gaussian": lambda d, random: random.standard_normal((d, d)),
+    "rotation": lambda d, random: _haar(random.standard_normal((d, d))),
+    "I + 0.3 G/√d": lambda d, random: np.eye(d) + 0.3 * random.standard_normal((d, d)) / d**0.5,
+}
+OURS, FLOOR, NAIVE = "ours", "SVD + Schur", "layer by layer"
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorizationBenchmark:
+    """What is timed, and how often.
+
+    Attributes:
+      repeats: Rounds of (ours, SVD + Schur, layer by layer) for every target; medians are over the rounds.
+      num_layers: ℓ.
+      dimensions: d of the targets, with commas between.
+      seed: Of the targets.
+    """
+
+    repeats: int = 5
+    num_layers: int = 100
+    dimensions: tuple[int, ...] = (200, TARGET_DIMENSION)
+    seed: int = 0
+
+    def __post_init__(self):
+        check_fields(self, at_least_1=("repeats", "num_layers"), at_least_0=("seed",))
+        if min(self.dimensions, default=0) < 1:
+            raise ValueError(f"dimensions must be whole numbers of at least 1, got {self.dimensions}")
+
+
+def main(benchmark: FactorizationBenchmark) -> None:
+    num_layers = benchmark.num_layers
+    targets = {(d, kind): target(d, kind, benchmark.seed) for d in benchmark.dimensions for kind in KINDS}
+    accuracy = {name: check_layers(R, num_layers) for name, R in targets.items()}
+    timed = {}
+    for name, R in targets.items():
+        timed[(*name, OURS)] = functools.partial(milliseconds, factorize, R, num_layers)
+        timed[(*name, FLOOR)] = functools.partial(milliseconds, decompose, R)
+        timed[(*name, NAIVE)] = functools.partial(milliseconds, layer_by_layer, R, num_layers)
+    times = interleaved(timed, benchmark.repeats)
+    rows = []
+    for name in targets:
+        ours, floor, naive = (times[(*name, what)] for what in (OURS, FLOOR, NAIVE))
+        (to_floor, floor_range), (to_naive, _) = spread(ratios(ours, floor)), spread(ratios(naive, ours))
+        difference, error = (f"{value:.0e}" for value in accuracy[name])
+        rows.append((f"{name[1]}, {name[0]}", spread(ours)[0], to_floor, floor_range, to_naive, difference, error))
+    header = ("target, d", "ours, ms", "/ SVD + Schur", "min – max", f"{NAIVE} / ours", "difference", "error of R")
+    print(f"{environment()}, scipy {importlib.metadata.version('scipy')}")
+    print(f"\n{num_layers} layers, {benchmark.repeats} rounds; {OTHERS}: {spread(times[OTHERS])[0]}")
+    print(f"target: at most {TARGET:g} × SVD + Schur at d = {TARGET_DIMENSION}\n")
+    print(table(header, rows))
+
+
+def milliseconds(function, *arguments) -> float:
+    start = time.perf_counter()
+    function(*arguments)
+    return 1000 * (time.perf_counter() - start)
+
+
+def ratios(numerators: list[float], denominators: list[float]) -> list[float]:
+    return [a / b for a, b in zip(numerators, denominators)]
+
+
+def target(d: int, kind: str, seed: int) -> np.ndarray:
+    """R [d, d] of that kind, det R > 0."""
+    R = KINDS[kind](d, np.random.default_rng(seed))
+    R[0] *= np.linalg.slogdet(R)[0]
+    return R
+
+
+def _haar(gaussian) -> np.ndarray:
+    q, r = np.linalg.qr(gaussian)
+    return q * np.sign(np.diag(r))
+
+
+def decompose(R):
+    """The floor: a singular value decomposition and a real Schur form of R."""
+    return np.linalg.svd(R), linalg.schur(R, output="real")
+
+
+def layer_by_layer(R, num_layers: int) -> np.ndarray:
+    """A [ℓ, d, d] by the definition, each layer in dense products; no eigenvalue of Q may be −1."""
+    u, sigma, vt = np.linalg.svd(R)
+    root = (vt.T * sigma ** (1 / num_layers)) @ vt
+    D, S = linalg.schur(u @ vt, output="real")
+    first = np.flatnonzero(np.abs(np.diag(D, -1)) > 1e-12)
+    angles = np.arctan2(D[first + 1, first], D[first, first])
+
+    def power(t):
+        turned = S.copy()
+        cosine, sine = np.cos(t * angles), np.sin(t * angles)
+        turned[:, first] = S[:, first] * cosine + S[:, first + 1] * sine
+        turned[:, first + 1] = S[:, first + 1] * cosine - S[:, first] * sine
+        return turned @ S.T
+
+    identity = np.eye(len(R))
+    return np.stack([
+        power(i / num_layers) @ root @ power((1 - i) / num_layers) - identity for i in range(1, num_layers + 1)
+    ])  # fmt: skip
+
+
+def check_layers(R, num_layers: int) -> tuple[float, float]:
+    """Largest difference of our layers from those of the definition, and ‖(I + A_ℓ)···(I + A_1) − R‖/‖R‖.
+
+    Raises ArithmeticError if either is more than rounding.
+    """
+    A, product = factorize(R, num_layers), np.eye(len(R))
+    for layer in A:
+        product += layer @ product
+    difference = float(np.abs(A - layer_by_layer(R, num_layers)).max())
+    error = float(np.linalg.norm(product - R) / np.linalg.norm(R))
+    if not (difference <= MAX_DIFFERENCE and error <= MAX_DIFFERENCE):
+        raise ArithmeticError(f"our layers differ from the definition by {difference:.1e}, their product from R by {error:.1e}")
+    return difference, error
+
+
+def cli() -> None:
+    launcher.run(main, {"": FactorizationBenchmark()}, manual=__doc__, has_run_dir=False)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,197 @@
+"""Check every numbered claim of both papers on random instances, the false ones by their counterexamples.
+
+    python -m launch.check_theory --run_dir=runs/theory
+
+prints, claim by claim, the statement as it is true, the worst instance against its bound, how
+much room it leaves, and whether the printed claim holds: about 1 minute on 2 cores. Exit code 1
+if any check fails. With a run directory it leaves results.csv, claims.md, and the data (CSV)
+and the figures (PNG) of docs/theory.md. --claim=hm.theorem_2.1 checks one claim.
+
+    python -m launch.check_theory --search=relu --run_dir=runs/relu
+
+looks for bad critical points of ReLU residual networks near zero, the open problem of Hardt &
+Ma §5, in about 1 minute: it prints the counts with their confidence bounds as they come, and
+leaves them in results.csv, every point in points.csv, and a figure. --trials=1000 as in the
+docs takes 5 minutes. Interrupted, the same command goes on.
+"""
+
+import csv
+import dataclasses
+import functools
+import os
+from typing import Literal
+
+from identity_matters.config import check_fields
+from launch import launcher
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckConfig:
+    """What is checked, and on how much.
+
+    Attributes:
+      claim: Check this claim alone, by its id, e.g. hm.theorem_2.1 (empty: all of them).
+      search: relu: search for bad critical points of ReLU networks in place of the checks (empty: no search).
+      trials: Random instances a claim, to within a factor that depends on what one costs; random starts per setting of a search.
+      seed: Seed of the instances.
+      figures: Draw the figures too, where there is a run directory and all claims are checked.
+    """
+
+    claim: str = ""
+    search: Literal["", "relu"] = ""
+    trials: int = 100
+    seed: int = 0
+    figures: bool = True
+
+    def __post_init__(self):
+        check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
+
+
+def main(config: CheckConfig, run_dir: str | None) -> int:
+    from identity_matters.run_directory import RunDirectory
+
+    job = _search if config.search else _check
+    if run_dir is None:
+        return job(config, None)
+    with RunDirectory(run_dir, config) as run:
+        run.set_status("running")
+        code = job(config, run)
+        run.set_status("failed" if code else "done")
+    return code
+
+
+def _check(config: CheckConfig, run) -> int:
+    """Checks, prints and writes; 1 if a check fails."""
+    from theory import claims
+
+    checks = []
+    for claim_id in [config.claim] if config.claim else claims.CLAIMS:
+        checks.append(claims.check(claim_id, config.seed, config.trials))
+        print(_lines(checks[-1]), flush=True)
+    failed = [check.claim for check in checks if not check.holds]
+    counts = {verdict: sum(check.verdict == verdict for check in checks) for verdict in claims.VERDICTS}
+    print(f"\n{len(checks)} claims as printed: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}")
+    if run is not None:
+        _write(run, checks)
+        if config.figures and not config.claim:
+            _draw(run, config.seed)
+        print(f"files: {run.path}")
+    print(f"checks failed: {', '.join(failed)}" if failed else "every check of ours holds")
+    return launcher.EXIT_ERROR if failed else 0
+
+
+def _lines(check) -> str:
+    measured = (
+        f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}, n = {check.instances}"
+    )
+    lines = [f"{check.claim:<27} {check.verdict:<19} {measured}", f"    {check.statement}"]
+    return "\n".join(lines + [f"    printed: {check.counterexample}"] * bool(check.counterexample))
+
+
+def _write(run, checks) -> None:
+    """results.csv and claims.md."""
+    from identity_matters.figures import write_metrics
+    from identity_matters.run_directory import write_text
+    from theory import claims
+
+    rows = [
+        check._asdict() | {"verdict": check.verdict, "source": claims.CLAIMS[check.claim].source} for check in checks
+    ]
+    write_metrics(run.file("results.csv"), rows)
+    write_text(run.file("claims.md"), claims.report(checks))
+
+
+def _draw(run, seed: int) -> None:
+    """NAME.csv and NAME.png for every figure of docs/theory.md."""
+    from tqdm import tqdm
+
+    from identity_matters.data import mnist_sample
+    from identity_matters.figures import write_metrics
+    from theory.experiments import EXPERIMENTS, memorizing_networks
+
+    digits = mnist_sample()
+    images = digits.train_images[:500].reshape(500, -1) / 255
+    experiments = {name: functools.partial(experiment, seed=seed) for name, experiment in EXPERIMENTS.items()}
+    experiments["memorization"] = functools.partial(
+        memorizing_networks, images, digits.train_labels[:500], 10, seed=seed
+    )
+    for name in tqdm(experiments, desc="figures", disable=None):
+        write_metrics(run.file(f"{name}.csv"), experiments[name]())
+    draw_figures(run.path)
+
+
+def draw_figures(run_dir: str) -> list[str]:
+    """Draws the figures whose data a run directory holds; returns their paths."""
+    from identity_matters.figures import save_figure
+    from theory.figures import FIGURES
+    from theory.relu_figures import relu_search_figure
+
+    drawn = {}
+    for name, figure in FIGURES.items():
+        if rows := _read(os.path.join(run_dir, f"{name}.csv")):
+            drawn[os.path.join(run_dir, f"{name}.png")] = figure(rows)
+    if points := _read(os.path.join(run_dir, "points.csv")):
+        rows = _read(os.path.join(run_dir, "results.csv"))
+        drawn[os.path.join(run_dir, "relu_search.png")] = relu_search_figure(rows, points)
+    for path, figure in drawn.items():
+        save_figure(figure, path)
+    return list(drawn)
+
+
+def _search(config: CheckConfig, run) -> int:
+    """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
+    from identity_matters.figures import write_metrics
+    from identity_matters.run_directory import write_text
+    from theory import relu_search
+
+    rows = _read(run.file("results.csv")) if run else []
+    points = _read(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
+    for row in rows:
+        print(_search_line(row))
+    for row, found in relu_search.search(config.seed, config.trials, skip=len(rows)):
+        rows, points = rows + [row], points + found
+        print(_search_line(row), flush=True)
+        if run:  # results.csv last: what it holds is what is done
+            write_metrics(run.file("points.csv"), points)
+            write_metrics(run.file("results.csv"), rows)
+    if run:
+        write_text(run.file("search.md"), relu_search.table(rows) + "\n")
+        draw_figures(run.path)
+        print(f"files: {run.path}")
+    return 0
+
+
+def _search_line(row: dict) -> str:
+    from theory.relu_search import CATEGORIES
+
+    count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
+    found = [f"{row[name]} {name.replace('_', ' ')}" for name in CATEGORIES if row[name]]
+    setting = f"d {row['d']}, blocks {row['num_layers']}, width {row['width']}, m {row['samples']}, τ {row['radius']:g}"
+    lines = f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}: {row['trials']} starts led to"
+    bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"
+    return f"{lines}\n    {', '.join(found)}\n    {bad}"
+
+
+def _read(path: str) -> list[dict]:
+    """The rows of a CSV file, numbers as numbers; none where there is no file."""
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _number(text: str):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
+
+
+def cli() -> None:
+    launcher.run(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,331 @@
+"""Linear residual networks: risk and gradient against samples, loops and differences; (2.3) and where it is tight."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from theory import linear_residual as lr
+
+REPEATABLE = settings(
+    derandomize=True, database=None, deadline=None, max_examples=80, suppress_health_check=list(HealthCheck)
+)
+
+
+def problem(num_layers, d, seed, size=0.3, rank=None, mean=0.0):
+    """A, R and the inputs x [m, d] of a population of m equally likely examples."""
+    rng = np.random.default_rng(seed)
+    A = size * rng.standard_normal((num_layers, d, d)) / math.sqrt(d)
+    x = rng.standard_normal((3 * d + 2, d)) @ rng.standard_normal((d, d)) + mean
+    if rank is not None:
+        x[:, rank:] = 0
+    return A, rng.standard_normal((d, d)), x
+
+
+def moment(x) -> np.ndarray:
+    return sum(np.outer(row, row) for row in x) / len(x)
+
+
+def predict(A, row):
+    for layer in A:
+        row = row + layer @ row
+    return row
+
+
+def naive_risk(A, R, x):
+    """E‖Rx − ŷ‖², example by example; complex for a complex A."""
+    return sum(((predict(A, row) - R @ row) ** 2).sum() for row in x) / len(x)
+
+
+def complex_step_gradient(A, R, x) -> np.ndarray:
+    """∂f/∂A to rounding: the imaginary part at a step of 1e-30, in no formula but the forward pass."""
+    result = np.empty(A.shape)
+    for index in np.ndindex(A.shape):
+        shifted = A.astype(complex)
+        shifted[index] += 1e-30j
+        result[index] = naive_risk(shifted, R, x).imag / 1e-30
+    return result
+
+
+def relative(a, b) -> float:
+    return float(np.linalg.norm(np.asarray(a) - b) / np.linalg.norm(b))
+
+
+def squared(values) -> float:
+    return float(np.vdot(values, values))
+
+
+SHAPES = {"num_layers": st.integers(1, 6), "d": st.integers(1, 6), "seed": st.integers(0, 10**6)}
+
+
+@given(**SHAPES, mean=st.sampled_from([0.0, 2.0]))
+@REPEATABLE
+def test_claim_2_3_the_risk_is_the_mean_squared_excess_error_of_the_examples(num_layers, d, seed, mean):
+    A, R, x = problem(num_layers, d, seed, mean=mean)
+    # Rounding of ℓ products and d² sums; cancellation in E costs less than two digits here.
+    assert lr.risk(A, R, moment(x)) == pytest.approx(naive_risk(A, R, x), rel=1e-11)
+    np.testing.assert_allclose(lr.end_to_end(A), np.transpose([predict(A, e) for e in np.eye(d)]), atol=1e-12)
+
+
+def test_sigma_is_the_second_moment_and_not_the_covariance():
+    A, R, x = problem(3, 4, seed=0, mean=2.0)
+    covariance = np.cov(x.T, bias=True)
+    assert lr.risk(A, R, covariance) < 0.9 * naive_risk(A, R, x)
+
+
+def test_with_noise_in_the_labels_the_risk_grows_by_their_dimension():
+    A, R, x = problem(2, 3, seed=1)
+    noise = np.random.default_rng(2).standard_normal((20_000, len(x), 3))
+    errors = (x @ R.T - np.array([predict(A, row) for row in x])) + noise
+    total = (errors**2).sum(-1).mean()
+    deviation = (errors**2).sum(-1).std() / math.sqrt(errors.shape[0] * errors.shape[1])
+    assert abs(total - (lr.risk(A, R, moment(x)) + 3)) < 5 * deviation < 0.02 * total
+
+
+@pytest.mark.parametrize("m, d", [(9, 4), (3, 5)], ids=["full rank", "fewer examples than dimensions"])
+def test_a_sample_is_a_population_with_the_least_squares_map_for_target(m, d):
+    rng = np.random.default_rng(3)
+    A, R, _ = problem(3, d, seed=3)
+    x = rng.standard_normal((m, d)) + 1
+    y = x @ R.T + rng.standard_normal((m, d))
+    sample = lr.sample_problem(x, y)
+    mean_squared = sum(((y_row - predict(A, row)) ** 2).sum() for row, y_row in zip(x, y)) / m
+    assert lr.risk(A, sample.R, sample.Sigma) + sample.noise == pytest.approx(mean_squared, rel=1e-12)
+    np.testing.assert_allclose(sample.Sigma, moment(x), rtol=1e-12)
+    assert sample.noise == pytest.approx(sum(((y - x @ np.linalg.pinv(x) @ y) ** 2).sum(1)) / m, abs=1e-12)
+    true_noise = squared(y - x @ R.T) / m  # with the true R a cross term is left
+    assert abs(lr.risk(A, R, sample.Sigma) + true_noise - mean_squared) > 0.01 * mean_squared
+
+
+@given(**SHAPES)
+@REPEATABLE
+def test_lemma_2_4_the_gradient_is_that_of_the_forward_pass(num_layers, d, seed):
+    A, R, x = problem(num_layers, d, seed)
+    assert relative(lr.gradient(A, R, moment(x)), complex_step_gradient(A, R, x)) < 1e-11
+
+
+def test_the_gradient_equals_central_differences_and_fails_without_transposes_or_with_the_factors_reversed():
+    A, R, x = problem(4, 3, seed=5, size=1.0)
+    Sigma, step, differences = moment(x), 1e-5, np.empty(A.shape)
+    for index in np.ndindex(A.shape):
+        shift = np.zeros(A.shape)
+        shift[index] = step
+        differences[index] = (naive_risk(A + shift, R, x) - naive_risk(A - shift, R, x)) / (2 * step)
+    assert relative(lr.gradient(A, R, Sigma), differences) < 1e-8  # step² and ε/step
+    layers = np.eye(3) + A
+
+    def product(order):
+        result = np.eye(3)
+        for i in order:
+            result = result @ layers[i]
+        return result
+
+    E = product([3, 2, 1, 0]) - R
+    right = [(product(range(3, i, -1)).T, product(range(i - 1, -1, -1)).T) for i in range(4)]
+    printed = [(after.T, before.T) for after, before in right]
+    reversed_order = [(product(range(i + 1, 4)).T, product(range(i)).T) for i in range(4)]
+    values = [relative([2 * a @ E @ Sigma @ b for a, b in f], differences) for f in (right, printed, reversed_order)]
+    assert values[0] < 1e-8 and values[1] > 0.3 and values[2] > 0.1
+
+
+def bound_2_3(A, R, x) -> float:
+    tau = max(math.sqrt(np.linalg.eigvalsh(layer.T @ layer)[-1]) for layer in A)
+    eigenvalues = np.linalg.eigvalsh(moment(x))
+    smallest = min(value for value in eigenvalues if value > 1e-12 * eigenvalues[-1])
+    return 4 * len(A) * (1 - tau) ** (2 * len(A) - 2) * smallest * naive_risk(A, R, x)
+
+
+@given(**SHAPES, radius=st.floats(0.01, 0.95), singular=st.booleans())
+@REPEATABLE
+def test_2_3_bounds_the_squared_gradient_from_below_and_the_bound_by_layer_lies_between(
+    num_layers, d, seed, radius, singular
+):
+    A, R, x = problem(num_layers, d, seed, rank=max(1, d - 2) if singular else None)
+    A *= radius / max(np.linalg.norm(layer, 2) for layer in A)
+    Sigma = moment(x)
+    bound, by_layer = lr.gradient_lower_bound(A, R, Sigma), lr.gradient_lower_bound_by_layer(A, R, Sigma)
+    # The condition number of Σ, up to 1e6 here, multiplies the rounding of its least eigenvalue.
+    assert bound == pytest.approx(bound_2_3(A, R, x), rel=1e-8)
+    assert 0 < bound <= by_layer * (1 + 1e-9)
+    assert by_layer <= squared(lr.gradient(A, R, Sigma)) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("num_layers, d, tau", list(itertools.product([1, 2, 5, 20], [1, 3], [0.0, 0.1, 0.7])))
+def test_2_3_is_an_equality_for_layers_minus_tau_identity(num_layers, d, tau):
+    A, Sigma = np.repeat([-tau * np.eye(d)], num_layers, axis=0), 2.5 * np.eye(d)
+    R = np.random.default_rng(d).standard_normal((d, d))
+    exact = squared(lr.gradient(A, R, Sigma))
+    assert lr.gradient_lower_bound(A, R, Sigma) == pytest.approx(exact, rel=1e-12)
+    assert lr.gradient_lower_bound_by_layer(A, R, Sigma) == pytest.approx(exact, rel=1e-12)
+    if num_layers > 1 and tau:  # at +τI only the bound by layer stays tight
+        assert lr.gradient_lower_bound(-A, R, Sigma) < 0.9 * squared(lr.gradient(-A, R, Sigma))
+        assert lr.gradient_lower_bound_by_layer(-A, R, Sigma) == pytest.approx(squared(lr.gradient(-A, R, Sigma)))
+
+
+def test_the_reviews_inequality_6_fails_on_whole_numbers_and_2_3_does_not():
+    A, R, Sigma = np.zeros((1, 1, 1)), np.array([[2.0]]), np.array([[4.0]])
+    assert squared(lr.gradient(A, R, Sigma)) == 64 == lr.gradient_lower_bound(A, R, Sigma)
+    assert 4 * 4.0**2 * lr.risk(A, R, Sigma) == 256  # what (6) claims to be at most 64
+
+    def broken(power):  # A = 0: ∇f = −2(R − 1)Σ, f − C = (R − 1)²Σ
+        pairs = itertools.product(range(1, 6), repeat=2)
+        return [(R, S) for R, S in pairs if (2 * (R - 1) * S) ** 2 < 4 * S**power * (R - 1) ** 2 * S]
+
+    least = min(broken(2), key=sum)
+    found = lr.smallest_counterexample(power=2)
+    assert (found.R, found.Sigma) == least == (2, 2)
+    assert (found.gradient_squared, found.claimed) == (16, 32)
+    assert broken(1) == [] and lr.smallest_counterexample(power=1) is None
+
+
+def test_theorem_2_2_below_radius_1_only_global_minima_are_critical_and_at_1_it_fails():
+    R, Sigma = np.diag([2.0, -3.0]), np.eye(2)  # det R < 0: nothing in the ball reaches it
+    for seed in range(20):
+        A = lr.project(np.random.default_rng(seed).standard_normal((3, 2, 2)), 0.9)
+        assert squared(lr.gradient(A, R, Sigma)) > 4 * 3 * 0.1**4 * 1.0  # (2.3) with f − C > 1
+    stuck = np.repeat([-np.eye(2)], 3, axis=0)
+    assert lr.risk(stuck, R, Sigma) == 13 and not lr.gradient(stuck, R, Sigma).any()
+    assert lr.gradient_lower_bound(stuck, R, Sigma) == 0
+    assert lr.gradient(stuck[:1], R, Sigma).any()  # ℓ = 1 has no bad critical point
+
+
+# For ℓ = 1 the factor (1 − τ)^0 is 1: the docstring's "from τ = 1 on the bound is 0" is for ℓ ≥ 2.
+@pytest.mark.parametrize("num_layers, expected", [(1, 4 * 9.0), (2, 0.0), (5, 0.0)])
+def test_from_radius_1_on_the_bound_is_0_unless_there_is_one_layer(num_layers, expected):
+    A = np.zeros((num_layers, 1, 1))
+    A[0] = -2
+    assert lr.gradient_lower_bound(A, np.array([[2.0]]), np.eye(1)) == expected
+
+
+def test_the_standard_parametrisation_has_a_bad_critical_point_at_zero_and_the_residual_one_has_not():
+    _, R, x = problem(1, 3, seed=7)
+    for num_layers in (2, 5):
+        zero = np.zeros((num_layers, 3, 3))
+        assert not lr.standard_gradient(zero, R, moment(x)).any()
+        assert squared(lr.gradient(zero, R, moment(x))) > 1
+    assert squared(lr.standard_gradient(np.zeros((1, 3, 3)), R, moment(x))) > 1
+    W = np.random.default_rng(8).standard_normal((3, 3, 3))
+    assert relative(lr.standard_gradient(W, R, moment(x)), complex_step_gradient(W - np.eye(3), R, x)) < 1e-11
+
+
+@given(**SHAPES, radius=st.floats(0.05, 3))
+@REPEATABLE
+def test_projecting_gives_the_nearest_point_of_the_ball(num_layers, d, seed, radius):
+    A, direction, _ = problem(num_layers, d, seed, size=2.0)
+    nearest = lr.project(A, radius)
+    assert np.linalg.norm(nearest, 2, axis=(1, 2)).max() <= radius * (1 + 1e-12)
+    # Nearest in a convex set: no point B of it lies on A's side, ⟨A − P, B − P⟩ ≤ 0. Best B: radius·(polar factor).
+    u, _, vt = np.linalg.svd(A - nearest)
+    gain = np.vdot(A - nearest, radius * u @ vt - nearest)
+    assert abs(gain) < 1e-10 * (1 + squared(A))
+    inside = np.linalg.norm(A, 2, axis=(1, 2)) <= radius
+    np.testing.assert_allclose(nearest[inside], A[inside], atol=1e-12)
+
+
+def test_the_constrained_problem_has_stationary_points_on_the_boundary_that_are_no_minima():
+    R, Sigma, A = -np.eye(2), np.eye(2), np.repeat([-np.eye(2) / 2], 3, axis=0)
+    assert lr.stationarity_in_ball(A, R, Sigma, radius=0.5) < 1e-14
+    assert squared(lr.gradient(A, R, Sigma)) > 1 and lr.risk(A, R, Sigma) > 2
+    for turn in (0.1, 0.4):  # it is a saddle: turn every layer a little, as short as the ball allows
+        length = math.cos(turn) - math.sqrt(math.cos(turn) ** 2 - 0.75)
+        z = length * np.exp(1j * turn)
+        better = np.repeat([[[z.real - 1, -z.imag], [z.imag, z.real - 1]]], 3, axis=0)
+        assert lr.max_spectral_norm(better) == pytest.approx(0.5)
+        assert lr.risk(better, R, Sigma) < lr.risk(A, R, Sigma) * (1 - turn**2 / 10)
+    assert lr.stationarity_in_ball(0.9 * A, R, Sigma, radius=0.5) > 0.05
+    assert lr.stationarity_in_ball(A, R, Sigma, radius=0.6) > 0.05
+
+
+def hessian_norm(A, R, x) -> float:
+    """The largest |eigenvalue| of the Hessian, by central differences of the complex-step gradient."""
+    columns = []
+    for index in np.ndindex(A.shape):
+        shift = np.zeros(A.shape)
+        shift[index] = 1e-5
+        columns.append((complex_step_gradient(A + shift, R, x) - complex_step_gradient(A - shift, R, x)).ravel() / 2e-5)
+    return float(np.abs(np.linalg.eigvalsh(np.array(columns))).max())
+
+
+@pytest.mark.parametrize("num_layers, d, seed", [(1, 3, 0), (2, 2, 1), (3, 2, 2), (4, 1, 3)])
+def test_the_hessian_is_no_larger_than_the_smoothness_bound(num_layers, d, seed):
+    A, R, x = problem(num_layers, d, seed, size=0.1)
+    radius = lr.max_spectral_norm(A)
+    bound = lr.smoothness_bound(R, moment(x), num_layers, radius, naive_risk(A, R, x))
+    assert 0.1 * bound < hessian_norm(A, R, x) <= bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("num_layers, tau, target", [(1, 0.4, 0.0), (3, 0.0, -1.0), (4, 0.3, -2.0), (6, 0.5, 0.0)])
+def test_the_smoothness_bound_is_reached_by_scalars_that_are_too_large(num_layers, tau, target):
+    A, R, x = np.full((num_layers, 1, 1), tau), np.array([[target]]), np.array([[2.0]])
+    bound = lr.smoothness_bound(R, moment(x), num_layers, tau, naive_risk(A, R, x))
+    assert hessian_norm(A, R, x) == pytest.approx(bound, rel=1e-6)
+
+
+def test_gradient_descent_is_its_loop_and_is_as_fast_as_the_rate_bound_says():
+    A0, _, x = problem(4, 3, seed=9, size=0.05)
+    x /= math.sqrt(np.linalg.eigvalsh(moment(x))[-1])
+    R, radius = lr.end_to_end(problem(4, 3, seed=10, size=0.1)[0]), 0.5
+    rate_of_smoothness = lr.smoothness_bound(R, moment(x), 4, radius, naive_risk(A0, R, x))
+    run = lr.gradient_descent(A0, R, moment(x), 1 / rate_of_smoothness, 40)
+    A = A0
+    for risk, norm in zip(run.risks, run.norms):
+        assert risk == pytest.approx(naive_risk(A, R, x), rel=1e-8)
+        assert norm == pytest.approx(max(np.linalg.norm(layer, 2) for layer in A))
+        last, A = A, A - complex_step_gradient(A, R, x) / rate_of_smoothness
+    np.testing.assert_allclose(run.A, last, atol=1e-12)
+    assert run.norms.max() < radius and len(run.risks) == 41
+    bound = lr.convergence_rate_bound(moment(x), 4, radius, 1 / rate_of_smoothness)
+    smallest = np.linalg.eigvalsh(moment(x))[0]
+    assert bound == pytest.approx(1 - 2 / rate_of_smoothness * 4 * 0.5**6 * smallest, rel=1e-9)
+    assert max(run.risks[1:] / run.risks[:-1]) == run.rate <= bound < 1
+    assert lr.gradient_descent(A0, R, moment(x), 10.0, 1).rate > 1  # the step size matters
+
+
+def test_near_the_identity_the_rate_bound_is_the_rate_but_for_a_factor_of_two():
+    R, zero = np.eye(2) * 1.001, np.zeros((5, 2, 2))
+    run = lr.gradient_descent(zero, R, np.eye(2), learning_rate=1e-3, num_steps=3)
+    decrease = 1 - lr.convergence_rate_bound(np.eye(2), 5, run.norms.max(), 1e-3)
+    assert 1 - run.rate == pytest.approx(2 * decrease, rel=0.01)  # (1 − ηλ)² with λ = 2ℓ, against 1 − ηλ
+
+
+def test_projected_gradient_descent_stays_in_the_ball_and_ends_at_a_stationary_point_of_it():
+    R, Sigma, zero = -2 * np.eye(2) + np.diag([0, 0.5]), np.eye(2), np.full((3, 2, 2), 0.01)
+    run = lr.gradient_descent(zero, R, Sigma, learning_rate=0.02, num_steps=2000, radius=0.3)
+    assert run.norms.max() == pytest.approx(0.3) and lr.stationarity_in_ball(run.A, R, Sigma, 0.3) < 1e-6
+    assert lr.gradient_descent(zero, R, Sigma, 0.02, 100).norms.max() > 0.5
+
+
+NOT_A_NUMBER = np.full((2, 2), np.nan)
+MISTAKES = {
+    "A without layers": (np.zeros((0, 2, 2)), np.eye(2), np.eye(2), "A, R and Sigma must have shapes"),
+    "A of one matrix": (np.zeros((2, 2)), np.eye(2), np.eye(2), r"A, R and Sigma must have shapes .*\(2, 2\)"),
+    "A not square": (np.zeros((1, 2, 3)), np.eye(2), np.eye(2), r"A, R and Sigma must have shapes .*\(1, 2, 3\)"),
+    "R too large": (np.zeros((1, 2, 2)), np.eye(3), np.eye(2), r"A, R and Sigma must have shapes .*\(3, 3\)"),
+    "Sigma a vector": (np.zeros((1, 2, 2)), np.eye(2), np.ones(2), r"A, R and Sigma must have shapes .*\(2,\)"),
+    "NaN in A": (NOT_A_NUMBER[None], np.eye(2), np.eye(2), "A must be finite"),
+    "NaN in R": (np.zeros((1, 2, 2)), NOT_A_NUMBER, np.eye(2), "R must be finite"),
+    "infinite Sigma": (np.zeros((1, 2, 2)), np.eye(2), np.diag([np.inf, 1]), "Sigma must be finite"),
+    "Sigma not symmetric": (np.zeros((1, 2, 2)), np.eye(2), np.array([[1, 1], [0, 1.0]]), "Sigma must be symmetric"),
+    # A negative eigenvalue makes the "risk" negative or 0; risk() says that it raises for what is no second moment.
+    "Sigma indefinite": (np.zeros((1, 2, 2)), 2 * np.eye(2), np.diag([1.0, -1.0]), "Sigma"),
+}
+
+
+# The two bounds take norms before they check, so they answer A's mistakes with NumPy's words or with AttributeError.
+@pytest.mark.parametrize("function", [lr.risk, lr.gradient, lr.gradient_lower_bound, lr.gradient_lower_bound_by_layer])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_is_no_problem_is_refused_in_one_line(function, mistake):
+    A, R, Sigma, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        function(A, R, Sigma)
+    assert "\n" not in str(caught.value)
+
+
+# gradient_lower_bound_by_layer asks its argument for .shape without making an array of it, as the others do.
+@pytest.mark.parametrize("function", [lr.risk, lr.gradient, lr.gradient_lower_bound, lr.gradient_lower_bound_by_layer])
+def test_lists_of_numbers_do_as_well_as_arrays(function):
+    A, R, Sigma = np.array([[[0.5]], [[0.1]]]), np.array([[2.0]]), np.array([[1.0]])
+    np.testing.assert_array_equal(function(A.tolist(), R.tolist(), Sigma.tolist()), function(A, R, Sigma))

@@ -1,0 +1,188 @@
+"""Rotations: normal forms against eigenvalues, against rotations built plane by plane, and against complex numbers."""
+
+import cmath
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import linalg
+
+from theory import rotations
+
+REPEATABLE = settings(
+    derandomize=True, database=None, deadline=None, max_examples=100, suppress_health_check=list(HealthCheck)
+)
+EPSILON = np.finfo(np.float64).eps
+# Between clusters of cos θ 3e-3 apart, rounding of some 10 d ε is divided by that gap; angles below 1e-13 become 0.
+TOLERANCE = 1e-13
+
+
+def tolerance(dimension: int) -> float:
+    return TOLERANCE + 10 * dimension * EPSILON / 3e-3
+
+
+def random_rotation(d: int, rng) -> np.ndarray:
+    q, r = np.linalg.qr(rng.standard_normal((d, d)))
+    q *= np.sign(np.diag(r))
+    q[:, 0] *= np.sign(np.linalg.det(q))
+    return q
+
+
+def planes(angles, d: int) -> np.ndarray:
+    """The reference of diag(T(θ_1), …, T(θ_k), 1, …, 1): column by column, by multiplying complex numbers."""
+    D = np.eye(d)
+    for j, angle in enumerate(angles):
+        for column, z in enumerate((1, 1j)):
+            turned = z * cmath.exp(1j * angle)
+            D[2 * j : 2 * j + 2, 2 * j + column] = turned.real, turned.imag
+    return D
+
+
+NEAR_0 = st.floats(-17, -0.5).map(lambda exponent: 10.0**exponent)
+ANGLES = st.one_of(
+    st.floats(-math.pi, math.pi),
+    NEAR_0,
+    NEAR_0.map(lambda angle: -angle),
+    NEAR_0.map(lambda angle: math.pi - angle),
+    NEAR_0.map(lambda angle: 1 + angle),  # clusters of any width
+    st.sampled_from([0.0, math.pi, math.pi / 2, 1.0, -1.0, math.acos(1 - 3e-3), math.acos(3e-3 - 1)]),
+)
+
+
+@given(angles=st.lists(ANGLES, max_size=25), extra=st.integers(0, 2), seed=st.integers(0, 10**6))
+@REPEATABLE
+def test_every_rotation_is_taken_apart_into_its_planes_and_angles(angles, extra, seed):
+    d = max(2 * len(angles) + extra, 1)
+    S = random_rotation(d, np.random.default_rng(seed))
+    Q = S @ planes(angles, d) @ S.T
+    basis, found = rotations.rotation_planes(Q)
+    assert np.abs(basis.T @ basis - np.eye(d)).max() < 100 * d * EPSILON
+    assert 2 * len(found) <= d and np.all(np.abs(found) <= math.pi)
+    assert np.abs(basis @ planes(found, d) @ basis.T - Q).max() < tolerance(d)
+    # cos θ determines the plane's eigenvalues; near 0 and π the angle itself is known to √tolerance only.
+    left_out = np.zeros(d // 2 - len(found))
+    given_angles = np.append(np.abs(angles), np.zeros(d // 2 - len(angles)))
+    np.testing.assert_allclose(
+        np.sort(np.cos(np.append(np.abs(found), left_out))), np.sort(np.cos(given_angles)), rtol=0, atol=tolerance(d)
+    )
+
+
+def test_the_angles_are_those_of_the_eigenvalues():
+    Q = random_rotation(9, np.random.default_rng(1))
+    _, angles = rotations.rotation_planes(Q)
+    expected = np.sort(np.abs(np.angle(np.linalg.eigvals(Q))))
+    np.testing.assert_allclose(np.sort(np.abs(np.append(np.repeat(angles, 2), 0))), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("d", [2, 4, 10])
+def test_eigenvalues_minus_1_are_paired_into_half_turns_that_come_last(d):
+    rng = np.random.default_rng(d)
+    S = random_rotation(d + 3, rng)
+    Q = S @ np.diag([-1.0] * d + [1.0] * 3) @ S.T
+    basis, angles = rotations.rotation_planes(Q)
+    assert angles.tolist() == [np.pi] * (d // 2)
+    halfway = basis @ planes(angles / 2, d + 3) @ basis.T
+    np.testing.assert_allclose(halfway @ halfway, Q, atol=1e-13)
+
+
+def test_half_turns_come_after_the_other_planes():
+    S = random_rotation(8, np.random.default_rng(0))
+    _, angles = rotations.rotation_planes(S @ planes([math.pi, 1.0, math.pi], 8) @ S.T)
+    assert angles[-2:].tolist() == [np.pi] * 2 and abs(angles[0]) == pytest.approx(1)
+
+
+def test_the_identity_turns_nothing():
+    for d in (1, 2, 7):
+        basis, angles = rotations.rotation_planes(np.eye(d))
+        assert len(angles) == 0
+        np.testing.assert_array_equal(np.abs(basis @ basis.T), np.eye(d))
+
+
+@pytest.mark.parametrize("angle", [0.0, 1e-300, 1e-9, 0.3, math.pi / 2, 3.0, math.pi, -2.0, 7.0])
+def test_a_rotation_is_a_complex_factor_and_lies_2_sin_half_its_angle_from_the_identity(angle):
+    T = rotations.rotation(angle)
+    np.testing.assert_allclose(T, planes([angle], 2), rtol=0, atol=EPSILON)
+    assert linalg.svdvals(T - np.eye(2))[0] == pytest.approx(2 * abs(math.sin(angle / 2)), abs=2 * EPSILON)
+    if 0.1 < abs(angle) < 3.2:
+        assert np.linalg.norm(T - planes([-angle], 2)) > 0.1 or angle == math.pi  # the other direction
+
+
+@given(angle=ANGLES, reflected=st.booleans(), num_roots=st.integers(1, 200))
+@REPEATABLE
+def test_claim_a1_an_orthogonal_2_by_2_matrix_is_a_power_of_a_matrix_near_the_identity(angle, reflected, num_roots):
+    Q = planes([angle], 2) @ np.diag([1.0, -1.0 if reflected else 1.0])
+    W, reflection = rotations.rotation_roots(Q, num_roots)
+    product = reflection
+    for _ in range(num_roots):
+        product = W @ product
+    assert np.abs(product - Q).max() < 4 * num_roots * EPSILON
+    np.testing.assert_array_equal(reflection, np.diag([1, -1 if reflected else 1]))
+    distance = linalg.svdvals(W - np.eye(2))[0]
+    assert distance == pytest.approx(2 * math.sin(abs(angle) / (2 * num_roots)), abs=4 * EPSILON)
+    assert distance <= math.pi / num_roots
+    if abs(angle) > 3:  # the claim's bound is not vacuous: (2/π)·(3/π) at q = 1, more for larger q
+        assert distance > 0.6 * math.pi / num_roots
+
+
+def normal_matrix(kind: str, rng) -> np.ndarray:
+    d = 6
+    S = random_rotation(d, rng)
+    blocks = {
+        "symmetric": np.diag(rng.standard_normal(d)),
+        "repeated": np.diag([2.0, 2, 2, -1, -1, 0]),
+        "orthogonal": planes(rng.uniform(-3, 3, 3), d),
+        "repeated planes": 3 * planes([1.0, 1.0, -1.0], d),
+        "skew": planes([np.pi / 2] * 3, d) * np.repeat(rng.uniform(1, 2, 3), 2),
+        "scaled": 1e100 * planes([1.0, 2.0], d),
+        "tiny": 1e-100 * planes([1.0, 2.0], d),
+    }
+    return S @ blocks[kind] @ S.T
+
+
+# "scaled": ‖U Uᵀ − Uᵀ U‖_F overflows at entries of 1e100, and a normal U is refused.
+@pytest.mark.parametrize("kind", ["symmetric", "repeated", "orthogonal", "repeated planes", "skew", "scaled", "tiny"])
+@pytest.mark.parametrize("seed", range(5))
+def test_claim_c1_a_normal_matrix_is_block_diagonal_in_an_orthogonal_basis(kind, seed):
+    U = normal_matrix(kind, np.random.default_rng(seed))
+    S, D = rotations.block_diagonalize(U)
+    size = np.abs(U).max()
+    np.testing.assert_allclose(S.T @ S, np.eye(6), atol=1e-14)
+    np.testing.assert_allclose(S @ D @ S.T / size, U / size, atol=1e-13)
+    inside = np.abs(np.diag(D, -1)) > 0
+    assert not np.any(inside[1:] & inside[:-1])  # no block of size 3
+    band = np.diag(np.diag(D)) + np.diag(np.diag(D, 1) * inside, 1) + np.diag(np.diag(D, -1), -1)
+    np.testing.assert_array_equal(D, band)
+
+
+# Scale 1e100 and 1e-100: ‖U Uᵀ‖_F overflows, or underflows to 0 ≤ 0; to be computed from U / max |U|.
+@pytest.mark.parametrize("scale", [1.0, 1e100, 1e-100])
+@pytest.mark.parametrize("U", [[[1.0, 1], [0, 1]], [[1, 2, 0], [0, 1, 0], [0, 0, 5]]])
+def test_claim_c1_fails_for_matrices_that_are_not_normal_and_they_are_refused(U, scale):
+    with pytest.raises(ValueError, match="^U must be normal, but .* is [0-9].* of ") as caught:
+        rotations.block_diagonalize(scale * np.array(U))
+    assert "\n" not in str(caught.value)
+
+
+def test_turning_rows_and_conjugating_are_products_with_the_blocks():
+    rng = np.random.default_rng(3)
+    for d, k in ((1, 0), (2, 1), (7, 3), (8, 2)):
+        angles, X = rng.uniform(-4, 4, k), rng.standard_normal((d, d))
+        D, given = planes(angles, d), X.copy()
+        np.testing.assert_allclose(rotations.turn_rows(X[:, :1], angles), D @ X[:, :1], atol=1e-14)
+        np.testing.assert_allclose(rotations.conjugate(X, angles), D @ X @ D.T, atol=1e-14)
+        np.testing.assert_array_equal(X, given)
+        if k:
+            assert np.abs(rotations.conjugate(X, angles) - D.T @ X @ D).max() > 0.1
+
+
+@pytest.mark.parametrize("angle", [1e-160, 1e-12, 1e-8, 1e-4, 1.0, -math.pi])
+def test_a_small_turn_minus_the_identity_keeps_its_digits(angle):
+    difference = rotations.turn_minus_identity([angle], 3)
+    series = sum((1j * angle) ** k / math.factorial(k) for k in range(1, 40))  # e^{iθ} − 1, term by term
+    expected = np.zeros((3, 3))
+    expected[:2, :2] = [[series.real, -series.imag], [series.imag, series.real]]
+    np.testing.assert_allclose(difference, expected, rtol=4 * EPSILON, atol=1e-14 if abs(angle) > 1 else 0)
+    if 1e-12 <= abs(angle) <= 1e-8:
+        assert planes([angle], 3)[0, 0] - 1 == 0 != difference[0, 0]  # what a subtraction would leave

@@ -1,0 +1,207 @@
+"""n-shortcut networks: forward pass, gradient and least loss against loops, differences and scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import linalg, optimize
+
+from theory import shortcut_networks as sn
+from theory.activations import ACTIVATIONS, Activation
+
+REPEATABLE = settings(
+    derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
+)
+SHAPES = {
+    "num_units": st.integers(1, 4),
+    "shortcut_depth": st.integers(1, 4),
+    "d": st.integers(1, 4),
+    "seed": st.integers(0, 10**6),
+}
+BY_HAND = {
+    "linear": lambda z: z,
+    "tanh": lambda z: (np.exp(z) - np.exp(-z)) / (np.exp(z) + np.exp(-z)),
+    "relu": lambda z: z * (z > 0),
+    "softplus": lambda z: np.log(1 + np.exp(z)),
+    "sigmoid": lambda z: 1 / (1 + np.exp(-z)),
+}
+
+
+def problem(num_units, shortcut_depth, d, seed, size=0.5, num_examples=None):
+    rng = np.random.default_rng(seed)
+    m = num_examples or 2 * d + 1
+    x, noise = rng.standard_normal((m, d)) + 0.5, rng.standard_normal((m, d))
+    return size * rng.standard_normal((num_units, shortcut_depth, d, d)), x, x @ rng.standard_normal((d, d)) + noise
+
+
+def predict(weights, column, pre="linear", mid="linear", post="linear"):
+    """Definitions 2 and 3 for one example, a column, as they are printed."""
+    h = column
+    for unit in weights:
+        z = BY_HAND[pre](h)
+        for layer, matrix in enumerate(unit):
+            z = matrix @ (BY_HAND[mid](z) if layer else z)
+        h = h + BY_HAND[post](z)
+    return h
+
+
+def naive_loss(weights, x, y, **activations):
+    return sum(((b - predict(weights, a, **activations)) ** 2).sum() for a, b in zip(x, y)) / (2 * len(x))
+
+
+def complex_step_gradient(weights, x, y):
+    result = np.empty(weights.shape)
+    for index in np.ndindex(weights.shape):
+        shifted = weights.astype(complex)
+        shifted[index] += 1e-30j
+        result[index] = naive_loss(shifted, x, y).imag / 1e-30
+    return result
+
+
+@given(**SHAPES, names=st.tuples(*[st.sampled_from(list(BY_HAND))] * 3))
+@REPEATABLE
+def test_the_network_is_what_the_definitions_say_one_example_at_a_time(num_units, shortcut_depth, d, seed, names):
+    weights, x, y = problem(num_units, shortcut_depth, d, seed)
+    activations = dict(zip(("pre", "mid", "post"), names))
+    expected = np.array([predict(weights, row, **activations) for row in x])
+    np.testing.assert_allclose(sn.forward(weights, x, **activations), expected, rtol=1e-10, atol=1e-12)
+    assert sn.loss(weights, x, y, **activations) == pytest.approx(naive_loss(weights, x, y, **activations), rel=1e-10)
+
+
+def test_the_place_of_an_activation_and_the_order_of_the_layers_count():
+    weights, x, _ = problem(2, 3, 3, seed=0)
+    outputs = [sn.forward(weights, x, **{place: "tanh"}) for place in ("pre", "mid", "post")]
+    outputs += [sn.forward(weights[:, ::-1], x), sn.forward(weights[::-1], x), sn.forward(weights, x)]
+    for i, a in enumerate(outputs):
+        assert all(np.abs(a - b).max() > 0.01 for b in outputs[:i])
+
+
+@given(**SHAPES)
+@REPEATABLE
+def test_equation_7_is_the_gradient_of_the_loss(num_units, shortcut_depth, d, seed):
+    weights, x, y = problem(num_units, shortcut_depth, d, seed)
+    expected = complex_step_gradient(weights, x, y)
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(sn.gradient(weights, x, y) / size, expected / size, atol=1e-11)
+
+
+def test_equation_7_equals_central_differences_and_hardt_and_mas_convention_is_twice_as_large():
+    weights, x, y = problem(2, 2, 3, seed=1)
+    step, differences = 1e-5, np.empty(weights.shape)
+    for index in np.ndindex(weights.shape):
+        shift = np.zeros(weights.shape)
+        shift[index] = step
+        differences[index] = (naive_loss(weights + shift, x, y) - naive_loss(weights - shift, x, y)) / (2 * step)
+    gradient = sn.gradient(weights, x, y)
+    np.testing.assert_allclose(gradient, differences, atol=1e-7)
+    assert np.abs(2 * gradient - differences).max() > 0.1
+    assert np.abs(gradient.transpose(0, 1, 3, 2) - differences).max() > 0.1
+    assert np.abs(gradient[:, ::-1] - differences).max() > 0.1
+
+
+@given(**SHAPES)
+@REPEATABLE
+def test_equation_14_the_linear_map_is_the_product_over_all_units(num_units, shortcut_depth, d, seed):
+    weights, x, _ = problem(num_units, shortcut_depth, d, seed)
+    W = sn.linear_map(weights)
+    np.testing.assert_allclose(x @ W.T, [predict(weights, row) for row in x], atol=1e-9)
+    if num_units == 1:  # the printed product stops at R − 1, and would be the identity here
+        assert np.abs(W - np.eye(d)).max() > 1e-6
+
+
+def test_moments_are_means_of_outer_products_and_not_covariances():
+    _, x, y = problem(1, 1, 3, seed=2)
+    input_moment, cross_moment = sn.moments(x, y)
+    np.testing.assert_allclose(input_moment, sum(np.outer(a, a) for a in x) / len(x), rtol=1e-13)
+    np.testing.assert_allclose(cross_moment, sum(np.outer(b, a) for a, b in zip(x, y)) / len(x), atol=1e-13)
+    assert np.abs(cross_moment - cross_moment.T).max() > 0.1
+    assert np.abs(input_moment - np.cov(x.T, bias=True)).max() > 0.1
+
+
+@pytest.mark.parametrize("num_examples, d", [(12, 4), (4, 4), (3, 5)], ids=["many", "as many as d", "fewer than d"])
+def test_equations_15_and_16_are_the_least_squares_of_scipy(num_examples, d):
+    _, x, y = problem(1, 1, d, seed=d, num_examples=num_examples)
+    expected = linalg.lstsq(x, y)[0].T  # of least norm where x has not full rank
+    np.testing.assert_allclose(sn.least_squares_map(x, y), expected, atol=1e-9)
+    least = sum(((b - expected @ a) ** 2).sum() for a, b in zip(x, y)) / (2 * num_examples)
+    assert sn.minimum_loss(x, y) == pytest.approx(least, abs=1e-12)
+    assert (least > 0.1) == (num_examples > d)
+
+
+def test_equation_16_holds_for_every_generalised_inverse():
+    _, x, y = problem(1, 1, 5, seed=3, num_examples=3)
+    input_moment, cross_moment = x.T @ x / 3, y.T @ x / 3
+    pseudo_inverse, rng = np.linalg.pinv(input_moment), np.random.default_rng(4)
+    projection = np.eye(5) - pseudo_inverse @ input_moment
+    other = pseudo_inverse + projection @ rng.standard_normal((5, 5)) + rng.standard_normal((5, 5)) @ projection
+    np.testing.assert_allclose(input_moment @ other @ input_moment, input_moment, atol=1e-12)
+    assert np.abs(cross_moment @ (other - pseudo_inverse)).max() > 0.1
+    assert np.square(y - x @ (cross_moment @ other).T).sum() / 6 == pytest.approx(sn.minimum_loss(x, y), abs=1e-12)
+
+
+@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (1, 2), (2, 3)])
+def test_every_linear_network_reaches_the_minimum_loss_and_none_goes_below(num_units, shortcut_depth):
+    weights, x, y = problem(num_units, shortcut_depth, 3, seed=5)
+    least = sn.minimum_loss(x, y)
+    weights[-1] = np.eye(3)  # the last unit makes up for the others: W = I + W_n·I···I
+    before = np.transpose([predict(weights[:-1], e) for e in np.eye(3)])
+    weights[-1, -1] = linalg.lstsq(x, y)[0].T @ np.linalg.inv(before) - np.eye(3)
+    assert naive_loss(weights, x, y) == pytest.approx(least, rel=1e-9)
+    shape = weights.shape
+    found = optimize.minimize(
+        lambda w: (sn.loss(w.reshape(shape), x, y), sn.gradient(w.reshape(shape), x, y).ravel()),
+        0.3 * np.random.default_rng(6).standard_normal(weights.size),
+        jac=True,
+        method="BFGS",
+    )
+    assert least * (1 - 1e-9) <= found.fun < naive_loss(np.zeros(shape), x, y)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_their_definitions_with_the_derivatives_they_claim(name):
+    activation, z = ACTIVATIONS[name], np.linspace(-3, 3, 62)  # 0 is not among them
+    np.testing.assert_allclose(activation.function(z), BY_HAND[name](z), rtol=1e-12)
+    slopes = (BY_HAND[name](z + 1e-6) - BY_HAND[name](z - 1e-6)) / 2e-6
+    np.testing.assert_allclose(activation.derivative(z), slopes, atol=1e-8)
+    h, f = 1e-4, BY_HAND[name]
+    assert activation.at_zero[0] == pytest.approx(float(f(0.0)), abs=1e-15)
+    right, left = (f(h) - f(0.0)) / h, (f(0.0) - f(-h)) / h
+    if abs(right - left) > 0.5:
+        assert name == "relu" and math.isnan(activation.at_zero[1]) and math.isnan(activation.at_zero[2])
+    else:
+        assert activation.at_zero[1:] == pytest.approx(((right + left) / 2, (right - left) / h), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["softplus", "sigmoid", "tanh", "relu"])
+def test_activations_do_not_overflow(name):
+    with np.errstate(all="raise", under="ignore"):
+        values = ACTIVATIONS[name].function(np.array([-800.0, 800.0]))
+        slopes = ACTIVATIONS[name].derivative(np.array([-800.0, 800.0]))
+    assert np.isfinite(values).all() and slopes[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_an_activation_of_your_own_does_as_well_as_a_name():
+    weights, x, _ = problem(2, 2, 3, seed=7)
+    own = Activation(np.arctan, lambda z: 1 / (1 + z * z), (0.0, 1.0, 0.0))
+    hidden = x
+    for first, second in weights:
+        hidden = hidden + np.arctan(hidden @ first.T) @ second.T
+    np.testing.assert_allclose(sn.forward(weights, x, mid=own), hidden, rtol=1e-12)
+
+
+# The docstring of forward promises complex-step derivatives; np.logaddexp and scipy's expit know no complex numbers.
+@pytest.mark.parametrize("name", ["linear", "tanh", "softplus", "sigmoid"])
+def test_complex_weights_give_complex_step_derivatives(name):
+    weights, x, y = problem(2, 2, 2, seed=8)
+    shifted = weights.astype(complex)
+    shifted[1, 0, 1, 0] += 1e-30j
+    expected = naive_loss(shifted, x, y, mid=name).imag
+    assert sn.loss(shifted, x, y, mid=name).imag == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("name", ["gelu", "", "ReLU"])
+def test_an_unknown_activation_is_refused_with_its_name(name):
+    with pytest.raises(ValueError, match=f"^activation must be one of linear, .* got '{name}'$"):
+        sn.forward(np.zeros((1, 1, 1, 1)), np.ones((1, 1)), pre=name)

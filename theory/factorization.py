@@ -1,0 +1,244 @@
+"""Near-identity factorisations R = (I + A_ℓ)···(I + A_1) (Hardt & Ma, Theorem 2.1).
+
+    paper                     code
+    R [d, d], det R > 0       R
+    ℓ                         num_layers
+    γ = max |log σ_i(R)|      log_condition(R)
+    A_1, …, A_ℓ               A [ℓ, d, d], layer 1 (the first to act) first
+    |||A||| = max_i ‖A_i‖     linear_residual.max_spectral_norm(A)
+
+Theorem 2.1 says that |||A||| ≤ (4π + 3γ)/ℓ is possible for ℓ ≥ 3γ. That is true, but not by the
+printed construction (paper_construction.py). Not in the paper: the method `polar`, which proves
+
+    |||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 ≤ (π + 1.19 γ)/ℓ     (the last step for ℓ ≥ 3γ),
+
+and `norm_lower_bound`, which no factorisation can beat. docs/theory.md has the proofs.
+"""
+
+import math
+
+import numpy as np
+from scipy import linalg, optimize
+
+from theory import paper_construction
+from theory.rotations import conjugate, rotation_planes, turn_minus_identity, turn_rows
+
+METHODS = ("polar", "principal", "best", "paper")
+_EPSILON = np.finfo(np.float64).eps
+
+
+def factorize(R, num_layers: int, method: str = "polar") -> np.ndarray:
+    """Layers A with (I + A_ℓ)···(I + A_1) = R, all of them small (Hardt & Ma, Theorem 2.1).
+
+    Methods, of which only `paper` is in the paper:
+      polar: R = Q P with Q a rotation, P positive definite; layer i is
+        Q^{i/ℓ} P^{1/ℓ} Q^{−(i−1)/ℓ} − I. Any ℓ ≥ 1, all layers of one norm. For a positive
+        definite or an orthogonal R no factorisation has a smaller |||A|||.
+      principal: every layer is R^{1/ℓ} − I. Needs an R without eigenvalues on (−∞, 0].
+      best: of the two, the one with the smaller |||A|||.
+      paper: R = U K Vᵀ; U and V in 2q rotations each, K in p scalings, 4q + p = ℓ ≥ 5.
+
+    Args:
+      R: [d, d] float. Its determinant must be positive: see `flip_label` and `augment`.
+      num_layers: int. ℓ ≥ 1.
+      method: str. One of METHODS.
+
+    Returns:
+      A [ℓ, d, d] float64.
+
+    Raises:
+      ValueError: R is not a square matrix of finite numbers, is singular, or has a negative
+        determinant; ℓ < 1; an unknown method; `principal` on an R with eigenvalues on (−∞, 0];
+        `paper` with ℓ < 5.
+    """
+    R, singular_parts = _checked(R, num_layers, method)
+    if method == "paper":
+        return paper_construction.layers(singular_parts, num_layers)
+    if method == "principal":
+        return _principal(_logarithm(R), num_layers)
+    polar = _polar(singular_parts, num_layers)
+    logarithm = _logarithm(R, or_none=True) if method == "best" else None
+    if logarithm is None:
+        return polar
+    principal = _principal(logarithm, num_layers)
+    return principal if np.linalg.norm(principal[0], 2) < np.linalg.norm(polar[0], 2) else polar
+
+
+def log_condition(R) -> float:
+    """γ = max(|log σ_max(R)|, |log σ_min(R)|) (Hardt & Ma §2), for det R of either sign."""
+    _, (_, sigma, _) = _singular_parts(R)
+    return float(np.abs(np.log(sigma)).max())
+
+
+def norm_bound(R, num_layers: int, method: str = "polar") -> float:
+    """The bound on |||A||| for a method (Hardt & Ma, Theorem 2.1, and ours).
+
+    paper: (4π + 3γ)/ℓ, which some factorisation meets for ℓ ≥ 3γ, the printed construction not
+    always (`paper_construction.allocation`). polar: 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. principal:
+    e^{‖log R‖/ℓ} − 1. best: the smaller of these two.
+
+    Raises:
+      ValueError: as `factorize`.
+    """
+    R, _ = _checked(R, num_layers, method)
+    gamma = log_condition(R)
+    if method == "paper":
+        return paper_construction.printed_bound(gamma, num_layers)
+    polar = 2 * math.sin(math.pi / (2 * num_layers)) + math.expm1(gamma / num_layers)
+    logarithm = None if method == "polar" else _logarithm(R, or_none=method == "best")
+    if logarithm is None:
+        return polar
+    principal = math.expm1(np.linalg.norm(logarithm, 2) / num_layers)
+    return principal if method == "principal" else min(polar, principal)
+
+
+def norm_lower_bound(R, num_layers: int) -> float:
+    """A norm |||A||| that no factorisation of R into ℓ layers goes below. Not in the paper.
+
+    For a real factorisation with ε = |||A||| < 1 and any x ≠ 0,
+
+        ε ≥ |exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1|:
+
+    in the plane of h and (I + A_i)h a layer multiplies by a z with |z − 1| ≤ ε; logarithms of
+    lengths add up, angles add up to angle(x, Rx) at least, and {log(1 + w): |w| ≤ ε} is convex.
+    The best x is sought from the singular vectors and the invariant planes of R by L-BFGS; any
+    x gives a valid bound, so a search that stops early costs tightness alone. For ℓ = 1 it is ‖R − I‖.
+
+    Raises:
+      ValueError: as `factorize`.
+    """
+    R, (_, sigma, vt) = _checked(R, num_layers)
+    if num_layers == 1:
+        return float(np.linalg.norm(R - np.eye(len(R)), 2))
+    vectors = np.linalg.eig(R)[1]
+    starts = np.concatenate([vt, vectors.real.T, vectors.imag.T, (vectors.real + vectors.imag).T])
+    starts = starts[np.linalg.norm(starts, axis=1) > 1e-8]
+    starts /= np.linalg.norm(starts, axis=1, keepdims=True)
+    values = np.array([_turn_and_stretch(x, R, num_layers)[0] for x in starts])
+    squared = values.max()
+    for x in starts[np.argsort(values)[-3:]]:
+        found = optimize.minimize(lambda x: [-part for part in _turn_and_stretch(x, R, num_layers)], x, jac=True)
+        squared = max(squared, -found.fun)
+    # A value of 1 or more contradicts ε < 1, so it says ε ≥ 1 and no more. Lengths alone need no ε < 1.
+    longest, shortest = np.expm1(np.log(sigma[[0, -1]]) / num_layers)
+    return float(max(min(math.sqrt(squared), 1.0), longest, -shortest))
+
+
+def _turn_and_stretch(x, R, num_layers: int) -> tuple[float, np.ndarray]:
+    """|exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1|² and its gradient in x [d]."""
+    y = R @ x
+    squared, image_squared = x @ x, y @ y
+    cosine = min(1.0, max(-1.0, x @ y / math.sqrt(squared * image_squared)))
+    gain, turn = (image_squared / squared) ** (0.5 / num_layers), math.acos(cosine) / num_layers
+    d_log_gain = (R.T @ y / image_squared - x / squared) / num_layers
+    d_cosine = (y + R.T @ x) / math.sqrt(squared * image_squared) - cosine * (x / squared + R.T @ y / image_squared)
+    d_turn = -d_cosine / max(math.sqrt(1 - cosine**2), 1e-8) / num_layers  # not smooth at angles 0 and π
+    value = (gain - 1) ** 2 + 4 * gain * math.sin(turn / 2) ** 2
+    return value, 2 * gain * ((gain - math.cos(turn)) * d_log_gain + math.sin(turn) * d_turn)
+
+
+def augment(R) -> np.ndarray:
+    """[[R, 0], [0, −1]]: the target after appending b to x and −b to y (Hardt & Ma §2); its γ is that of R."""
+    return linalg.block_diag(np.asarray(R, np.float64), -1.0)
+
+
+def flip_label(R, coordinate: int = 0) -> np.ndarray:
+    """R after the sign of one coordinate of y is changed: det R changes sign, γ does not. Not in the paper.
+
+    Works in every dimension and adds none; the paper's y → −y works in odd dimensions alone.
+    """
+    flipped = np.array(R, np.float64)
+    flipped[coordinate] *= -1
+    return flipped
+
+
+def rescale(R) -> tuple[np.ndarray, float]:
+    """(sR, s) with σ_min(sR) = 1/√κ, σ_max(sR) = √κ, so that γ = ½ log κ, the least there is (Hardt & Ma §2).
+
+    The paper's text has lost the roots.
+    """
+    R, (_, sigma, _) = _singular_parts(R)
+    scale = math.exp(-(math.log(sigma[0]) + math.log(sigma[-1])) / 2)
+    return scale * R, scale
+
+
+def _polar(singular_parts, num_layers: int) -> np.ndarray:
+    """A_i = Q^{(i−1)/ℓ} A_1 Q^{−(i−1)/ℓ} with A_1 = Q^{1/ℓ} P^{1/ℓ} − I.
+
+    In the basis S of Q's planes, t ↦ Q^t A_1 Q^{−t} is a sum of waves of frequency 2φ at most, φ
+    the largest angle. So its values at m ≤ 22 Chebyshev points give all ℓ layers to rounding:
+    2m dense products in place of 2ℓ.
+    """
+    u, sigma, vt = singular_parts
+    basis, angles = rotation_planes(u @ vt)
+    turned = vt @ basis  # Sᵀ(P^{1/ℓ} − I)S = (Vᵀ S)ᵀ diag(σ^{1/ℓ} − 1) (Vᵀ S), without cancellation
+    stretch = turned.T @ (np.expm1(np.log(sigma) / num_layers)[:, None] * turned)
+    first = turn_rows(stretch, angles / num_layers) + turn_minus_identity(angles / num_layers, len(basis))
+    times = np.arange(num_layers) / num_layers
+    points, interpolation = _wave_interpolation(times, frequency=2 * np.abs(angles).max(initial=0.0))
+    at_points = basis @ np.stack([conjugate(first, t * angles) for t in points]) @ basis.T
+    if interpolation is None:
+        return at_points
+    return (interpolation @ at_points.reshape(len(points), -1)).reshape(num_layers, *first.shape)
+
+
+def _wave_interpolation(times, frequency: float):
+    """Points [m] and the matrix [ℓ, m] that takes values of a wave there to its values at the times [ℓ].
+
+    On an interval of length T, m Chebyshev points give exp(iωt) to within 4 (ωT/4)^m / m!, here
+    below rounding. Where m ≥ ℓ the points are the times and the matrix is None.
+    """
+    quarter = frequency * (times[-1] - times[0]) / 4
+    num_points, error = 1, 4 * quarter
+    while error > _EPSILON / 4:
+        num_points += 1
+        error *= quarter / num_points
+    if num_points >= len(times):
+        return times, None
+    nodes = np.cos(np.pi * (np.arange(num_points) + 0.5) / num_points)
+    vandermonde = np.polynomial.chebyshev.chebvander
+    to_coefficients = 2 / num_points * vandermonde(nodes, num_points - 1)
+    to_coefficients[:, 0] /= 2
+    interpolation = vandermonde(np.linspace(-1, 1, len(times)), num_points - 1) @ to_coefficients.T
+    return times[0] + (times[-1] - times[0]) * (nodes + 1) / 2, interpolation
+
+
+def _principal(logarithm, num_layers: int) -> np.ndarray:
+    root = linalg.expm(logarithm / num_layers)
+    return np.repeat((root - np.eye(len(root)))[None], num_layers, axis=0)
+
+
+def _logarithm(R, or_none: bool = False) -> np.ndarray | None:
+    """The principal logarithm [d, d]; where there is none, ValueError or None."""
+    eigenvalues = np.linalg.eigvals(R)
+    on_cut = (eigenvalues.real <= 0) & (np.abs(eigenvalues.imag) <= 1e-8 * np.abs(eigenvalues))
+    if on_cut.any():
+        if or_none:
+            return None
+        worst = eigenvalues[on_cut][0].real
+        raise ValueError(f"method principal needs an R without eigenvalues on (−∞, 0], got {worst:.4g}; use polar")
+    return np.real(linalg.logm(R))
+
+
+def _checked(R, num_layers: int, method: str = "polar"):
+    """R in float64 and its singular value decomposition; ValueError as `factorize` says."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    R, (u, sigma, vt) = _singular_parts(R)
+    if np.linalg.slogdet(u)[0] * np.linalg.slogdet(vt)[0] < 0:
+        raise ValueError("det R must be positive, got a negative one; flip_label(R) or augment(R) changes its sign")
+    return R, (u, sigma, vt)
+
+
+def _singular_parts(R):
+    R = np.asarray(R, np.float64)
+    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.size == 0:
+        raise ValueError(f"R must be a square matrix, got shape {R.shape}")
+    if not np.isfinite(R).all():
+        raise ValueError("R must be finite, got an infinite or NaN entry")
+    u, sigma, vt = np.linalg.svd(R)
+    if not sigma[-1] > len(R) * _EPSILON * sigma[0]:
+        raise ValueError(f"R must not be singular, got singular values from {sigma[0]:.3g} down to {sigma[-1]:.3g}")
+    return R, (u, sigma, vt)

@@ -1,0 +1,273 @@
+"""Residual networks that fit any labelling of any distinct points (Hardt & Ma, Theorem 3.2).
+
+    paper                                     code
+    x(i) ∈ R^d, i = 1, …, n                   x [n, d], rows
+    y(i) ∈ {e_1, …, e_r}                      labels [n] in 0 … r − 1, num_classes = r
+    k, ℓ = ⌈n/k⌉                              width, num_layers
+    h_0 = A_0 x, z(i) = A_0 x(i)              projection: Gaussian, variance 1/k (not 1, a misprint)
+    T_{U,V,s}, Lemma B.1                      residual_block.transform_block
+    Lemma B.2: h_ℓ(i) = q_{y(i)}              _all_blocks: block j moves its k points to their surrogates
+    q_1, …, q_r ∈ R^k                         surrogates
+    last block, q_j ↦ e_j                     _head
+    n ≥ number of distinct points             equal points with equal labels are merged first
+
+Theorem 3.2 holds, with O(n log n/ρ² + kd + r²) parameters; its proof needs the repairs that
+residual_block.py and projection_width.py name. Not in the paper: `peeling`, O(n + d + r²)
+parameters for any distinct points at any width ≥ 2. Sort the z by decreasing norm; then <z_i, z_j> < |z_i|² for
+every later z_j (Cauchy–Schwarz). Choose surrogates with <z_i, q> ≤ ½|z_i|² for all i. A threshold in
+between lets unit i wake on z_i and on points before it alone. Inside a block the units are solved for
+together; points of earlier blocks sit on surrogates, and never wake a unit again.
+"""
+
+import math
+import numbers
+
+import numpy as np
+
+from theory.memorizing_network import (
+    MemorizingNetwork,
+    in_float32_range,
+    in_parallel,
+    project,
+    projected_term_size,
+    rounding_error,
+    single_threaded_products,
+    working_dtype,
+)
+from theory.projection_width import common_bias_width, pair_failure_probability, row_bias_width, separation
+from theory.residual_block import NoThreshold, interpolating_block, relative_gap, surrogates, transform_block
+
+__all__ = [
+    "METHODS",
+    "MemorizingNetwork",
+    "common_bias_width",
+    "default_width",
+    "memorize",
+    "pair_failure_probability",
+    "parameter_count",
+    "row_bias_width",
+    "separation",
+    "transform_block",
+]
+
+_BIAS = {"peeling": "peeling", "row_bias": "row", "paper": "common"}  # of residual_block.BIASES
+METHODS = tuple(_BIAS)
+_EIGENVALUE_FLOOR = 1e-4  # of the largest, in whitening
+
+
+def memorize(
+    x, labels, num_classes: int, width: int | None = None, method: str = "peeling", seed: int = 0, whiten: bool = False
+) -> MemorizingNetwork:
+    """A residual network that maps every x_i to the one-hot vector of its label (Hardt & Ma, Theorem 3.2).
+
+    It has `parameter_count(n, d, r, k)` parameters, n being the number of distinct points.
+
+    Methods, of which only the last is in the paper:
+      peeling: Any distinct points, any width. Default width: see `default_width`.
+      row_bias: Lemma B.1 with one bias per unit. Needs |z_i|² > <z_i, z_j> for all pairs that meet in
+        a block or later; likely from `row_bias_width` on, the default, with ρ from `separation`.
+      paper: Lemma B.1 with one bias for all units of a block, as printed, but at a threshold taken
+        from the points. Needs min |z_i|² > max <z_i, z_j>; likely from `common_bias_width` on,
+        the default, for points of one norm.
+
+    All arithmetic is in float32 if x has that type or up to 16 bits (uint8 images), else in float64;
+    points too close for float32 are done in float64 whatever their type, which then
+    `MemorizingNetwork.fits_float32` says. A_0 is scaled by a power of two that brings the
+    largest entry of the z into [½, 1). The origin is a point like any other: no unit wakes on
+    it, it stays, and is the surrogate of its own label.
+
+    Args:
+      x: [n, d] real. Two equal points must have equal labels.
+      labels: [n] integers in 0 … num_classes − 1.
+      num_classes: int. r ≥ 1.
+      width: int or None. k ≥ 2.
+      method: str. One of METHODS.
+      seed: int ≥ 0. Of A_0, and of the surrogates if r > 2k.
+      whiten: bool. A_0 = G Sxx^{−½}, Sxx = Σ x xᵀ/n, with eigenvalues below 10⁻⁴ of the largest raised to
+        that: gaps grow, several times for images, at nd² + d³ multiplications.
+
+    Returns:
+      MemorizingNetwork.
+
+    Raises:
+      ValueError: a wrong shape or type, no points, a number that is not finite, a label out of range, a point
+        with two labels, width < 2, an unknown method; points that the method cannot tell
+        apart (the message says what is missing, with the numbers).
+    """
+    x, labels = _checked(x, labels, num_classes, width, method)
+    kept = _distinct(x, labels)
+    if len(kept) < len(x):
+        x, labels = x[kept], labels[kept]
+    whitener = _whitener(x) if whiten else None
+    width = width or default_width(x if whitener is None else x @ whitener, method)
+    rng = np.random.default_rng(seed)
+    projection = rng.standard_normal((width, x.shape[1])) / width**0.5
+    if whitener is not None:
+        projection = projection @ whitener
+    for dtype in (np.float32, np.float64) if working_dtype(x) == np.float32 else (np.float64,):
+        try:
+            network = _build(x, labels, num_classes, projection.astype(dtype), _BIAS[method], rng)
+        except NoThreshold as error:
+            if dtype == np.float64:
+                raise ValueError(_missing(error, method, width, kept)) from None
+        else:
+            if network.fits_float32:
+                return network
+    _check_scores(network(x), labels)  # nothing else vouches for float64
+    return network
+
+
+def parameter_count(num_points: int, dim: int, num_classes: int, width: int) -> int:
+    """kd + ⌈n/k⌉(2k² + k) + rk + r² + r: the paper's count in Theorem 3.2, with the biases."""
+    blocks = -(-num_points // width)
+    return width * dim + blocks * (2 * width**2 + width) + num_classes * (width + num_classes + 1)
+
+
+def default_width(x, method: str = "peeling") -> int:
+    """The width of a network on these points if none is given.
+
+    peeling: max(8, 2 ln n), at which real images had gaps that suit float32 (benchmarks/memorization.py); half of
+    it costs little more than half the parameters, but gaps shrink like n^{−4/(k+1)}. row_bias and paper: the
+    widths that are proved to do with probability 0.99, with ρ measured on all pairs.
+
+    Args:
+      x: [n, d]. Distinct; for paper, of norms that agree to a thousandth.
+      method: str. One of METHODS.
+    """
+    if method == "peeling":
+        return max(8, math.ceil(2 * math.log(len(x))))
+    if method == "paper":
+        norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
+        if norms.min() < 0.999 * norms.max():
+            raise ValueError(
+                f"method 'paper' without a width needs points of one norm (Assumption 3.1), got norms from "
+                f"{norms.min():.4g} to {norms.max():.4g}; normalise them or give a width"
+            )
+        x = x / norms[:, None]
+    rho = separation(x)
+    if rho <= 0:
+        raise ValueError(f"method {method!r}: <x_i, x_j> ≥ |x_i|² for a pair, so no width will do; use 'peeling'")
+    return (row_bias_width if method == "row_bias" else common_bias_width)(len(x), rho)
+
+
+def _build(x, labels, num_classes: int, projection, bias: str, rng) -> MemorizingNetwork:
+    """The network on a first layer A_0 [k, d], in the type of A_0."""
+    z, term_size = project(x, projection), projected_term_size(x, projection)
+    largest = np.abs(z).max()
+    if not (largest < np.inf if z.dtype == np.float64 else in_float32_range(largest)):
+        raise NoThreshold(int(np.argmax(np.abs(z).max(axis=1))), f"A_0 x leaves the range of {z.dtype}")
+    exponent = -int(np.frexp(largest)[1])
+    z, term_size, projection = (np.ldexp(array, exponent) for array in (z, term_size, projection))
+    q = surrogates(z, num_classes, rng).astype(z.dtype)
+    squared_norms = np.square(z, dtype=np.float64).sum(axis=1)
+    is_origin = squared_norms == 0
+    q[labels[is_origin]] = 0
+    # The origin goes last: it is never moved, and leaves its place in the last block empty.
+    order = np.argsort(-squared_norms if bias == "peeling" else is_origin, kind="stable")
+    num_moved = len(z) - np.count_nonzero(is_origin)
+    blocks = _all_blocks(z, labels, q, order, num_moved, bias)
+    weights = (projection, *blocks, *_head(q))
+    sizes = np.zeros(blocks[2].shape)
+    sizes.flat[:num_moved] = term_size[order[:num_moved]]
+    return MemorizingNetwork(*weights, relative_gap(blocks[0], blocks[2], bias), rounding_error(weights, sizes))
+
+
+def _all_blocks(z, labels, q, order, num_moved: int, bias: str):
+    """U, V [ℓ, k, k], s [ℓ, k]: block j moves the j-th k points of the order to their surrogates (Lemma B.2).
+
+    Units left over have zero weights and the bias −1. The blocks can be made in parallel: what
+    the j-th must not wake on are the points after it and the surrogates, whatever the others do.
+    """
+    width = z.shape[1]
+    U, V = np.zeros((2, -(-len(z) // width), width, width), z.dtype)
+    s = np.full(U.shape[:2], -1, z.dtype)
+    points, targets = np.concatenate([z[order], q]), q[labels[order]]
+
+    def build_block(j: int):
+        rows = slice(j * width, min((j + 1) * width, num_moved))
+        unit = slice(0, rows.stop - rows.start)
+        try:
+            U[j, unit], V[j, :, unit], s[j, unit] = transform_block(points[rows], targets[rows], points[rows.stop :], bias)
+        except NoThreshold as error:
+            raise NoThreshold(int(order[rows][error.row]), error.reason) from None
+
+    in_parallel(build_block, range(-(-num_moved // width)))
+    return U, V, s
+
+
+def _head(q):
+    """U [r, k], V [r, r], s [r] of the last block, which maps q_j to e_j and has no shortcut (paper (3.4)).
+
+    Built by peeling, so that one surrogate may be 0: its unit comes last and is always awake.
+    """
+    order = np.argsort(-np.linalg.norm(q, axis=1), kind="stable")
+    with single_threaded_products():
+        return interpolating_block(q[order], np.eye(len(q))[order], q[:0], "peeling")
+
+
+def _distinct(x, labels) -> np.ndarray:
+    """Rows of x [n, d] of which no two are equal, the first of each kind: int64, ascending."""
+    first, zero = {}, x.dtype.type(0)
+    for i, row in enumerate(x):
+        j = first.setdefault(hash((row + zero).tobytes()), i)  # −0 + 0 is 0
+        if j != i and np.array_equal(x[j], row) and labels[i] != labels[j]:
+            raise ValueError(f"points {j} and {i} are equal but have the labels {labels[j]} and {labels[i]}")
+    return np.fromiter(first.values(), np.int64)
+
+
+def _whitener(x) -> np.ndarray:
+    """Sxx^{−½} of the second moment Sxx = Σ x xᵀ/n: [d, d] float64, its small eigenvalues raised to the floor."""
+    moment = np.zeros((x.shape[1], x.shape[1]))
+    scale = np.abs(x).max() or 1.0  # A_0 is brought to the scale of z in any case
+    with single_threaded_products():
+        for start in range(0, len(x), 1024):
+            rows = x[start : start + 1024].astype(working_dtype(x), copy=False) / scale
+            moment += rows.T @ rows / len(x)
+        values, vectors = np.linalg.eigh(moment)
+        values = np.maximum(values, _EIGENVALUE_FLOOR * values[-1] or 1.0)
+        return vectors * values**-0.5 @ vectors.T
+
+
+_REMEDY = {
+    "peeling": "try another seed, a larger width or whiten=True",
+    "row_bias": "try a larger width, whiten=True, or method 'peeling', which takes any distinct points",
+    "paper": "a common bias is certain for min |z_i − z_j|² > 4ρ', |z|² in [1 − ρ', 1 + ρ']: try a larger width, or 'peeling'",
+}
+
+
+def _missing(error: NoThreshold, method: str, width: int, kept) -> str:
+    """Which points no bias separates, and what the user can do about it."""
+    return f"method {method!r}, width {width}, point {kept[error.row]}: {error.reason}; {_REMEDY[method]}"
+
+
+def _check_scores(scores, labels) -> None:
+    """Raises ValueError if the scores are not one-hot; overwrites them."""
+    scores[np.arange(len(labels)), labels] -= 1
+    error = np.abs(scores).max()
+    if not error < 0.5:
+        raise ValueError(f"the points are too close for float64: the scores are off by {error:.2g}; {_REMEDY['peeling']}")
+
+
+def _checked(x, labels, num_classes, width, method: str) -> tuple[np.ndarray, np.ndarray]:
+    """x [n, d] and labels [n] as arrays, or a ValueError that says what is wrong with them."""
+    x, labels = np.asarray(x), np.asarray(labels)
+    if x.ndim != 2 or not x.size:
+        raise ValueError(f"x must be [n, d] with n ≥ 1 and d ≥ 1, got shape {x.shape}")
+    if x.dtype.kind not in "biuf" or x.dtype.itemsize > 8:
+        raise ValueError(f"x must be real numbers of up to 64 bits, got {x.dtype}")
+    if labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(f"labels must be {len(x)} integers, one per row of x, got {labels.dtype} of shape {labels.shape}")
+    if not isinstance(num_classes, numbers.Integral) or num_classes < 1:
+        raise ValueError(f"num_classes must be an integer of at least 1, got {num_classes!r}")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
+    if width is not None and (not isinstance(width, numbers.Integral) or width < 2):
+        raise ValueError(f"width must be an integer of at least 2, got {width!r}")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    for start in range(0, len(x), 1024):
+        finite = np.isfinite(x[start : start + 1024])
+        if not finite.all():
+            row, column = np.argwhere(~finite)[0]
+            raise ValueError(f"x must be finite, got {x[start + row, column]} in row {start + row}, column {column}")
+    return x, labels

@@ -1,0 +1,132 @@
+"""How wide the first layer must be: the laws behind k = O(log n/ρ²) of Hardt & Ma's Theorem 3.2.
+
+    paper                                   code
+    ρ ≤ |x(i) − x(j)|² (Assumption 3.1)     rho; separation(x) measures it
+    k = c (log n)/ρ², "c = 10 works"        row_bias_width: O(log(n)/ρ); common_bias_width: O(log(n)/ρ²)
+    z(i) = A_0 x(i), A_0 ~ N(0, 1/k)        width = k
+
+c = 10 does not work: for 1,000 random unit vectors in R^512 it gives k = 27, where one bias per
+block needs about 100, one per row 40. Not in the paper: the two widths below, which are proved.
+Peeling has no such condition: any distinct points, any k.
+"""
+
+import math
+
+import numpy as np
+from scipy import optimize, stats
+
+from theory.memorizing_network import in_parallel
+
+_PANEL = 1024
+
+
+def pair_failure_probability(cosine, width: int):
+    """P(<z_i, z_j> ≥ |z_i|²) for unit x_i, x_j with inner product c: one bias per row fails them.
+
+    z_j = c z_i + √(1 − c²) w with w independent of z_i, so this is
+    P(t_k ≥ √(k (1 − c)/(1 + c))) ≤ ½ ((1 + c)/2)^{k/2}, t_k Student's with k degrees of freedom.
+
+    Args:
+      cosine: float or array. c, −1 ≤ c ≤ 1.
+      width: int. k ≥ 1.
+    """
+    cosine = np.asarray(cosine, np.float64)
+    with np.errstate(divide="ignore"):
+        return stats.t.sf(np.sqrt(width * (1 - cosine) / (1 + cosine)), width)
+
+
+def row_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int:
+    """A width at which one bias per row works with probability 1 − δ: k ≥ 2 ln(n²/2δ)/ln(4/(4 − ρ)).
+
+    A union bound over `pair_failure_probability` with c = 1 − ρ/2. At most 8 ln(n²/2δ)/ρ.
+
+    Args:
+      num_points: int. n.
+      rho: float. min |x_i − x_j|² of unit vectors, 0 < ρ ≤ 4, or `separation`.
+      failure: float. δ, 0 < δ < 1.
+    """
+    _check(num_points, rho, failure)
+    if rho == 4:
+        return 2
+    return max(2, math.ceil(2 * math.log(max(1, num_points**2 / (2 * failure))) / -math.log1p(-rho / 4)))
+
+
+def common_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int:
+    """A width at which one common bias works with probability 1 − δ, for unit vectors.
+
+    The smallest k for which some threshold t has, by a union bound, probability at most δ that a
+    |z_i|² is below t (χ²_k), or an inner product <z_i, z_j> is at least t: Chernoff's bound
+    exp(−k·max_a [a t + ½ log((1 − c a)² − a²)]), c = 1 − ρ/2. The third term of the code keeps
+    the surrogates, half as long as the shortest z, out of the way.
+
+    Args:
+      num_points, rho, failure: as in `row_bias_width`.
+    """
+    _check(num_points, rho, failure)
+    low, high = 1, 2
+    while _common_bias_failure(high, num_points, rho) > failure:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _common_bias_failure(middle, num_points, rho) > failure else (low, middle)
+    return high
+
+
+def _common_bias_failure(width: int, num_points: int, rho: float) -> float:
+    """The union bound at its best threshold."""
+    cosine = 1 - rho / 2
+
+    def union_bound(t):
+        a = _chernoff_exponent_argument(t, cosine)
+        product = 0.5 * math.exp(-width * (a * t + 0.5 * math.log((1 - cosine * a) ** 2 - a**2)))
+        norms = stats.chi2.cdf(width * t, width) + stats.chi2.sf(4 * width * t, width)
+        return num_points * norms + num_points**2 * product
+
+    return optimize.minimize_scalar(union_bound, bounds=(max(cosine, 0), 1), method="bounded").fun
+
+
+def _chernoff_exponent_argument(t: float, c: float) -> float:
+    """The a ≥ 0 at which a t + ½ log((1 − c a)² − a²) is largest, for c ≤ t: a root of a quadratic."""
+    # t ((1 − c a)² − a²) = c (1 − c a) + a
+    roots = np.roots([t * (c * c - 1), -2 * c * t + c * c - 1, t - c])
+    return float(max(root for root in roots.real if root * (1 + c) < 1))
+
+
+def separation(x: np.ndarray) -> float:
+    """ρ for `row_bias_width`: min |x_i − x_j|² for unit vectors, and its equivalent for others.
+
+    A row's bias separates i from j if <z_i, z_j − z_i> < 0, which has the probability of unit vectors
+    at ρ = 4 a², a = (|x_i|² − <x_i, x_j>)/(|x_i| |x_i − x_j|) > 0. Not positive: no width helps.
+    Costs n² d multiplications.
+
+    Args:
+      x: [n, d]. Distinct.
+
+    Returns:
+      float. Of the smallest a over all pairs, 4 a·|a|; 4 for a single point.
+    """
+    x = np.asarray(x, np.float64)
+    squared_norms = np.square(x).sum(axis=1)
+
+    def smallest_in_panel(start: int) -> float:
+        products = x[start : start + _PANEL] @ x.T
+        own = squared_norms[start : start + _PANEL, None]
+        distances = np.sqrt(np.maximum(own + squared_norms - 2 * products, 0))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cosines = (own - products) / (np.sqrt(own) * distances)
+        rows = np.arange(len(products))
+        cosines[rows, start + rows] = 1.0
+        cosines[own[:, 0] == 0] = 1.0  # a point at the origin is not moved
+        return float(np.nan_to_num(cosines, nan=-1.0, posinf=1.0, neginf=-1.0).min())
+
+    smallest = min(1.0, *in_parallel(smallest_in_panel, range(0, len(x), _PANEL)))
+    return 4 * smallest * abs(smallest)
+
+
+def _check(num_points: int, rho: float, failure: float) -> None:
+    if num_points < 1:
+        raise ValueError(f"num_points must be at least 1, got {num_points}")
+    if not 0 < rho <= 4:
+        raise ValueError(f"rho must be above 0 and at most 4, got {rho}")
+    if not 0 < failure < 1:
+        raise ValueError(f"failure must be between 0 and 1, got {failure}")

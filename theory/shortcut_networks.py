@@ -1,0 +1,96 @@
+"""n-shortcut networks: loss, gradient and least loss (Li et al. §3.3, §4.2, §4.3).
+
+    paper                                   code
+    W^{r,l}, r = 1 … R, l = 1 … n           weights [num_units, shortcut_depth, d, d]
+    x^μ, y^μ (columns)                      x, y [m, d] (rows)
+    Σ_XX, Σ_YX                              input_moment, cross_moment [d, d]: second moments, not covariances
+    W, the map of a linear network          linear_map(weights)
+
+The loss is L = 1/(2m) Σ‖y − ŷ‖², half of Hardt & Ma's. shortcut_study trains such networks; here
+they are as short as their definitions, for checks.
+"""
+
+import numpy as np
+
+from theory.activations import activation_named
+
+
+def forward(weights, x, pre="linear", mid="linear", post="linear") -> np.ndarray:
+    """ŷ [m, d] of units h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))) (Li et al., Definitions 2 and 3).
+
+    Args:
+      weights: [num_units, shortcut_depth, d, d]; may be complex, for complex-step derivatives.
+      x: [m, d].
+      pre, mid, post: str or Activation.
+    """
+    pre, mid, post = (activation_named(name).function for name in (pre, mid, post))
+    hidden = np.asarray(x)
+    for unit in weights:
+        inside = pre(hidden) @ unit[0].T
+        for matrix in unit[1:]:
+            inside = mid(inside) @ matrix.T
+        hidden = hidden + post(inside)
+    return hidden
+
+
+def loss(weights, x, y, pre="linear", mid="linear", post="linear"):
+    """L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights."""
+    error = np.asarray(y) - forward(weights, x, pre, mid, post)
+    return (error * error).sum() / (2 * len(error))
+
+
+def linear_map(weights) -> np.ndarray:
+    """W [d, d] with ŷ = Wx for a linear network (Li et al., (5))."""
+    d = np.shape(weights)[-1]
+    return forward(weights, np.eye(d)).T
+
+
+def gradient(weights, x, y) -> np.ndarray:
+    """∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σ_XX − Σ_YX) (W_before^{r,l} W_before^r)ᵀ (Li et al., (7)).
+
+    For a linear network; minus the learning rate times it is the paper's update.
+
+    Args:
+      weights: [num_units, shortcut_depth, d, d]. x, y: [m, d].
+
+    Returns:
+      [num_units, shortcut_depth, d, d].
+    """
+    weights = np.asarray(weights, np.float64)
+    input_moment, cross_moment = moments(x, y)
+    middle = linear_map(weights) @ input_moment - cross_moment
+    gradients = np.empty_like(weights)
+    for r, unit in enumerate(weights):
+        before_unit, after_unit = linear_map(weights[:r]), linear_map(weights[r + 1 :])
+        for layer in range(len(unit)):
+            before, after = _product(unit[:layer]) @ before_unit, after_unit @ _product(unit[layer + 1 :])
+            gradients[r, layer] = after.T @ middle @ before.T
+    return gradients
+
+
+def moments(x, y) -> tuple[np.ndarray, np.ndarray]:
+    """Σ_XX = (1/m) Σ x xᵀ and Σ_YX = (1/m) Σ y xᵀ [d, d] (Li et al., (8), (9))."""
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    return x.T @ x / len(x), y.T @ x / len(x)
+
+
+def least_squares_map(x, y) -> np.ndarray:
+    """W = Σ_YX Σ_XX⁺ [d, d], the best linear map (Li et al., (15)); where Σ_XX is singular, that of least norm."""
+    input_moment, cross_moment = moments(x, y)
+    return cross_moment @ np.linalg.pinv(input_moment, hermitian=True)
+
+
+def minimum_loss(x, y) -> float:
+    """L_min = 1/(2m) ‖Y − Σ_YX Σ_XX⁻ X‖²_F for any generalised inverse (Li et al., (16)).
+
+    Every n-shortcut linear network reaches it: the last unit can make up for all others.
+    """
+    error = np.asarray(y, np.float64) - np.asarray(x, np.float64) @ least_squares_map(x, y).T
+    return float(np.square(error).sum() / (2 * len(error)))
+
+
+def _product(matrices) -> np.ndarray:
+    product = np.eye(matrices.shape[-1])
+    for matrix in matrices:
+        product = matrix @ product
+    return product
