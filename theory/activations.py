@@ -22,9 +22,17 @@ ACTIVATIONS = {
     "linear": Activation(lambda z: z, np.ones_like, (0.0, 1.0, 0.0)),
     "tanh": Activation(np.tanh, lambda z: 1 - np.tanh(z) ** 2, (0.0, 1.0, 0.0)),
     "relu": Activation(lambda z: np.maximum(z, 0), lambda z: np.where(z > 0, 1.0, 0.0), (0.0, math.nan, math.nan)),
-    "softplus": Activation(lambda z: np.logaddexp(0, z), special.expit, (math.log(2), 0.5, 0.25)),
-    "sigmoid": Activation(special.expit, lambda z: special.expit(z) * special.expit(-z), (0.5, 0.25, 0.0)),
+    "softplus": Activation(lambda z: _softplus(z), special.expit, (math.log(2), 0.5, 0.25)),
+    "sigmoid": Activation(
+        lambda z: (1 + np.tanh(z / 2)) / 2, lambda z: special.expit(z) * special.expit(-z), (0.5, 0.25, 0.0)
+    ),
 }
+
+
+def _softplus(z):
+    """log(1 + e^z) without overflow, for complex z too."""
+    positive = np.real(z) > 0
+    return np.log1p(np.exp(np.where(positive, -z, z))) + np.where(positive, z, 0)
 
 
 def activation_named(activation) -> Activation:

@@ -16,6 +16,7 @@ and `norm_lower_bound`, which no factorisation can beat. docs/theory.md has the 
 """
 
 import math
+import warnings
 
 import numpy as np
 from scipy import linalg, optimize
@@ -38,8 +39,11 @@ def factorize(R, num_layers: int, method: str = "polar") -> np.ndarray:
       best: of the two, the one with the smaller |||A|||.
       paper: R = U K Vᵀ; U and V in 2q rotations each, K in p scalings, 4q + p = ℓ ≥ 5.
 
+    best has been polar in everything tried: no R is known for which principal is smaller.
+
     Args:
-      R: [d, d] float. Its determinant must be positive: see `flip_label` and `augment`.
+      R: [d, d] float. Its determinant must be positive: see `flip_label` and `augment`. For ℓ far below γ and
+        singular values far below 1, I + A is lost in the rounding of A: `rescale`, or take ℓ ≥ γ.
       num_layers: int. ℓ ≥ 1.
       method: str. One of METHODS.
 
@@ -88,7 +92,8 @@ def norm_bound(R, num_layers: int, method: str = "polar") -> float:
     logarithm = None if method == "polar" else _logarithm(R, or_none=method == "best")
     if logarithm is None:
         return polar
-    principal = math.expm1(np.linalg.norm(logarithm, 2) / num_layers)
+    with np.errstate(over="ignore"):
+        principal = float(np.expm1(np.linalg.norm(logarithm, 2) / num_layers))
     return principal if method == "principal" else min(polar, principal)
 
 
@@ -101,7 +106,7 @@ def norm_lower_bound(R, num_layers: int) -> float:
 
     in the plane of h and (I + A_i)h a layer multiplies by a z with |z − 1| ≤ ε; logarithms of
     lengths add up, angles add up to angle(x, Rx) at least, and {log(1 + w): |w| ≤ ε} is convex.
-    The best x is sought from the singular vectors and the invariant planes of R by L-BFGS; any
+    The best x is sought from the singular vectors and the invariant planes of R by BFGS; any
     x gives a valid bound, so a search that stops early costs tightness alone. For ℓ = 1 it is ‖R − I‖.
 
     Raises:
@@ -129,7 +134,9 @@ def _turn_and_stretch(x, R, num_layers: int) -> tuple[float, np.ndarray]:
     y = R @ x
     squared, image_squared = x @ x, y @ y
     cosine = min(1.0, max(-1.0, x @ y / math.sqrt(squared * image_squared)))
-    gain, turn = (image_squared / squared) ** (0.5 / num_layers), math.acos(cosine) / num_layers
+    before, after = x / math.sqrt(squared), y / math.sqrt(image_squared)
+    angle = 2 * math.atan2(np.linalg.norm(after - before), np.linalg.norm(after + before))  # acos is off by 1e-8 at 0
+    gain, turn = (image_squared / squared) ** (0.5 / num_layers), angle / num_layers
     d_log_gain = (R.T @ y / image_squared - x / squared) / num_layers
     d_cosine = (y + R.T @ x) / math.sqrt(squared * image_squared) - cosine * (x / squared + R.T @ y / image_squared)
     d_turn = -d_cosine / max(math.sqrt(1 - cosine**2), 1e-8) / num_layers  # not smooth at angles 0 and π
@@ -217,7 +224,22 @@ def _logarithm(R, or_none: bool = False) -> np.ndarray | None:
             return None
         worst = eigenvalues[on_cut][0].real
         raise ValueError(f"method principal needs an R without eigenvalues on (−∞, 0], got {worst:.4g}; use polar")
-    return np.real(linalg.logm(R))
+    logarithm = _accurate_logarithm(R)
+    if logarithm is None and not or_none:
+        raise ValueError("method principal finds no logarithm of R, which is too near to eigenvalues on (−∞, 0]; use polar")
+    return logarithm
+
+
+def _accurate_logarithm(R) -> np.ndarray | None:
+    """SciPy's log R where exponentiation gives R back: near defective eigenvalues on (−∞, 0] it does not."""
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            logarithm = np.real(linalg.logm(R))
+            missed = np.abs(linalg.expm(logarithm) - R).max()
+    except ValueError:
+        return None
+    return logarithm if missed <= 1e-8 * np.abs(R).max() else None
 
 
 def _checked(R, num_layers: int, method: str = "polar"):

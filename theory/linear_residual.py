@@ -71,13 +71,13 @@ def gradient_lower_bound(A, R, Sigma) -> float:
     """4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ) (f(A) − C), τ = |||A|||: no larger than ‖∇f(A)‖²_F (Hardt & Ma, (2.3)).
 
     Holds for any R, also one that no network reaches, with equality at A_i = −τI, Σ = sI. Hence
-    Theorem 2.2: below τ = 1 a critical point is a global minimum. From τ = 1 on the bound is 0.
+    Theorem 2.2: below τ = 1 a critical point is a global minimum. From τ = 1 on the bound is 0 for ℓ ≥ 2.
     For a singular Σ its smallest nonzero eigenvalue stands for σ_min, and the bound still holds.
 
     Args and errors as `risk`.
     """
-    num_layers, radius = len(A), max_spectral_norm(A)
     excess = risk(A, R, Sigma)
+    num_layers, radius = len(A), max_spectral_norm(A)
     return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * _least_nonzero(Sigma) * excess
 
 
@@ -88,6 +88,7 @@ def gradient_lower_bound_by_layer(A, R, Sigma) -> float:
 
     Args and errors as `risk`.
     """
+    A, R, Sigma = _checked(A, R, Sigma)
     excess = risk(A, R, Sigma)
     smallest = np.linalg.svd(np.eye(A.shape[-1]) + A, compute_uv=False)[:, -1] ** 2
     others = [np.prod(np.delete(smallest, i)) for i in range(len(A))]
@@ -236,4 +237,7 @@ def _checked(A, R, Sigma):
             raise ValueError(f"{name} must be finite, got an infinite or NaN entry")
     if not np.allclose(Sigma, Sigma.T, rtol=1e-10, atol=1e-12 * np.abs(Sigma).max()):
         raise ValueError("Sigma must be symmetric: it is the second moment E[x xᵀ]")
+    eigenvalues = np.linalg.eigvalsh(Sigma)
+    if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
+        raise ValueError(f"Sigma must be positive semidefinite, as E[x xᵀ] is, got an eigenvalue {eigenvalues[0]:.3g}")
     return A, R, Sigma

@@ -193,8 +193,11 @@ def order_of_stationarity(x, y, shortcut_depth: int, pre="linear", mid="linear",
     For n = 1 the order is 0: zero is no stationary point, the gradient in each W_r is σ′_post(0) M.
     """
     x, y = _checked_data(x, y)
-    slopes = [derivatives_at_zero(position, activation)[1] for position, activation in (("mid", mid), ("post", post))]
-    slope = slopes[1] * slopes[0] ** (shortcut_depth - 1)
+    if shortcut_depth < 1:
+        raise ValueError(f"shortcut_depth must be at least 1, got {shortcut_depth}")
+    slope = derivatives_at_zero("post", post)[1]
+    if shortcut_depth > 1:
+        slope *= derivatives_at_zero("mid", mid)[1] ** (shortcut_depth - 1)
     exact = bool(np.isfinite(slope) and slope != 0 and moment_gap(x, y, pre).any())
     return Stationarity(shortcut_depth - 1, exact)
 
@@ -241,8 +244,8 @@ def _slopes(num_units: int, shortcut_depth: int, mid, post) -> tuple[float, floa
         _, first, second = derivatives_at_zero(position, activation)
         if not (math.isfinite(first) and math.isfinite(second)):
             raise ValueError(
-                f"no Hessian exists at zero with {activation!r} at {position}: it has no derivative at 0, so the loss "
-                f"curves otherwise forwards than backwards; put it at pre, or use a smooth activation"
+                f"no Hessian exists at zero with {activation!r} at {position}, which lacks a first or second derivative "
+                f"at 0; put it at pre, or use a smooth activation"
             )
     _, post_first, post_second = derivatives_at_zero("post", post)
     mid_first = derivatives_at_zero("mid", mid)[1] if shortcut_depth > 1 else 1.0
