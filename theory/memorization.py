@@ -19,7 +19,6 @@ between lets unit i wake on z_i and on points before it alone. Inside a block th
 together; points of earlier blocks sit on surrogates, and never wake a unit again.
 """
 
-import math
 import numbers
 
 import numpy as np
@@ -34,7 +33,13 @@ from theory.memorizing_network import (
     single_threaded_products,
     working_dtype,
 )
-from theory.projection_width import common_bias_width, pair_failure_probability, row_bias_width, separation
+from theory.projection_width import (
+    common_bias_width,
+    default_width,
+    pair_failure_probability,
+    row_bias_width,
+    separation,
+)
 from theory.residual_block import NoThreshold, interpolating_block, relative_gap, surrogates, transform_block
 
 __all__ = [
@@ -56,7 +61,13 @@ _EIGENVALUE_FLOOR = 1e-4  # of the largest, in whitening
 
 
 def memorize(
-    x, labels, num_classes: int, width: int | None = None, method: str = "peeling", seed: int = 0, whiten: bool = False
+    x,
+    labels,
+    num_classes: int,
+    width: int | None = None,
+    method: str = "peeling",
+    seed: int = 0,
+    whiten: bool = False,
 ) -> MemorizingNetwork:
     """A residual network that maps every x_i to the one-hot vector of its label (Hardt & Ma, Theorem 3.2).
 
@@ -99,11 +110,11 @@ def memorize(
     if len(kept) < len(x):
         x, labels = x[kept], labels[kept]
     whitener = _whitener(x) if whiten else None
-    width = width or default_width(x if whitener is None else x @ whitener, method)
+    width = width or default_width(x if whitener is None else project(x, whitener), method)
     rng = np.random.default_rng(seed)
     projection = rng.standard_normal((width, x.shape[1])) / width**0.5
     if whitener is not None:
-        projection = projection @ whitener
+        projection = project(projection, whitener)
     for dtype in (np.float32, np.float64) if working_dtype(x) == np.float32 else (np.float64,):
         try:
             network = _build(x, labels, num_classes, projection.astype(dtype), _BIAS[method], rng)
@@ -121,33 +132,6 @@ def parameter_count(num_points: int, dim: int, num_classes: int, width: int) -> 
     """kd + ⌈n/k⌉(2k² + k) + rk + r² + r: the paper's count in Theorem 3.2, with the biases."""
     blocks = -(-num_points // width)
     return width * dim + blocks * (2 * width**2 + width) + num_classes * (width + num_classes + 1)
-
-
-def default_width(x, method: str = "peeling") -> int:
-    """The width of a network on these points if none is given.
-
-    peeling: max(8, 2 ln n), at which real images had gaps that suit float32 (benchmarks/memorization.py); half of
-    it costs little more than half the parameters, but gaps shrink like n^{−4/(k+1)}. row_bias and paper: the
-    widths that are proved to do with probability 0.99, with ρ measured on all pairs.
-
-    Args:
-      x: [n, d]. Distinct; for paper, of norms that agree to a thousandth.
-      method: str. One of METHODS.
-    """
-    if method == "peeling":
-        return max(8, math.ceil(2 * math.log(len(x))))
-    if method == "paper":
-        norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
-        if norms.min() < 0.999 * norms.max():
-            raise ValueError(
-                f"method 'paper' without a width needs points of one norm (Assumption 3.1), got norms from "
-                f"{norms.min():.4g} to {norms.max():.4g}; normalise them or give a width"
-            )
-        x = x / norms[:, None]
-    rho = separation(x)
-    if rho <= 0:
-        raise ValueError(f"method {method!r}: <x_i, x_j> ≥ |x_i|² for a pair, so no width will do; use 'peeling'")
-    return (row_bias_width if method == "row_bias" else common_bias_width)(len(x), rho)
 
 
 def _build(x, labels, num_classes: int, projection, bias: str, rng) -> MemorizingNetwork:
@@ -187,9 +171,10 @@ def _all_blocks(z, labels, q, order, num_moved: int, bias: str):
         rows = slice(j * width, min((j + 1) * width, num_moved))
         unit = slice(0, rows.stop - rows.start)
         try:
-            U[j, unit], V[j, :, unit], s[j, unit] = transform_block(points[rows], targets[rows], points[rows.stop :], bias)
+            block = transform_block(points[rows], targets[rows], points[rows.stop :], bias)
         except NoThreshold as error:
             raise NoThreshold(int(order[rows][error.row]), error.reason) from None
+        U[j, unit], V[j, :, unit], s[j, unit] = block
 
     in_parallel(build_block, range(-(-num_moved // width)))
     return U, V, s
@@ -209,8 +194,11 @@ def _distinct(x, labels) -> np.ndarray:
     """Rows of x [n, d] of which no two are equal, the first of each kind: int64, ascending."""
     first, zero = {}, x.dtype.type(0)
     for i, row in enumerate(x):
-        j = first.setdefault(hash((row + zero).tobytes()), i)  # −0 + 0 is 0
-        if j != i and np.array_equal(x[j], row) and labels[i] != labels[j]:
+        key = hash((row + zero).tobytes())  # −0 + 0 is 0
+        j = first.setdefault(key, i)
+        if not np.array_equal(x[j], row):  # two points of one hash
+            first[key, i] = i
+        elif labels[i] != labels[j]:
             raise ValueError(f"points {j} and {i} are equal but have the labels {labels[j]} and {labels[i]}")
     return np.fromiter(first.values(), np.int64)
 
@@ -218,7 +206,7 @@ def _distinct(x, labels) -> np.ndarray:
 def _whitener(x) -> np.ndarray:
     """Sxx^{−½} of the second moment Sxx = Σ x xᵀ/n: [d, d] float64, its small eigenvalues raised to the floor."""
     moment = np.zeros((x.shape[1], x.shape[1]))
-    scale = np.abs(x).max() or 1.0  # A_0 is brought to the scale of z in any case
+    scale = max(float(x.max()), -float(x.min())) or 1.0  # which A_0 is rid of in any case
     with single_threaded_products():
         for start in range(0, len(x), 1024):
             rows = x[start : start + 1024].astype(working_dtype(x), copy=False) / scale
@@ -231,7 +219,8 @@ def _whitener(x) -> np.ndarray:
 _REMEDY = {
     "peeling": "try another seed, a larger width or whiten=True",
     "row_bias": "try a larger width, whiten=True, or method 'peeling', which takes any distinct points",
-    "paper": "a common bias is certain for min |z_i − z_j|² > 4ρ', |z|² in [1 − ρ', 1 + ρ']: try a larger width, or 'peeling'",
+    "paper": "a common bias is certain for min |z_i − z_j|² > 4ρ', |z|² in [1 − ρ', 1 + ρ']: try a larger width, "
+    "or 'peeling', which takes any distinct points",
 }
 
 
@@ -245,7 +234,7 @@ def _check_scores(scores, labels) -> None:
     scores[np.arange(len(labels)), labels] -= 1
     error = np.abs(scores).max()
     if not error < 0.5:
-        raise ValueError(f"the points are too close for float64: the scores are off by {error:.2g}; {_REMEDY['peeling']}")
+        raise ValueError(f"points too close for float64: the scores are off by {error:.2g}; {_REMEDY['peeling']}")
 
 
 def _checked(x, labels, num_classes, width, method: str) -> tuple[np.ndarray, np.ndarray]:
@@ -256,7 +245,7 @@ def _checked(x, labels, num_classes, width, method: str) -> tuple[np.ndarray, np
     if x.dtype.kind not in "biuf" or x.dtype.itemsize > 8:
         raise ValueError(f"x must be real numbers of up to 64 bits, got {x.dtype}")
     if labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels must be {len(x)} integers, one per row of x, got {labels.dtype} of shape {labels.shape}")
+        raise ValueError(f"labels must be {len(x)} integers, as x has rows, got {labels.dtype} of shape {labels.shape}")
     if not isinstance(num_classes, numbers.Integral) or num_classes < 1:
         raise ValueError(f"num_classes must be an integer of at least 1, got {num_classes!r}")
     if labels.min() < 0 or labels.max() >= num_classes:
@@ -268,6 +257,6 @@ def _checked(x, labels, num_classes, width, method: str) -> tuple[np.ndarray, np
     for start in range(0, len(x), 1024):
         finite = np.isfinite(x[start : start + 1024])
         if not finite.all():
-            row, column = np.argwhere(~finite)[0]
-            raise ValueError(f"x must be finite, got {x[start + row, column]} in row {start + row}, column {column}")
+            row, column = np.argwhere(~finite)[0] + (start, 0)
+            raise ValueError(f"x must be finite, got {x[row, column]} in row {row}, column {column}")
     return x, labels

@@ -26,7 +26,7 @@ import threadpoolctl
 
 from theory.residual_block import apply_block
 
-_UNIT_ROUNDOFF, _DEVIATIONS = 2.0**-24, 4  # of float32; how many standard deviations the worst error may be
+_UNIT_ROUNDOFF, _DEVIATIONS = 2.0**-24, 5  # of float32; how many standard deviations the worst error may be
 _PROJECTION_BYTES = 2**22  # of inputs that are projected at a time, per core
 _PANEL_BYTES = 2**18  # of hidden vectors that go through all blocks at a time, per core; products take as much again
 
@@ -188,12 +188,12 @@ def _through_blocks(h: np.ndarray, U, V, s) -> None:
 def rounding_error(weights, term_size: np.ndarray) -> float:
     """An upper estimate of |ŷ − e_y| over the sample in float32. Not in the paper.
 
-    To first order, with the standard deviation u = 2⁻²⁴ of a rounding times what is rounded, and 1 + √m/3
-    times that for a sum of m terms: z is off by δ = (1 + √d/3)·u·(Σ_al (A_0)_al² x_l²)^½, an awake
-    unit by |U_i|·(u|z_j| + δ_j/√k), h_j by |V_i| times that, summed over the awake units. Each point
-    is moved in one block alone, so errors of blocks do not add up, as long as the moved point is
-    not so far off that it wakes a later unit. The head repeats the sum at the surrogates. Four standard
-    deviations are for the worst point.
+    To first order, with independent roundings of standard deviation u = 2⁻²⁴ times what is rounded, and
+    1 + √m/3 times that for a sum of m terms: z is off by δ = (1 + √d/3)·u·(Σ_al (A_0)_al² x_l²)^½; a unit
+    that wakes by |U_i|·(u|z_j| + δ_j/√k); h_j by the root of the sum of squares of |V_i| times that, over the
+    awake units. Each point is moved in one block alone, so errors of blocks do not add up, as long
+    as the moved point is not so far off that it wakes a later unit. The head repeats the sum at the
+    surrogates. Five standard deviations are for the worst point.
 
     Args:
       weights: A_0, U, V, s, and U, V, s of the head. The sample's z are the rows of U.
@@ -206,7 +206,7 @@ def rounding_error(weights, term_size: np.ndarray) -> float:
     projection, U, V, s, *head = weights
     with np.errstate(over="ignore", invalid="ignore"):
         delta = (1 + projection.shape[1] ** 0.5 / 3) * _UNIT_ROUNDOFF * term_size
-        error = (delta + _block_error(U, V, s, delta / len(projection) ** 0.5)).max()
+        error = np.hypot(delta, _block_error(U, V, s, delta / len(projection) ** 0.5)).max()
         moved_points_sleep = _DEVIATIONS * error < _distance_to_waking(U, s, head[0])
         head_U, head_V, head_s = (array[None] for array in head)
         output = _block_error(head_U, head_V, head_s, np.full(head_s.shape, error)).max()
@@ -234,7 +234,9 @@ def _block_error(U, V, s, input_error) -> np.ndarray:
     input_error [ℓ, k] is that of a point's component along a unit's row.
     """
     norms, columns = np.linalg.norm(U, axis=-1), np.linalg.norm(V, axis=-2)
-    activations = np.maximum(U @ U.swapaxes(-1, -2) + s[..., None], 0)  # of unit i at point j
-    unit_error = norms[..., None] * (_UNIT_ROUNDOFF * norms + input_error)[..., None, :] * (activations > 0)
-    unit_error = np.hypot(unit_error, _UNIT_ROUNDOFF * activations)
-    return (columns[..., None, :] @ unit_error)[..., 0, :] + _UNIT_ROUNDOFF * norms
+    activations = U @ U.swapaxes(-1, -2) + s[..., None]  # of unit i at point j
+    unit_error = norms[..., None] * (_UNIT_ROUNDOFF * norms + input_error)[..., None, :]
+    is_awake = activations > -_DEVIATIONS * unit_error  # or may be, by rounding
+    unit_error = np.hypot(unit_error, _UNIT_ROUNDOFF * activations) * is_awake
+    moved = np.square(columns)[..., None, :] @ np.square(unit_error)
+    return np.sqrt(moved[..., 0, :] + np.square(_UNIT_ROUNDOFF * norms))

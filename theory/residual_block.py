@@ -41,7 +41,7 @@ class NoThreshold(ValueError):
         self.row, self.reason = row, reason
 
 
-def transform_block(points, targets, others, bias: str = "row") -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def transform_block(points, targets, others, bias: str = "row") -> tuple[np.ndarray, ...]:
     """U, V, s with T(α) = β − α for the block's points and T(α) = 0 for the others (Lemma B.1).
 
     With T(h) = V ReLU(U h + s), U_i = α(i) and s = −t. Where |α|² lies in [1 − ρ', 1 + ρ'] and the
@@ -68,7 +68,7 @@ def transform_block(points, targets, others, bias: str = "row") -> tuple[np.ndar
     return interpolating_block(points, np.asarray(targets, np.float64) - points, others, bias)
 
 
-def interpolating_block(points, values, others, bias: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def interpolating_block(points, values, others, bias: str) -> tuple[np.ndarray, ...]:
     """U, V, s with V ReLU(U α + s) = the row of values for each point, 0 for the others.
 
     Args:
@@ -124,8 +124,9 @@ def _thresholds(squared_norms, largest, bias: str) -> np.ndarray:
     if not len(bad):
         return thresholds
     row = int(np.argmin(squared_norms)) if bias == "common" else int(bad[np.argmin((upper - lower)[bad])])
-    who = "the largest of the block's" if bias == "common" else "its largest"
-    raise NoThreshold(row, f"|z|² = {upper[row]:.9g} is not above {lower[row]:.9g}, {who} inner product with another point")
+    whose = "the block's" if bias == "common" else "its"
+    numbers = f"|z|² = {upper[row]:.9g} is not above {lower[row]:.9g}"
+    raise NoThreshold(row, f"{numbers}, {whose} largest inner product with another point")
 
 
 def _largest_within(products, bias: str) -> np.ndarray:
