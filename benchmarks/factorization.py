@@ -9,20 +9,20 @@ in dense products, from an SVD and a real Schur form of Q. Its layers are checke
 ours to multiply to R. Targets: Gaussian, a Haar rotation, I + 0.3 Gaussian/√d; the sign of the
 first row is chosen for det R > 0. The measurements take turns, and a ratio is of the same minute.
 
-Measured on 2 cores of an Intel Xeon (model 167), NumPy 2.4, SciPy 1.17, medians of 5, nothing else running;
-the last column with OPENBLAS_NUM_THREADS=1, medians of 3:
+Measured on 2 cores of an Intel Xeon, NumPy 2.4, SciPy 1.17, medians of 5, 0.02 cores busy with other things:
 
-    | target, d         | ours, ms | / SVD + Schur |    min – max | layer by layer / ours | difference | error of R | on 1 thread |
-    | ----------------- | -------: | ------------: | -----------: | --------------------: | ---------: | ---------: | ----------: |
-    | Gaussian, 200     |     42.7 |          1.25 | 0.398 – 1.76 |                  6.29 |      1e-14 |      2e-14 |        1.98 |
-    | rotation, 200     |     44.2 |          1.31 | 0.365 – 1.95 |                   5.4 |      9e-15 |      2e-14 |        2.14 |
-    | I + 0.3 G/√d, 200 |      162 |          2.94 |   1.4 – 8.97 |                   1.7 |      8e-15 |      1e-14 |        2.02 |
-    | Gaussian, 500     |      413 |          1.38 |   1.3 – 1.97 |                  5.73 |      2e-14 |      4e-14 |        2.84 |
-    | rotation, 500     |      389 |          1.23 |  0.967 – 1.6 |                  6.06 |      1e-14 |      2e-14 |        2.07 |
-    | I + 0.3 G/√d, 500 |      549 |          2.01 |  1.53 – 2.16 |                  4.23 |      1e-14 |      8e-15 |        2.46 |
+    | target, d         | ours, ms | / SVD + Schur |    min – max | layer by layer / ours | difference | error of R |
+    | ----------------- | -------: | ------------: | -----------: | --------------------: | ---------: | ---------: |
+    | Gaussian, 200     |     44.6 |         0.567 | 0.431 – 1.26 |                  5.72 |      1e-14 |      2e-14 |
+    | rotation, 200     |     46.4 |         0.375 |  0.35 – 1.44 |                  5.96 |      9e-15 |      2e-14 |
+    | I + 0.3 G/√d, 200 |     38.6 |          1.22 |   0.3 – 1.29 |                   6.3 |      8e-15 |      4e-15 |
+    | Gaussian, 500     |      456 |          1.52 |  1.29 – 2.07 |                  4.89 |      2e-14 |      4e-14 |
+    | rotation, 500     |      368 |          1.05 |  0.996 – 1.2 |                  5.91 |      1e-14 |      2e-14 |
+    | I + 0.3 G/√d, 500 |      339 |           1.2 |   1.06 – 1.6 |                  6.45 |      1e-14 |      6e-15 |
 
-On two threads the times at d = 200 vary up to tenfold between rounds: NumPy and SciPy bring a BLAS with a
-thread pool each. Compare those on one thread, where a round is within a tenth of the next.
+With OPENBLAS_NUM_THREADS=1 an earlier version, slower at the last target, was at 2.8, 2.1 and 2.5 for d = 500: the
+products of ours gain more from a second thread than the decompositions do. On two threads the times at d = 200 vary
+up to fivefold between rounds: NumPy and SciPy bring a BLAS with a thread pool each.
 """
 
 import dataclasses

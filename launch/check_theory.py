@@ -49,7 +49,10 @@ class CheckConfig:
 
 def main(config: CheckConfig, run_dir: str | None) -> int:
     from identity_matters.run_directory import RunDirectory
+    from theory import claims
 
+    if config.claim:
+        claims.claim_named(config.claim)
     job = _search if config.search else _check
     if run_dir is None:
         return job(config, None)
@@ -148,7 +151,9 @@ def _search(config: CheckConfig, run) -> int:
     points = _read(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
     for row in rows:
         print(_search_line(row))
-    for row, found in relu_search.search(config.seed, config.trials, skip=len(rows)):
+    for row, found in relu_search.search(
+        config.seed, config.trials, checks=max(5, config.trials // 40), skip=len(rows)
+    ):
         rows, points = rows + [row], points + found
         print(_search_line(row), flush=True)
         if run:  # results.csv last: what it holds is what is done

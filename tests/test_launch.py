@@ -14,7 +14,7 @@ import pytest
 from identity_matters.config import TRAIN_PRESETS, TrainConfig
 from launch import launcher
 
-LAUNCHERS = ["train", "evaluate", "plot", "ablations"]
+LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory"]
 
 
 @pytest.fixture
@@ -57,6 +57,9 @@ MISTAKES = {
     "stray argument": ("train", ["cifar10"], "'cifar10'"),
     "unknown dataset": ("train", ["--dataset=cifar1O"], "cifar10"),
     "unprepared dataset": ("train", ["--dataset=cifar100", "--data_dir={tmp}"], "--download"),
+    "unknown claim": ("check_theory", ["--claim=hm.theorem_9", "--run_dir={tmp}/run"], "'hm.theorem_9'"),
+    "no trials": ("check_theory", ["--trials=0"], "trials must be at least 1, got 0"),
+    "unknown search": ("check_theory", ["--search=tanh"], "'tanh'"),
     "unknown optimiser": ("train", ["--optimizer=adamm"], "momentum, nesterov"),
     "unknown initialiser": ("train", ["--residual_initializer=tiny"], "small, standard, zero"),
     "zero learning rate": ("train", ["--learning_rate=0"], "learning_rate must be positive"),

@@ -17,7 +17,7 @@ import numpy as np
 from theory.checks.evidence import CheckFailed, Evidence
 from theory.claim_rows import HOLDS, ROWS, VERDICTS
 
-__all__ = ["CLAIMS", "VERDICTS", "Check", "Claim", "check", "markdown", "report"]
+__all__ = ["CLAIMS", "VERDICTS", "Check", "Claim", "check", "claim_named", "markdown", "report"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +77,13 @@ CLAIMS = {
 }
 
 
+def claim_named(claim_id: str) -> Claim:
+    """The claim of an id; ValueError if there is none."""
+    if claim_id not in CLAIMS:
+        raise ValueError(f"claim must be one of {', '.join(CLAIMS)}, got {claim_id!r}")
+    return CLAIMS[claim_id]
+
+
 def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     """Tries a claim on random instances.
 
@@ -88,11 +95,9 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     Raises:
       ValueError: no such claim, or fewer than 1 trial.
     """
-    if claim_id not in CLAIMS:
-        raise ValueError(f"claim must be one of {', '.join(CLAIMS)}, got {claim_id!r}")
+    claim = claim_named(claim_id)
     if trials < 1:
         raise ValueError(f"trials must be at least 1, got {trials}")
-    claim = CLAIMS[claim_id]
     rng = np.random.default_rng([seed, zlib.crc32(claim_id.encode())])
     try:
         evidence = claim.gather(rng, trials)

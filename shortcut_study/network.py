@@ -1,0 +1,111 @@
+"""n-shortcut networks (Li et al., Definitions 2 and 3): initialisation, forward pass, loss, gradient.
+
+    paper                                   code
+    W^{r,l}, r = 1 … R, l = 1 … n           weights [num_units, shortcut_depth, width, width]
+    n, R, d                                 shortcut_depth, num_units, width
+    x^μ, y^μ (columns), m                   x, y [m, width] (rows)
+    σ_pre, σ_mid, σ_post                    pre, mid, post
+    depth                                   num_units · shortcut_depth, the number of weight matrices
+
+A unit is h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))); without shortcut h ← σ_post(···). The
+loss is L = 1/(2m) Σ‖y − ŷ‖². Everything here is NumPy in float64.
+"""
+
+import dataclasses
+from typing import Callable
+
+import numpy as np
+
+from theory.activations import activation_named
+
+INITIALIZATIONS = ("xavier", "orthogonal", "zero", "exact_zero")
+ZERO_SCALE = 0.01  # of the paper's "zero" initialisation: Xavier's weights times this
+
+
+@dataclasses.dataclass(frozen=True)
+class ShortcutNetwork:
+    """An n-shortcut network's shape; weights are passed to its methods.
+
+    Attributes:
+      width: d, of every layer.
+      num_units: R ≥ 1.
+      shortcut_depth: n ≥ 1, matrices a unit.
+      pre, mid, post: Activations: a name of theory.activations (linear, relu, tanh, softplus, sigmoid), or a function of
+        your own, elementwise, of NumPy arrays (and of TensorFlow tensors, if the Hessian is asked for).
+      shortcut: Whether units add their input.
+    """
+
+    width: int
+    num_units: int
+    shortcut_depth: int
+    pre: str | Callable = "linear"
+    mid: str | Callable = "linear"
+    post: str | Callable = "linear"
+    shortcut: bool = True
+
+    def __post_init__(self):
+        for name in ("width", "num_units", "shortcut_depth"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for activation in self.activations:
+            _function(activation)
+
+    @property
+    def activations(self) -> tuple:
+        return self.pre, self.mid, self.post
+
+    @property
+    def depth(self) -> int:
+        """Number of weight matrices."""
+        return self.num_units * self.shortcut_depth
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the weights."""
+        return self.num_units, self.shortcut_depth, self.width, self.width
+
+    @property
+    def num_parameters(self) -> int:
+        return self.depth * self.width**2
+
+    @property
+    def is_linear(self) -> bool:
+        return all(activation == "linear" for activation in self.activations)
+
+    def initialize(self, kind: str, seed: int) -> np.ndarray:
+        """Weights of a kind, drawn from the seed.
+
+        xavier: Gaussian of variance 1/width (Glorot & Bengio). orthogonal: Haar, by QR with the
+        signs of R's diagonal taken into Q. zero: xavier × 0.01 (Li et al. §4.1). exact_zero: 0.
+
+        Returns:
+          [num_units, shortcut_depth, width, width] float64.
+        """
+        if kind not in INITIALIZATIONS:
+            raise ValueError(f"initialisation must be one of {', '.join(INITIALIZATIONS)}, got {kind!r}")
+        normal = np.random.default_rng(seed).standard_normal(self.shape)
+        if kind == "orthogonal":
+            q, r = np.linalg.qr(normal)
+            return q * np.sign(np.diagonal(r, axis1=-2, axis2=-1))[..., None, :]
+        scale = {"xavier": 1.0, "zero": ZERO_SCALE, "exact_zero": 0.0}[kind]
+        return scale * normal / np.sqrt(self.width)
+
+    def forward(self, weights, x) -> np.ndarray:
+        """ŷ [m, width] (Li et al., (5))."""
+        pre, mid, post = map(_function, self.activations)
+        hidden = np.asarray(x)
+        for unit in weights:
+            inside = pre(hidden) @ unit[0].T
+            for matrix in unit[1:]:
+                inside = mid(inside) @ matrix.T
+            hidden = hidden + post(inside) if self.shortcut else post(inside)
+        return hidden
+
+    def loss(self, weights, x, y):
+        """L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6))."""
+        error = np.asarray(y) - self.forward(weights, x)
+        return (error * error).sum() / (2 * len(error))
+
+
+def _function(activation) -> Callable:
+    return activation if callable(activation) else activation_named(activation).function

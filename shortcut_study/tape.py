@@ -1,0 +1,64 @@
+"""The exact Hessian of any n-shortcut network by nested automatic differentiation in TensorFlow."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from shortcut_study.network import ShortcutNetwork
+
+_FUNCTIONS = {
+    "linear": tf.identity,
+    "relu": tf.nn.relu,
+    "tanh": tf.tanh,
+    "softplus": tf.math.softplus,
+    "sigmoid": tf.sigmoid,
+}
+_BLOCK_BYTES = 2**28  # of intermediate values that one block of the Hessian's rows may hold
+
+
+def tape_hessian(network: ShortcutNetwork, weights, x, y) -> np.ndarray:
+    """`hessian.hessian` by GradientTape: the gradient of the gradient, a block of rows at a time.
+
+    Compiled once for a network shape and a number of examples. At a kink of ReLU the second
+    derivative is taken as 0.
+    """
+    per_row = 4 * len(x) * network.width * network.depth * 8  # bytes; each layer keeps a few arrays [m, width]
+    rows = int(np.clip(_BLOCK_BYTES // per_row, 1, network.num_parameters))
+    block_of_rows = _compiled(network, rows)
+    # The weights as Definition 5 orders them: column, then row.
+    columns = tf.constant(np.swapaxes(weights, -1, -2).ravel())
+    x, y = tf.constant(x), tf.constant(y)
+    starts = [*range(0, network.num_parameters - rows, rows), network.num_parameters - rows]
+    hessian = np.empty((network.num_parameters, network.num_parameters))
+    for start in starts:
+        hessian[start : start + rows] = block_of_rows(columns, x, y, tf.constant(start))
+    return hessian
+
+
+@functools.lru_cache(maxsize=32)
+def _compiled(network: ShortcutNetwork, rows: int):
+    @tf.function(reduce_retracing=True)
+    def block_of_rows(columns, x, y, start):
+        with tf.GradientTape() as outer:
+            outer.watch(columns)
+            with tf.GradientTape() as inner:
+                inner.watch(columns)
+                error = y - _forward(network, columns, x)
+                loss = tf.reduce_sum(error * error) / (2 * tf.cast(tf.shape(x)[0], x.dtype))
+            block = tf.slice(inner.gradient(loss, columns), [start], [rows])
+        return outer.jacobian(block, columns, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+    return block_of_rows
+
+
+def _forward(network: ShortcutNetwork, columns, x):
+    pre, mid, post = (a if callable(a) else _FUNCTIONS[a] for a in network.activations)
+    transposed = tf.reshape(columns, network.shape)
+    hidden = x
+    for unit in range(network.num_units):
+        inside = pre(hidden)
+        for layer in range(network.shortcut_depth):
+            inside = (mid(inside) if layer else inside) @ transposed[unit, layer]
+        hidden = hidden + post(inside) if network.shortcut else post(inside)
+    return hidden

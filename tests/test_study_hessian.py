@@ -1,0 +1,160 @@
+"""shortcut_study.hessian: closed form = piecewise = tape = differences = theory at zero; spectra."""
+
+import numpy as np
+import pytest
+
+from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
+from shortcut_study.network import ShortcutNetwork
+from theory import shortcut_hessians
+from theory.shortcut_networks import moments
+
+D, M = 3, 8
+LINEAR = [(1, 1), (4, 1), (1, 2), (3, 2), (2, 3)]
+RELU = [("linear", "relu", "linear"), ("relu", "linear", "linear"), ("relu", "relu", "relu")]
+
+
+def problem(num_units=2, shortcut_depth=2, activations=("linear",) * 3, shortcut=True, seed=0):
+    rng = np.random.default_rng(seed)
+    network = ShortcutNetwork(D, num_units, shortcut_depth, *activations, shortcut)
+    x, y = rng.standard_normal((2, M, D))
+    return network, network.initialize("xavier", seed), x, y
+
+
+def differences(network, weights, x, y, step=1e-4):
+    """Central second differences of the loss, parameters by unit, layer, column, row."""
+    flat = np.swapaxes(weights, -1, -2).ravel().astype(np.longdouble)
+    size, moves = len(flat), np.longdouble(step) * np.eye(len(flat), dtype=np.longdouble)
+
+    def loss(vector):
+        return network.loss(np.swapaxes(vector.reshape(network.shape), -1, -2), x, y)
+
+    result = np.empty((size, size))
+    for i in range(size):
+        for j in range(i + 1):
+            corners = [loss(flat + a * moves[i] + b * moves[j]) for a in (1, -1) for b in (1, -1)]
+            result[i, j] = result[j, i] = (corners[0] - corners[1] - corners[2] + corners[3]) / (4 * step**2)
+    return result
+
+
+@pytest.mark.parametrize("shortcut", [True, False])
+@pytest.mark.parametrize("num_units, shortcut_depth", LINEAR)
+def test_the_closed_form_is_the_second_difference_of_the_loss(num_units, shortcut_depth, shortcut):
+    network, weights, x, y = problem(num_units, shortcut_depth, shortcut=shortcut)
+    closed = hessian(network, weights, x, y, "closed_form")
+    np.testing.assert_allclose(closed, differences(network, weights, x, y), atol=1e-6 * np.abs(closed).max())
+
+
+@pytest.mark.parametrize("shortcut", [True, False])
+@pytest.mark.parametrize("num_units, shortcut_depth", LINEAR)
+def test_closed_form_piecewise_and_tape_agree_to_rounding(num_units, shortcut_depth, shortcut):
+    network, weights, x, y = problem(num_units, shortcut_depth, shortcut=shortcut)
+    closed, piecewise, tape = (hessian(network, weights, x, y, m) for m in ("closed_form", "piecewise", "tape"))
+    np.testing.assert_allclose(piecewise, closed, atol=1e-12 * np.abs(closed).max())
+    np.testing.assert_allclose(tape, closed, atol=1e-12 * np.abs(closed).max())
+
+
+@pytest.mark.parametrize("shortcut", [True, False])
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
+@pytest.mark.parametrize("activations", RELU)
+def test_with_relu_piecewise_is_the_tape_and_the_second_difference(activations, shortcut_depth, shortcut):
+    network, weights, x, y = problem(2, shortcut_depth, activations, shortcut)
+    piecewise = hessian(network, weights, x, y, "piecewise")
+    scale = max(np.abs(piecewise).max(), 1e-3)
+    np.testing.assert_allclose(piecewise, hessian(network, weights, x, y, "tape"), atol=1e-12 * scale)
+    np.testing.assert_allclose(piecewise, differences(network, weights, x, y, 1e-5), atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "softplus", lambda z: z + 0.3 * z * z], ids=["tanh", "softplus", "own"])
+def test_the_tape_takes_any_activation(activation):
+    network, weights, x, y = problem(2, 2, (activation, activation, "linear"))
+    tape = hessian(network, weights, x, y)
+    np.testing.assert_allclose(tape, differences(network, weights, x, y), atol=1e-5 * np.abs(tape).max())
+
+
+def test_the_data_may_come_in_blocks_of_any_size(monkeypatch):
+    from shortcut_study import piecewise, tape
+
+    network, weights, x, y = problem(2, 2, ("linear", "relu", "linear"))
+    whole = hessian(network, weights, x, y, "piecewise"), hessian(network, weights, x, y, "tape")
+    monkeypatch.setattr(piecewise, "_BLOCK_BYTES", 8 * D * network.num_parameters * 3)
+    monkeypatch.setattr(tape, "_BLOCK_BYTES", 5 * 4 * M * D * network.depth * 8)
+    np.testing.assert_allclose(hessian(network, weights, x, y, "piecewise"), whole[0], atol=1e-13)
+    np.testing.assert_allclose(hessian(network, weights, x, y, "tape"), whole[1], atol=1e-13)
+
+
+@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (2, 2), (2, 3)])
+def test_at_zero_it_is_the_theorem(num_units, shortcut_depth):
+    network, _, x, y = problem(num_units, shortcut_depth)
+    measured = hessian(network, network.initialize("exact_zero", 0), x, y)
+    theorem = shortcut_hessians.hessian_at_zero(x, y, num_units, shortcut_depth)
+    np.testing.assert_allclose(measured, theorem, atol=1e-12 * max(np.abs(theorem).max(), 1))
+    assert shortcut_depth < 3 or not measured.any()
+
+
+def test_at_zero_with_smooth_activations_the_tape_is_the_theorem():
+    network, _, x, y = problem(2, 2, ("softplus", "tanh", "tanh"))
+    measured = hessian(network, network.initialize("exact_zero", 0), x, y)
+    theorem = shortcut_hessians.hessian_at_zero(x, y, 2, 2, "softplus", "tanh", "tanh")
+    np.testing.assert_allclose(measured, theorem, atol=1e-12)
+
+
+def test_the_transposed_moment_another_order_and_a_missing_curvature_are_caught():
+    network, weights, x, y = problem()
+    right = hessian(network, weights, x, y)
+    input_moment, cross_moment = moments(x, y)
+    others = [
+        hessian_from_moments(weights, input_moment, cross_moment.T),
+        hessian_from_moments(weights, input_moment, cross_moment, shortcut=False),
+        hessian_from_moments(weights[::-1], input_moment, cross_moment),
+        hessian_from_moments(np.swapaxes(weights, -1, -2), input_moment, cross_moment),
+    ]
+    for wrong in others:
+        assert np.abs(wrong - right).max() > 0.01 * np.abs(right).max()
+
+
+def test_the_spectrum_is_that_of_the_eigenvalues():
+    eigenvalues = np.array([-4.0, -1.0, 0.5, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((11, 11)))[0]
+    found = spectrum((basis * eigenvalues) @ basis.T)
+    assert found.max_abs == pytest.approx(9) and found.p10_abs == pytest.approx(1)
+    assert found.condition_number == pytest.approx(9) and found.index == pytest.approx(2 / 11)
+
+
+def test_a_singular_hessian_has_an_infinite_condition_number():
+    assert spectrum(np.diag([0.0, 0.0, 0.0, 1.0])).condition_number == np.inf
+    assert spectrum(np.zeros((4, 4))).condition_number == np.inf
+
+
+def test_the_two_shortcuts_condition_number_stays_with_depth_and_xaviers_does_not():
+    x, y = np.random.default_rng(3).standard_normal((2, 40, 4))
+
+    def condition_number(depth, kind, shortcut):
+        network = ShortcutNetwork(4, depth // 2, 2, shortcut=shortcut)
+        return spectrum(hessian(network, network.initialize(kind, 0), x, y)).condition_number
+
+    near_zero = [condition_number(depth, "zero", True) for depth in (4, 8, 16)]
+    assert max(near_zero) < 1.2 * min(near_zero)
+    assert condition_number(16, "xavier", False) > 10 * condition_number(4, "xavier", False)
+
+
+MISTAKES = {
+    "an unknown method": (dict(method="magic"), "'magic'"),
+    "weights of another shape": (dict(weights=np.zeros((1, 2, D, D))), r"\(2, 2, 3, 3\)"),
+    "targets of another width": (dict(y=np.zeros((M, D + 1))), r"\(8, 4\)"),
+    "inputs that are not finite": (dict(x=np.full((M, D), np.nan)), "x must be finite"),
+}
+
+
+@pytest.mark.parametrize("change, named", MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_one_clear_line(change, named):
+    network, weights, x, y = problem()
+    with pytest.raises(ValueError, match=named) as raised:
+        hessian(network, **({"weights": weights, "x": x, "y": y} | change))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("method, activation", [("closed_form", "relu"), ("piecewise", "tanh")])
+def test_a_method_that_does_not_apply_says_so(method, activation):
+    network, weights, x, y = problem(activations=("linear", activation, "linear"))
+    with pytest.raises(ValueError, match=f"{method} needs"):
+        hessian(network, weights, x, y, method)
