@@ -44,7 +44,8 @@ def _compiled(network: ShortcutNetwork, rows: int):
             outer.watch(columns)
             with tf.GradientTape() as inner:
                 inner.watch(columns)
-                error = y - _forward(network, columns, x)
+                weights = tf.reshape(columns, network.shape)
+                error = y - tensor_forward(network, tf.linalg.matrix_transpose(weights), x)
                 loss = tf.reduce_sum(error * error) / (2 * tf.cast(tf.shape(x)[0], x.dtype))
             block = tf.slice(inner.gradient(loss, columns), [start], [rows])
         return outer.jacobian(block, columns, unconnected_gradients=tf.UnconnectedGradients.ZERO)
@@ -52,13 +53,13 @@ def _compiled(network: ShortcutNetwork, rows: int):
     return block_of_rows
 
 
-def _forward(network: ShortcutNetwork, columns, x):
+def tensor_forward(network: ShortcutNetwork, weights, x):
+    """`ShortcutNetwork.forward` for tensors: ŷ [..., m, d] for weights [..., num_units, shortcut_depth, d, d]."""
     pre, mid, post = (a if callable(a) else _FUNCTIONS[a] for a in network.activations)
-    transposed = tf.reshape(columns, network.shape)
     hidden = x
     for unit in range(network.num_units):
         inside = pre(hidden)
         for layer in range(network.shortcut_depth):
-            inside = (mid(inside) if layer else inside) @ transposed[unit, layer]
+            inside = tf.matmul(mid(inside) if layer else inside, weights[..., unit, layer, :, :], transpose_b=True)
         hidden = hidden + post(inside) if network.shortcut else post(inside)
     return hidden
