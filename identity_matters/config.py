@@ -25,7 +25,7 @@ def check_fields(config, at_least_1=(), at_least_0=(), above_0=()) -> None:
         choices = getattr(field.type, "__args__", ())
         if getattr(field.type, "__origin__", None) is Literal:
             value = getattr(config, field.name)
-            _require(value in choices, f"{field.name} must be one of {', '.join(choices)}, got {value!r}")
+            _require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)

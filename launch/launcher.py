@@ -55,7 +55,8 @@ def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_di
             raise ValueError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
         code = main(config, values["run_dir"].value) if has_run_dir else main(config)
     except KeyboardInterrupt:
-        print(f"\ninterrupted{'; the same command continues' if has_run_dir else ''}", file=sys.stderr)
+        resumes = has_run_dir and values["run_dir"].value
+        print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
         code = 130
     except Exception as error:
         if "--traceback" in sys.argv or not _is_users_mistake(error):
@@ -190,7 +191,7 @@ def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) ->
     for field, default, holder in flag_fields(first):
         text = field_descriptions(holder)[field.name]
         if get_origin(field.type) is Literal:
-            text += f" One of {', '.join(get_args(field.type))}."
+            text += f" One of {', '.join(filter(None, get_args(field.type)))}."
         entries.append((_example(field.name, default), text))
     entries.append(("--traceback", "Show where in the code an error arose."))
     width = min(shutil.get_terminal_size().columns, 110)

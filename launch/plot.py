@@ -3,7 +3,8 @@
     python -m launch.plot --run_dir=runs/first
 
 writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for a directory of
-launch.ablations, ablations.png from results.csv; for one of launch.check_theory, all its figures.
+launch.ablations, ablations.png from results.csv; for one of launch.check_theory, all its figures; for
+one of launch.hessian_spectrum, spectrum.png.
 """
 
 import dataclasses
@@ -24,9 +25,12 @@ class PlotConfig:
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
-    from launch import check_theory
+    from launch import check_theory, hessian_spectrum
 
-    for path in check_theory.draw_figures(run_dir) or [_draw_training(config, run_dir)]:
+    paths = check_theory.draw_figures(run_dir) or hessian_spectrum.draw_figures(run_dir)
+    if not paths and os.path.exists(os.path.join(run_dir, "claims.md")):
+        raise ValueError(f"{run_dir} holds checks without the data of figures; run launch.check_theory on all claims")
+    for path in paths or [_draw_training(config, run_dir)]:
         print(path)
 
 

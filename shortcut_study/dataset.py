@@ -34,7 +34,7 @@ def whitened_components(images, labels, num_classes: int, num_components: int = 
     variances, directions = variances[::-1][:num_components], directions[:, ::-1][:, :num_components]
     if len(variances) < num_components or variances[-1] <= 1e-12 * variances[0]:
         rank = int((variances > 1e-12 * variances[0]).sum())
-        raise ValueError(f"the {len(pixels)} images span only {rank} dimensions, fewer than num_components, {num_components}")
+        raise ValueError(f"the {len(pixels)} images span only {rank} dimensions, num_components is {num_components}")
     # An eigenvector's sign is LAPACK's choice: make its largest entry positive.
     largest = directions[np.abs(directions).argmax(axis=0), np.arange(num_components)]
     return Regression(pixels @ (directions * np.sign(largest)) / np.sqrt(variances), np.eye(num_classes)[labels])

@@ -48,6 +48,13 @@ def test_one_claim_is_checked_alone_and_nothing_is_written_without_a_run_directo
     assert not list(tmp_path.iterdir())
 
 
+def test_plot_says_that_a_run_without_figures_has_none(run):
+    from launch import plot
+
+    with pytest.raises(ValueError, match="without the data of figures"):
+        plot.main(plot.PlotConfig(), str(run[0]))
+
+
 def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path, capsys):
     from identity_matters.run_directory import read_record
     from theory import linear_residual

@@ -407,7 +407,7 @@ MISTAKES = {
     "all zero": (np.zeros((2, 2)), 4, "polar", "R must not be singular"),
     "all but singular": (np.diag([1.0, 1e-17]), 4, "polar", "R must not be singular, .* down to 1e-17"),
     "reflection": (np.diag([1.0, -1.0]), 4, "polar", "det R must be positive"),
-    "no layers": (np.eye(2), 0, "polar", "num_layers must be at least 1, got 0"),
+    "no layers": (np.eye(2), 0, "polar", "num_layers must be a whole number of at least 1, got 0"),
     "unknown method": (np.eye(2), 4, "printed", "method must be one of polar, principal, best, paper, got 'printed'"),
     "principal at −2": (np.diag([-2.0, -2.0]), 4, "principal", "method principal needs .* got -2"),
     "paper with 4": (np.eye(2), 4, "paper", "method paper needs at least 5 layers .* got 4"),

@@ -14,7 +14,7 @@ import pytest
 from identity_matters.config import TRAIN_PRESETS, TrainConfig
 from launch import launcher
 
-LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory"]
+LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum"]
 
 
 @pytest.fixture
@@ -59,6 +59,7 @@ MISTAKES = {
     "unprepared dataset": ("train", ["--dataset=cifar100", "--data_dir={tmp}"], "--download"),
     "unknown claim": ("check_theory", ["--claim=hm.theorem_9", "--run_dir={tmp}/run"], "'hm.theorem_9'"),
     "no trials": ("check_theory", ["--trials=0"], "trials must be at least 1, got 0"),
+    "two jobs": ("check_theory", ["--claim=hm.eq_2.3", "--search=relu"], "give one of them"),
     "unknown search": ("check_theory", ["--search=tanh"], "'tanh'"),
     "unknown optimiser": ("train", ["--optimizer=adamm"], "momentum, nesterov"),
     "unknown initialiser": ("train", ["--residual_initializer=tiny"], "small, standard, zero"),

@@ -61,6 +61,14 @@ def test_the_readmes_python_imports_what_exists():
                 assert all(hasattr(module, alias.name) for alias in node.names), node.module
 
 
+def test_the_readmes_snippet_on_the_theorems_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (snippet,) = [block for block in blocks if "theory" in block]
+    exec(compile(snippet, "README.md", "exec"), {})
+    assert (tmp_path / "runs" / "memory" / "saved_model.pb").exists()
+
+
 def test_the_readmes_layout_names_every_module():
     text = (ROOT / "README.md").read_text()
     missing = [

@@ -1,4 +1,4 @@
-"""The rows of THE TABLE (claims.py): id, source, verdict on what is printed, statement as it is true, function, check, test."""
+"""The rows of THE TABLE (claims.py): id, source, verdict on what is printed, what is true, function, check, test."""
 
 from theory.checks import factorization, hessian, linear, memorization, relu, shortcut
 
@@ -79,7 +79,7 @@ ROWS = (
      "memorization.memorize", memorization.theorem_3_2,
      "test_memorization.py::test_peeling_fits_any_shape_at_any_scale"),
     ("hm.theorem_3.2_width", "Hardt & Ma, proof of Theorem 3.2", FALSE,
-     "one bias per row needs k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)); k = 10 ln n/ρ² with a common bias fails",
+     "one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; a common bias and k = 10 ln n/ρ² are not",
      "projection_width.row_bias_width", memorization.paper_width,
      "test_memorization.py::test_the_proved_width_is_enough_and_a_quarter_of_it_is_not"),
     ("hm.section_5", "Hardt & Ma, §5, conjecture taken literally", FALSE,
@@ -149,12 +149,12 @@ ROWS = (
      "test_shortcut_hessians.py::test_the_hessian_equals_differences_of_a_forward_pass"),
     ("li.lemma_1", "Li et al., Lemma 1", HOLDS,
      "an n-th derivative at zero is nonzero only in one weight of each layer of one unit",
-     "shortcut_hessians.order_of_stationarity", hessian.lemma_1,
-     "test_shortcut_hessians.py::test_the_hessian_equals_differences_of_a_forward_pass"),
+     "shortcut_networks.loss", hessian.lemma_1,
+     "test_claims.py::test_every_claim_holds_as_the_table_says"),
     ("li.lemma_2", "Li et al., Lemma 2", HOLDS,
      "second derivatives at zero do not change when the units are moved",
      "shortcut_hessians.hessian_at_zero", hessian.lemma_2,
-     "test_shortcut_hessians.py::test_the_hessian_equals_differences_of_a_forward_pass"),
+     "test_claims.py::test_every_claim_holds_as_the_table_says"),
     # The review and the blog.
     ("review.theorem_1", "review, Theorem 1", FALSE,
      "free critical points inside the ball are minima, KKT points on its boundary need not be",
@@ -186,7 +186,7 @@ ROWS = (
      "factorization.factorize", factorization.polar_bound,
      "test_factorization.py::test_polar_layers_multiply_to_r_are_all_of_one_norm_and_keep_within_the_bound"),
     ("ours.norm_lower_bound", "not in the papers", HOLDS,
-     "|||A||| ≥ |exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1| for every factorisation and x",
+     "|||A||| ≥ |exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1| for every factorisation, every x ≠ 0",
      "factorization.norm_lower_bound", factorization.norm_lower_bound,
      "test_factorization.py::test_no_factorisation_goes_below_the_lower_bound"),
     ("ours.one_shortcut_growth", "Li et al. cite Gray", HOLDS,

@@ -9,6 +9,7 @@ and the statement here is what is true instead. For these two the check shows a 
 """
 
 import dataclasses
+import numbers
 import zlib
 from typing import Callable, NamedTuple
 
@@ -96,8 +97,8 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
       ValueError: no such claim, or fewer than 1 trial.
     """
     claim = claim_named(claim_id)
-    if trials < 1:
-        raise ValueError(f"trials must be at least 1, got {trials}")
+    if not isinstance(trials, numbers.Integral) or trials < 1:
+        raise ValueError(f"trials must be a whole number of at least 1, got {trials!r}")
     rng = np.random.default_rng([seed, zlib.crc32(claim_id.encode())])
     try:
         evidence = claim.gather(rng, trials)
@@ -123,7 +124,7 @@ def markdown() -> str:
 def report(checks) -> str:
     """Checks as a Markdown table: what was tried, the worst instance, the verdict and the counterexample."""
     rows = [
-        "| claim | as it is true | instances | measured | slack | as printed | counterexample, or reason |",
+        "| claim | as it is true | instances | measured | slack | as printed | counterexample, or what was found beside |",
         "|---|---|--:|---|--:|---|---|",
     ]
     for check in checks:

@@ -16,6 +16,7 @@ and `norm_lower_bound`, which no factorisation can beat. docs/theory.md has the 
 """
 
 import math
+import numbers
 import warnings
 
 import numpy as np
@@ -23,6 +24,18 @@ from scipy import linalg, optimize
 
 from theory import paper_construction
 from theory.rotations import conjugate, rotation_planes, turn_minus_identity, turn_rows
+from theory.targets import augment, flip_label, log_condition, rescale, singular_parts
+
+__all__ = [
+    "METHODS",
+    "augment",
+    "factorize",
+    "flip_label",
+    "log_condition",
+    "norm_bound",
+    "norm_lower_bound",
+    "rescale",
+]
 
 METHODS = ("polar", "principal", "best", "paper")
 _EPSILON = np.finfo(np.float64).eps
@@ -55,12 +68,12 @@ def factorize(R, num_layers: int, method: str = "polar") -> np.ndarray:
         determinant; ℓ < 1; an unknown method; `principal` on an R with eigenvalues on (−∞, 0];
         `paper` with ℓ < 5.
     """
-    R, singular_parts = _checked(R, num_layers, method)
+    R, parts = _checked(R, num_layers, method)
     if method == "paper":
-        return paper_construction.layers(singular_parts, num_layers)
+        return paper_construction.layers(parts, num_layers)
     if method == "principal":
         return _principal(_logarithm(R), num_layers)
-    polar = _polar(singular_parts, num_layers)
+    polar = _polar(parts, num_layers)
     logarithm = _logarithm(R, or_none=True) if method == "best" else None
     if logarithm is None:
         return polar
@@ -68,17 +81,11 @@ def factorize(R, num_layers: int, method: str = "polar") -> np.ndarray:
     return principal if np.linalg.norm(principal[0], 2) < np.linalg.norm(polar[0], 2) else polar
 
 
-def log_condition(R) -> float:
-    """γ = max(|log σ_max(R)|, |log σ_min(R)|) (Hardt & Ma §2), for det R of either sign."""
-    _, (_, sigma, _) = _singular_parts(R)
-    return float(np.abs(np.log(sigma)).max())
-
-
 def norm_bound(R, num_layers: int, method: str = "polar") -> float:
     """The bound on |||A||| for a method (Hardt & Ma, Theorem 2.1, and ours).
 
-    paper: (4π + 3γ)/ℓ, which some factorisation meets for ℓ ≥ 3γ, the printed construction not
-    always (`paper_construction.allocation`). polar: 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. principal:
+    paper: (4π + 3γ)/ℓ for ℓ ≥ 3γ, else inf; the printed construction does not always meet it
+    (`paper_construction.allocation`), polar does. polar: 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. principal:
     e^{‖log R‖/ℓ} − 1. best: the smaller of these two.
 
     Raises:
@@ -87,7 +94,7 @@ def norm_bound(R, num_layers: int, method: str = "polar") -> float:
     R, _ = _checked(R, num_layers, method)
     gamma = log_condition(R)
     if method == "paper":
-        return paper_construction.printed_bound(gamma, num_layers)
+        return paper_construction.printed_bound(gamma, num_layers) if num_layers >= 3 * gamma else math.inf
     polar = 2 * math.sin(math.pi / (2 * num_layers)) + math.expm1(gamma / num_layers)
     logarithm = None if method == "polar" else _logarithm(R, or_none=method == "best")
     if logarithm is None:
@@ -100,19 +107,20 @@ def norm_bound(R, num_layers: int, method: str = "polar") -> float:
 def norm_lower_bound(R, num_layers: int) -> float:
     """A norm |||A||| that no factorisation of R into ℓ layers goes below. Not in the paper.
 
-    For a real factorisation with ε = |||A||| < 1 and any x ≠ 0,
+    For a real factorisation with ε = |||A||| and any x ≠ 0,
 
         ε ≥ |exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1|:
 
     in the plane of h and (I + A_i)h a layer multiplies by a z with |z − 1| ≤ ε; logarithms of
-    lengths add up, angles add up to angle(x, Rx) at least, and {log(1 + w): |w| ≤ ε} is convex.
-    The best x is sought from the singular vectors and the invariant planes of R by BFGS; any
-    x gives a valid bound, so a search that stops early costs tightness alone. For ℓ = 1 it is ‖R − I‖.
+    lengths add up, angles add up to angle(x, Rx) at least, and for ε ≤ 1 {log z: |z − 1| ≤ ε} is
+    convex; docs/theory.md has the proof, also for ε > 1. The best x is sought from the singular
+    vectors and the invariant planes of R by BFGS; any x gives a valid bound, so a search that stops
+    early costs tightness alone. For ℓ = 1 it is ‖R − I‖.
 
     Raises:
       ValueError: as `factorize`.
     """
-    R, (_, sigma, vt) = _checked(R, num_layers)
+    R, (_, _, vt) = _checked(R, num_layers)
     if num_layers == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
     vectors = np.linalg.eig(R)[1]
@@ -124,9 +132,7 @@ def norm_lower_bound(R, num_layers: int) -> float:
     for x in starts[np.argsort(values)[-3:]]:
         found = optimize.minimize(lambda x: [-part for part in _turn_and_stretch(x, R, num_layers)], x, jac=True)
         squared = max(squared, -found.fun)
-    # A value of 1 or more contradicts ε < 1, so it says ε ≥ 1 and no more. Lengths alone need no ε < 1.
-    longest, shortest = np.expm1(np.log(sigma[[0, -1]]) / num_layers)
-    return float(max(min(math.sqrt(squared), 1.0), longest, -shortest))
+    return math.sqrt(squared)
 
 
 def _turn_and_stretch(x, R, num_layers: int) -> tuple[float, np.ndarray]:
@@ -144,39 +150,14 @@ def _turn_and_stretch(x, R, num_layers: int) -> tuple[float, np.ndarray]:
     return value, 2 * gain * ((gain - math.cos(turn)) * d_log_gain + math.sin(turn) * d_turn)
 
 
-def augment(R) -> np.ndarray:
-    """[[R, 0], [0, −1]]: the target after appending b to x and −b to y (Hardt & Ma §2); its γ is that of R."""
-    return linalg.block_diag(np.asarray(R, np.float64), -1.0)
-
-
-def flip_label(R, coordinate: int = 0) -> np.ndarray:
-    """R after the sign of one coordinate of y is changed: det R changes sign, γ does not. Not in the paper.
-
-    Works in every dimension and adds none; the paper's y → −y works in odd dimensions alone.
-    """
-    flipped = np.array(R, np.float64)
-    flipped[coordinate] *= -1
-    return flipped
-
-
-def rescale(R) -> tuple[np.ndarray, float]:
-    """(sR, s) with σ_min(sR) = 1/√κ, σ_max(sR) = √κ, so that γ = ½ log κ, the least there is (Hardt & Ma §2).
-
-    The paper's text has lost the roots.
-    """
-    R, (_, sigma, _) = _singular_parts(R)
-    scale = math.exp(-(math.log(sigma[0]) + math.log(sigma[-1])) / 2)
-    return scale * R, scale
-
-
-def _polar(singular_parts, num_layers: int) -> np.ndarray:
+def _polar(parts, num_layers: int) -> np.ndarray:
     """A_i = Q^{(i−1)/ℓ} A_1 Q^{−(i−1)/ℓ} with A_1 = Q^{1/ℓ} P^{1/ℓ} − I.
 
     In the basis S of Q's planes, t ↦ Q^t A_1 Q^{−t} is a sum of waves of frequency 2φ at most, φ
     the largest angle. So its values at m ≤ 22 Chebyshev points give all ℓ layers to rounding:
     2m dense products in place of 2ℓ.
     """
-    u, sigma, vt = singular_parts
+    u, sigma, vt = parts
     basis, angles = rotation_planes(u @ vt)
     turned = vt @ basis  # Sᵀ(P^{1/ℓ} − I)S = (Vᵀ S)ᵀ diag(σ^{1/ℓ} − 1) (Vᵀ S), without cancellation
     stretch = turned.T @ (np.expm1(np.log(sigma) / num_layers)[:, None] * turned)
@@ -246,21 +227,9 @@ def _checked(R, num_layers: int, method: str = "polar"):
     """R in float64 and its singular value decomposition; ValueError as `factorize` says."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
-    R, (u, sigma, vt) = _singular_parts(R)
+    if not isinstance(num_layers, numbers.Integral) or num_layers < 1:
+        raise ValueError(f"num_layers must be a whole number of at least 1, got {num_layers!r}")
+    R, (u, sigma, vt) = singular_parts(R)
     if np.linalg.slogdet(u)[0] * np.linalg.slogdet(vt)[0] < 0:
         raise ValueError("det R must be positive, got a negative one; flip_label(R) or augment(R) changes its sign")
-    return R, (u, sigma, vt)
-
-
-def _singular_parts(R):
-    R = np.asarray(R, np.float64)
-    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.size == 0:
-        raise ValueError(f"R must be a square matrix, got shape {R.shape}")
-    if not np.isfinite(R).all():
-        raise ValueError("R must be finite, got an infinite or NaN entry")
-    u, sigma, vt = np.linalg.svd(R)
-    if not sigma[-1] > len(R) * _EPSILON * sigma[0]:
-        raise ValueError(f"R must not be singular, got singular values from {sigma[0]:.3g} down to {sigma[-1]:.3g}")
     return R, (u, sigma, vt)

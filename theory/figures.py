@@ -1,4 +1,4 @@
-"""The figures of docs/theory.md: pure functions of the rows of experiments.py, as they come or as read from a CSV file."""
+"""The figures of docs/theory.md: pure functions of the rows of experiments.py, as they come or from a CSV file."""
 
 import numpy as np
 from matplotlib.colors import TwoSlopeNorm
@@ -14,29 +14,29 @@ _METHODS = {
 def norms_figure(rows) -> Figure:
     """ℓ·|||A||| against ℓ for every method between the lower bound and the proved bounds (Theorem 2.1)."""
     targets = list(dict.fromkeys(row["target"] for row in rows))
-    figure = Figure(figsize=(4.2 * len(targets), 4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(4.2 * len(targets), 4.2), dpi=110, layout="constrained")
     for axes, target in zip(figure.subplots(1, len(targets), sharey=True), targets):
         of_target = [row for row in rows if row["target"] == target]
-        layers = _column(of_target, "num_layers")
-        axes.plot(layers, layers * _column(of_target, "printed_bound"), "k--", label="(4π + 3γ), printed, ℓ ≥ 3γ")
-        axes.plot(layers, layers * _column(of_target, "polar_bound"), "--", color="tab:blue", label="polar's bound")
+        layers = column(of_target, "num_layers")
+        axes.plot(layers, layers * column(of_target, "printed_bound"), "k--", label="(4π + 3γ), printed, ℓ ≥ 3γ")
+        axes.plot(layers, layers * column(of_target, "polar_bound"), "--", color="tab:blue", label="polar's bound")
         for name, (label, colour, style) in _METHODS.items():
-            axes.plot(layers, layers * _column(of_target, name), style, color=colour, ms=4, label=label)
-        lower = layers * _column(of_target, "lower_bound")
+            axes.plot(layers, layers * column(of_target, name), style, color=colour, ms=4, label=label)
+        lower = layers * column(of_target, "lower_bound")
         axes.fill_between(layers, 0.1, lower, color="0.85", label="no factorisation here")
         gamma = float(of_target[0]["log_condition"])
         axes.set(title=f"R = {target}, γ = {gamma:.2f}", xlabel="layers ℓ", xscale="log", yscale="log", ylim=(0.3, 100))
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("ℓ · |||A|||")
-    figure.axes[-1].legend(fontsize=8, loc="upper right")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=6)
     return figure
 
 
 def printed_construction_figure(rows) -> Figure:
     """Where the printed construction with integers exceeds the printed bound, in the plane of γ and ℓ."""
-    layers = np.unique(_column(rows, "num_layers").astype(int))
-    ratios = _column(rows, "norm_over_bound").reshape(len(layers), -1)
-    gammas = _column(rows, "log_condition").reshape(len(layers), -1)
+    layers = np.unique(column(rows, "num_layers").astype(int))
+    ratios = column(rows, "norm_over_bound").reshape(len(layers), -1)
+    gammas = column(rows, "log_condition").reshape(len(layers), -1)
     figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     for count, gamma, ratio in zip(layers, gammas, ratios):
@@ -52,13 +52,13 @@ def printed_construction_figure(rows) -> Figure:
 def gradient_ratios_figure(rows) -> Figure:
     """Histogram of ‖∇f‖² over its lower bounds: (2.3) and the product form."""
     figure = Figure(figsize=(9, 3.6), dpi=110, layout="constrained")
-    radii = np.unique(_column(rows, "radius"))
+    radii = np.unique(column(rows, "radius"))
     bins = np.linspace(0, 8, 81)
     for axes, (name, title) in zip(
         figure.subplots(1, 2, sharey=True), (("printed", "(2.3)"), ("by_layer", "product form"))
     ):
         for radius in radii:
-            ratios = _column([row for row in rows if float(row["radius"]) == radius], name)
+            ratios = column([row for row in rows if float(row["radius"]) == radius], name)
             axes.hist(np.log10(ratios), bins, histtype="step", lw=1.5, label=f"τ = {radius:g}")
         axes.axvline(0, color="k", lw=1)
         axes.set(title=title, xlabel="log₁₀ of ‖∇f‖² over the bound; at 0 it is met with equality")
@@ -71,11 +71,11 @@ def descent_figure(rows) -> Figure:
     """Excess risk of projected gradient descent beside the rate that (2.3) guarantees."""
     figure = Figure(figsize=(6, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    for i, radius in enumerate(np.unique(_column(rows, "radius"))):
+    for i, radius in enumerate(np.unique(column(rows, "radius"))):
         of_radius = [row for row in rows if float(row["radius"]) == radius]
-        steps, colour = _column(of_radius, "step"), f"C{i}"
-        axes.plot(steps, _column(of_radius, "excess_risk"), color=colour, label=f"measured, τ = {radius:g}")
-        axes.plot(steps, _column(of_radius, "guaranteed"), "--", color=colour, label="guaranteed by (2.3)")
+        steps, colour = column(of_radius, "step"), f"C{i}"
+        axes.plot(steps, column(of_radius, "excess_risk"), color=colour, label=f"measured, τ = {radius:g}")
+        axes.plot(steps, column(of_radius, "guaranteed"), "--", color=colour, label="guaranteed by (2.3)")
     axes.set(xlabel="step", ylabel="excess risk", yscale="log", title="Projected gradient descent on B_τ, ℓ = 8, d = 5")
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)
@@ -88,13 +88,13 @@ def memorization_figure(rows) -> Figure:
     count, gap, error = figure.subplots(1, 3)
     for whitened, colour, name in ((0, "tab:blue", "raw"), (1, "tab:orange", "whitened")):
         of_kind = [row for row in rows if int(row["whitened"]) == whitened]
-        widths = _column(of_kind, "width")
+        widths = column(of_kind, "width")
         if not whitened:
-            count.plot(widths, _column(of_kind, "parameters_per_point"), "o-", color=colour)
-        gap.plot(widths, _column(of_kind, "smallest_gap"), "o-", color=colour, label=name)
-        error.plot(widths, _column(of_kind, "float32_error"), "o-", color=colour, label=f"{name}: float32")
-        error.plot(widths, _column(of_kind, "float32_error_expected"), ":", color=colour, label="expected at most")
-        error.plot(widths, _column(of_kind, "float64_error"), "x-", color=colour, lw=0.8, label="float64")
+            count.plot(widths, column(of_kind, "parameters_per_point"), "o-", color=colour)
+        gap.plot(widths, column(of_kind, "smallest_gap"), "o-", color=colour, label=name)
+        error.plot(widths, column(of_kind, "float32_error"), "o-", color=colour, label=f"{name}: float32")
+        error.plot(widths, column(of_kind, "float32_error_expected"), ":", color=colour, label="expected at most")
+        error.plot(widths, column(of_kind, "float64_error"), "x-", color=colour, lw=0.8, label="float64")
     error.axhline(0.5, color="k", lw=0.8)
     count.set(title="parameters per sample", xlabel="width k")
     gap.set(title="smallest relative gap", xlabel="width k", yscale="log")
@@ -112,11 +112,11 @@ def spectra_figure(rows) -> Figure:
     figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
     for axes, depth in zip(figure.subplots(1, 3), (1, 2, 3)):
         of_depth = [row for row in rows if int(row["shortcut_depth"]) == depth]
-        share = _column(of_depth, "share")
+        share = column(of_depth, "share")
         axes.plot(
-            share, _column(of_depth, "measured"), ".", ms=5, color="tab:blue", label="measured: differences of the loss"
+            share, column(of_depth, "measured"), ".", ms=5, color="tab:blue", label="measured: differences of the loss"
         )
-        axes.plot(share, _column(of_depth, "predicted"), "-", lw=0.8, color="tab:red", label="Theorem 1")
+        axes.plot(share, column(of_depth, "predicted"), "-", lw=0.8, color="tab:red", label="Theorem 1")
         axes.axhline(0, color="k", lw=0.5)
         axes.set(title=f"n = {depth}", xlabel="share of the eigenvalues")
         if depth == 3:
@@ -131,10 +131,10 @@ def condition_numbers_figure(rows) -> Figure:
     """The condition number at zero against the number of units: constant for n = 2, growing for n = 1."""
     figure = Figure(figsize=(5.5, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
-    units = _column(rows, "num_units")
-    axes.plot(units, _column(rows, "one_shortcut"), "s-", color="tab:red", label="n = 1")
-    axes.plot(units, _column(rows, "lower_bound"), "--", color="tab:red", label="R λ_max(Sxx)/σ_min(M) ≤ n = 1")
-    axes.plot(units, _column(rows, "two_shortcut"), "o-", color="tab:blue", label="n = 2: cond(M)")
+    units = column(rows, "num_units")
+    axes.plot(units, column(rows, "one_shortcut"), "s-", color="tab:red", label="n = 1")
+    axes.plot(units, column(rows, "lower_bound"), "--", color="tab:red", label="R λ_max(Sxx)/σ_min(M) ≤ n = 1")
+    axes.plot(units, column(rows, "two_shortcut"), "o-", color="tab:blue", label="n = 2: cond(M)")
     axes.set(xlabel="units R", ylabel="condition number at zero", xscale="log", yscale="log")
     axes.set_title("Li et al., Theorem 1: depth-invariant for n = 2 alone")
     axes.legend(fontsize=8)
@@ -142,7 +142,8 @@ def condition_numbers_figure(rows) -> Figure:
     return figure
 
 
-def _column(rows, name: str) -> np.ndarray:
+def column(rows, name: str) -> np.ndarray:
+    """One column of the rows as numbers."""
     return np.array([float(row[name]) for row in rows])
 
 

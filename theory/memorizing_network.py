@@ -91,6 +91,8 @@ class MemorizingNetwork:
     def forward(self, x, dtype) -> np.ndarray:
         """`__call__` in a given type: what float32 makes of a network that does not fit it."""
         x = np.asarray(x)
+        if np.iscomplexobj(x):
+            raise ValueError(f"x must be real, got {x.dtype}")
         if x.ndim != 2 or x.shape[1] != self.projection.shape[1]:
             raise ValueError(f"x must be [n, {self.projection.shape[1]}], got shape {x.shape}")
         weights = self._weights(dtype)
@@ -105,7 +107,10 @@ class MemorizingNetwork:
         return scores
 
     def to_keras(self):
-        """The same network as a keras.Model, float32 where that fits: see `memorization_keras`."""
+        """The same network as a keras.Model, float32 where that fits: see `memorization_keras`.
+
+        A float64 model must be called, model(x), or exported: keras.Model.predict rounds NumPy inputs to float32.
+        """
         from theory import memorization_keras
 
         dtype = "float32" if self.fits_float32 else "float64"

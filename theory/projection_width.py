@@ -17,6 +17,7 @@ from scipy import optimize, stats
 
 from theory.memorizing_network import in_parallel
 
+MAX_WIDTH = 20_000  # of what default_width returns: one block of it has 800 million parameters
 _PANEL = 1024
 
 
@@ -56,8 +57,8 @@ def common_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int
 
     The smallest k for which some threshold t has, by a union bound, probability at most δ that a
     |z_i|² is below t (χ²_k), or an inner product <z_i, z_j> is at least t: Chernoff's bound
-    exp(−k·max_a [a t + ½ log((1 − c a)² − a²)]), c = 1 − ρ/2. The third term of the code keeps
-    the surrogates, half as long as the shortest z, out of the way.
+    exp(−k·max_a [a t + ½ log((1 − c a)² − a²)]), c = 1 − ρ/2. No |z_i|² may exceed 2t either, for
+    the surrogates have <z_i, q> ≤ ½|z_i|².
 
     Args:
       num_points, rho, failure: as in `row_bias_width`.
@@ -74,12 +75,12 @@ def common_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int
 
 def _common_bias_failure(width: int, num_points: int, rho: float) -> float:
     """The union bound at its best threshold."""
-    cosine = 1 - rho / 2
+    cosine = max(1 - rho / 2, -1 + 1e-9)  # opposite vectors: the limit
 
     def union_bound(t):
         a = _chernoff_exponent_argument(t, cosine)
         product = 0.5 * math.exp(-width * (a * t + 0.5 * math.log((1 - cosine * a) ** 2 - a**2)))
-        norms = stats.chi2.cdf(width * t, width) + stats.chi2.sf(4 * width * t, width)
+        norms = stats.chi2.cdf(width * t, width) + stats.chi2.sf(2 * width * t, width)
         return num_points * norms + num_points**2 * product
 
     return optimize.minimize_scalar(union_bound, bounds=(max(cosine, 0), 1), method="bounded").fun
@@ -147,7 +148,13 @@ def default_width(x, method: str = "peeling") -> int:
     rho = separation(x)
     if rho <= 0:
         raise ValueError(f"method {method!r}: <x_i, x_j> ≥ |x_i|² for a pair, so no width will do; use 'peeling'")
-    return (row_bias_width if method == "row_bias" else common_bias_width)(len(x), rho)
+    width = (row_bias_width if method == "row_bias" else common_bias_width)(len(x), rho)
+    if width > MAX_WIDTH:
+        raise ValueError(
+            f"method {method!r} needs width {width:,} for {len(x)} points at ρ = {rho:.3g}, above {MAX_WIDTH:,}; "
+            f"use 'peeling', or give a width"
+        )
+    return width
 
 
 def _check(num_points: int, rho: float, failure: float) -> None:

@@ -3,6 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from theory.figures import column
+
 _STYLES = {  # category: colour, marker
     "global_minimum": ("tab:green", "o"),
     "bad_local_minimum": ("tab:red", "o"),
@@ -43,10 +45,6 @@ def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
     return figure
 
 
-def _column(rows: list[dict], name: str) -> np.ndarray:
-    return np.array([float(row[name]) for row in rows])
-
-
 def _only_radius_differs(rows: list[dict]) -> list[dict]:
     """The rows of the setting that was measured at the most radii, by radius."""
     groups = {}
@@ -60,7 +58,7 @@ def _draw_points(axes, found: list[dict]) -> None:
     for category, (colour, marker) in _STYLES.items():
         chosen = [point for point in found if point["category"] == category]
         label = f"{category.replace('_', ' ')} ({len(chosen)})"
-        x, y, where = _column(chosen, "curvature"), np.maximum(_column(chosen, "risk"), 1e-34), axes.transData
+        x, y, where = column(chosen, "curvature"), np.maximum(column(chosen, "risk"), 1e-34), axes.transData
         if category == "zero_unit":  # has no Hessian: ticks at the edge
             x, where = np.full(len(chosen), 0.02), axes.get_yaxis_transform()
         axes.plot(x, y, marker, color=colour, markersize=3, alpha=0.4, label=label, transform=where)
@@ -74,20 +72,20 @@ def _draw_points(axes, found: list[dict]) -> None:
 
 
 def _draw_shares(axes, rows: list[dict], method: str, category: str, shift: float) -> None:
-    share = _column(rows, category) / _column(rows, "trials")
-    low, high = (_column(rows, f"{category}_{side}") for side in ("low", "high"))
+    share = column(rows, category) / column(rows, "trials")
+    low, high = (column(rows, f"{category}_{side}") for side in ("low", "high"))
     colour, marker = _STYLES[category]
     label = f"{category.replace('_', ' ')}, {_MEANING[method]}"
     position = np.arange(len(rows)) + shift
     axes.errorbar(
         position, share, np.maximum([share - low, high - share], 0), fmt=marker, color=colour, capsize=3, label=label
     )
-    axes.set_xticks(np.arange(len(rows)), [f"{radius:g}" for radius in _column(rows, "radius")])
+    axes.set_xticks(np.arange(len(rows)), [f"{radius:g}" for radius in column(rows, "radius")])
 
 
 def _draw_risks(axes, rows: list[dict]) -> None:
-    radius, median = _column(rows, "radius"), _column(rows, "bad_risk_median")
-    spread = np.stack([median - _column(rows, "bad_risk_least"), _column(rows, "bad_risk_largest") - median])
+    radius, median = column(rows, "radius"), column(rows, "bad_risk_median")
+    spread = np.stack([median - column(rows, "bad_risk_least"), column(rows, "bad_risk_largest") - median])
     axes.errorbar(
         radius, median, spread, fmt="o", color="tab:red", capsize=3, label="bad local minima: least, median, largest"
     )

@@ -86,6 +86,9 @@ def interpolating_block(points, values, others, bias: str) -> tuple[np.ndarray, 
     # What the sample sees are the rounded biases, so V is computed from them.
     s = -_thresholds(np.diagonal(products), largest, bias).astype(points.dtype)
     activations = np.maximum(products + s[:, None], 0)
+    asleep = np.flatnonzero(np.diagonal(activations) <= 0)
+    if len(asleep):
+        raise NoThreshold(int(asleep[0]), f"its gap is lost in the rounding of a {points.dtype} bias")
     V = linalg.solve_triangular(activations, values, trans="T", lower=True, check_finite=False).T
     return points, V.astype(points.dtype), s
 

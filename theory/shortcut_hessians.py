@@ -18,6 +18,7 @@ claims the theorem for ReLU: at mid or post no Hessian exists at zero, and these
 """
 
 import math
+import numbers
 from typing import NamedTuple
 
 import numpy as np
@@ -237,8 +238,10 @@ def _one_layer_blocks(x, y, pre: Activation, first: float, second: float, severa
 
 def _slopes(num_units: int, shortcut_depth: int, mid, post) -> tuple[float, float, float]:
     """c = σ′_post(0) σ′_mid(0)^{n−1}, σ′_post(0), σ″_post(0); ValueError where the theorem does not apply."""
-    if num_units < 1 or shortcut_depth < 1:
-        raise ValueError(f"num_units and shortcut_depth must be at least 1, got {num_units} and {shortcut_depth}")
+    if not all(isinstance(n, numbers.Integral) and n >= 1 for n in (num_units, shortcut_depth)):
+        raise ValueError(
+            f"num_units and shortcut_depth must be whole numbers of at least 1, got {num_units!r} and {shortcut_depth!r}"
+        )
     checked = [("post", post)] + [("mid", mid)] * (shortcut_depth > 1)
     for position, activation in checked:
         _, first, second = derivatives_at_zero(position, activation)

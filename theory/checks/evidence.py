@@ -5,6 +5,9 @@ from typing import Iterable, NamedTuple
 
 import numpy as np
 
+# Relative; float64 loses about 1e-16 times the condition of a problem, which the checks keep below 1e4.
+ROUNDING = 1e-9
+
 
 class Evidence(NamedTuple):
     """The instance with the least slack among all that were tried.

@@ -8,9 +8,7 @@ import math
 import numpy as np
 
 from theory import factorization, linear_residual, paper_construction, rotations
-from theory.checks.evidence import Evidence, at_least, at_most, relative_error, require
-
-ROUNDING = 1e-9  # relative; κ is below e^8 here, and float64 loses about 1e-16·κ
+from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, relative_error, require
 
 
 def theorem_2_1(rng, trials: int) -> Evidence:

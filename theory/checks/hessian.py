@@ -10,10 +10,9 @@ import numpy as np
 
 from theory import shortcut_hessians, shortcut_networks
 from theory.activations import Activation
-from theory.checks.evidence import Evidence, at_least, at_most, relative_error, require
+from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, relative_error, require
 from theory.checks.numeric import difference_hessian, mixed_derivative
 
-ROUNDING = 1e-9  # relative
 DIFFERENCES = 1e-5  # relative: central differences with step 1e-4 in extended precision
 # σ(0) = 0, and derivatives that no formula can drop unseen.
 BENT = Activation(lambda z: 0.7 * z + 0.4 * z * z, lambda z: 0.7 + 0.8 * z, (0.0, 0.7, 0.8))

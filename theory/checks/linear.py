@@ -10,10 +10,8 @@ import numpy as np
 from scipy import optimize
 
 from theory import linear_residual
-from theory.checks.evidence import Evidence, at_least, at_most, relative_error, require
+from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, relative_error, require
 from theory.checks.numeric import complex_step_gradient, difference_gradient
-
-ROUNDING = 1e-9  # relative; well above what products of at most 8 layers of norm below 3 can lose in float64
 
 
 def claim_2_3(rng, trials: int) -> Evidence:
@@ -106,7 +104,11 @@ def eq_2_3(rng, trials: int) -> Evidence:
 
 
 def theorem_2_2(rng, trials: int) -> Evidence:
-    """Critical points found by solving ∇f = 0 from random starts: the excess risk of those inside the ball."""
+    """Critical points found by solving ∇f = 0 from random starts: the excess risk of those with |||A||| ≤ 0.9.
+
+    Nearer to 1, where (2.3) is next to nothing, a gradient of 1e-9 does not tell a critical point from a bad one
+    of norm 1 beside it.
+    """
     outside = []
 
     def pairs():
@@ -123,7 +125,7 @@ def theorem_2_2(rng, trials: int) -> Evidence:
             if np.linalg.norm(linear_residual.gradient(A, R, Sigma)) > 1e-9 * scale:
                 continue
             norm, excess = linear_residual.max_spectral_norm(A), linear_residual.risk(A, R, Sigma)
-            if norm < 1:
+            if norm <= 0.9:
                 yield excess / scale, ROUNDING
             elif excess > 1e-3 * scale:
                 outside.append(norm)
@@ -189,11 +191,10 @@ def standard_critical_point(rng, trials: int) -> Evidence:
 
     def pairs():
         for _ in range(trials):
-            A, R, Sigma = _problem(rng)
-            if len(A) > 1:
-                zero = np.zeros_like(A)
-                require(linear_residual.risk(zero - np.eye(len(R)), R, Sigma) > 0, "the risk at W = 0 is 0")
-                yield np.abs(linear_residual.standard_gradient(zero, R, Sigma)).max(), 0.0
+            A, R, Sigma = _problem(rng, num_layers=int(rng.integers(2, 7)))
+            zero = np.zeros_like(A)
+            require(linear_residual.risk(zero - np.eye(len(R)), R, Sigma) > 0, "the risk at W = 0 is 0")
+            yield np.abs(linear_residual.standard_gradient(zero, R, Sigma)).max(), 0.0
 
     return at_most(pairs())
 

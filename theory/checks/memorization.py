@@ -8,9 +8,7 @@ import math
 import numpy as np
 
 from theory import memorization, projection_width, residual_block
-from theory.checks.evidence import Evidence, at_most, relative_error, require
-
-ROUNDING = 1e-9  # relative; float64 with gaps of a thousandth and more
+from theory.checks.evidence import ROUNDING, Evidence, at_most, relative_error, require
 
 
 def lemma_b_1(rng, trials: int) -> Evidence:
@@ -205,7 +203,8 @@ def _printed_block_error(rho: float, squared_distance: float) -> float:
 def _require_hull_example() -> None:
     """Two points inside the hull of 20 that must not move, all conditions met with unsquared distances.
 
-    ReLU(u·h + s) is convex in h: zero at the 20, it is zero in their hull, so no block moves the two.
+    ReLU(u·h + s) is convex in h: zero at the 20, it is zero in their hull. For k = 2 and two displacements that are
+    linearly independent V must be invertible, so T = 0 at the 20 means that, and no block moves the two.
     """
     rho = 0.05
     angles = math.pi / 10 * np.arange(20)

@@ -8,11 +8,9 @@ import math
 import numpy as np
 
 from theory import shortcut_hessians, shortcut_networks
-from theory.checks.evidence import Evidence, at_most, relative_error, require
+from theory.checks.evidence import ROUNDING, Evidence, at_most, relative_error, require
 from theory.checks.hessian import BENT, DIFFERENCES, numeric_hessian, random_data
 from theory.checks.numeric import complex_step_gradient
-
-ROUNDING = 1e-9  # relative
 
 
 def definition_1(rng, trials: int) -> Evidence:
@@ -68,27 +66,33 @@ def theorem_1_1(rng, trials: int) -> Evidence:
 
 
 def theorem_1_1_relu(rng, trials: int) -> Evidence:
-    """With ReLU at mid the order n − 1 still holds, |L(tW) − L(0)|/tⁿ stays bounded; for n = 2 no Hessian exists."""
-    asymmetry = []
+    """With ReLU at mid or post the order is still n − 1: the exponent of L(tW) − L(0) is n; for n = 2 no Hessian exists.
+
+    A quadratic form is the same along D and −D, which fails at mid, and takes opposite values along (W₁, W₂) and
+    (W₁, −W₂) once it is 0 along (W₁, 0) and (0, W₂), which fails at post.
+    """
+    unequal = {"mid": [], "post": []}
 
     def pairs():
-        for trial in range(max(9, trials)):
-            depth = 2 + trial % 3
+        for trial in range(max(12, trials)):
+            depth, place = 1 + (trial // 2) % 4, ("mid", "post")[trial % 2]
+            activations = ("linear", "relu", "linear") if place == "mid" else ("linear", "linear", "relu")
             x, y = random_data(rng)
-            weights = rng.standard_normal((2, depth, x.shape[1], x.shape[1]))
-            forwards, backwards = (
-                _increase(sign * weights, 1e-3, x, y, "linear", "relu", "linear") for sign in (1, -1)
-            )
+            rays = rng.standard_normal((8, 2, depth, 3, 3))
+            weights = max(rays, key=lambda ray: abs(_increase(ray, 1e-3, x, y, *activations)))
+            small, large = (_increase(weights, t, x, y, *activations) for t in (1e-4, 2e-4))
+            yield abs(math.log2(abs(large / small)) - depth), 0.05
             if depth == 2:
-                asymmetry.append((abs(forwards - backwards) / max(abs(forwards), abs(backwards)), forwards, backwards))
-            yield abs(forwards), 1e-3 ** (depth - 1) / 10
+                flipped = -weights if place == "mid" else weights * np.array([1, -1])[None, :, None, None]
+                other = _increase(flipped, 1e-4, x, y, *activations) * (1 if place == "mid" else -1)
+                unequal[place].append((abs(small - other) / max(abs(small), abs(other)), small, other))
 
     evidence = at_most(pairs())
-    share, forwards, backwards = max(asymmetry)
-    require(share > 0.1, "ReLU at mid looks as if it had a Hessian")
+    (share, forwards, backwards), (post_share, *_) = (max(unequal[place]) for place in ("mid", "post"))
+    require(min(share, post_share) > 0.1, "ReLU at mid or post looks as if it had a Hessian")
     return evidence._replace(
-        counterexample=f"ReLU at mid, n = 2: (L(tD) − L(0))/t² is {forwards / 1e-6:.3f} along D, "
-        f"{backwards / 1e-6:.3f} along −D, so no Hessian exists"
+        counterexample=f"ReLU at mid, n = 2: (L(tD) − L(0))/t² is {forwards / 1e-8:.3f} along D, "
+        f"{backwards / 1e-8:.3f} along −D, so no Hessian exists"
     )
 
 

@@ -1,0 +1,256 @@
+"""Time Hessian products and Lanczos of a residual network against PyHessian, and check both against the exact Hessian.
+
+    python -m benchmarks.lanczos                      1.5 minutes on 2 cores
+
+The network, 2 blocks a stage with widths 16, 32, 64, its kernels, images and labels are the
+same in both frameworks, and the products are checked to agree. Gradient and product are over all
+examples, a batch at a time. Lanczos is so many steps with their reorthogonalisation: PyHessian's
+is hessian.density, whose torch.eig, which PyTorch has dropped, is replaced by torch.linalg.eigh.
+Then the largest eigenvalue of a small network by Lanczos of that order, and by PyHessian's power
+iteration with its defaults, against the exact one in float64.
+Without PyHessian (`pip install pyhessian torch`) its columns are left out.
+
+Measured on 2 cores of an Intel Xeon, TensorFlow 2.21, Keras 3.15, PyTorch 2.13, PyHessian 0.1, 170,928
+weights, 128 examples, order 10, medians of 5, no other process busy:
+
+    | measured            |  ours | PyHessian | PyHessian / ours |
+    | ------------------- | ----: | --------: | ---------------: |
+    | gradient, s         | 0.105 |     0.109 |             1.08 |
+    | Hessian product, s  |  0.24 |     0.465 |             1.97 |
+    | Lanczos, s          |  2.67 |      5.03 |             1.73 |
+    | product / gradient  |  2.35 |      4.34 |             1.77 |
+
+    | largest eigenvalue |     value |   error |   bound |
+    | ------------------ | --------: | ------: | ------: |
+    | exact, 342 weights | 1.7321910 |         |         |
+    | ours               | 1.7321909 | 5.9e-08 | 9.0e-05 |
+    | PyHessian          | 1.7292286 | 3.0e-03 |    none |
+"""
+
+import dataclasses
+import functools
+import time
+import warnings
+
+import numpy as np
+
+from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
+from benchmarks.train_step import torch_logits
+from identity_matters.config import ModelConfig, check_fields
+from launch import launcher
+
+TIMED = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2), residual_initializer="standard")
+EXACT = ModelConfig(
+    image_shape=(8, 8, 3), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard"
+)
+MAX_DIFFERENCE = 1e-3  # of two products, over their norm
+GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
+
+
+@dataclasses.dataclass(frozen=True)
+class LanczosBenchmark:
+    """What is timed, and how often.
+
+    Attributes:
+      repeats: Rounds of everything; medians and ranges are over the rounds.
+      examples: In the loss.
+      batch_size: Examples at a time.
+      order: Lanczos steps.
+      seed: Of kernels, images, labels and vectors.
+    """
+
+    repeats: int = 5
+    examples: int = 128
+    batch_size: int = 64
+    order: int = 10
+    seed: int = 0
+
+    def __post_init__(self):
+        check_fields(self, at_least_1=("repeats", "examples", "batch_size", "order"), at_least_0=("seed",))
+
+
+def main(benchmark: LanczosBenchmark) -> None:
+    sides = {"ours": ours(TIMED, benchmark)}
+    try:
+        sides["PyHessian"] = pyhessian(TIMED, benchmark)
+    except ModuleNotFoundError as error:
+        print(f"PyHessian is left out: {error}\n")
+    if len(sides) > 1:
+        check_same_products(sides["ours"], sides["PyHessian"])
+    timed = {(side, name): functools.partial(seconds, sides[side][name]) for name in _NAMES for side in sides}
+    times = interleaved(timed, benchmark.repeats)
+    print(environment())
+    print(f"\n{sides['ours']['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds\n")
+    print(table(("measured", *_columns(sides)), _rows(times, sides)))
+    print(f"\n{table(('largest eigenvalue', 'value', 'error', 'bound'), _exact_rows(benchmark, len(sides) > 1))}")
+
+
+_NAMES = (GRADIENT, PRODUCT, LANCZOS)
+
+
+def seconds(call) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _columns(sides) -> list[str]:
+    return [f"{side}{end}" for side in sides for end in ("", ", min – max")] + ["PyHessian / ours"] * (len(sides) > 1)
+
+
+def _rows(times: dict, sides: dict) -> list[tuple[str, ...]]:
+    """Seconds of each side, and ratios taken within each round."""
+    by_name = {name: {side: times[side, name] for side in sides} for name in _NAMES}
+    by_name["product / gradient"] = {
+        side: [a / b for a, b in zip(times[side, PRODUCT], times[side, GRADIENT])] for side in sides
+    }
+    rows = []
+    for name, values in by_name.items():
+        cells = [cell for side in sides for cell in spread(values[side])]
+        if len(sides) > 1:
+            cells.append(spread([b / a for a, b in zip(values["ours"], values["PyHessian"])])[0])
+        rows.append((name, *cells))
+    return rows + [(OTHERS, *spread(times[OTHERS]), *[""] * (len(_columns(sides)) - 2))]
+
+
+def problem(config: ModelConfig, benchmark: LanczosBenchmark):
+    """The network, and random images and labels."""
+    from identity_matters.model import all_conv_resnet
+
+    random = np.random.default_rng(benchmark.seed)
+    images = random.standard_normal((benchmark.examples, *config.image_shape), np.float32)
+    return all_conv_resnet(config, benchmark.seed), images, random.integers(0, config.num_classes, benchmark.examples)
+
+
+def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict:
+    """Functions by what they compute, and dim."""
+    import tensorflow as tf
+
+    from shortcut_study.lanczos import lanczos
+    from shortcut_study.model_hessian import model_mvp
+
+    network, images, labels = problem(config, benchmark)
+    mvp_fn, dim = model_mvp(network, images, labels, benchmark.batch_size)
+    slices = [slice(at, at + benchmark.batch_size) for at in range(0, benchmark.examples, benchmark.batch_size)]
+    batches = [(tf.constant(images[batch]), tf.constant(labels[batch])) for batch in slices]
+    variables = [variable.value for variable in network.trainable_variables]
+
+    @tf.function(reduce_retracing=True)
+    def of_batch(images, labels):
+        with tf.GradientTape() as tape:
+            logits = network(images, training=False)
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+        return tape.gradient(loss, variables)
+
+    vector = np.random.default_rng(benchmark.seed).standard_normal(dim, np.float32)
+    return {
+        "dim": dim,
+        "shapes": [variable.shape for variable in variables],
+        "vector": vector,
+        "apply": mvp_fn,
+        GRADIENT: lambda: [[part.numpy() for part in of_batch(*batch)] for batch in batches],
+        PRODUCT: lambda: mvp_fn(vector),
+        LANCZOS: lambda: lanczos(mvp_fn, dim, benchmark.order, benchmark.seed, np.float32),
+    }
+
+
+def pyhessian(config: ModelConfig, benchmark: LanczosBenchmark) -> dict:
+    """The same of PyHessian. Raises ModuleNotFoundError where it or PyTorch is not installed."""
+    import torch
+    from pyhessian import hessian
+    from torch.nn import functional as F
+
+    torch.eig = _eig
+    warnings.filterwarnings("ignore", "Using backward")  # of a leak that PyHessian avoids
+    torch.manual_seed(benchmark.seed)
+    network, images, labels = problem(config, benchmark)
+    model = _torch_module(network, config)
+    x, y = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+    batches = list(zip(x.split(benchmark.batch_size), y.split(benchmark.batch_size)))
+    peer = hessian(model, F.cross_entropy, dataloader=batches, cuda=False)
+    peer.params = list(model.parameters())
+    vector = [torch.randn_like(parameter) for parameter in peer.params]
+
+    def gradient():
+        for images, labels in batches:
+            model.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+
+    return {
+        GRADIENT: gradient,
+        PRODUCT: lambda: peer.dataloader_hv_product(vector),
+        LANCZOS: lambda: peer.density(iter=benchmark.order, n_v=1),
+        "apply": lambda parts: peer.dataloader_hv_product([torch.from_numpy(part) for part in parts])[1],
+        "eigenvalues": peer.eigenvalues,
+    }
+
+
+def _torch_module(network, config: ModelConfig):
+    import torch
+
+    from benchmarks.train_step import _torch_kernels
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            kernels = _torch_kernels(network)
+            self.projection = kernels.pop("projection")
+            self.names = list(kernels)
+            self.kernels = torch.nn.ParameterList(kernels.values())
+
+        def forward(self, x):
+            return torch_logits(dict(zip(self.names, self.kernels)) | {"projection": self.projection}, x, config)
+
+    return Network()
+
+
+def _eig(matrix, eigenvectors: bool):
+    """torch.eig for the symmetric matrix that PyHessian gives it."""
+    import torch
+
+    values, vectors = torch.linalg.eigh(matrix)
+    return torch.stack([values, torch.zeros_like(values)], 1), vectors
+
+
+def check_same_products(ours: dict, theirs: dict) -> None:
+    """Raises ArithmeticError if the products with one vector differ by more than MAX_DIFFERENCE."""
+    sizes = [int(np.prod(shape)) for shape in ours["shapes"]]
+    parts = np.split(ours["vector"], np.cumsum(sizes)[:-1])
+    kernels = [np.moveaxis(part.reshape(shape), (-1, -2), (0, 1)) for part, shape in zip(parts, ours["shapes"])]
+    found = [np.moveaxis(part.numpy(), (0, 1), (-1, -2)).ravel() for part in theirs["apply"](kernels)]
+    exact = ours["apply"](ours["vector"])
+    difference = np.linalg.norm(np.concatenate(found) - exact) / np.linalg.norm(exact)
+    print(f"difference of the Hessian products, ours and PyHessian's: {difference:.1e} of their norm\n")
+    if not difference <= MAX_DIFFERENCE:
+        raise ArithmeticError(f"PyHessian's product differs from ours by {difference:.1e}: not the same Hessian")
+
+
+def _exact_rows(benchmark: LanczosBenchmark, with_peer: bool) -> list[tuple[str, ...]]:
+    """The largest eigenvalue by |λ| of the network EXACT."""
+    from shortcut_study.lanczos import lanczos, ritz
+    from shortcut_study.model_hessian import model_mvp, with_dtype
+
+    network, images, labels = problem(EXACT, benchmark)
+    mvp_fn, dim = model_mvp(with_dtype(network, "float64"), images, labels, benchmark.batch_size)
+    eigenvalues = np.linalg.eigvalsh(np.stack([mvp_fn(row) for row in np.eye(dim)]))
+    exact = eigenvalues[np.abs(eigenvalues).argmax()]
+    of_float32 = ours(EXACT, benchmark)
+    found = ritz(lanczos(of_float32["apply"], dim, benchmark.order, benchmark.seed, np.float32))
+    best = np.abs(found.values).argmax()
+    value, bound = found.values[best], found.error_bounds[best]
+    rows = [
+        (f"exact, {dim} weights", f"{exact:.7f}", "", ""),
+        ("ours", f"{value:.7f}", f"{abs(value - exact):.1e}", f"{bound:.1e}"),
+    ]
+    if with_peer:
+        (value,), _ = pyhessian(EXACT, benchmark)["eigenvalues"]()
+        rows.append(("PyHessian", f"{value:.7f}", f"{abs(value - exact):.1e}", "none"))
+    return rows
+
+
+def cli() -> None:
+    launcher.run(main, {"": LanczosBenchmark()}, manual=__doc__, has_run_dir=False)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,154 @@
+"""Lanczos iteration: eigenvalues of a symmetric matrix that is known by its products alone.
+
+    equations                      code
+    H, symmetric, n × n            mvp_fn(v) = Hv, dim
+    H Q = Q T + β q eᵀ             Decomposition: basis = Qᵀ [k, dim], diagonal and off_diagonal of T, residual = β
+    T s = θ s                      Ritz: values θ, error_bounds β|s_k|, weights s_1²
+
+Nothing here knows what H is of; model_hessian.py has the products for networks. Full
+reorthogonalisation, so no eigenvalue appears twice that is not double; memory is order · dim
+numbers, of the type that the caller chooses. Sources: Parlett, The Symmetric Eigenvalue Problem
+(1980), for the bounds and for "twice is enough"; quadrature.py says what the weights are for.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+SYMMETRY_TOLERANCE = 1e-3  # of |uᵀHv − vᵀHu| over T's largest |entry| so far; float32 networks stay below 1e-5
+
+
+class Decomposition(NamedTuple):
+    """What k steps of Lanczos leave: H Q = Q T + β q eᵀ.
+
+    Attributes:
+      diagonal, off_diagonal: Of T, float64 [k] and [k − 1].
+      residual: β, the norm of what the last product has outside the basis; 0 where the basis spans everything.
+      basis: Qᵀ [k, dim], rows orthonormal.
+      asymmetry: Largest |uᵀHv − vᵀHu| seen, over the largest |entry| of T.
+      rounding: ε · largest |entry| of T, ε of the basis's type; off-diagonal entries below k times that are set to 0.
+    """
+
+    diagonal: np.ndarray
+    off_diagonal: np.ndarray
+    residual: float
+    basis: np.ndarray
+    asymmetry: float
+    rounding: float
+
+
+class Ritz(NamedTuple):
+    """Eigenvalues of T, ascending, as approximations of H's.
+
+    Attributes:
+      values: θ [k].
+      weights: [k], squared first components of T's eigenvectors; their sum is 1.
+      error_bounds: ‖H z − θ z‖ [k], z the Ritz vector: some eigenvalue of H is as near to θ as that.
+      coefficients: [k, k], T's eigenvectors in columns; z = coefficients[:, i] @ basis.
+    """
+
+    values: np.ndarray
+    weights: np.ndarray
+    error_bounds: np.ndarray
+    coefficients: np.ndarray
+
+
+def lanczos(mvp_fn, dim: int, order: int, seed=0, dtype=np.float64, out=None) -> Decomposition:
+    """So many steps of symmetric Lanczos from a random vector, fully reorthogonalised.
+
+    Every product is made orthogonal to all vectors before it, twice: one pass leaves a part of
+    size ε‖Hq‖/β along them, the second ε. For a symmetric H the coefficients are T's entries and
+    zeros, so asymmetry is seen at no cost.
+
+    Where the Krylov space is exhausted (β within rounding of 0: H has no more distinct eigenvalues
+    that the vector sees) it goes on with a random vector orthogonal to the basis and a 0 in
+    off_diagonal. So at order = dim the Ritz values are all eigenvalues, repeated ones included;
+    the weights stay those of the first vector.
+
+    Costs order products with H and 2 · order² · dim multiplications.
+
+    Args:
+      mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call. Must not
+        write to v.
+      dim: int. n.
+      order: int. Steps, at most dim.
+      seed: int or sequence of int. Of the starting vector, uniform on the sphere.
+      dtype: float64, or float32 to halve the memory.
+      out: [≥ order, dim] of dtype. Memory for the basis; None allocates it.
+
+    Raises:
+      ValueError: an impossible order, or products that are not finite, not [dim] or not symmetric.
+    """
+    dtype = np.dtype(dtype).type
+    basis = _memory(dim, order, dtype, out)
+    random, epsilon = np.random.default_rng(seed), float(np.finfo(dtype).eps)
+    diagonal, off_diagonal = np.zeros(order), np.zeros(order)
+    vector = random.standard_normal(dim, dtype=dtype)
+    norm, scale, asymmetry = _norm(vector), 0.0, 0.0
+    for step in range(order):
+        np.divide(vector, dtype(norm), out=basis[step])
+        vector = _product(mvp_fn, basis[step], dtype)
+        coefficients = _orthogonalize(vector, basis[: step + 1])
+        norm = _norm(vector)
+        diagonal[step], off_diagonal[step] = coefficients[-1], norm
+        scale = max(scale, abs(diagonal[step]), norm)
+        coefficients[-2:-1] -= off_diagonal[step - 1 : step]
+        asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
+        if asymmetry > SYMMETRY_TOLERANCE * scale:
+            raise ValueError(f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}")
+        if norm <= order * epsilon * scale or step + 1 == dim:  # nothing is left but rounding
+            off_diagonal[step] = 0
+            if step + 1 < order:
+                vector = random.standard_normal(dim, dtype=dtype)
+                _orthogonalize(vector, basis[: step + 1])
+                norm = _norm(vector)
+    relative = asymmetry / scale if scale else 0.0
+    return Decomposition(diagonal, off_diagonal[:-1], float(off_diagonal[-1]), basis, relative, epsilon * scale)
+
+
+def _memory(dim: int, order: int, dtype, out):
+    if not 1 <= order <= dim:
+        raise ValueError(f"order must lie in 1–{dim}, the dimension, got {order}")
+    if out is None:
+        return np.empty((order, dim), dtype)
+    if out.ndim != 2 or len(out) < order or out.shape[1] != dim or out.dtype != dtype:
+        raise ValueError(f"out must be [≥ {order}, {dim}] {np.dtype(dtype)}, got {out.shape} {out.dtype}")
+    return out[:order]
+
+
+def _product(mvp_fn, vector, dtype) -> np.ndarray:
+    """Hv as an array of its own."""
+    product = np.array(mvp_fn(vector), dtype)
+    if product.shape != vector.shape:
+        raise ValueError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")
+    if not np.isfinite(product).all():
+        raise ValueError("mvp_fn returned an infinite or NaN entry")
+    return product
+
+
+def _orthogonalize(vector, basis) -> np.ndarray:
+    """Takes from a vector, in place, its part in the span of the basis; returns the coefficients, float64."""
+    coefficients = np.zeros(len(basis))
+    for _ in range(2):
+        along = basis @ vector
+        vector -= along @ basis
+        coefficients += along
+    return coefficients
+
+
+def _norm(vector) -> float:
+    """Summed in float64, without a copy."""
+    return float(np.sqrt(np.einsum("i,i", vector, vector, dtype=np.float64)))
+
+
+def ritz(decomposition: Decomposition) -> Ritz:
+    """Ritz values with weights and error bounds.
+
+    The bound ‖Hz − θz‖ = β|s_k| (Parlett, §13.2) is of exact arithmetic. Added is k times rounding, for that of the
+    iteration, and of products as exact as their type allows.
+    """
+    off_diagonal = decomposition.off_diagonal
+    tridiagonal = np.diag(decomposition.diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    values, coefficients = np.linalg.eigh(tridiagonal)
+    bounds = decomposition.residual * np.abs(coefficients[-1]) + len(values) * decomposition.rounding
+    return Ritz(values, coefficients[0] ** 2, bounds, coefficients)

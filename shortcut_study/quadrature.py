@@ -1,0 +1,183 @@
+"""Stochastic Lanczos quadrature: density, condition number and index of a spectrum, from a few random vectors.
+
+    equations                                     code
+    tr f(H)/n ≈ mean over v of Σ s_1² f(θ)        Quadrature: nodes θ, weights s_1², a row per starting vector v
+    |λ|_max, |λ|_(0.1), index (Li et al. §5)      Summary.max_abs, p10_abs, index
+
+For v uniform on the sphere E[vᵀ f(H) v] = tr f(H)/n, and vᵀ f(H) v is the integral of f over a
+measure with mass (uᵢᵀv)² at the eigenvalue λᵢ of the eigenvector uᵢ. Ritz values and weights are that
+measure's Gauss quadrature: exact for polynomials of degree < 2 · order. Sources: Golub & Meurant,
+Matrices, Moments and Quadrature (2010); Ubaru, Chen & Saad (2017); Ghorbani, Krishnan & Xiao (2019)
+for the density of a network.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shortcut_study.lanczos import lanczos, ritz
+
+ZERO = 10  # a node counts as 0 within so many times the rounding
+DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
+DENSITY_MARGIN = 6  # σ that the grid of a density reaches beyond the extreme nodes
+
+
+class Quadrature(NamedTuple):
+    """Ritz values and weights of several random starting vectors, a row each.
+
+    Attributes:
+      nodes, weights, error_bounds: [num_vectors, order]; each row of weights sums to 1.
+      rounding: Largest of the decompositions'.
+    """
+
+    nodes: np.ndarray
+    weights: np.ndarray
+    error_bounds: np.ndarray
+    rounding: float
+
+
+class Density(NamedTuple):
+    """The density of eigenvalues on a grid; its integral is 1.
+
+    Attributes:
+      grid, values: [g].
+      standard_errors: [g], of the mean over starting vectors; NaN for one vector.
+    """
+
+    grid: np.ndarray
+    values: np.ndarray
+    standard_errors: np.ndarray
+
+
+class Summary(NamedTuple):
+    """Estimates of what hessian.Spectrum holds exactly.
+
+    Attributes:
+      max_abs: Largest |θ|: never above the largest |λ|, but for rounding.
+      p10_abs: 10th percentile of |λ|, by the weights.
+      condition_number: max_abs / p10_abs; inf where p10_abs counts as 0.
+      index: Share of negative eigenvalues, by the weights; what counts as 0 is not negative.
+      p10_range, index_range: (low, high) that hold p10_abs and index of the measure which the starting vectors see.
+    """
+
+    max_abs: float
+    p10_abs: float
+    condition_number: float
+    index: float
+    p10_range: tuple[float, float]
+    index_range: tuple[float, float]
+
+
+def lanczos_quadrature(mvp_fn, dim: int, order: int, num_vectors: int, seed: int = 0, dtype=np.float64) -> Quadrature:
+    """Ritz values and weights of so many random starting vectors, (seed, 0), (seed, 1), …
+
+    The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large
+    matrices need few. The memory of one basis serves all of them.
+
+    Args:
+      mvp_fn, dim, order, dtype: As for `lanczos`.
+      num_vectors, seed: int.
+    """
+    memory, rows = None, []
+    for vector in range(num_vectors):
+        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory)
+        memory = decomposition.basis
+        rows.append((*ritz(decomposition)[:3], decomposition.rounding))
+    nodes, weights, bounds, rounding = zip(*rows)
+    return Quadrature(np.stack(nodes), np.stack(weights), np.stack(bounds), max(rounding))
+
+
+def trace_mean(quadrature: Quadrature, function) -> tuple[float, float]:
+    """tr f(H)/n, estimated, and its standard error over the starting vectors (NaN for one).
+
+    Args:
+      function: callable. f of an array, elementwise.
+    """
+    of_each = (quadrature.weights * function(quadrature.nodes)).sum(1)
+    return float(of_each.mean()), float(_standard_error(of_each))
+
+
+def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:
+    """Density of the eigenvalues: mean over vectors of Σ weights · Gaussian(λ; node, width).
+
+    Estimates the spectrum convolved with that Gaussian, each eigenvalue counted 1/n. The grid
+    reaches so far beyond the nodes that the integral over it is 1 to 1e-8.
+
+    Args:
+      width: float. σ of the Gaussians, in units of λ; None: 1% of the distance between the extreme nodes.
+      num_points: int. Of the grid, evenly spaced; raised if less than 4 fall into one σ.
+    """
+    low, high = quadrature.nodes.min(), quadrature.nodes.max()
+    if width is None:
+        width = DENSITY_WIDTH * (high - low) or abs(high) or 1.0
+    margin = DENSITY_MARGIN * width
+    num_points = max(num_points, int(np.ceil(4 * (high - low + 2 * margin) / width)))
+    grid = np.linspace(low - margin, high + margin, num_points)
+    of_each = np.stack([
+        weights @ np.exp(-0.5 * ((grid - nodes[:, None]) / width) ** 2) / (width * np.sqrt(2 * np.pi))
+        for nodes, weights in zip(quadrature.nodes, quadrature.weights)
+    ])  # fmt: skip
+    return Density(grid, of_each.mean(0), _standard_error(of_each))
+
+
+def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """The `count` largest Ritz values, descending, or the smallest, ascending, and their error bounds.
+
+    Of the starting vector whose bounds on them are best. From one vector an eigenvalue shows
+    once, however often it is repeated.
+    """
+    chosen = np.s_[:, ::-1] if largest else np.s_[:, :]
+    nodes, bounds = quadrature.nodes[chosen][:, :count], quadrature.error_bounds[chosen][:, :count]
+    best = bounds.sum(1).argmin()
+    return nodes[best], bounds[best]
+
+
+def summary(quadrature: Quadrature) -> Summary:
+    """Condition number and index (Li et al., footnote 1 and §5.2), estimated, with the range of what they can be.
+
+    A quadrature knows the share of a measure in an interval but for the weights of the nodes at
+    its ends (inequalities of Chebyshev, Markov and Stieltjes). A wide range says that the order does
+    not resolve the question: Lanczos finds the ends of a spectrum first, and what is crowded
+    around 0 last. That n/10 of a measure is not n/10 of the eigenvalues is a sampling error
+    besides, of order 1/√(n · num_vectors).
+    """
+    nodes, max_abs = quadrature.nodes, float(np.abs(quadrature.nodes).max())
+    zero = ZERO * quadrature.rounding
+    negative = np.where(nodes < -zero, quadrature.weights, 0).sum(1).mean()
+    sizes = np.unique(np.abs(nodes))
+    least, most = _shares(quadrature, -sizes, sizes)
+    p10_low = sizes[np.argmax(most >= 0.1)] if _shares(quadrature, 0, 0)[1] < 0.1 else 0.0
+    p10_high = sizes[np.argmax(least >= 0.1)] if least[-1] >= 0.1 else max_abs
+    p10_abs = _percentile(np.abs(nodes).ravel(), quadrature.weights.ravel() / len(nodes))
+    return Summary(
+        max_abs,
+        p10_abs,
+        condition_number=max_abs / p10_abs if p10_abs > zero else np.inf,
+        index=float(negative),
+        p10_range=(float(p10_low), float(p10_high)),
+        index_range=tuple(float(share) for share in _shares(quadrature, -np.inf, -zero)),
+    )
+
+
+def _percentile(sizes, weights, share: float = 0.1) -> float:
+    """Where so much of the weight is passed, half of each node's weight lying on either side of it."""
+    order = np.argsort(sizes)
+    return float(np.interp(share, np.cumsum(weights[order]) - weights[order] / 2, sizes[order]))
+
+
+def _shares(quadrature: Quadrature, low, high):
+    """The least and the most of the measure that can lie in [low, high], mean over vectors."""
+    bounds = []
+    for nodes, weights in zip(quadrature.nodes, quadrature.weights):
+        cumulative = np.concatenate([[0, 0], np.cumsum(weights), [1]])  # up to node −2, −1, 0, …, k
+        below, up_to = np.searchsorted(nodes, low, "left"), np.searchsorted(nodes, high, "right")
+        least = cumulative[up_to] - np.where(np.isneginf(low), 0, cumulative[below + 2])
+        bounds.append((np.maximum(least, 0), cumulative[up_to + 2] - cumulative[below]))
+    return np.mean(bounds, axis=0)
+
+
+def _standard_error(of_each: np.ndarray):
+    """Of the mean over the first axis."""
+    if len(of_each) == 1:
+        return np.full(of_each.shape[1:], np.nan)
+    return of_each.std(0, ddof=1) / np.sqrt(len(of_each))

@@ -1,0 +1,291 @@
+"""Lanczos and its quadrature: matrices of known spectrum, then the exact Hessian of a small n-shortcut network."""
+
+import numpy as np
+import pytest
+
+from shortcut_study import lanczos as lz
+from shortcut_study import quadrature as quad
+from shortcut_study.hessian import hessian, spectrum
+from shortcut_study.network import ShortcutNetwork
+
+SPECTRA = {
+    "simple": np.linspace(1, 2, 40),
+    "indefinite": np.linspace(-3, 5, 40),
+    "repeated": np.repeat([-2.0, 0.5, 1.0, 7.0], 10),
+    "rank deficient": np.append(np.zeros(30), np.arange(1.0, 11.0)),
+    "all equal": np.full(40, 3.0),
+    "zero": np.zeros(40),
+    "graded": 10.0 ** -np.arange(40.0),
+}
+
+
+def matrix(eigenvalues, seed=0):
+    """Symmetric, with these eigenvalues and random eigenvectors."""
+    normal = np.random.default_rng(seed).standard_normal((len(eigenvalues),) * 2)
+    q, _ = np.linalg.qr(normal)
+    product = q * eigenvalues @ q.T
+    return (product + product.T) / 2
+
+
+def product_with(h):
+    return lambda v: h @ v
+
+
+def semicircle(dim, shift=0.7, seed=0):
+    normal = np.random.default_rng(seed).standard_normal((dim, dim))
+    return (normal + normal.T) / np.sqrt(2 * dim) + shift * np.eye(dim)
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_at_full_order_the_ritz_values_are_all_eigenvalues_with_their_multiplicities(name, dtype):
+    expected = np.sort(SPECTRA[name])
+    found = lz.ritz(lz.lanczos(product_with(matrix(expected)), 40, 40, seed=1, dtype=dtype))
+    tolerance = 20 * np.finfo(dtype).eps * np.abs(expected).max()
+    np.testing.assert_allclose(found.values, expected, rtol=0, atol=tolerance)
+    assert found.weights.sum() == pytest.approx(1, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", SPECTRA)
+def test_the_basis_is_orthonormal_and_the_three_terms_hold(name):
+    h = matrix(SPECTRA[name])
+    for order in (1, 2, 15, 40):
+        d = lz.lanczos(product_with(h), 40, order, seed=2)
+        np.testing.assert_allclose(d.basis @ d.basis.T, np.eye(order), atol=1e-14)
+        tridiagonal = np.diag(d.diagonal) + np.diag(d.off_diagonal, 1) + np.diag(d.off_diagonal, -1)
+        rest = h @ d.basis.T - d.basis.T @ tridiagonal
+        assert np.abs(rest[:, :-1]).max(initial=0) <= 1e-14 * max(1, np.abs(h).max() * 40)
+        assert np.linalg.norm(rest[:, -1]) == pytest.approx(d.residual, abs=1e-13)
+
+
+def test_the_weights_are_those_of_the_starting_vector_also_after_a_restart():
+    values = np.repeat([-2.0, 0.5, 1.0, 7.0], 10)
+    h = matrix(values)
+    d = lz.lanczos(product_with(h), 40, 12, seed=3)
+    assert np.flatnonzero(d.off_diagonal < 1e-9).tolist() == [3, 7]  # four distinct eigenvalues
+    found, start = lz.ritz(d), d.basis[0]
+    for power in range(6):
+        expected = start @ np.linalg.matrix_power(h, power) @ start
+        assert (found.weights * found.values**power).sum() == pytest.approx(expected, rel=1e-12)
+
+
+def without_reorthogonalisation(h, order):
+    """The three-term recurrence alone: Ritz values."""
+    vector, before, beta = np.random.default_rng(0).standard_normal(len(h)), 0.0, 0.0
+    vector /= np.linalg.norm(vector)
+    diagonal, off_diagonal = [], []
+    for _ in range(order):
+        product = h @ vector - beta * before
+        diagonal.append(vector @ product)
+        product -= diagonal[-1] * vector
+        beta = np.linalg.norm(product)
+        off_diagonal.append(beta)
+        before, vector = vector, product / beta
+    return np.linalg.eigvalsh(np.diag(diagonal) + np.diag(off_diagonal[:-1], 1) + np.diag(off_diagonal[:-1], -1))
+
+
+def test_no_ghosts_which_the_plain_recurrence_has():
+    values = np.append(np.linspace(0, 1, 297), [10.0, 20.0, 30.0])
+    h = matrix(values)
+    ghosts = without_reorthogonalisation(h, 100)
+    ours = lz.ritz(lz.lanczos(product_with(h), 300, 100)).values
+    for outlier in (10, 20, 30):
+        assert np.sum(np.abs(ours - outlier) < 1e-6) == 1
+        assert np.sum(np.abs(ghosts - outlier) < 1e-6) > 1
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_error_bounds_are_bounds_and_not_vacuous(dtype):
+    values = np.append(np.linspace(-1, 3, 195), [10, 20, 30, 40, 50])
+    h = matrix(values)
+    d = lz.lanczos(product_with(h), 200, 30, dtype=dtype)
+    found = lz.ritz(d)
+    errors = np.abs(found.values[:, None] - values).min(1)
+    assert (errors <= found.error_bounds).all()
+    vectors = (found.coefficients.T @ d.basis).T.astype(np.float64)
+    residuals = np.linalg.norm(h @ vectors - vectors * found.values, axis=0)
+    assert (residuals <= found.error_bounds).all()
+    np.testing.assert_allclose(residuals, found.error_bounds, rtol=0.01, atol=100 * d.rounding)
+    assert found.error_bounds[-1] < 1e-3 < found.error_bounds.max()
+    halved = found.error_bounds / 2  # negative control: half of it is no bound of the residual
+    assert (residuals[:-5] > halved[:-5]).all()
+
+
+def test_the_norm_of_a_long_float32_vector_and_its_orthogonality_do_not_suffer():
+    scales = np.random.default_rng(0).uniform(0.5, 2, 2_000_000).astype(np.float32)
+    d = lz.lanczos(lambda v: scales * v, len(scales), 6, dtype=np.float32)
+    gram = d.basis.astype(np.float64) @ d.basis.T.astype(np.float64)
+    assert d.basis.dtype == np.float32
+    np.testing.assert_allclose(gram, np.eye(6), atol=2e-6)
+    assert d.asymmetry < 1e-5
+
+
+def test_the_memory_that_is_given_is_used_and_the_mvp_sees_no_copy():
+    memory, h = np.empty((10, 40)), matrix(SPECTRA["simple"])
+    d = lz.lanczos(lambda v: h @ v if np.shares_memory(v, memory) else 1 / 0, 40, 8, out=memory)
+    assert np.shares_memory(d.basis, memory) and d.basis.shape == (8, 40)
+    fresh = lz.lanczos(product_with(h), 40, 8)
+    np.testing.assert_array_equal(d.diagonal, fresh.diagonal)
+
+
+def test_the_moments_of_the_quadrature_are_the_traces_within_its_standard_error():
+    h = semicircle(400)
+    q = quad.lanczos_quadrature(product_with(h), 400, 10, num_vectors=40)
+    for power in (1, 2, 3):
+        expected = np.trace(np.linalg.matrix_power(h, power)) / 400
+        estimate, error = quad.trace_mean(q, lambda t, p=power: t**p)
+        assert abs(estimate - expected) < 4 * error < 0.1 * expected
+        assert abs(1.5 * estimate - expected) > 4 * error  # negative control
+    assert quad.trace_mean(q, np.ones_like)[0] == pytest.approx(1)
+
+
+def test_the_estimate_is_divided_by_the_number_of_vectors_alone():
+    of_three = quad.lanczos_quadrature(product_with(3 * np.eye(40)), 40, 5, num_vectors=7)
+    assert quad.trace_mean(of_three, np.square) == (pytest.approx(9), pytest.approx(0, abs=1e-12))
+
+
+def test_the_variance_over_vectors_is_that_of_a_form_on_the_sphere():
+    h = semicircle(100)
+    found = quad.lanczos_quadrature(product_with(h), 100, 4, num_vectors=400)
+    of_each = (found.weights * found.nodes**2).sum(1)
+    square = h @ h
+    exact = 2 / (100 * 102) * (np.sum(square**2) - np.trace(square) ** 2 / 100)
+    assert of_each.var() == pytest.approx(exact, rel=0.3)
+    assert exact < 2 * np.sum(square**2) / 100**2  # the bound in lanczos_quadrature's docstring
+
+
+@pytest.mark.parametrize("width", [None, 0.01, 0.3])
+def test_the_density_integrates_to_one_and_has_the_moments_of_the_spectrum(width):
+    h = semicircle(300)
+    found = quad.density(quad.lanczos_quadrature(product_with(h), 300, 40, num_vectors=10), width)
+    sigma = width or 0.01 * (found.grid[-1] - found.grid[0]) / 1.12
+    assert np.trapezoid(found.values, found.grid) == pytest.approx(1, abs=1e-7)
+    assert np.trapezoid(found.values * found.grid, found.grid) == pytest.approx(np.trace(h) / 300, abs=0.02)
+    second = np.trapezoid(found.values * found.grid**2, found.grid)
+    assert second == pytest.approx(np.trace(h @ h) / 300 + sigma**2, rel=0.05)
+
+
+def test_the_density_of_a_semicircle_is_the_semicircle():
+    h = semicircle(1500, shift=0)
+    found = quad.density(quad.lanczos_quadrature(product_with(h), 1500, 60, num_vectors=10), width=0.15)
+    theory = np.sqrt(np.maximum(4 - found.grid**2, 0)) / (2 * np.pi)  # Wigner, radius 2
+    inside = np.abs(found.grid) < 1
+    assert np.abs(found.values - theory)[inside].max() < 0.08 * theory.max()
+    assert np.nanmax(found.standard_errors) < 0.1 * theory.max()
+
+
+def test_a_spectrum_of_one_point_has_a_density_too():
+    found = quad.density(quad.lanczos_quadrature(product_with(np.zeros((5, 5))), 5, 3, num_vectors=1))
+    assert np.trapezoid(found.values, found.grid) == pytest.approx(1, abs=1e-7)
+    assert np.isnan(found.standard_errors).all()
+
+
+def test_condition_number_and_index_come_near_and_their_ranges_narrow_around_them():
+    h = semicircle(800)
+    exact, widths = spectrum(h), []
+    for order in (20, 80):
+        found = quad.summary(quad.lanczos_quadrature(product_with(h), 800, order, num_vectors=8))
+        assert exact.max_abs * (1 - 5e-3) <= found.max_abs <= exact.max_abs * (1 + 1e-12)
+        assert found.p10_range[0] * 0.9 < exact.p10_abs < found.p10_range[1] * 1.1
+        assert found.p10_range[0] <= found.p10_abs <= found.p10_range[1]
+        assert found.index_range[0] - 0.02 < exact.index < found.index_range[1] + 0.02
+        assert found.index_range[0] <= found.index <= found.index_range[1]
+        widths.append(np.ptp([found.p10_range, found.index_range], axis=1))
+    assert (widths[1] < 0.5 * widths[0]).all()
+    assert found.condition_number == pytest.approx(exact.condition_number, rel=0.2)
+    assert found.index == pytest.approx(exact.index, abs=0.03)
+
+
+def test_the_ranges_hold_without_exception_for_the_measure_that_the_starting_vectors_see():
+    values = np.linspace(-1, 2, 60)
+    h = matrix(values)
+    eigenvalues, eigenvectors = np.linalg.eigh(h)
+    for seed in range(20):
+        for order in (2, 5, 9, 30):
+            d = lz.lanczos(product_with(h), 60, order, seed)
+            masses = (eigenvectors.T @ d.basis[0]) ** 2
+            found = lz.ritz(d)
+            s = quad.summary(
+                quad.Quadrature(found.values[None], found.weights[None], found.error_bounds[None], d.rounding)
+            )
+            by_size = np.argsort(np.abs(eigenvalues))
+            tenth = np.abs(eigenvalues)[by_size][np.argmax(np.cumsum(masses[by_size]) >= 0.1)]
+            assert s.index_range[0] - 1e-12 <= masses[eigenvalues < 0].sum() <= s.index_range[1] + 1e-12
+            assert s.p10_range[0] - 1e-12 <= tenth <= s.p10_range[1] + 1e-12
+
+
+def test_a_crowd_at_zero_that_is_not_resolved_shows_as_a_wide_range():
+    values = np.append(np.linspace(-1e-3, 1e-3, 180), np.linspace(10, 50, 20))
+    found = quad.summary(quad.lanczos_quadrature(product_with(matrix(values)), 200, 10, num_vectors=2))
+    assert found.p10_range[0] == 0 and found.index_range[0] < 0.2 and found.index_range[1] > 0.8
+
+
+def test_a_singular_matrix_has_condition_number_infinity_and_no_negative_zeros():
+    h = matrix(SPECTRA["rank deficient"])
+    found = quad.summary(quad.lanczos_quadrature(product_with(h), 40, 40, num_vectors=2))
+    assert found.condition_number == np.inf
+    assert found.index == 0
+
+
+def test_extreme_eigenvalues_are_those_of_the_vector_with_the_best_bounds():
+    h = semicircle(300)
+    eigenvalues = np.linalg.eigvalsh(h)
+    q = quad.lanczos_quadrature(product_with(h), 300, 40, num_vectors=3)
+    for largest, expected in ((True, eigenvalues[::-1]), (False, eigenvalues)):
+        values, bounds = quad.extreme_eigenvalues(q, 2, largest)
+        assert (np.abs(values - expected[:2]) <= bounds).all()
+        assert (bounds < 0.1).all()
+
+
+@pytest.mark.parametrize("mid", ["linear", "tanh", "relu"])
+def test_the_hessian_of_a_shortcut_network_by_its_products_alone(mid):
+    from shortcut_study.model_hessian import network_mvp
+
+    network, rng = ShortcutNetwork(4, 3, 2, mid=mid), np.random.default_rng(0)
+    weights, x = network.initialize("xavier", 0), rng.standard_normal((30, 4))
+    y = x @ rng.standard_normal((4, 4))
+    dense = hessian(network, weights, x, y)
+    mvp_fn, dim = network_mvp(network, weights, x, y)
+    assert dim == network.num_parameters == len(dense)
+    np.testing.assert_allclose(np.stack([mvp_fn(e) for e in np.eye(dim)]), dense, atol=1e-12)
+    found = lz.ritz(lz.lanczos(mvp_fn, dim, dim))
+    np.testing.assert_allclose(found.values, np.linalg.eigvalsh(dense), atol=1e-12 * np.abs(found.values).max())
+    estimate, exact = quad.summary(quad.lanczos_quadrature(mvp_fn, dim, dim, num_vectors=10)), spectrum(dense)
+    assert estimate.max_abs == pytest.approx(exact.max_abs)
+    assert estimate.index == pytest.approx(exact.index, abs=0.1)
+    scaled = lz.ritz(lz.lanczos(lambda v: 0.999 * mvp_fn(v), dim, dim)).values  # negative control
+    assert np.abs(scaled - found.values).max() > 1e-4 * np.abs(found.values).max()
+
+
+def test_a_product_that_is_not_symmetric_is_refused_however_little():
+    h = semicircle(100)
+    skew = np.triu(np.ones((100, 100)), 1)
+    for size in (1.0, 0.01):
+        with pytest.raises(ValueError, match="mvp_fn is not symmetric"):
+            lz.lanczos(product_with(h + size * (skew - skew.T)), 100, 10)
+    assert lz.lanczos(product_with(h), 100, 10).asymmetry < 1e-14
+    slight = lz.lanczos(product_with(h + 1e-6 * (skew - skew.T)), 100, 10).asymmetry  # below the tolerance, but told
+    assert 1e-8 < slight < 1e-3
+
+
+def test_a_product_that_changes_from_call_to_call_is_refused():
+    h, rng = semicircle(100), np.random.default_rng(0)
+    with pytest.raises(ValueError, match="mvp_fn is not symmetric"):
+        lz.lanczos(lambda v: (1 + 0.1 * rng.standard_normal(100)) * (h @ v), 100, 10)
+
+
+MISTAKES = {
+    "order 0": ({"order": 0}, "order must lie in 1–5, the dimension, got 0"),
+    "order above the dimension": ({"order": 6}, "got 6"),
+    "a product that is too short": ({"mvp_fn": lambda v: v[:-1]}, r"must return shape \(5,\), got \(4,\)"),
+    "NaN": ({"mvp_fn": lambda v: v * np.nan}, "infinite or NaN"),
+    "memory of another type": ({"out": np.empty((5, 5), np.float32)}, "float64, got"),
+    "too little memory": ({"out": np.empty((2, 5))}, r"\[≥ 3, 5\]"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_named(name):
+    changes, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=message):
+        lz.lanczos(**({"mvp_fn": lambda v: v, "dim": 5, "order": 3} | changes))
