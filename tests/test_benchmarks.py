@@ -13,6 +13,7 @@ import pytest
         ("benchmarks.train_step --preset=mnist --repeats=1 --steps=1 --batch_size=8", "ours / matrix product"),
         ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
         ("benchmarks.factorization --repeats=1", "rotation, 500"),
+        ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
         ("benchmarks.lanczos --repeats=1 --examples=16 --batch_size=8 --order=3", "product / gradient"),
         ("benchmarks.memorization --repeats=1 --table_points=200 --widths=2,8", "build + verify"),
     ],

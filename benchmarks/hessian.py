@@ -1,0 +1,159 @@
+"""Time the exact Hessian of linear 2-shortcut networks against its own eigenvalues and two automatic ones.
+
+    python -m benchmarks.hessian                      75 seconds on 2 cores
+
+Ours is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Syx; depth 96 has 9,600 weights and
+a Hessian of 737 MB. The floor is numpy.linalg.eigvalsh of the result, which every figure needs; the
+target is 15 % of it. Peers: torch.func.hessian (skipped with a line where torch is absent) and
+tf.GradientTape.jacobian, compiled, both of the loss as a function of the two moments, so that
+no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile.
+
+Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one); peak
+memory of the process 3.4 GiB, eigenvalues of depth 96 included:
+
+    | depth | weights | first call, s | ours, s |       min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
+    | ----- | ------: | ------------: | ------: | --------------: | -------------: | -----------------: | -----------: | ----------: |
+    | 16    |   1,600 |         0.027 | 0.00888 | 0.00841 – 0.026 |          0.194 |               4.6% |         5.31 |        5.32 |
+    | 32    |   3,200 |        0.0658 |  0.0446 |    0.0443 – 0.1 |           1.29 |               3.5% |         5.72 |        4.44 |
+    | 64    |   6,400 |         0.212 |   0.168 |   0.166 – 0.377 |           10.1 |               1.7% |            – |           – |
+    | 96    |   9,600 |         0.659 |    0.36 |   0.351 – 0.838 |           43.7 |               0.8% |            – |           – |
+"""
+
+import dataclasses
+import functools
+import resource
+import time
+
+import numpy as np
+
+from benchmarks.input_stream import environment, spread, table
+from identity_matters.config import check_fields
+from launch import launcher
+
+WIDTH = 10
+TARGET = 0.15  # of the time of the eigenvalues
+
+
+@dataclasses.dataclass(frozen=True)
+class HessianBenchmark:
+    """Which depths are timed, and how often.
+
+    Attributes:
+      depths: Numbers of weight matrices, even.
+      peer_depth: The deepest network that the peers are given; they need minutes and tens of GB beyond.
+      repeats: Timed calls of each; medians and ranges are over these.
+      eigenvalue_repeats: Timed eigenvalue decompositions.
+    """
+
+    depths: tuple[int, ...] = (16, 32, 64, 96)
+    peer_depth: int = 32
+    repeats: int = 5
+    eigenvalue_repeats: int = 1
+
+    def __post_init__(self):
+        check_fields(self, at_least_1=("peer_depth", "repeats", "eigenvalue_repeats"))
+        if not self.depths or any(depth < 2 or depth % 2 for depth in self.depths):
+            raise ValueError(f"depths must be even numbers of at least 2, got {self.depths}")
+
+
+def main(benchmark: HessianBenchmark) -> None:
+    from shortcut_study.hessian import hessian_from_moments
+    from shortcut_study.network import ShortcutNetwork
+    from theory.shortcut_networks import moments
+
+    print(environment())
+    x, y = np.random.default_rng(0).standard_normal((2, 1000, WIDTH))
+    pair = moments(x, y)
+    rows = []
+    for depth in benchmark.depths:
+        weights = ShortcutNetwork(WIDTH, depth // 2, 2).initialize("xavier", 0) / 2
+        first, ours, result = _timed(functools.partial(hessian_from_moments, weights, *pair), benchmark.repeats)
+        floor = [_seconds(functools.partial(np.linalg.eigvalsh, result)) for _ in range(benchmark.eigenvalue_repeats)]
+        row = [f"{depth}", f"{depth * WIDTH**2:,}", f"{first:.3g}", *spread(ours), f"{np.median(floor):.3g}"]
+        row.append(f"{np.median(ours) / np.median(floor):.1%}")
+        for peer in (_torch_hessian, _tape_hessian):
+            row += _compared(peer(weights, *pair) if depth <= benchmark.peer_depth else None, ours, result)
+        rows.append(tuple(row))
+        print(f"depth {depth}: done", flush=True)
+    header = ("depth", "weights", "first call, s", "ours, s", "min – max", "eigenvalues, s", "ours / eigenvalues")
+    header += ("torch: first, s", "torch / ours", "tape: first, s", "tape / ours")
+    print(f"\ntarget: at most {TARGET:.0%} of the eigenvalues\n")
+    print(table(header, rows))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"\npeak memory of this process, peers and eigenvalues included: {peak / 2**30:.1f} GiB")
+
+
+def _seconds(function) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def _timed(function, repeats: int):
+    """Seconds of the first call, of the others, and the result."""
+    start = time.perf_counter()
+    result = function()
+    first = time.perf_counter() - start
+    return first, [_seconds(function) for _ in range(repeats)], result
+
+
+def _compared(peer, ours: list[float], result) -> list[str]:
+    if peer is None:
+        return ["–", "–"]
+    first, times, other = _timed(peer, 3)
+    difference = np.abs(other - result).max() / np.abs(result).max()
+    if difference > 1e-9:
+        raise ArithmeticError(f"a peer's Hessian differs from ours by {difference:.1e}")
+    return [f"{first:.3g}", f"{np.median(times) / np.median(ours):.3g}"]
+
+
+def _torch_hessian(weights, input_moment, cross_moment):
+    """A call of torch.func.hessian, parameters by unit, layer, column, row; None without torch."""
+    try:
+        import torch
+    except ImportError:
+        print("no torch: its column is left out")
+        return None
+    shape, d = weights.shape, weights.shape[-1]
+    Sxx, Syx, eye = torch.tensor(input_moment), torch.tensor(cross_moment), torch.eye(d, dtype=torch.float64)
+
+    def loss(columns):
+        W = eye
+        for first, second in columns.reshape(shape).transpose(-1, -2):
+            W = W + second @ first @ W
+        return torch.sum(W @ Sxx * W) / 2 - torch.sum(W * Syx)
+
+    columns = torch.tensor(np.swapaxes(weights, -1, -2).reshape(-1).copy())
+    hessian = torch.func.hessian(loss)
+    return lambda: hessian(columns).numpy()
+
+
+def _tape_hessian(weights, input_moment, cross_moment):
+    """A call of GradientTape.jacobian of a gradient, inside one tf.function."""
+    import tensorflow as tf
+
+    shape, eye = weights.shape, tf.eye(weights.shape[-1], dtype=tf.float64)
+
+    @tf.function
+    def hessian(columns):
+        with tf.GradientTape() as outer:
+            outer.watch(columns)
+            with tf.GradientTape() as inner:
+                inner.watch(columns)
+                W = eye
+                for unit in tf.unstack(tf.linalg.matrix_transpose(tf.reshape(columns, shape))):
+                    W = W + unit[1] @ unit[0] @ W
+                loss = tf.reduce_sum(W @ input_moment * W) / 2 - tf.reduce_sum(W * cross_moment)
+            gradient = inner.gradient(loss, columns)
+        return outer.jacobian(gradient, columns)
+
+    columns = tf.constant(np.swapaxes(weights, -1, -2).reshape(-1))
+    return lambda: hessian(columns).numpy()
+
+
+def cli() -> None:
+    launcher.run(main, {"": HessianBenchmark()}, manual=__doc__, has_run_dir=False)
+
+
+if __name__ == "__main__":
+    cli()
