@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -40,6 +41,23 @@ def write_metrics(path: str, rows: list[dict]) -> None:
     for row in rows:
         table.writerow({key: f"{value:.7g}" if isinstance(value, float) else value for key, value in row.items()})
     write_text(path, text.getvalue())
+
+
+def read_rows(path: str) -> list[dict]:
+    """The rows of any CSV file that `write_metrics` wrote, numbers as int or float; none where there is no file."""
+    if not os.path.exists(path):
+        return []
+    with open(path, newline="") as file:
+        return [{name: _number_or_text(text) for name, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _number_or_text(text: str):
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text
 
 
 def _number(name: str, value: str):

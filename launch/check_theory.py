@@ -15,7 +15,6 @@ leaves them in results.csv, every point in points.csv, and a figure. --trials=10
 docs takes 5 minutes. Interrupted, the same command goes on.
 """
 
-import csv
 import dataclasses
 import functools
 import os
@@ -134,16 +133,16 @@ def _draw(run, seed: int) -> None:
 
 def draw_figures(run_dir: str) -> list[str]:
     """Draws the figures whose data a run directory holds; returns their paths."""
-    from identity_matters.figures import save_figure
+    from identity_matters.figures import read_rows, save_figure
     from theory.figures import FIGURES
     from theory.relu_figures import relu_search_figure
 
     drawn = {}
     for name, figure in FIGURES.items():
-        if rows := _read(os.path.join(run_dir, f"{name}.csv")):
+        if rows := read_rows(os.path.join(run_dir, f"{name}.csv")):
             drawn[os.path.join(run_dir, f"{name}.png")] = figure(rows)
-    if points := _read(os.path.join(run_dir, "points.csv")):
-        rows = _read(os.path.join(run_dir, "results.csv"))
+    if points := read_rows(os.path.join(run_dir, "points.csv")):
+        rows = read_rows(os.path.join(run_dir, "results.csv"))
         drawn[os.path.join(run_dir, "relu_search.png")] = relu_search_figure(rows, points)
     for path, figure in drawn.items():
         save_figure(figure, path)
@@ -152,12 +151,12 @@ def draw_figures(run_dir: str) -> list[str]:
 
 def _search(config: CheckConfig, run) -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
-    from identity_matters.figures import write_metrics
+    from identity_matters.figures import read_rows, write_metrics
     from identity_matters.run_directory import write_text
     from theory import relu_search
 
-    rows = _read(run.file("results.csv")) if run else []
-    points = _read(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
+    rows = read_rows(run.file("results.csv")) if run else []
+    points = read_rows(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
     for row in rows:
         print(_search_line(row))
     for row, found in relu_search.search(
@@ -184,23 +183,6 @@ def _search_line(row: dict) -> str:
     lines = f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}: {row['trials']} starts led to"
     bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"
     return f"{lines}\n    {', '.join(found)}\n    {bad}"
-
-
-def _read(path: str) -> list[dict]:
-    """The rows of a CSV file, numbers as numbers; none where there is no file."""
-    if not os.path.exists(path):
-        return []
-    with open(path, newline="") as file:
-        return [{name: _number(text) for name, text in row.items()} for row in csv.DictReader(file)]
-
-
-def _number(text: str):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text
 
 
 def cli() -> None:

@@ -14,7 +14,6 @@ normalisation is in inference mode. Memory is order × weights × 4 bytes and a 
 activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 6.2 GB in all.
 """
 
-import csv
 import dataclasses
 import os
 
@@ -58,6 +57,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     with launcher.quiet_import():
         import tensorflow as tf
 
+        from identity_matters.figures import read_rows
         from identity_matters.run_directory import RunDirectory
         from shortcut_study import model_hessian  # noqa: F401, all that is slow to import
 
@@ -73,7 +73,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             _compute(config, run, model, images, labels)
             run.set_status("done", num_weights=_num_weights(model), num_examples=len(images))
     print(f"{config.saved_run}: {_num_weights(model):,} trained weights, {len(images):,} training images")
-    print(_report(config, _read(os.path.join(run_dir, "results.csv"))))
+    print(_report(config, read_rows(os.path.join(run_dir, "results.csv"))))
     print(f"files: {run_dir}")
 
 
@@ -171,11 +171,11 @@ def _compute(config: SpectrumConfig, run, model, images, labels) -> None:
     import numpy as np
     from tqdm import tqdm
 
-    from identity_matters.figures import write_metrics
+    from identity_matters.figures import read_rows, write_metrics
     from shortcut_study import lanczos, model_hessian, quadrature, spectrum_figures
 
     path = run.file("results.csv")
-    rows = _read(path)
+    rows = read_rows(path)
     done, batches = len(rows) // config.order, -(-len(images) // config.batch_size)
     memory = None
     total = config.num_vectors * config.order * batches
@@ -188,20 +188,20 @@ def _compute(config: SpectrumConfig, run, model, images, labels) -> None:
             rows += spectrum_figures.ritz_rows(vector, found)
             write_metrics(path, rows)
     # From the file's digits, so that an interrupted run and one without a break draw the same.
-    density = quadrature.density(spectrum_figures.quadrature_from_rows(_read(path)))
+    density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
     write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
     draw_figures(run.path)
 
 
 def draw_figures(run_dir: str) -> list[str]:
     """Draws spectrum.png from results.csv and density.csv; returns its path, or none where there is no density.csv."""
-    from identity_matters.figures import save_figure
+    from identity_matters.figures import read_rows, save_figure
     from shortcut_study.spectrum_figures import spectrum_figure
 
-    density, path = _read(os.path.join(run_dir, "density.csv")), os.path.join(run_dir, "spectrum.png")
+    density, path = read_rows(os.path.join(run_dir, "density.csv")), os.path.join(run_dir, "spectrum.png")
     if not density:
         return []
-    save_figure(spectrum_figure(_read(os.path.join(run_dir, "results.csv")), density), path)
+    save_figure(spectrum_figure(read_rows(os.path.join(run_dir, "results.csv")), density), path)
     return [path]
 
 
@@ -228,14 +228,6 @@ def _report(config: SpectrumConfig, rows: list[dict]) -> str:
         f"mean eigenvalue: {mean:.4g}" + (f" ± {error:.1g}" if config.num_vectors > 1 else ""),
     ]
     return "\n".join(lines)
-
-
-def _read(path: str) -> list[dict]:
-    """The rows of a CSV file; none where there is no file."""
-    if not os.path.exists(path):
-        return []
-    with open(path, newline="") as file:
-        return [{name: float(text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
 def cli() -> None:

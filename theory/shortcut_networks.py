@@ -15,13 +15,14 @@ import numpy as np
 from theory.activations import activation_named
 
 
-def forward(weights, x, pre="linear", mid="linear", post="linear") -> np.ndarray:
+def forward(weights, x, pre="linear", mid="linear", post="linear", shortcut: bool = True) -> np.ndarray:
     """ŷ [m, d] of units h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))) (Li et al., Definitions 2 and 3).
 
     Args:
       weights: [num_units, shortcut_depth, d, d]; may be complex, for complex-step derivatives.
       x: [m, d].
       pre, mid, post: str or Activation.
+      shortcut: bool. Without it a unit is h ← σ_post(···).
     """
     pre, mid, post = (activation_named(name).function for name in (pre, mid, post))
     hidden = np.asarray(x)
@@ -29,13 +30,13 @@ def forward(weights, x, pre="linear", mid="linear", post="linear") -> np.ndarray
         inside = pre(hidden) @ unit[0].T
         for matrix in unit[1:]:
             inside = mid(inside) @ matrix.T
-        hidden = hidden + post(inside)
+        hidden = hidden + post(inside) if shortcut else post(inside)
     return hidden
 
 
-def loss(weights, x, y, pre="linear", mid="linear", post="linear"):
+def loss(weights, x, y, pre="linear", mid="linear", post="linear", shortcut: bool = True):
     """L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights."""
-    error = np.asarray(y) - forward(weights, x, pre, mid, post)
+    error = np.asarray(y) - forward(weights, x, pre, mid, post, shortcut)
     return (error * error).sum() / (2 * len(error))
 
 
