@@ -40,8 +40,9 @@ class ModelConfig:
       stem_stride: Stride of the first convolution.
       stem_pool: Average pooling after the first convolution, pixels (1: none).
       widths: Output channels of each stage; every stage but the first halves the resolution.
-      blocks_per_stage: Residual blocks in each stage, two convolutions each.
-      residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the second convolution of each block starts at 0, so each block starts as its shortcut.
+      blocks_per_stage: Residual blocks in each stage.
+      convs_per_block: Convolutions that a shortcut passes, with a ReLU between them; the paper has two.
+      residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the last convolution of each block starts at 0, so each block starts as its shortcut.
       train_projection: Train the last layer; the paper leaves it at its random values.
       shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
       use_batch_norm: Batch normalisation after each convolution, the paper's comparison.
@@ -57,6 +58,7 @@ class ModelConfig:
     stem_pool: int = 1
     widths: tuple[int, ...] = (64, 128, 256)
     blocks_per_stage: tuple[int, ...] = (9, 9, 9)
+    convs_per_block: int = 2
     residual_initializer: Literal["small", "standard", "zero"] = "small"
     train_projection: bool = False
     shortcut: bool = True
@@ -65,8 +67,8 @@ class ModelConfig:
     mixed_precision: bool = False
 
     def __post_init__(self):
-        positive = ("num_classes", "stem_width", "stem_kernel_size", "stem_stride", "stem_pool")
-        check_fields(self, at_least_1=positive, at_least_0=("weight_decay",))
+        stem = ("stem_width", "stem_kernel_size", "stem_stride", "stem_pool")
+        check_fields(self, at_least_1=("num_classes", *stem, "convs_per_block"), at_least_0=("weight_decay",))
         _require(
             len(self.widths) == len(self.blocks_per_stage) > 0,
             f"widths and blocks_per_stage need one number per stage, "

@@ -87,8 +87,9 @@ def residual_block(x, config: ModelConfig, width: int, stride: int, name: str, s
 
     Args:
       x: KerasTensor [n, h, w, c].
-      config: ModelConfig. Its variants: `shortcut=False` gives ReLU(C₂(ReLU(C₁x))), and
-        `use_batch_norm` normalises after each convolution.
+      config: ModelConfig. Its variants: `shortcut=False` gives ReLU(C₂(ReLU(C₁x))),
+        `convs_per_block` = 1 or 3 gives x + C₁x or x + C₃(ReLU(C₂(ReLU(C₁x)))), and so on,
+        and `use_batch_norm` normalises after each convolution.
       width: int. Output channels.
       stride: int. 1, or 2 to halve the resolution.
       name: str. Prefix of the layers' names.
@@ -98,11 +99,16 @@ def residual_block(x, config: ModelConfig, width: int, stride: int, name: str, s
       KerasTensor [n, h/stride, w/stride, width].
     """
     y = _convolution(x, config, width, f"{name}_conv1", seed, stride)
-    y = layers.ReLU(dtype=_dtype(config), name=f"{name}_relu")(y)
-    y = _convolution(y, config, width, f"{name}_conv2", seed)
+    for i in range(2, config.convs_per_block + 1):
+        y = _convolution(_relu(y, config, name, i - 1), config, width, f"{name}_conv{i}", seed)
     if not config.shortcut:
-        return layers.ReLU(dtype=_dtype(config), name=f"{name}_relu2")(y)
+        return _relu(y, config, name, config.convs_per_block)
     return layers.Add(dtype=_dtype(config), name=f"{name}_add")([_shortcut(x, config, width, stride, name), y])
+
+
+def _relu(x, config: ModelConfig, block: str, convolution: int):
+    """ReLU, named after the convolution that it follows: _relu, _relu2, _relu3, …"""
+    return layers.ReLU(dtype=_dtype(config), name=f"{block}_relu{'' if convolution == 1 else convolution}")(x)
 
 
 def _shortcut(x, config: ModelConfig, width: int, stride: int, name: str):
@@ -142,8 +148,8 @@ def _convolution(x, config: ModelConfig, filters: int, name: str, seed: int, str
 def _kernel_initializer(config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int):
     """Gaussian: the residual initialiser of the config, or the standard one for the stem."""
     kind = "standard" if name == "stem_conv" else config.residual_initializer
-    if kind == "zero" and name.endswith("conv2"):
-        # C₁ = C₂ = 0 is a critical point of the loss, which training would never leave.
+    if kind == "zero" and name.endswith(f"conv{config.convs_per_block}"):
+        # C₁ = C₂ = 0 would be a critical point of the loss, which training would never leave.
         return initializers.Zeros()
     stddev = residual_stddev if kind == "small" else standard_stddev
     return initializers.RandomNormal(stddev=stddev(kernel_size, filters), seed=_layer_seed(seed, name))

@@ -97,7 +97,9 @@ def numpy_forward(network, c: ModelConfig, x, scale=1.0, odd_row_first=False, al
     for stage, (width, blocks) in enumerate(zip(c.widths, c.blocks_per_stage), start=1):
         for block in range(1, blocks + 1):
             name, stride = f"stage{stage}_block{block}", 2 if stage > 1 and block == 1 else 1
-            y = conv(np.maximum(conv(x, f"{name}_conv1", stride), 0), f"{name}_conv2")
+            y = conv(x, f"{name}_conv1", stride)
+            for i in range(2, c.convs_per_block + 1):
+                y = conv(np.maximum(y, 0), f"{name}_conv{i}")
             new = width - x.shape[3]
             before = 0 if all_channels_after else new // 2
             x = pad_channels(average_pool(x, stride), before, new - before) + y if c.shortcut else np.maximum(y, 0)
@@ -272,6 +274,67 @@ def test_the_plain_network_has_the_same_kernels_and_no_shortcut(images):
     assert not any(isinstance(layer, layers.Add) for layer in plain.layers)
     assert relative_difference(plain(images), numpy_forward(plain, plain_config, images)) < FLOAT32
     assert relative_difference(plain(images), base(images).numpy()) > 0.1
+
+
+@pytest.mark.parametrize("num_convs", [1, 3, 4])
+@pytest.mark.parametrize("shortcut", [True, False])
+def test_a_block_of_another_number_of_convolutions_has_relus_between_them_as_in_numpy(num_convs, shortcut, images):
+    c = dataclasses.replace(SMALL, convs_per_block=num_convs, shortcut=shortcut)
+    network = all_conv_resnet(c, seed=3)
+    assert relative_difference(network(images), numpy_forward(network, c, images)) < FLOAT32
+    names = [layer.name for layer in network.layers if layer.name.startswith("stage2_block1_")]
+    body = ["conv1", "relu", "conv2", "relu2", "conv3", "relu3", "conv4", "relu4"][: 2 * num_convs - shortcut]
+    shortcut_layers = ["add", "pool"] if shortcut else []
+    assert sorted(names) == sorted(f"stage2_block1_{name}" for name in body + shortcut_layers)
+    assert [layer.name for layer in convolutions(network) if layer.strides == (2, 2)] == [
+        "stage2_block1_conv1",
+        "stage3_block1_conv1",
+    ]
+    if num_convs > 1:  # negative control
+        one_less = dataclasses.replace(c, convs_per_block=num_convs - 1)
+        assert relative_difference(network(images), numpy_forward(network, one_less, images)) > 100 * FLOAT32
+
+
+def test_the_number_of_weights_is_that_of_the_convolutions_per_block():
+    # Stem 3·3·3·5; the first convolution of a stage widens, the others do not.
+    first, others = 9 * (5 * 5 + 5 * 8 + 8 * 8 + 8 * 13), 9 * (5 * 5 + 2 * 8 * 8 + 13 * 13)
+    for num_convs in (1, 2, 3):
+        network = all_conv_resnet(dataclasses.replace(SMALL, convs_per_block=num_convs))
+        assert count(network.trainable_variables) == 135 + first + (num_convs - 1) * others
+        assert len(convolutions(network)) == 1 + 4 * num_convs
+
+
+def test_networks_of_other_numbers_of_convolutions_share_the_kernels_of_the_same_name():
+    one, two, three = (all_conv_resnet(dataclasses.replace(SMALL, convs_per_block=n), seed=1) for n in (1, 2, 3))
+    assert not changed(one, two) and not changed(two, three)
+    assert arrays(one).keys() < arrays(two).keys() < arrays(three).keys()
+
+
+@pytest.mark.parametrize("num_convs", [1, 3])
+def test_the_zero_initialiser_zeroes_the_last_convolution_so_that_each_block_is_its_shortcut(num_convs):
+    c = dataclasses.replace(SMALL, convs_per_block=num_convs, residual_initializer="zero")
+    network = all_conv_resnet(c)
+    standard = all_conv_resnet(dataclasses.replace(c, residual_initializer="standard"))
+    assert changed(standard, network) == {path for path in arrays(network) if path.endswith(f"conv{num_convs}/kernel")}
+    assert not any(arrays(network)[path].any() for path in changed(standard, network))
+    x = np.random.default_rng(1).standard_normal((4, 8, 6, 5), np.float32)
+    assert block(5, 5, stride=1, c=c)(x).numpy().tobytes() == x.tobytes()
+    assert not np.array_equal(block(5, 5, 1, dataclasses.replace(c, residual_initializer="small"))(x), x)
+
+
+@pytest.mark.parametrize("num_convs", [1, 3])
+def test_batch_normalisation_follows_each_convolution_of_a_block(num_convs):
+    twin = all_conv_resnet(dataclasses.replace(SMALL, convs_per_block=num_convs, use_batch_norm=True))
+    normalised = [layer for layer in twin.layers if isinstance(layer, layers.BatchNormalization)]
+    assert [layer.input._keras_history.operation.name for layer in normalised] == [c.name for c in convolutions(twin)]
+    assert [layer.name for layer in normalised[1 : 1 + num_convs]] == [
+        f"stage1_block1_bn{i}" for i in range(1, num_convs + 1)
+    ]
+
+
+def test_a_block_has_a_convolution_at_least():
+    with pytest.raises(ValueError, match="convs_per_block must be at least 1, got 0"):
+        dataclasses.replace(SMALL, convs_per_block=0)
 
 
 def test_the_batch_normalised_twin_has_the_same_kernels_and_a_bn_after_each_convolution(images):
