@@ -1,4 +1,4 @@
-"""Full-batch gradient descent of many runs at once: one compiled program for a network shape (Li et al. §5).
+"""Full-batch gradient descent of many runs at once: one compiled step for a network shape (Li et al. §5).
 
     paper                                   code
     epoch                                   one step of full-batch gradient descent
@@ -9,20 +9,25 @@ Runs differ in weights and learning rate and share the data. Their weights are s
 leading axis, so an operation on [d, d] matrices is one batched operation for all. A linear
 network needs no pass over the data: with W the map of the network, W* the best linear map and
 E = W − W*, L − L_min = ½ tr(E Sxx Eᵀ), which does not cancel near the optimum, and
-∂L/∂W = E Sxx is carried back through the product by (7).
+∂L/∂W = E Sxx is carried back through the product by (7). Networks with ReLUs go over the data
+(piecewise_gradient.py), others too, by automatic differentiation.
 """
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from shortcut_study.network import ShortcutNetwork
+from shortcut_study.piecewise import is_piecewise_linear
+from shortcut_study.piecewise_gradient import piecewise_objective
 from shortcut_study.tape import tensor_forward
 from theory.shortcut_networks import least_squares_map, minimum_loss, moments
 
 DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 where that is larger
-_BLOCK_BYTES = 2**24  # of hidden vectors of one layer, all runs, that are held at a time
+_BLOCK_BYTES = 2**24  # of hidden vectors, all layers and runs, that are held at a time
+_ROWS = tf.TensorSpec([None, None], tf.float64)
 
 
 class Descent(NamedTuple):
@@ -47,11 +52,13 @@ class Descent(NamedTuple):
     snapshots: np.ndarray
 
 
-def descend(network: ShortcutNetwork, weights, x, y, learning_rates, num_epochs: int, snapshot_losses=()) -> Descent:
+def descend(
+    network: ShortcutNetwork, weights, x, y, learning_rates, num_epochs: int, snapshot_losses=(), on_epoch=None
+) -> Descent:
     """Gradient descent, W ← W − α ∂L/∂W, on L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (7)).
 
-    A run that diverges is marked and stands still; the others go on, with the same numbers as
-    alone to 1e-12.
+    A run that diverges is marked and left out; the others go on, with the same numbers as alone to
+    1e-12, bit by bit where there are ReLUs.
 
     Args:
       network: ShortcutNetwork.
@@ -60,77 +67,88 @@ def descend(network: ShortcutNetwork, weights, x, y, learning_rates, num_epochs:
       learning_rates: [B].
       num_epochs: int ≥ 0.
       snapshot_losses: K numbers. Losses at which the weights are kept; for a linear network excess losses.
+      on_epoch: callable. Called without arguments after each epoch, e.g. to move a progress bar.
 
     Raises:
       ValueError: shapes that do not belong together.
     """
-    weights, learning_rates = np.asarray(weights, np.float64), np.asarray(learning_rates, np.float64)
+    weights, learning_rates = np.array(weights, np.float64), np.asarray(learning_rates, np.float64)
     if weights.shape[1:] != network.shape or learning_rates.shape != weights.shape[:1]:
         raise ValueError(
             f"weights and learning_rates must have shapes [B, {', '.join(map(str, network.shape))}] and [B], "
             f"got {weights.shape} and {learning_rates.shape}"
         )
     least = minimum_loss(x, y)
-    if network.is_linear:
-        objective = _linear_objective(network, x, y)
-    else:
-        objective = _data_objective(network, x, y, len(weights))
+    objective = loss_and_gradient(network, x, y)
     limit = DIVERGED * np.square(y).sum() / (2 * len(y))
-    found = _loop(objective, network, weights, learning_rates, num_epochs, snapshot_losses, limit)
-    losses, norms, diverged_at, final, snapshots = (tensor.numpy() for tensor in found)
-    excess = losses if network.is_linear else losses - least
-    return Descent(excess + least, excess, norms, diverged_at, final, snapshots)
+    found = _loop(objective, weights, learning_rates, num_epochs, np.asarray(snapshot_losses), limit, on_epoch)
+    excess = found.losses if network.is_linear else found.losses - least
+    return found._replace(losses=excess + least, excess_losses=excess)
 
 
-def _loop(objective, network: ShortcutNetwork, weights, learning_rates, num_epochs: int, snapshot_losses, limit: float):
-    """Compiles and runs the descent; objective(weights) -> (loss [B], gradient as weights); limit, a loss too large."""
-    thresholds = tf.constant(np.asarray(snapshot_losses, np.float64))
-    count = len(weights)
-    alike = (1,) * len(network.shape)
+def loss_and_gradient(network: ShortcutNetwork, x, y):
+    """A function: weights [B, num_units, shortcut_depth, d, d] -> losses [B], gradients as weights.
 
-    def by_run(values):
-        return tf.reshape(values, (-1, *alike))
-
-    def epoch(index, state):
-        weights, first, diverged_at, snapshots, history = state
-        loss, gradient = objective(weights)
-        first = tf.where(index == 0, loss, first)
-        # Not ~(loss <= …): TensorFlow's graph optimiser makes that loss > …, which a NaN passes.
-        is_lost = (loss > tf.maximum(DIVERGED * first, limit)) | ~tf.math.is_finite(loss)
-        diverged_at = tf.where((diverged_at < 0) & is_lost, index, diverged_at)
-        runs = diverged_at < 0
-        loss = tf.where(runs, loss, np.nan)
-        norm = tf.reduce_mean(tf.norm(weights, axis=(-2, -1)), axis=(1, 2))
-        history = (history[0].write(index, loss), history[1].write(index, tf.where(runs, norm, np.nan)))
-        reached = (loss <= thresholds[:, None]) & tf.math.is_nan(snapshots[:, :, 0, 0, 0, 0])
-        if len(snapshot_losses):
-            taken = tf.reshape(reached, (len(snapshot_losses), count, *alike))
-            snapshots = tf.cond(tf.reduce_any(reached), lambda: tf.where(taken, weights, snapshots), lambda: snapshots)
-        moved = weights - by_run(tf.constant(learning_rates)) * gradient
-        overflows = runs & ~tf.reduce_all(tf.math.is_finite(moved), axis=(1, 2, 3, 4))
-        diverged_at = tf.where(overflows, index + 1, diverged_at)
-        goes_on = runs & ~overflows & (index < num_epochs)
-        return index + 1, (tf.where(by_run(goes_on), moved, weights), first, diverged_at, snapshots, history)
-
-    @tf.function
-    def program(weights):
-        empty = tf.fill((len(snapshot_losses), count, *network.shape), tf.constant(np.nan, tf.float64))
-        history = tuple(tf.TensorArray(tf.float64, num_epochs + 1, element_shape=(count,)) for _ in range(2))
-        state = (weights, tf.zeros((count,), tf.float64), tf.fill((count,), -1), empty, history)
-        _, state = tf.while_loop(lambda index, _: index <= num_epochs, epoch, (tf.constant(0), state))
-        weights, _, diverged_at, snapshots, history = state
-        return history[0].stack(), history[1].stack(), diverged_at, weights, snapshots
-
-    return program(tf.constant(weights))
+    For linear networks the loss is the excess, L − L_min. Args as `descend`.
+    """
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if network.is_linear:
+        compiled, known = (
+            _linear_objective(network),
+            (tf.constant(moments(x, y)[0]), tf.constant(least_squares_map(x, y))),
+        )
+    elif is_piecewise_linear(network):
+        return piecewise_objective(network, x, y)
+    else:
+        compiled, known = _data_objective(network), (tf.constant(x), tf.constant(y))
+    return lambda weights: tuple(tensor.numpy() for tensor in compiled(tf.constant(weights), *known))
 
 
-def _linear_objective(network: ShortcutNetwork, x, y):
-    """L − L_min and its gradient from moments alone: O(depth·d³) a run."""
-    input_moment = tf.constant(moments(x, y)[0])
-    best = tf.constant(least_squares_map(x, y))
+def _loop(objective, weights, learning_rates, num_epochs: int, snapshot_losses, limit: float, on_epoch) -> Descent:
+    """The descent, weights changed in place; limit, a loss too large; excess_losses are left to the caller."""
+    count, of_weights = len(weights), (1, 2, 3, 4)
+    losses, norms = np.full((2, num_epochs + 1, count), np.nan)
+    diverged_at = np.full(count, -1)
+    snapshots = np.full((len(snapshot_losses), *weights.shape), np.nan)
+    runs, current = np.arange(count), weights  # those that have not diverged, and where they are
+    for epoch in range(num_epochs + 1):
+        if not len(runs):
+            break
+        loss, gradient = objective(current)
+        if epoch == 0:
+            highest = np.maximum(DIVERGED * loss, limit)
+        is_lost = ~(loss <= highest[runs])  # also where it is no number
+        if is_lost.any():
+            diverged_at[runs[is_lost]] = epoch
+            weights[runs[is_lost]] = current[is_lost]
+            runs, current, loss, gradient = (array[~is_lost] for array in (runs, current, loss, gradient))
+        losses[epoch, runs] = loss
+        norms[epoch, runs] = np.sqrt(np.einsum("bulij,bulij->bul", current, current)).mean((1, 2))
+        for snapshot, threshold in zip(snapshots, snapshot_losses):
+            reached = (loss <= threshold) & np.isnan(snapshot[runs, 0, 0, 0, 0])
+            snapshot[runs[reached]] = current[reached]
+        if epoch < num_epochs:
+            with np.errstate(over="ignore", invalid="ignore"):
+                moved = current - learning_rates[runs].reshape(-1, 1, 1, 1, 1) * gradient
+            overflows = ~np.isfinite(moved).all(of_weights)
+            if overflows.any():
+                diverged_at[runs[overflows]] = epoch + 1
+                weights[runs[overflows]] = current[overflows]
+                runs, moved = runs[~overflows], moved[~overflows]
+            current = moved
+        if on_epoch:
+            on_epoch()
+    weights[runs] = current
+    return Descent(losses, losses, norms, diverged_at, weights, snapshots)
+
+
+@functools.lru_cache(maxsize=32)
+def _linear_objective(network: ShortcutNetwork):
+    """L − L_min and its gradient from Sxx and the best linear map [d, d] alone: O(depth·d³) a run."""
     eye, num_units, shortcut_depth = tf.eye(network.width, dtype=tf.float64), network.num_units, network.shortcut_depth
 
-    def objective(weights):
+    @tf.function(input_signature=[tf.TensorSpec([None, *network.shape], tf.float64), _ROWS, _ROWS])
+    def objective(weights, input_moment, best):
         one = tf.broadcast_to(eye, tf.shape(weights[:, :, 0]))
         inside_before, inside_after = [one], [one]
         for layer in range(shortcut_depth):
@@ -158,25 +176,23 @@ def _linear_objective(network: ShortcutNetwork, x, y):
     return objective
 
 
-def _data_objective(network: ShortcutNetwork, x, y, num_runs: int):
-    """L and its gradient for any activations, over the data in blocks that stay in the cache."""
-    rows = max(64, _BLOCK_BYTES // (8 * network.width * num_runs * network.depth))
-    starts = tf.range(0, len(x), rows)
-    x, y = tf.constant(np.asarray(x, np.float64)), tf.constant(np.asarray(y, np.float64))
+@functools.lru_cache(maxsize=32)
+def _data_objective(network: ShortcutNetwork):
+    """L and its gradient for any activations, by automatic differentiation, over x, y [m, d] in blocks."""
 
-    def block(weights, start):
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            error = y[start : start + rows] - tensor_forward(network, weights, x[start : start + rows])
-            loss = tf.reduce_sum(error * error, axis=(1, 2)) / (2 * len(x))
-        return loss, tape.gradient(loss, weights)
+    @tf.function(input_signature=[tf.TensorSpec([None, *network.shape], tf.float64), _ROWS, _ROWS])
+    def objective(weights, x, y):
+        num_runs, count = tf.shape(weights)[0], tf.shape(x)[0]
+        rows = tf.maximum(64, _BLOCK_BYTES // (8 * network.width * network.depth * num_runs))
+        total = tf.zeros_like(weights[:, 0, 0, 0, 0]), tf.zeros_like(weights)
 
-    def objective(weights):
-        nothing = tf.zeros_like(weights[:, 0, 0, 0, 0]), tf.zeros_like(weights)
+        def add(start, total):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                error = y[start : start + rows] - tensor_forward(network, weights, x[start : start + rows])
+                loss = tf.reduce_sum(error * error, axis=(1, 2)) / (2 * tf.cast(count, tf.float64))
+            return start + rows, (total[0] + loss, total[1] + tape.gradient(loss, weights))
 
-        def add(index, total):
-            return index + 1, tuple(a + b for a, b in zip(total, block(weights, starts[index])))
-
-        return tf.while_loop(lambda index, _: index < len(starts), add, (tf.constant(0), nothing))[1]
+        return tf.while_loop(lambda start, _: start < count, add, (tf.constant(0), total))[1]
 
     return objective

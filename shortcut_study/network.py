@@ -52,6 +52,13 @@ class ShortcutNetwork:
         for activation in self.activations:
             _activation(activation)
 
+    @classmethod
+    def of_depth(cls, width: int, depth: int, shortcut_depth: int, mid: str | Callable = "linear", shortcut: bool = True):
+        """The network of so many weight matrices; ValueError where shortcuts of that depth do not divide them."""
+        if depth < 1 or shortcut_depth < 1 or depth % shortcut_depth:
+            raise ValueError(f"depth must be a multiple of shortcut_depth {shortcut_depth}, got {depth}")
+        return cls(width, depth // shortcut_depth, shortcut_depth, mid=mid, shortcut=shortcut)
+
     @property
     def activations(self) -> tuple:
         return self.pre, self.mid, self.post
