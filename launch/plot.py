@@ -3,8 +3,8 @@
     python -m launch.plot --run_dir=runs/first
 
 writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for a directory of
-launch.ablations, ablations.png from results.csv; for one of launch.check_theory, all its figures; for
-one of launch.hessian_spectrum, spectrum.png.
+launch.ablations, ablations.png from results.csv; for one of launch.check_theory or of
+launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png.
 """
 
 import dataclasses
@@ -18,16 +18,16 @@ class PlotConfig:
     """What to draw.
 
     Attributes:
-      title: Title of the figure (empty: none). Figures of launch.check_theory have their own.
+      title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study have their own.
     """
 
     title: str = ""
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
-    from launch import check_theory, hessian_spectrum
+    from launch import check_theory, hessian_spectrum, study_report
 
-    paths = check_theory.draw_figures(run_dir) or hessian_spectrum.draw_figures(run_dir)
+    paths = next(filter(None, (m.draw_figures(run_dir) for m in (check_theory, hessian_spectrum, study_report))), [])
     if not paths and os.path.exists(os.path.join(run_dir, "claims.md")):
         raise ValueError(f"{run_dir} holds checks without the data of figures; run launch.check_theory on all claims")
     for path in paths or [_draw_training(config, run_dir)]:

@@ -139,3 +139,22 @@ def test_a_2_shortcut_from_zero_trains_deep_where_a_plain_network_of_the_same_de
 def test_shapes_that_do_not_belong_together_are_refused(weights, rates):
     with pytest.raises(ValueError, match="weights and learning_rates must have shapes"):
         descend(NETWORKS["2-shortcut"], weights, *data(), rates, 1)
+
+
+def test_descent_does_not_cross_the_singular_maps():
+    """Why 1-shortcut and half of the orthogonal networks end above the optimum where det W* ≤ 0 (docs/shortcut_study.md)."""
+    rng = np.random.default_rng(3)
+    x = np.linalg.qr(rng.standard_normal((M, D)))[0] * np.sqrt(M)  # Sxx = I
+    left, _, right = np.linalg.svd(rng.standard_normal((D, D)))
+    best = left @ np.diag([1.0, 0.7, 0.1]) @ right
+    best *= -np.sign(np.linalg.det(best))  # D is odd: the determinant is now negative
+    y = x @ best.T
+    plain, one = ShortcutNetwork(D, 6, 1, shortcut=False), ShortcutNetwork(D, 6, 1)
+    starts = np.stack([plain.initialize("orthogonal", seed) for seed in range(6)])
+    signs = [np.sign(np.linalg.det(np.linalg.multi_dot(start[::-1, 0]))) for start in starts]
+    assert {-1, 1} == set(signs)
+    final = descend(plain, starts, x, y, np.full(6, 0.05), 2500).excess_losses[-1]
+    of_one = descend(one, one.initialize("zero", 0)[None], x, y, [0.05], 2500).excess_losses[-1]
+    ends = {-1: final[np.equal(signs, -1)], 1: np.append(final[np.equal(signs, 1)], of_one)}
+    assert max(ends[-1]) < 1e-12
+    np.testing.assert_allclose(ends[1], 0.1**2 / 2, rtol=0.05)  # the nearest singular map

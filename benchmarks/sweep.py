@@ -1,0 +1,149 @@
+"""Time a sweep of learning rates and seeds as one descent against a loop of single runs.
+
+    python -m benchmarks.sweep                        2 minutes on 2 cores
+
+The runs are those of Figure 9 (linear) and 10 (ReLU at mid) of launch.shortcut_study: 2-shortcut networks of
+width 10 on 60,000 samples. The loop is our own descent, a run at a time. The peer is the usual training
+loop: a compiled step of GradientTape over all the data, a run at a time; its losses are checked to be ours.
+Loops are timed on a few runs and counted for all.
+
+MEASURED
+"""
+
+import dataclasses
+import functools
+import time
+
+import numpy as np
+
+from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
+from identity_matters.config import check_fields
+from launch import launcher
+
+WIDTH, NUM_SAMPLES = 10, 60_000
+TARGET = 20  # times as fast as the loop
+TIMED_RUNS = 2  # of a loop
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepBenchmark:
+    """Which sweeps, and how often they are timed.
+
+    Attributes:
+      depths: Numbers of weight matrices of linear networks, even.
+      relu_depths: The same for networks with ReLUs.
+      runs: Learning rates × seeds in a sweep of linear networks.
+      relu_runs: The same with ReLUs.
+      epochs: Timed epochs.
+      relu_epochs: The same with ReLUs, and of the peer.
+      repeats: Rounds; medians and ranges are over these.
+    """
+
+    depths: tuple[int, ...] = (16, 96)
+    relu_depths: tuple[int, ...] = (16,)
+    runs: int = 85
+    relu_runs: int = 9
+    epochs: int = 100
+    relu_epochs: int = 5
+    repeats: int = 3
+
+    def __post_init__(self):
+        check_fields(self, at_least_1=("runs", "relu_runs", "epochs", "relu_epochs", "repeats"))
+        if any(depth < 2 or depth % 2 for depth in self.depths + self.relu_depths):
+            raise ValueError(f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
+
+
+def main(benchmark: SweepBenchmark) -> None:
+    from shortcut_study.network import ShortcutNetwork
+
+    print(environment())
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((NUM_SAMPLES, WIDTH)), np.eye(WIDTH)[rng.integers(WIDTH, size=NUM_SAMPLES)]
+    sweeps = [(depth, "linear", benchmark.runs, benchmark.epochs) for depth in benchmark.depths]
+    sweeps += [(depth, "relu", benchmark.relu_runs, benchmark.relu_epochs) for depth in benchmark.relu_depths]
+    rows, others = [], []
+    for depth, mid, runs, epochs in sweeps:
+        network = ShortcutNetwork.of_depth(WIDTH, depth, 2, mid=mid)
+        found = interleaved(_measurements(network, x, y, runs, epochs, benchmark.relu_epochs), benchmark.repeats)
+        others += found[OTHERS]
+        ratios = [np.divide(found[name], found["sweep"]) for name in ("loop", "peer")]
+        values = [f"{np.median(found[name]):.3g}" for name in ("sweep", "loop", "peer")]
+        values += ["{} ({})".format(*spread(list(ratio))) for ratio in ratios]
+        rows.append((f"{mid}, depth {depth}, {runs} runs", *values))
+        print(f"{rows[-1][0]}: done", flush=True)
+    header = (
+        "sweep",
+        "sweep, s/epoch",
+        "loop, s/epoch",
+        "GradientTape, s/epoch",
+        "loop / sweep",
+        "GradientTape / sweep",
+    )
+    print(f"\ntarget: {TARGET} × the loop; other processes kept {np.median(others):.2f} cores busy\n")
+    print(table(header, rows))
+
+
+def _measurements(network, x, y, runs: int, epochs: int, peer_epochs: int) -> dict:
+    """Name to a function that returns seconds per epoch of all runs."""
+    from shortcut_study.dynamics import descend
+
+    starts = np.stack([network.initialize("zero", seed) for seed in range(runs)])
+    rates = np.geomspace(1e-3, 1e-1, runs)
+
+    def sweep():
+        return _seconds(functools.partial(descend, network, starts, x, y, rates, epochs)) / epochs
+
+    def loop():
+        def some_runs():
+            for run in range(TIMED_RUNS):
+                descend(network, starts[run : run + 1], x, y, rates[run : run + 1], epochs)
+
+        return _seconds(some_runs) / epochs / TIMED_RUNS * runs
+
+    train = _gradient_tape_training(network, x, y)
+    ours = descend(network, starts[:1], x, y, rates[:1], peer_epochs).losses[:-1, 0]
+    np.testing.assert_allclose(train(starts[0], rates[0], peer_epochs), ours, rtol=1e-9)
+
+    def peer():
+        return _seconds(functools.partial(train, starts[0], rates[0], peer_epochs)) / peer_epochs * runs
+
+    return {"sweep": sweep, "loop": loop, "peer": peer}
+
+
+def _gradient_tape_training(network, x, y):
+    """A function of weights, rate and epochs: the losses of one run, trained as usual."""
+    import tensorflow as tf
+
+    from shortcut_study.tape import tensor_forward
+
+    x, y = tf.constant(x), tf.constant(y)
+
+    @tf.function
+    def step(weights, rate):
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            loss = tf.reduce_sum((y - tensor_forward(network, weights, x)) ** 2) / (2 * len(x))
+        return weights - rate * tape.gradient(loss, weights), loss
+
+    def train(weights, rate, epochs):
+        weights, losses = tf.constant(weights), []
+        for _ in range(epochs):
+            weights, loss = step(weights, tf.constant(rate))
+            losses.append(loss.numpy())
+        return losses
+
+    return train
+
+
+def _seconds(function) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def cli() -> None:
+    launcher.run(main, {"": SweepBenchmark()}, manual=__doc__, has_run_dir=False)
+
+
+if __name__ == "__main__":
+    cli()
