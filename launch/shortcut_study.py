@@ -112,7 +112,7 @@ PRESETS = {
     ),
 }
 LINEAR_LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
-RELU_LEVELS = 4.0, 0.18  # and loss
+RELU_LEVELS = 1.0, 0.18  # and loss
 
 
 def main(config: StudyConfig, run_dir: str) -> None:
@@ -122,14 +122,14 @@ def main(config: StudyConfig, run_dir: str) -> None:
         from identity_matters.run_directory import RunDirectory
         from launch import study_report
 
-    images, labels, num_classes = _images(config)
+    units, num_examples = _units(config, *_images(config))
     with RunDirectory(run_dir, config) as run:
         run.set_status("running")
-        rows = _compute(config, run, images, labels, num_classes)
+        rows = _compute(run, units)
         study_report.draw_figures(run.path)
         study_report.write_tensorboard(run.path)
         report = study_report.write_findings(run.path)
-        run.set_status("done", num_examples=len(images), seconds=sum(study_report.times(rows).values()))
+        run.set_status("done", num_examples=num_examples, seconds=sum(study_report.times(rows).values()))
     print(report)
     print(f"files: {run_dir}")
 
@@ -144,16 +144,13 @@ def _images(config: StudyConfig):
     return data.train_images, data.train_labels, data.num_classes
 
 
-def _compute(config: StudyConfig, run, images, labels, num_classes: int) -> list[dict]:
+def _compute(run, units: list) -> list[dict]:
     """results.csv, a unit of work at a time."""
     from tqdm import tqdm
 
     from identity_matters.figures import read_rows, write_metrics
-    from shortcut_study.dataset import whitened_components
     from shortcut_study.sweep import run_sweep
 
-    x, y = whitened_components(images, labels, num_classes, num_classes)
-    units = _units(config, x, y, images, labels)
     path = run.file("results.csv")
     total = sum(unit.cost for unit in units)
     bar_format = "{desc} {percentage:3.0f}% |{bar}| {elapsed} so far, {remaining} left"
@@ -162,13 +159,16 @@ def _compute(config: StudyConfig, run, images, labels, num_classes: int) -> list
     return read_rows(path)
 
 
-def _units(config: StudyConfig, x, y, images, labels) -> list:
-    """The units of work of the figures asked for, cheap experiments first."""
+def _units(config: StudyConfig, images, labels, num_classes: int) -> tuple[list, int]:
+    """The units of work of the figures asked for, cheap experiments first, and the number of examples."""
     import numpy as np
 
     from launch.study_convolutions import convolutional_units
     from shortcut_study import experiments
+    from shortcut_study.dataset import whitened_components
     from shortcut_study.figures import DATA
+
+    x, y = whitened_components(images, labels, num_classes, num_classes)
 
     def seeds(count):
         return range(config.seed, config.seed + count)
@@ -210,7 +210,7 @@ def _units(config: StudyConfig, x, y, images, labels) -> list:
     }
     figures = DATA if config.figure == "all" else [config.figure]
     asked = {data for figure in figures for data in DATA[figure]}
-    return [unit for data, make in made.items() if data in asked for unit in make()]
+    return [unit for data, make in made.items() if data in asked for unit in make()], len(x)
 
 
 def cli() -> None:

@@ -1,10 +1,11 @@
 """What launch.shortcut_study makes of results.csv: figures, findings, TensorBoard."""
 
+import glob
 import os
 
 
 def draw_figures(run_dir: str) -> list[str]:
-    """figureN.png of every figure whose data results.csv holds; returns their paths, none where it is no study's."""
+    """figure_N.png of every figure whose data results.csv holds; returns their paths, none where it is no study's."""
     from identity_matters.figures import save_figure
 
     drawn = []
@@ -69,6 +70,8 @@ def write_tensorboard(run_dir: str) -> None:
     from identity_matters.figures import figure_to_array
 
     rows = _rows(run_dir)
+    for path in glob.glob(os.path.join(glob.escape(run_dir), "**", "events.out.tfevents*"), recursive=True):
+        os.remove(path)  # those of an earlier end of this run: TensorBoard would show both
     with tensorboardX.SummaryWriter(run_dir) as writer:
         for name, figure in _figures(run_dir).items():
             writer.add_image(f"figure_{name}", figure_to_array(figure), dataformats="HWC")

@@ -61,7 +61,7 @@ def along_loss(rows, loss: str, y: str, log: bool = True, num_points: int = 200)
     """
     runs = []
     for seed in sorted({row["seed"] for row in rows}):
-        of_seed = [row for row in select(rows, seed=seed) if row[loss] != "" and row[y] != ""]
+        of_seed = [row for row in select(rows, seed=seed) if _is_number(row[loss]) and _is_number(row[y])]
         losses, values = np.log10(column(of_seed, loss)), column(of_seed, y)
         losses, first = np.unique(losses, return_index=True)
         if len(losses) > 1:
@@ -78,6 +78,11 @@ def along_loss(rows, loss: str, y: str, log: bool = True, num_points: int = 200)
 
 
 ROUNDING = 1e-20  # excess losses below this are rounding
+
+
+def _is_number(value) -> bool:
+    """Not the empty field of a CSV file, nor what comes after a divergence."""
+    return value != "" and np.isfinite(value)
 
 
 class BestRate(NamedTuple):

@@ -17,7 +17,7 @@ statistics of a network that has seen nothing are 0 and 1.
 
 The 10th percentile lies where the eigenvalues are crowded, 10² to 10⁵ times below the largest, and Lanczos finds it
 last. With half of all steps what it is sure of still reached from about 0 to 1.4–6 times the value, for 216 to 864
-weights without batch normalisation, and the estimate itself was off by up to a third. So the default is to take all
+weights without batch normalisation, and the estimate itself was up to 5 times too small. So the default is to take all
 the steps, which finds every eigenvalue: the condition numbers were those of the dense matrix to 14 digits. float32
 would do to 6 digits, but took no less time at this size, and cannot tell a small eigenvalue from 0.
 """

@@ -78,6 +78,7 @@ def descend(
             f"weights and learning_rates must have shapes [B, {', '.join(map(str, network.shape))}] and [B], "
             f"got {weights.shape} and {learning_rates.shape}"
         )
+    _check_data(network, x, y)
     least = minimum_loss(x, y)
     objective = loss_and_gradient(network, x, y)
     limit = DIVERGED * np.square(y).sum() / (2 * len(y))
@@ -86,12 +87,20 @@ def descend(
     return found._replace(losses=excess + least, excess_losses=excess)
 
 
+def _check_data(network: ShortcutNetwork, x, y) -> None:
+    if np.ndim(x) != 2 or np.shape(x) != np.shape(y) or np.shape(x)[1:] != (network.width,) or not len(x):
+        raise ValueError(f"x and y must both be [m, {network.width}], got shapes {np.shape(x)} and {np.shape(y)}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise ValueError("x and y must be finite, got an infinite or NaN entry")
+
+
 def loss_and_gradient(network: ShortcutNetwork, x, y):
     """A function: weights [B, num_units, shortcut_depth, d, d] -> losses [B], gradients as weights.
 
     For linear networks the loss is the excess, L − L_min. Args as `descend`.
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    _check_data(network, x, y)
     if network.is_linear:
         compiled, known = (
             _linear_objective(network),

@@ -31,7 +31,7 @@ def norms_figure(rows) -> Figure:
         axes.set(title=f"{title}, {_seeds(of_activations)}", xlabel=label, ylabel="average ‖W‖_F")
         axes.set(ylim=(0, None))
         _loss_axis(axes, lowest=1e-6)
-        axes.legend(title="depth", fontsize=8)
+        _legend(axes, title="depth", fontsize=8)
         last = [row for row in of_activations if row["epoch"] == max(r["epoch"] for r in of_activations)]
         band = over_seeds([row for row in last if row["status"] == "done"], "depth", "norm")
         _draw_log_band(final, band, "tab:blue" if activations == "linear" else "tab:red", title, "o-")
@@ -41,7 +41,7 @@ def norms_figure(rows) -> Figure:
     final.set(title="at the end of the descent", ylabel="average ‖W‖_F", yscale="log")
     _depth_axis(final, select(rows, experiment="norms"))
     _plain_labels(final.yaxis, final.get_ylim())
-    final.legend(fontsize=8)
+    _legend(final, fontsize=8)
     return _finished(figure)
 
 
@@ -68,7 +68,7 @@ def initial_condition_numbers_figure(rows) -> Figure:
     axes.set(title=f"Hessian at initialisation, linear networks, {_seeds(initial)}", yscale="log")
     axes.set(ylabel="condition number, |λ|_max / |λ|_(0.1)")
     _depth_axis(axes, initial)
-    axes.legend(fontsize=8)
+    _legend(axes, fontsize=8)
     return _finished(figure)
 
 
@@ -84,7 +84,7 @@ def linear_spectra_figure(rows) -> Figure:
     for axes, name in zip(figure.axes, ("max_abs", "p10_abs", "condition_number")):
         if at_zero and start:
             axes.plot(start[0], at_zero[0][name], "k*", ms=9, label="Theorem 1 at zero, n = 2")
-            axes.legend(fontsize=8)
+            _legend(axes, fontsize=8)
     return figure
 
 
@@ -104,7 +104,7 @@ def _spectra_figure(rows, activations: str) -> Figure:
             _draw_band(axes, along_loss(measured, loss, name), _COLOURS[kind], LABELS[kind], log=True)
         axes.set(title=title, xlabel=label, yscale="log")
         _loss_axis(axes)
-        axes.legend(fontsize=8)
+        _legend(axes, fontsize=8)
     figure.suptitle(f"Hessians of depth {_depth(found)}, {_ACTIVATIONS[activations]}, {_seeds(found)}")
     return _finished(figure)
 
@@ -124,7 +124,7 @@ def index_figure(rows) -> Figure:
     by_loss.set(title=f"linear, depth {_depth(found)}, {_seeds(found)}", xlabel=_LOSS_LABELS["linear"][1])
     by_loss.set(ylabel="index, the share of negative eigenvalues")
     _loss_axis(by_loss)
-    by_loss.legend(fontsize=8)
+    _legend(by_loss, fontsize=8)
     run = [row for row in select(rows, experiment="single_run") if row["status"] == "done"]
     epochs = column(run, "epoch") + 1
     of_gradient = by_epoch.twinx()
@@ -172,7 +172,7 @@ def _rates_figure(rows, activations: str) -> Figure:
     for axes in (final, winner):
         axes.set_yscale("log")
         _depth_axis(axes, found)
-        axes.legend(fontsize=8)
+        _legend(axes, fontsize=8)
     if activations != "linear":
         _plain_labels(final.yaxis, final.get_ylim())
     return _finished(figure)
@@ -218,6 +218,11 @@ def _plain_labels(axis, limits) -> None:
         axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
         axis.set_major_formatter(FormatStrFormatter("%g"))
         axis.set_minor_locator(NullLocator())
+
+
+def _legend(axes, **style) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(**style)
 
 
 def _seeds(rows) -> str:

@@ -15,6 +15,7 @@ CONSTANT = 1.1  # "constant": largest over smallest mean below this
 SAME = 3.0  # "roughly the same": ratio below this
 NEAR_OPTIMAL = 0.01  # "close to optimal": excess loss below this share of the lowest loss of a linear map
 _XAVIER, _ORTHOGONAL, _ONE, _TWO, _THREE = LABELS
+_NOTHING_SHARED = "the runs have no losses in common"
 
 
 class Finding(NamedTuple):
@@ -30,26 +31,25 @@ def norms_findings(rows) -> list[Finding]:
     """Figure 3, §4.1: the deeper a residual network, the smaller its average Frobenius norm."""
     findings = []
     for activations in ("linear", "relu_mid"):
-        found = [r for r in select(rows, experiment="norms", activations=activations) if r["status"] == "done"]
-        last = [row for row in found if row["epoch"] == max(r["epoch"] for r in found)]
+        found = select(rows, experiment="norms", activations=activations)
+        last = [row for row in found if row["epoch"] == max(r["epoch"] for r in found) and row["status"] == "done"]
         end = over_seeds(last, "depth", "norm", log=False)
-        slope = np.polyfit(np.log(end.x), np.log(end.mean), 1)[0] if len(end.x) > 1 else np.nan
-        numbers = f"{_series(end.x, end.mean)}; ∝ depth^{slope:.2f}"
-        findings.append(
-            Finding(
-                "3", f"{activations}: the deeper, the smaller the norm when training ends", _falls(end.mean), numbers
-            )
-        )
+        numbers = f"{_series(end.x, end.mean)}{_power(end.x, np.log10(end.mean))}"
+        claim = f"{activations}: the deeper, the smaller the norm when training ends"
+        findings.append(Finding("3", claim, _falls(end.mean), numbers))
         loss = "excess_loss" if activations == "linear" else "loss"
         bands = [along_loss(select(found, depth=depth), loss, "norm", log=False) for depth in depths(found)]
-        low, high = max(band.x[0] for band in bands), min(band.x[-1] for band in bands)
+        low = max((band.x[0] for band in bands if len(band.x)), default=0.0)
+        high = min((band.x[-1] for band in bands if len(band.x)), default=0.0)
+        claim = f"{activations}: the same at equal losses during training"
+        if len(bands) < 2 or low >= high:
+            findings.append(Finding("3", claim, None, _NOTHING_SHARED))
+            continue
         grid = np.linspace(low, high, 20)[1:-1]  # at the first loss all networks are at their small random start
-        values = np.array([np.interp(grid, band.x, band.mean) for band in bands])
-        share = np.mean([_falls(of_loss) for of_loss in values.T])
+        values = np.array([np.interp(grid, band.x, band.mean) for band in bands if len(band.x)])
+        share = float((np.diff(values, axis=0) < 0).all(0).mean())
         numbers = f"at {share:.0%} of the losses from {10**high:.2g} to {10**low:.2g}"
-        findings.append(
-            Finding("3", f"{activations}: the same at equal losses during training", bool(share == 1), numbers)
-        )
+        findings.append(Finding("3", claim, share == 1, numbers))
     return findings
 
 
@@ -59,10 +59,9 @@ def initial_condition_number_findings(rows) -> list[Finding]:
     bands = {kind: over_seeds(of_kind(initial, kind), "depth", "condition_number") for kind in kinds(initial)}
     two = 10 ** bands[_TWO].mean
     at_zero = column(select(rows, experiment="spectrum_at_zero", shortcut_depth=2), "condition_number")
-    findings = [
-        Finding("5", "2-shortcut networks have constant condition numbers", bool(two.max() / two.min() < CONSTANT),
-                f"{_series(bands[_TWO].x, two)}; Theorem 1 at zero: {at_zero[0]:.4g}"),
-    ]  # fmt: skip
+    constant = bool(two.max() / two.min() < CONSTANT) if len(two) > 1 else None
+    numbers = f"{_series(bands[_TWO].x, two)}; Theorem 1 at zero: {at_zero[0]:.4g}"
+    findings = [Finding("5", "2-shortcut networks have constant condition numbers", constant, numbers)]
     for kind in (_XAVIER, _ORTHOGONAL):
         of_this = of_kind(initial, kind)
         infinite = [
@@ -72,15 +71,14 @@ def initial_condition_number_findings(rows) -> list[Finding]:
         ]
         numbers = _series(bands[kind].x, 10 ** bands[kind].mean)
         numbers += f"; beyond float64 at depth {', '.join(map(str, infinite))}" if infinite else ""
-        findings.append(
-            Finding("5", f"{LABELS[kind]}: the condition number grows with depth", _grows(bands[kind].mean), numbers)
-        )
-    slopes = [np.polyfit(np.log10(bands[kind].x), bands[kind].mean, 1)[0] for kind in (_ORTHOGONAL, _XAVIER, _ONE)]
-    numbers = "powers of depth, fitted: orthogonal {:.2f}, Xavier {:.2f} (where finite); 1-shortcut {:.2f}".format(
-        *slopes
-    )
+        claim = f"{LABELS[kind]}: the condition number grows with depth"
+        findings.append(Finding("5", claim, _grows(bands[kind].mean), numbers))
+    slopes = {kind: _slope(bands[kind].x, bands[kind].mean) for kind in (_ORTHOGONAL, _XAVIER, _ONE)}
+    numbers = ", ".join(f"{LABELS[kind]}{_power(bands[kind].x, bands[kind].mean)}" for kind in slopes)
+    known = np.isfinite([slopes[_ORTHOGONAL], slopes[_XAVIER]]).all()
+    slower = bool(slopes[_ORTHOGONAL] < slopes[_XAVIER]) if known else None
     findings.append(
-        Finding("5", "it grows more slowly for orthogonal than for Xavier", bool(slopes[0] < slopes[1]), numbers)
+        Finding("5", "it grows more slowly for orthogonal than for Xavier", slower, f"where finite: {numbers}")
     )
     return findings
 
@@ -92,16 +90,13 @@ def spectra_findings(rows, activations: str) -> list[Finding]:
     findings = []
     for kind in (_ORTHOGONAL, _XAVIER):
         grid, two, other = _common(found, kind, loss, "condition_number")
+        claim = f"the condition number of 2-shortcut is always smaller than of {LABELS[kind]}"
         if not len(grid):
-            numbers = "the runs have no losses in common"
-            findings.append(
-                Finding(figure, f"smaller condition numbers for 2-shortcut than for {LABELS[kind]}", None, numbers)
-            )
+            findings.append(Finding(figure, claim, None, _NOTHING_SHARED))
             continue
         share, ratio = float((two < other).mean()), 10 ** (other - two)
         numbers = f"smaller at {share:.0%} of the losses from {10 ** grid[-1]:.2g} to {10 ** grid[0]:.2g}; "
         numbers += f"the other over 2-shortcut: {ratio[-1]:.3g} at the highest loss, {ratio[0]:.3g} at the lowest"
-        claim = f"the condition number of 2-shortcut is always smaller than of {LABELS[kind]}"
         findings.append(Finding(figure, claim, share == 1, numbers))
         if kind == _ORTHOGONAL:
             claim = "2-shortcut and orthogonal evolve to roughly the same condition number"
@@ -116,25 +111,33 @@ def index_findings(rows) -> list[Finding]:
     findings = []
     for kind in (_ORTHOGONAL, _XAVIER):
         grid, two, other = _common(found, kind, "excess_loss", "index", log=False)
-        share = float((two < other).mean()) if len(grid) else np.nan
+        claim = f"the index of 2-shortcut is always smaller than of {LABELS[kind]}"
+        if not len(grid):
+            findings.append(Finding("8", claim, None, _NOTHING_SHARED))
+            continue
+        share = float((two < other).mean())
         numbers = f"smaller at {share:.0%} of the common losses; means {two.mean():.1%} and {other.mean():.1%}"
-        findings.append(
-            Finding("8", f"the index of 2-shortcut is always smaller than of {LABELS[kind]}", share == 1, numbers)
-        )
+        findings.append(Finding("8", claim, share == 1, numbers))
     run = [row for row in select(rows, experiment="single_run") if row["status"] == "done"]
+    drop, largest_gradient = (
+        "the index drops dramatically at the beginning",
+        "the gradient is largest while the index drops",
+    )
+    if len(run) < 2:
+        return findings + [Finding("8", claim, None, "the run diverged") for claim in (drop, largest_gradient)]
     epochs, index, gradient = (column(run, name) for name in ("epoch", "index", "gradient_norm"))
     loss = column(run, "excess_loss")
     half = int(np.argmax(loss <= loss[0] / 2))
     fall, by_half = index[0] - index.min(), index[0] - index[: half + 1].min()
-    numbers = f"{index[0]:.1%} at the start, {index[half]:.1%} when half of the excess loss is left, {index.min():.1%} at the least"
-    findings.append(
-        Finding("8", "the index drops dramatically at the beginning", bool(fall > 0 and by_half > fall / 2), numbers)
-    )
+    numbers = f"{index[0]:.1%} at the start, {index[half]:.1%} when half of the excess loss is left, "
+    numbers += f"{index.min():.1%} at the least"
+    findings.append(Finding("8", drop, bool(fall > 0 and by_half > fall / 2), numbers))
     largest = int(gradient.argmax())
     first = int(np.argmax(index <= index[0] - 0.1 * fall))
     last = int(np.argmax(index <= index[0] - 0.9 * fall))
-    numbers = f"largest gradient at epoch {epochs[largest]:.0f}; 10 % of the fall by epoch {epochs[first]:.0f}, 90 % by {epochs[last]:.0f}"
-    findings.append(Finding("8", "the gradient is largest while the index drops", first <= largest <= last, numbers))
+    numbers = f"largest gradient at epoch {epochs[largest]:.0f}; 10 % of the fall by epoch {epochs[first]:.0f}, "
+    numbers += f"90 % by {epochs[last]:.0f}"
+    findings.append(Finding("8", largest_gradient, first <= largest <= last, numbers))
     return findings
 
 
@@ -142,64 +145,53 @@ def linear_rates_findings(rows) -> list[Finding]:
     """Figure 9, §5.3: 2-shortcut networks stay near the optimum at every depth, and take higher learning rates."""
     found = select(rows, experiment="learning_rates", activations="linear")
     best = {kind: {b.depth: b for b in best_rates(of_kind(found, kind), "excess_loss")} for kind in kinds(found)}
-    least = next(float(row["loss"]) - float(row["excess_loss"]) for row in found if row["status"] == "done")
-    two = best[_TWO]
-    near = all(b.mean < NEAR_OPTIMAL * least for b in two.values())
+    excess, losses = (np.array([float(row[name] or "nan") for row in found]) for name in ("excess_loss", "loss"))
+    least, two = float(np.nanmax(losses - excess, initial=-np.inf)), best[_TWO]
+    near = all(b.mean < NEAR_OPTIMAL * least for b in two.values()) if two else None
     numbers = f"{_series(two, [b.mean for b in two.values()])}; the lowest loss is {least:.4g}"
     findings = [Finding("9", "the final losses of 2-shortcut networks stay close to optimal", near, numbers)]
     for kind in kinds(found):
         if kind != _TWO:
-            common = [depth for depth in best[kind] if depth in two]
-            ratios = [best[kind][depth].mean / two[depth].mean for depth in common]
+            pairs = _pairs(best[kind], two)
+            ratios = _series(pairs, [other.mean / ours.mean for other, ours in pairs.values()])
+            lower = [ours.mean < other.mean or ours.mean == other.mean == ROUNDING for other, ours in pairs.values()]
             claim = f"2-shortcut ends lower than {LABELS[kind]} at every depth, or both at rounding"
-            holds = all(
-                ratio > 1 or best[kind][depth].mean == two[depth].mean == ROUNDING
-                for depth, ratio in zip(common, ratios)
-            )
-            findings.append(Finding("9", claim, holds, f"the other over 2-shortcut: {_series(common, ratios)}"))
+            findings.append(Finding("9", claim, _all(lower), f"the other over 2-shortcut: {ratios}"))
     for kind in (_XAVIER, _ORTHOGONAL):
-        common = [depth for depth in best[kind] if depth in two]
-        holds = all(two[depth].rate >= best[kind][depth].rate for depth in common)
-        rates = _series(common, [two[depth].rate / best[kind][depth].rate for depth in common])
+        pairs = _pairs(best[kind], two)
+        rates = _series(pairs, [ours.rate / other.rate for other, ours in pairs.values()])
+        claim = f"2-shortcut takes learning rates as high as {LABELS[kind]}, or higher"
         findings.append(
-            Finding(
-                "9", f"2-shortcut takes learning rates as high as {LABELS[kind]}, or higher", holds, f"ratio: {rates}"
-            )
+            Finding("9", claim, _all([ours.rate >= other.rate for other, ours in pairs.values()]), f"ratio: {rates}")
         )
-    common = [depth for depth in best[_ONE] if depth in best[_ORTHOGONAL] and depth > 3]
-    ratios = [best[_ONE][depth].mean / best[_ORTHOGONAL][depth].mean for depth in common]
-    same = all(1 / SAME < ratio < SAME for ratio in ratios)
-    findings.append(
-        Finding(
-            "9", "1-shortcut learns like orthogonal (depth > 3)", same, f"ratio of losses: {_series(common, ratios)}"
-        )
-    )
+    pairs = {depth: pair for depth, pair in _pairs(best[_ONE], best[_ORTHOGONAL]).items() if depth > 3}
+    ratios = [one.mean / orthogonal.mean for one, orthogonal in pairs.values()]
+    same = _all([1 / SAME < ratio < SAME for ratio in ratios])
+    claim = "1-shortcut learns like orthogonal (depth > 3)"
+    findings.append(Finding("9", claim, same, f"ratio of losses: {_series(pairs, ratios)}"))
     return findings
 
 
 def relu_rates_findings(rows) -> list[Finding]:
     """Figure 10, §5.3: with ReLUs plain networks fail to find low losses as they get deeper, 2-shortcut ones do not."""
     found = select(rows, experiment="learning_rates", activations="relu_mid")
-    findings, two = [], {}
-    for kind in reversed(kinds(found)):
-        best = best_rates(of_kind(found, kind), "loss")
-        losses = {b.depth: b.mean for b in best}
-        lowest = min(losses.values())
-        numbers, last = _series(losses, losses.values()), list(losses.values())[-1]
+    best = {kind: {b.depth: b for b in best_rates(of_kind(found, kind), "loss")} for kind in kinds(found)}
+    findings = []
+    for kind in kinds(found):
+        losses = [b.mean for b in best[kind].values()]
+        numbers = _series(best[kind], losses)
         if kind == _TWO:
-            two = losses
-            claim, holds = "2-shortcut: the deepest network ends as low as any, or lower", last <= CONSTANT * lowest
+            claim = "2-shortcut: the deepest network ends as low as any, or lower"
+            holds = losses[-1] <= CONSTANT * min(losses) if len(losses) > 1 else None
         else:
-            claim, holds = (
-                f"{LABELS[kind]}: the deepest network ends higher than a shallower one",
-                last > CONSTANT * lowest,
-            )
-            ratios = [losses[depth] / two[depth] for depth in losses if depth in two]
-            lower = f"2-shortcut ends lower than {LABELS[kind]} at every depth"
-            findings.append(
-                Finding("10", lower, min(ratios) > 1, f"the other over 2-shortcut: {_series(losses, ratios)}")
-            )
-        findings.append(Finding("10", claim, bool(holds), numbers))
+            pairs = _pairs(best[kind], best[_TWO])
+            ratios = [other.mean / ours.mean for other, ours in pairs.values()]
+            claim = f"2-shortcut ends lower than {LABELS[kind]} at every depth"
+            told = f"the other over 2-shortcut: {_series(pairs, ratios)}"
+            findings.append(Finding("10", claim, _all([ratio > 1 for ratio in ratios]), told))
+            claim = f"{LABELS[kind]}: the deepest network ends higher than a shallower one"
+            holds = losses[-1] > CONSTANT * min(losses) if len(losses) > 1 else None
+        findings.append(Finding("10", claim, None if holds is None else bool(holds), numbers))
     return findings
 
 
@@ -239,12 +231,30 @@ def _common(rows, kind, loss: str, name: str, log: bool = True):
     return grid, np.interp(grid, two.x, two.mean), np.interp(grid, other.x, other.mean)
 
 
-def _falls(values) -> bool:
-    return bool((np.diff(values) < 0).all())
+def _pairs(others: dict, ours: dict) -> dict:
+    """What both have, by depth: (other, ours)."""
+    return {depth: (others[depth], ours[depth]) for depth in others if depth in ours}
 
 
-def _grows(values) -> bool:
-    return bool((np.diff(values) > 0).all())
+def _all(answers: list[bool]) -> bool | None:
+    return bool(all(answers)) if answers else None
+
+
+def _falls(values) -> bool | None:
+    return _all(list(np.diff(values) < 0))
+
+
+def _grows(values) -> bool | None:
+    return _all(list(np.diff(values) > 0))
+
+
+def _slope(depths, logarithms) -> float:
+    """The power of depth, fitted to log₁₀ values; NaN for fewer than two."""
+    return float(np.polyfit(np.log10(depths), logarithms, 1)[0]) if len(depths) > 1 else np.nan
+
+
+def _power(depths, logarithms) -> str:
+    return f" ∝ depth^{_slope(depths, logarithms):.2f}" if len(depths) > 1 else ""
 
 
 def _series(depths, values) -> str:

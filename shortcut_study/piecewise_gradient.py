@@ -12,6 +12,11 @@ because it is the length of a tuple, `axis`, which is part of its type. Each sum
 whatever the number of runs or of cores, so a run among many is the run alone bit by bit.
 """
 
+import concurrent.futures
+import functools
+import itertools
+import os
+
 import numba
 import numpy as np
 
@@ -36,13 +41,28 @@ def piecewise_objective(network: ShortcutNetwork, x, y):
     """
     axis, relus = (0,) * network.width, tuple(activation == "relu" for activation in network.activations)
     x_blocks, y_blocks = _blocks(x), _blocks(y)
+    bounds = [task * len(x_blocks) // _TASKS for task in range(_TASKS + 1)]
 
     def objective(weights):
         weights = np.ascontiguousarray(weights)
-        losses, gradients = _sums(axis, weights, x_blocks, y_blocks, float(network.shortcut), relus)
+
+        def piece(run_and_task):
+            run, task = run_and_task
+            some = slice(bounds[task], bounds[task + 1])
+            return _sums(axis, weights[run], x_blocks[some], y_blocks[some], float(network.shortcut), relus)
+
+        pieces = list(_cores().map(piece, itertools.product(range(len(weights)), range(_TASKS))))
+        losses = np.array([loss for loss, _ in pieces]).reshape(-1, _TASKS)
+        gradients = np.array([gradient for _, gradient in pieces]).reshape(-1, _TASKS, *network.shape)
         return losses.sum(1) / (2 * len(x)), gradients.sum(1) / len(x)
 
     return objective
+
+
+@functools.cache
+def _cores() -> concurrent.futures.ThreadPoolExecutor:
+    """A thread a core: Numba's own, with a cache, rounds differently where it compiles and where it reads the cache."""
+    return concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
 
 
 def _blocks(rows) -> np.ndarray:
@@ -53,26 +73,23 @@ def _blocks(rows) -> np.ndarray:
     return np.ascontiguousarray(filled.reshape(-1, COLUMNS, width).swapaxes(1, 2))
 
 
-@numba.njit(fastmath=_FAST, parallel=True, cache=True)
+@numba.njit(fastmath=_FAST, cache=True, nogil=True)
 def _sums(axis, weights, x, y, shortcut, relus):
-    """Σ‖y − ŷ‖² [B, tasks] and half its gradient [B, tasks, R, n, d, d]; shortcut is 0 or 1."""
+    """Σ‖y − ŷ‖² over blocks of samples, and half its gradient [R, n, d, d]; shortcut is 0 or 1."""
     d = len(axis)
-    num_runs, num_units, shortcut_depth = weights.shape[:3]
-    losses = np.zeros((num_runs, _TASKS))
-    gradients = np.zeros((num_runs, _TASKS, num_units, shortcut_depth, d, d))
-    for piece in numba.prange(num_runs * _TASKS):
-        run, task = piece // _TASKS, piece % _TASKS
-        hidden = np.empty((num_units + 1, d, COLUMNS))
-        inputs = np.empty((num_units, shortcut_depth, d, COLUMNS))
-        outputs = np.empty((num_units, d, COLUMNS))
-        g, back = np.empty((d, COLUMNS)), np.empty((d, COLUMNS))
-        for block in range(task * len(x) // _TASKS, (task + 1) * len(x) // _TASKS):
-            hidden[0] = x[block]
-            _forward(axis, weights[run], shortcut, relus, hidden, inputs, outputs)
-            error = hidden[num_units]
-            losses[run, task] += _subtract(axis, error, y[block])
-            _backward(axis, weights[run], shortcut, relus, inputs, outputs, error, gradients[run, task], g, back)
-    return losses, gradients
+    num_units, shortcut_depth = weights.shape[:2]
+    loss, gradient = 0.0, np.zeros((num_units, shortcut_depth, d, d))
+    hidden = np.empty((num_units + 1, d, COLUMNS))
+    inputs = np.empty((num_units, shortcut_depth, d, COLUMNS))
+    outputs = np.empty((num_units, d, COLUMNS))
+    g, back = np.empty((d, COLUMNS)), np.empty((d, COLUMNS))
+    for block in range(len(x)):
+        hidden[0] = x[block]
+        _forward(axis, weights, shortcut, relus, hidden, inputs, outputs)
+        error = hidden[num_units]
+        loss += _subtract(axis, error, y[block])
+        _backward(axis, weights, shortcut, relus, inputs, outputs, error, gradient, g, back)
+    return loss, gradient
 
 
 @_inlined
