@@ -74,7 +74,7 @@ class RunDirectory:
         if self._record is None:
             self._create(values)
         else:
-            differing = list(_differences(self._record["config"], values))
+            differing = list(_differences(_completed(self._record["config"], config), values))
             if differing:
                 raise ValueError(f"{path} holds a run of another config (old, new): {'; '.join(differing)}")
 
@@ -160,6 +160,18 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
+
+
+def _completed(old: dict, config) -> dict:
+    """An earlier version's config with the fields it did not know, at what are now their defaults."""
+    completed = dict(old)
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value) and isinstance(old.get(field.name), dict):
+            completed[field.name] = _completed(old[field.name], value)
+        elif field.name not in old and field.default is not dataclasses.MISSING:
+            completed[field.name] = json.loads(json.dumps(field.default))
+    return completed
 
 
 def _differences(old: dict, new: dict, prefix: str = ""):

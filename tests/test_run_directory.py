@@ -1,5 +1,6 @@
 """Run directories and checkpoints: nothing is half-written, mixed up or believed when damaged."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from identity_matters import checkpoint, figures
-from identity_matters.config import TrainConfig
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.run_directory import RunDirectory, replacing
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -97,3 +98,13 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
     assert figures.learning_rate_drops(rows) == [200, 300]
     lines = figures.convergence_figure(rows).axes[0].lines
     assert sorted(line.get_xdata()[0] for line in lines if line.get_linestyle() == ":") == [200, 300]
+
+
+def test_a_run_of_an_earlier_version_goes_on_where_new_fields_have_their_defaults(tmp_path):
+    RunDirectory(str(tmp_path), TrainConfig())
+    record = json.loads((tmp_path / "config.json").read_text())
+    del record["config"]["model"]["convs_per_block"], record["config"]["image_size"]
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    RunDirectory(str(tmp_path), TrainConfig())
+    with pytest.raises(ValueError, match=r"model.convs_per_block \(2, 3\)"):
+        RunDirectory(str(tmp_path), TrainConfig(model=ModelConfig(convs_per_block=3)))
