@@ -257,5 +257,5 @@ def _counting_seconds(x, depth: int) -> float:
 
 
 def _hessian_seconds(x, activations: str, depth: int) -> float:
-    over_the_data = 0 if activations == "linear" else len(x) * (depth * x.shape[1] ** 2) ** 2 / 1e10
+    over_the_data = 0 if activations == "linear" else len(x) * (depth * x.shape[1] ** 2) ** 2 / 1.35e10
     return _spectrum_seconds(x, depth) + over_the_data

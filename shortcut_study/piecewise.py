@@ -8,13 +8,17 @@ diagonal masks, so ∂²ŷ/∂W_p² = 0 and, for p before q,
 with, for the sample s, u_p the input of W_p, A_p = ∂ŷ/∂(W_p u_p), δ_q = A_qᵀ(ŷ − y), K_qp = ∂u_q/∂(W_p u_p). Summing
 over k first, then over the samples as a product of matrices [d², m] and [m, d²] for every p ≤ q, costs
 m·P² operations for either term; the Jacobian of all outputs, squared, would cost d times that. Blocks of samples
-stay in the cache.
+stay in the cache, of two halves of the data on two threads.
 """
 
+import concurrent.futures
+
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from shortcut_study.network import ShortcutNetwork
 
+_PIECES = 2  # of the data, a thread each: as many on every machine, because the sum rounds by them
 _BLOCK_BYTES = 2**23  # of Σ_k A_p[k,i₁] A_q[k,i₂]
 
 
@@ -29,9 +33,18 @@ def piecewise_hessian(network: ShortcutNetwork, weights, x, y) -> np.ndarray:
     """
     d, depth = network.width, network.depth
     rows = max(1, _BLOCK_BYTES // (8 * (depth * d) ** 2))
-    total = np.zeros((depth, depth, d, d, d, d))  # [p, q, i₁, i₂, j₁, j₂], p ≤ q
-    for start in range(0, len(x), rows):
-        _add_block(total, network, weights, x[start : start + rows], y[start : start + rows])
+
+    def piece(first, last):
+        total = np.zeros((depth, depth, d, d, d, d))  # [p, q, i₁, i₂, j₁, j₂], p ≤ q
+        for start in range(first, last, rows):
+            block = slice(start, min(start + rows, last))
+            _add_block(total, network, weights, x[block], y[block])
+        return total
+
+    bounds = [len(x) * i // _PIECES for i in range(_PIECES + 1)]
+    # Matrices this small are faster on one thread of BLAS each.
+    with threadpool_limits(1, "blas"), concurrent.futures.ThreadPoolExecutor(_PIECES) as pool:
+        total = sum(pool.map(piece, bounds[:-1], bounds[1:]))
     upper = total.transpose(0, 4, 2, 1, 5, 3).reshape(network.num_parameters, -1) / len(x)
     upper = np.triu(upper)  # the blocks p = q are whole
     return upper + np.triu(upper, 1).T
