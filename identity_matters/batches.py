@@ -79,19 +79,24 @@ class DeviceImages(keras.layers.Layer):
         self.pixels.assign(images.reshape(shape))
 
     def call(self, plan):
-        height, width, channels = self.image_shape
-        example, row_offset, column_offset, flipped = (ops.expand_dims(plan[:, i], -1) for i in range(4))
-        columns = ops.arange(width, dtype="int32")
-        columns = ops.where(flipped > 0, width - 1 - columns, columns)
-        select_rows = _one_hot(row_offset + ops.arange(height, dtype="int32"), height)  # [n, h out, h in]
-        select_columns = _one_hot(column_offset + columns, width)  # [n, w out, w in]
-        images = ops.cast(ops.take(self.pixels, example[:, 0], axis=0), "float32")
-        images = ops.matmul(select_rows, ops.reshape(images, (-1, height, width * channels)))
-        images = ops.reshape(images, (-1, height, width, channels))
-        return ops.einsum("nhwc,nvw->nhvc", images, select_columns)
+        return planned_images(self.pixels, plan, self.image_shape)
 
     def compute_output_spec(self, plan):
         return keras.KerasTensor((plan.shape[0], *self.image_shape), dtype="float32")
+
+
+def planned_images(pixels, plan, image_shape: tuple[int, int, int]):
+    """float32 [n, h, w, c] of plans int32 [n, 4] and all images as rows, uint8 [N, h·w·c]."""
+    height, width, channels = image_shape
+    example, row_offset, column_offset, flipped = (ops.expand_dims(plan[:, i], -1) for i in range(4))
+    columns = ops.arange(width, dtype="int32")
+    columns = ops.where(flipped > 0, width - 1 - columns, columns)
+    select_rows = _one_hot(row_offset + ops.arange(height, dtype="int32"), height)  # [n, h out, h in]
+    select_columns = _one_hot(column_offset + columns, width)  # [n, w out, w in]
+    images = ops.cast(ops.take(pixels, example[:, 0], axis=0), "float32")
+    images = ops.matmul(select_rows, ops.reshape(images, (-1, height, width * channels)))
+    images = ops.reshape(images, (-1, height, width, channels))
+    return ops.einsum("nhwc,nvw->nhvc", images, select_columns)
 
 
 def _one_hot(index, size: int):
@@ -105,12 +110,18 @@ class ArrayBatches:
     Args:
       data: ArrayData.
       config: TrainConfig. Read: seed, batch_size, crop_padding, random_flip.
+      rows: slice. Those of every batch that this process takes; other processes take the others.
     """
 
-    def __init__(self, data: ArrayData, config: TrainConfig):
-        self._data, self._config = data, config
+    def __init__(self, data: ArrayData, config: TrainConfig, rows: slice = slice(None)):
+        self._data, self._config, self._rows = data, config, rows
         self.test_steps = -(-data.num_test // config.batch_size)
         self.device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]), name="device_images")
+
+    @property
+    def train_pixels(self) -> np.ndarray:
+        """The training images as rows, uint8 [N, h·w·c]; see planned_images."""
+        return self._data.train_images.reshape(self._data.num_train, -1)
 
     def attach(self, network: keras.Model) -> keras.Model:
         """The model that fit trains: plans to logits, through look-up, augmentation, standardisation and network."""
@@ -141,13 +152,13 @@ class ArrayBatches:
             example = np.minimum(example, data.num_test - 1)
             plan = np.zeros((batch_size, 4), np.int32)
             plan[:, 0] = data.num_train + example
-            yield plan, data.test_labels[example], weights
+            yield tuple(array[self._rows] for array in (plan, data.test_labels[example], weights))
 
     def _planned(self, step: int):
         config = self._config
         plan = plan_batch(
             config.seed, step, config.batch_size, self._data.num_train, config.crop_padding, config.random_flip
-        )
+        )[self._rows]
         return plan, self._data.train_labels[plan[:, 0]]
 
 
@@ -157,10 +168,12 @@ class StreamedBatches:
     Args:
       source: TfdsSource.
       config: TrainConfig. Read: seed, batch_size.
+      rows: slice. Those of every batch that this process takes; only these are decoded.
     """
 
-    def __init__(self, source, config: TrainConfig):
+    def __init__(self, source, config: TrainConfig, rows: slice = slice(None)):
         self._source, self._config = source, config
+        self._rows = range(config.batch_size)[rows]
         self.test_steps = -(-source.num_test // config.batch_size)
 
     def attach(self, network: keras.Model) -> keras.Model:
@@ -171,12 +184,15 @@ class StreamedBatches:
     def train_batches(self, first_step: int):
         """Yields (images, labels) of first_step, first_step + 1, … without end."""
         config = self._config
-        return self._source.train_batches(config.seed, first_step, config.batch_size, config.random_flip)
+        return self._source.train_batches(config.seed, first_step, config.batch_size, config.random_flip, self._rows)
 
     def test_batches(self):
         """Yields (images, labels, weights) once through the test images; see ArrayBatches."""
-        batch_size = self._config.batch_size
-        for images, labels in self._source.test_batches(batch_size):
-            missing = batch_size - len(labels)
+        size = len(self._rows)
+        batches = self._source.test_batches(self._config.batch_size, self._rows)
+        nothing = np.zeros((0, *self._source.image_shape), np.uint8), np.zeros(0, np.int32)
+        for _ in range(self.test_steps):
+            images, labels = next(batches, nothing)
+            missing = size - len(labels)
             weights = np.pad(np.ones(len(labels), np.float32), (0, missing))
             yield np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, missing)), weights

@@ -20,13 +20,21 @@ _NAME = re.compile(r"step_(\d{8})\.npz")
 
 
 def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
-    """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP, returns its path."""
-    os.makedirs(directory, exist_ok=True)
+    """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP, returns its path.
+
+    Raises:
+      OSError: it cannot be written; the older ones are as they were.
+    """
     path = os.path.join(directory, f"step_{step:08d}.npz")
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **arrays, num_arrays=len(arrays) + 1)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        os.makedirs(directory, exist_ok=True)
+        with replacing(path) as temporary, open(temporary, "wb") as file:
+            np.savez(file, **arrays, num_arrays=len(arrays) + 1)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
     for _, old in _found(directory)[:-KEEP]:
         os.remove(old)
     return path
@@ -82,6 +90,17 @@ class TrainingState:
         arrays = {f"variable/{path}": keras.ops.convert_to_numpy(v) for path, v in self._variables.items()}
         sums = {f"sum/{name}": np.float64(total) for name, total in self._sums.items()}
         save(directory, self.step, arrays | sums | {"steps_summed": np.int64(self._steps_summed)})
+
+    def take_from_chief(self, workers) -> None:
+        """The chief's step and variables, on every worker."""
+        if workers.count == 1:
+            return
+        parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
+        flat = workers.from_chief(np.concatenate([[self.step], *parts]))
+        self.step = int(flat[0])
+        edges = np.cumsum([1, *map(len, parts)])
+        for variable, start, stop in zip(self._variables.values(), edges, edges[1:]):
+            variable.assign(flat[start:stop].reshape(variable.shape))
 
     def restore(self, directory: str) -> None:
         """From the newest intact checkpoint; nothing changes where there is none."""

@@ -134,6 +134,7 @@ class TrainConfig:
       checkpoint_every: Save a checkpoint every so many steps, and after the last.
       jit_compile: Compile with XLA: auto is off for TensorFlow, where XLA is slower on a CPU and Keras leaves it off for the sake of determinism, and on for JAX.
       steps_per_execution: Steps per call into the compiled program; saves overhead on an accelerator.
+      strategy: How several workers train: synchronous: all of them on shares of each batch; parameter_server: each on batches of its own, without waiting for the others.
     """
 
     model: ModelConfig = ModelConfig()
@@ -160,6 +161,7 @@ class TrainConfig:
     checkpoint_every: int = 1_000
     jit_compile: Literal["auto", "on", "off"] = "auto"
     steps_per_execution: int = 1
+    strategy: Literal["synchronous", "parameter_server"] = "synchronous"
 
     def __post_init__(self):
         check_fields(

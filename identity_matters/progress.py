@@ -1,5 +1,9 @@
-"""What happens at the end of every call into the compiled step: progress, timing, the check of the loss."""
+"""What happens at the end of every call into the compiled step: progress, timing, the check of the loss, leaving early."""
 
+import contextlib
+import re
+import signal
+import threading
 import time
 
 import keras
@@ -17,6 +21,40 @@ class Diverged(ArithmeticError):
     def __init__(self, step: int):
         super().__init__(f"the loss became NaN or infinite at step {step}")
         self.step = step
+
+
+class Preempted(Exception):
+    """SIGTERM came, and the run was saved after a step before its last.
+
+    Attributes:
+      step: int. Updates done.
+    """
+
+    def __init__(self, step: int):
+        super().__init__(f"told to stop by SIGTERM, saved at step {step}")
+        self.step = step
+
+
+class WorkerLost(ConnectionError):
+    """Another worker is gone, or never came: what is left of the job cannot go on."""
+
+    def __init__(self, rank: int, error: Exception):
+        reason = re.sub(r"\{\{.*?\}\} *", "", next((line for line in str(error).splitlines() if line.strip()), ""))
+        super().__init__(f"worker {rank} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
+
+
+@contextlib.contextmanager
+def sigterm_noticed():
+    """Yields a threading.Event that SIGTERM sets, in place of whatever it did; only in the main thread."""
+    notice = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield notice
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: notice.set())
+    try:
+        yield notice
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: TensorFlow's, which Python cannot restore
 
 
 class Meter:
@@ -37,12 +75,22 @@ class Meter:
 
 
 class Watch(keras.callbacks.Callback):
-    """Moves the progress bar, times the steps, and stops the run at the first loss that is not finite."""
+    """Moves the progress bar, times the steps, stops the run at the first loss that is not finite, and when it must leave.
 
-    def __init__(self, bar: tqdm, meter: Meter, first_step: int):
+    Args:
+      bar: tqdm.
+      meter: Meter.
+      first_step: int.
+      must_leave: callable. Asked after every call.
+
+    Attributes:
+      step: int. Updates done.
+    """
+
+    def __init__(self, bar: tqdm, meter: Meter, first_step: int, must_leave):
         super().__init__()
-        self._bar, self._meter, self._first_step = bar, meter, first_step
-        self._last = None
+        self._bar, self._meter, self._first_step, self._must_leave = bar, meter, first_step, must_leave
+        self.step, self._last = first_step, None
         self._timed = False
 
     def on_train_begin(self, logs=None):
@@ -59,6 +107,8 @@ class Watch(keras.callbacks.Callback):
         if self._last:
             self._meter.add(step - self._last[0], now - self._last[1])
             self._timed = True
-        self._last = step, now
+        self._last, self.step = (step, now), step
         self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
         self._bar.update(step - self._bar.n)
+        if self._must_leave():
+            self.model.stop_training = True

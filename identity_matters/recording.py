@@ -27,36 +27,42 @@ class Recorder:
     """Appends rows to metrics.csv and writes them to TensorBoard.
 
     Args:
-      run: RunDirectory.
+      run: RunDirectory; None: nothing is written.
       first_step: int. Rows of later steps, of an interrupted run, are dropped.
     """
 
-    def __init__(self, run: RunDirectory, first_step: int):
+    def __init__(self, run: RunDirectory | None, first_step: int):
+        self.rows, self._writer = [], None
+        if run is None:
+            return
         self._path = run.file("metrics.csv")
         rows = read_metrics(self._path) if os.path.exists(self._path) else []
         self.rows = [row for row in rows if row["step"] <= first_step]
         self._writer = tensorboardX.SummaryWriter(run.path, purge_step=first_step + 1)
 
-    def add(self, row: dict[str, float]) -> None:
-        """One evaluation. Every row of a run has the same keys; `step` is one of them."""
+    def add(self, row: dict[str, float], network: keras.Model) -> None:
+        """One evaluation. Every row of a run has the same keys; `step` is one of them.
+
+        TensorBoard also gets histograms of the network's kernels, and the convergence figure so far.
+        """
         self.rows.append(row)
+        if self._writer is None:
+            return
         write_metrics(self._path, self.rows)
         for name, value in row.items():
             if name != "step":
                 self._writer.add_scalar(_tag(name), value, row["step"])
-        self._writer.flush()
-
-    def add_network(self, network: keras.Model, step: int) -> None:
-        """Histograms of the convolution kernels, and the convergence figure so far, to TensorBoard."""
         for layer in network.layers:
             if isinstance(layer, keras.layers.Conv2D):
                 kernel = keras.ops.convert_to_numpy(layer.kernel)
-                self._writer.add_histogram(f"kernels/{layer.name}", kernel, step, bins=HISTOGRAM_BINS)
-        self._writer.add_image("convergence", figure_to_array(convergence_figure(self.rows)), step, dataformats="HWC")
+                self._writer.add_histogram(f"kernels/{layer.name}", kernel, row["step"], bins=HISTOGRAM_BINS)
+        figure = figure_to_array(convergence_figure(self.rows))
+        self._writer.add_image("convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
 
 def _tag(name: str) -> str:

@@ -69,12 +69,12 @@ class RunDirectory:
 
     def __init__(self, path: str, config):
         self.path = path
-        values = json.loads(json.dumps(dataclasses.asdict(config)))
+        values = as_json(config)
         self._record = read_record(path)
         if self._record is None:
             self._create(values)
         else:
-            differing = list(_differences(_completed(self._record["config"], config), values))
+            differing = differences(_completed(self._record["config"], config), values)
             if differing:
                 raise ValueError(f"{path} holds a run of another config (old, new): {'; '.join(differing)}")
 
@@ -133,6 +133,11 @@ class RunDirectory:
             raise ValueError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
 
 
+def as_json(config) -> dict:
+    """A config as JSON gives it back: tuples are lists."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
 def read_record(path: str) -> dict | None:
     """What the config.json of a run directory holds; None where there is none.
 
@@ -172,6 +177,11 @@ def _completed(old: dict, config) -> dict:
         elif field.name not in old and field.default is not dataclasses.MISSING:
             completed[field.name] = json.loads(json.dumps(field.default))
     return completed
+
+
+def differences(old: dict, new: dict) -> list[str]:
+    """Fields of two configs, as JSON holds them, that change what a run computes: "name (old, new)"."""
+    return list(_differences(old, new))
 
 
 def _differences(old: dict, new: dict, prefix: str = ""):

@@ -68,23 +68,33 @@ class TfdsSource:
             arrays[f"{split}_labels"] = np.concatenate(labels).astype(np.int32)
         return ArrayData(self.name, **arrays, num_classes=self.num_classes)
 
-    def train_batches(self, seed: int, first_step: int, batch_size: int, random_flip: bool = True):
+    def train_batches(
+        self, seed: int, first_step: int, batch_size: int, random_flip: bool = True, rows: range | None = None
+    ):
         """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end.
 
         An epoch is num_train // batch_size ≥ 1 steps; what is left over differs in each epoch.
+
+        Args:
+          rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
         """
+        rows = rows or range(batch_size)
         steps_per_epoch = self.num_train // batch_size
         epoch, step = divmod(first_step, steps_per_epoch)
         while True:
-            yield from self._epoch(seed, epoch, step * batch_size, random_flip).batch(
-                batch_size, drop_remainder=True
-            ).prefetch(2).as_numpy_iterator()
+            yield from self._epoch(
+                seed, epoch, step * batch_size, steps_per_epoch * batch_size, batch_size, rows, random_flip
+            ).batch(len(rows)).prefetch(2).as_numpy_iterator()
             epoch, step = epoch + 1, 0
 
-    def test_batches(self, batch_size: int):
-        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order."""
-        images = self._cropped(self._encoded("test").enumerate(), None) if self.is_streamed else self._whole_images("test")
-        yield from images.batch(batch_size).prefetch(2).as_numpy_iterator()
+    def test_batches(self, batch_size: int, rows: range | None = None):
+        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order; rows as train_batches."""
+        rows = rows or range(batch_size)
+        if self.is_streamed:
+            images = self._cropped(_of_rows(self._encoded("test").enumerate(), batch_size, rows), None)
+        else:
+            images = _of_rows(self._whole_images("test").enumerate(), batch_size, rows).map(lambda _, example: example)
+        yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
 
     def _whole_images(self, split: str) -> tf.data.Dataset:
         images = self._builder.as_dataset(split=self._splits[split], as_supervised=True)
@@ -101,10 +111,12 @@ class TfdsSource:
             read_config=tfds.ReadConfig(shuffle_seed=shuffle_seed, shuffle_reshuffle_each_iteration=False),
         ).map(lambda example: (example[self._image_key], example[self._label_key]))
 
-    def _epoch(self, seed: int, epoch: int, skip: int, random_flip: bool) -> tf.data.Dataset:
+    def _epoch(self, seed: int, epoch: int, skip: int, stop: int, batch_size: int, rows: range, random_flip: bool):
+        """The examples number skip … stop − 1 of an epoch's order that lie in `rows` of their batches."""
         order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
         examples = self._encoded("train", order_seed).shuffle(SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False)
-        return self._cropped(examples.enumerate().skip(skip), order_seed, random_flip)
+        examples = examples.enumerate().take(stop).skip(skip)
+        return self._cropped(_of_rows(examples, batch_size, rows), order_seed, random_flip)
 
     def _cropped(self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False) -> tf.data.Dataset:
         """Decoded square crops: at random and flipped at random under a seed, central without one."""
@@ -127,6 +139,13 @@ class TfdsSource:
             return image, label
 
         return examples.map(crop, tf.data.AUTOTUNE, deterministic=True)
+
+
+def _of_rows(enumerated: tf.data.Dataset, batch_size: int, rows: range) -> tf.data.Dataset:
+    """Of pairs (index, example) those that lie in these rows of their batches."""
+    if len(rows) == batch_size:
+        return enumerated
+    return enumerated.filter(lambda i, _: (i % batch_size >= rows.start) & (i % batch_size < rows.stop))
 
 
 def _first(split: str, count: int, builder) -> str:

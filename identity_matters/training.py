@@ -1,30 +1,32 @@
-"""Training: momentum SGD on keras.Model.fit, evaluated, recorded, resumable at any step.
+"""Training: momentum SGD on keras.Model.fit, evaluated, recorded, resumable at any step, on one device or many.
 
 `train` calls fit once for each stretch of steps between two events (an evaluation, a
 checkpoint), so whatever happens at an event happens outside fit, on every Keras backend.
 """
 
+import contextlib
 import dataclasses
 import itertools
-import os
 import sys
 
 import keras
 import numpy as np
 from tqdm import tqdm
 
+from identity_matters import joining
 from identity_matters.batches import ArrayBatches, StreamedBatches
 from identity_matters.checkpoint import TrainingState
+from identity_matters.compilation import compile_model, learning_rate_schedule, make_deterministic
 from identity_matters.config import TRAIN_PRESETS as PRESETS
 from identity_matters.config import TrainConfig
 from identity_matters.data import ArrayData, load
-from identity_matters.figures import convergence_figure, read_metrics, save_figure
+from identity_matters.figures import convergence_figure, save_figure
 from identity_matters.model import all_conv_resnet
-from identity_matters.progress import Diverged, Meter, Watch
+from identity_matters.progress import Diverged, Meter, Preempted, Watch, WorkerLost, sigterm_noticed
 from identity_matters.recording import Recorder, kernel_norms
 from identity_matters.run_directory import RunDirectory, replacing
 
-__all__ = ["Diverged", "PRESETS", "TrainConfig", "learning_rate_schedule", "train"]
+__all__ = ["Diverged", "PRESETS", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
 
 def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
@@ -36,80 +38,137 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     uninterrupted one on the same machine: under TensorFlow this turns op determinism on, for
     the whole process.
 
+    Where there are several workers (see distribution.py) each calls this, before anything else that
+    TensorFlow computes; only worker 0, the chief, uses its run_dir.
+
     Args:
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
       run_dir: str.
 
     Returns:
-      The last row of metrics.csv; errors are fractions.
+      The last row of metrics.csv, whose errors are fractions; {} on workers other than the chief.
 
     Raises:
-      ValueError: the data, the run directory or their combination cannot be used.
+      ValueError: the data, the run directory, the workers or their combination cannot be used.
+      OSError: a file cannot be written; earlier checkpoints stand.
       Diverged: the loss became NaN or infinite, now or in an earlier call.
+      Preempted: SIGTERM came to one of the workers; a checkpoint was saved after the step under way.
+      WorkerLost: another worker is gone; the last checkpoint stands.
     """
+    workers = joining.join(config)
+    if workers is None:
+        return {}
+    rows = workers.rows(config.batch_size)
     data = load(config)
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
     config = dataclasses.replace(config, model=model_config)
-    run = RunDirectory(run_dir, config)
-    if run.status == "diverged":
-        raise Diverged(run.record["diverged_at_step"])
-    if run.status == "done" and (os.path.exists(run.file("saved_model")) or not _can_export()):
-        return read_metrics(run.file("metrics.csv"))[-1]
-    with run:
+    with contextlib.ExitStack() as stack:
+        run, record = joining.agree(config, run_dir, workers, stack)
+        if record["status"] == "diverged":
+            raise Diverged(record["diverged_at_step"])
+        if record["final_row"]:
+            return record["final_row"] if run else {}
+        batches = (ArrayBatches if isinstance(data, ArrayData) else StreamedBatches)(data, config, rows)
         try:
-            return _train(config, data, run)
+            with workers.watched():
+                return _train(config, batches, data.num_train, run, workers)
         except Diverged as error:
-            run.set_status("diverged", diverged_at_step=error.step)
+            _set_status(run, "diverged", diverged_at_step=error.step)
+            raise
+        except (Preempted, WorkerLost):
             raise
         except Exception as error:
-            run.set_status("failed", error=str(error))
+            _set_status(run, "failed", error=str(error))
             raise
 
 
-def _train(config: TrainConfig, data, run: RunDirectory) -> dict[str, float]:
+def _set_status(run: RunDirectory | None, status: str, **details) -> None:
+    """Of the chief's run; what goes wrong then must not hide why the status changes."""
+    if run:
+        with contextlib.suppress(OSError):
+            run.set_status(status, **details)
+
+
+def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers) -> dict[str, float]:
     make_deterministic(config.seed)
-    network = all_conv_resnet(config.model, config.seed)
-    batches = (ArrayBatches if isinstance(data, ArrayData) else StreamedBatches)(data, config)
-    model = batches.attach(network)
-    compile_model(model, config)
+    network, model = _model(config, batches, workers)
     state = TrainingState(network, model.optimizer)
-    state.restore(run.file("checkpoints"))
+    if run:
+        state.restore(run.file("checkpoints"))
+    state.take_from_chief(workers)
     recorder = Recorder(run, state.step)
     if state.step < config.train_steps:
-        run.set_status("running")
-        _fit(config, model, batches, state, recorder, run, images_per_epoch=data.num_train)
+        if run:
+            run.set_status("running")
+        _fit(config, model, batches, state, recorder, run, workers, images_per_epoch)
     recorder.close()
-    _write_results(config, network, recorder.rows, run)
-    run.set_status("done")
-    return recorder.rows[-1]
+    if run:
+        if workers.strategy or not workers.is_alone:
+            network, trained = all_conv_resnet(config.model, config.seed), network  # of variables of this process alone
+            network.set_weights(trained.get_weights())
+        _write_results(config, network, recorder.rows, run)
+        run.set_status("done")
+    workers.wait()  # for the chief: if the others left, it would end too
+    return recorder.rows[-1] if run else {}
 
 
-def _fit(config, model, batches, state, recorder, run, images_per_epoch) -> None:
+def _model(config: TrainConfig, batches, workers) -> tuple[keras.Model, keras.Model]:
+    """The network, and the compiled model that fit trains."""
+    with workers.scope():
+        network = all_conv_resnet(config.model, config.seed)
+        if workers.strategy:
+            from identity_matters.replicated import ReplicatedModel, ReplicatedSGD
+
+            model = batches.attach(network)
+            model = ReplicatedModel(model.inputs, model.outputs, name=model.name)
+            compile_model(model, config, ReplicatedSGD)
+            return network, model
+    if config.strategy == "parameter_server":
+        from identity_matters.parameter_server import AsynchronousModel
+
+        return network, AsynchronousModel(network, batches, config, workers)
+    model = batches.attach(network)
+    compile_model(model, config)
+    return network, model
+
+
+def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch) -> None:
     """From state.step to config.train_steps."""
     stream = batches.train_batches(state.step)
     meter = Meter()
     interval = 0.1 if sys.stderr.isatty() else 10  # seconds; a log file is not redrawn
-    bar = tqdm(total=config.train_steps, initial=state.step, unit="step", dynamic_ncols=True, mininterval=interval)
-    with bar:
+    bar = tqdm(
+        total=config.train_steps, initial=state.step, unit="step", dynamic_ncols=True, mininterval=interval,
+        disable=not run,
+    )  # fmt: skip
+    with bar, sigterm_noticed() as notice:
+        must_leave = notice.is_set
+        if workers.strategy:  # all leave at the same step
+            model.wants_to_leave, must_leave = notice.is_set, lambda: model.is_leaving
         while state.step < config.train_steps:
             stop = min(config.train_steps, _next_multiple(state.step, config.eval_every, config.checkpoint_every))
             steps = stop - state.step
+            watch = Watch(bar, meter, state.step, must_leave)
             logs = model.fit(
-                feed(itertools.islice(stream, steps)),
+                workers.distribute(itertools.islice(stream, steps), feed),
                 steps_per_epoch=steps,
                 shuffle=False,
-                callbacks=[Watch(bar, meter, state.step)],
+                callbacks=[watch],
                 verbose=0,
             ).history
-            state.advance(stop, {name: values[-1] for name, values in logs.items()})
-            at_end = stop == config.train_steps
-            if at_end or stop % config.eval_every == 0:
-                row = _evaluate(config, model, batches, state, meter, images_per_epoch)
-                recorder.add(row)
-                recorder.add_network(state.network, stop)
-                bar.write(_describe(row))
-            if at_end or stop % config.checkpoint_every == 0:
+            state.advance(watch.step, {name: values[-1] for name, values in logs.items()})
+            is_left = watch.step < stop
+            at_end = watch.step == config.train_steps
+            if not is_left and (at_end or stop % config.eval_every == 0):
+                row = _evaluate(config, model, batches, state, meter, workers, images_per_epoch)
+                recorder.add(row, state.network)
+                if run:
+                    bar.write(_describe(row))
+            if run and (is_left or at_end or stop % config.checkpoint_every == 0):
                 state.save(run.file("checkpoints"))
+            if is_left:
+                workers.wait()  # for the chief to have saved
+                raise Preempted(state.step)
 
 
 def feed(batches):
@@ -127,9 +186,10 @@ def feed(batches):
     return dataset.with_options(options).prefetch(2)
 
 
-def _evaluate(config, model, batches, state, meter, images_per_epoch) -> dict[str, float]:
+def _evaluate(config, model, batches, state, meter, workers, images_per_epoch) -> dict[str, float]:
     """One row of metrics.csv. Training figures are means over the steps since the row before."""
-    test = model.evaluate(feed(batches.test_batches()), steps=batches.test_steps, verbose=0, return_dict=True)
+    test_batches = workers.distribute(batches.test_batches(), feed)
+    test = model.evaluate(test_batches, steps=batches.test_steps, verbose=0, return_dict=True)
     if not np.isfinite(test["cross_entropy"]):
         raise Diverged(state.step)
     trained = state.take_means()
@@ -147,6 +207,7 @@ def _evaluate(config, model, batches, state, meter, images_per_epoch) -> dict[st
         "test_top1_error": 1 - test["top1"],
         "test_top5_error": 1 - test["top5"],
         "images_per_second": meter.take_rate() * config.batch_size,
+        **({"staleness": trained["staleness"]} if "staleness" in trained else {}),
         **kernel_norms(state.network),
     }
 
@@ -163,71 +224,10 @@ def _write_results(config: TrainConfig, network: keras.Model, rows: list[dict], 
     save_figure(convergence_figure(rows), run.file("convergence.png"))
     with replacing(run.file("model.keras")) as temporary:
         network.save(temporary)
-    if _can_export():
+    if joining.can_export():
         from identity_matters.evaluation import export
 
         export(network, config, run.file("saved_model"))
-
-
-def _can_export() -> bool:
-    return keras.backend.backend() == "tensorflow"
-
-
-def learning_rate_schedule(config: TrainConfig) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The learning rate of update 0, 1, …: both settings of Hardt & Ma §4, and a constant.
-
-    piecewise: the rate is multiplied by decay_factor from update s on, for every s of
-    decay_steps. exponential: by decay_factor^⌊update / decay_steps⌋.
-    """
-    schedules = keras.optimizers.schedules
-    if config.schedule == "exponential":
-        return schedules.ExponentialDecay(
-            config.learning_rate, config.decay_steps[0], config.decay_factor, staircase=True
-        )
-    drops = config.decay_steps if config.schedule == "piecewise" else ()
-    if not drops:
-        return schedules.ExponentialDecay(config.learning_rate, 1, 1.0)
-    rates = [config.learning_rate * config.decay_factor**i for i in range(len(drops) + 1)]
-    # Keras keeps a rate up to and including its boundary.
-    return schedules.PiecewiseConstantDecay([step - 1 for step in drops], rates)
-
-
-def compile_model(model: keras.Model, config: TrainConfig) -> None:
-    metrics = [
-        keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
-        keras.metrics.SparseCategoricalAccuracy(name="top1"),
-        keras.metrics.SparseTopKCategoricalAccuracy(k=min(5, config.model.num_classes), name="top5"),
-    ]
-    model.compile(
-        optimizer=keras.optimizers.SGD(
-            learning_rate_schedule(config),
-            momentum=config.momentum,
-            nesterov=config.optimizer == "nesterov",
-            global_clipnorm=config.clip_norm or None,
-            name="sgd",
-        ),
-        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        # Weighted, so that the examples that fill up the last test batch do not count.
-        weighted_metrics=metrics,
-        jit_compile=_jit_compile(config.jit_compile),
-        steps_per_execution=config.steps_per_execution,
-    )
-    model.optimizer.build(model.trainable_variables)
-
-
-def _jit_compile(choice: str):
-    """Keras's own "auto" asks for XLA; under TensorFlow it is slower on a CPU, and not taken under op determinism."""
-    if choice == "auto":
-        return False if keras.backend.backend() == "tensorflow" else "auto"
-    return choice == "on"
-
-
-def make_deterministic(seed: int) -> None:
-    keras.utils.set_random_seed(seed)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.experimental.enable_op_determinism()
 
 
 def _next_multiple(step: int, *intervals: int) -> int:

@@ -25,6 +25,7 @@ from typing import Literal, get_args, get_origin
 from absl import flags
 
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
+EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: to be started again
 
 
 def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_dir: bool = True) -> None:
@@ -111,6 +112,23 @@ def flag_fields(config) -> list[tuple[dataclasses.Field, object, object]]:
         elif field.metadata.get("flag", True):
             own.append((field, value, config))
     return own + nested
+
+
+def flags_of(config, presets: dict) -> list[str]:
+    """The flags that give this config: --preset and what differs from it, with the preset that needs the fewest."""
+
+    def differing(preset):
+        pairs = zip(flag_fields(config), flag_fields(preset))
+        return [_written(field.name, value) for (field, value, _), (_, old, _) in pairs if value != old]
+
+    found = [[f"--preset={name}", *differing(preset)] for name, preset in presets.items()]
+    return min(found, key=len)
+
+
+def _written(name: str, value) -> str:
+    if isinstance(value, bool):
+        return f"--{'' if value else 'no'}{name}"
+    return f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
 def field_descriptions(config) -> dict[str, str]:
@@ -208,8 +226,4 @@ def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) ->
 
 
 def _example(name: str, default) -> str:
-    if isinstance(default, bool):
-        return f"--[no]{name}"
-    if isinstance(default, tuple):
-        return f"--{name}={','.join(map(str, default))}"
-    return f"--{name}={default}"
+    return f"--[no]{name}" if isinstance(default, bool) else _written(name, default)

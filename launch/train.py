@@ -11,7 +11,10 @@ trains the paper's CIFAR-10 network on a data set that TFDS has prepared under D
 
 The run leaves config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
 model.keras and saved_model in run_dir. The same command again continues an interrupted run
-where it stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite.
+where it stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite; 75: stopped
+before the end, by SIGTERM or because another worker is gone, and to be continued by the same command.
+
+With TF_CONFIG in the environment this process is one of several workers; launch.cluster starts them.
 """
 
 import os
@@ -31,7 +34,11 @@ def main(config: TrainConfig, run_dir: str) -> int:
     except training.Diverged as error:
         print(f"diverged: {error}; {run_dir}/config.json says so, and the run cannot continue")
         return launcher.EXIT_DIVERGED
-    _summarize(row, run_dir, was_done)
+    except (training.Preempted, training.WorkerLost) as error:
+        print(f"stopped: {error}; the same command continues")
+        return launcher.EXIT_CONTINUE
+    if row:  # the chief
+        _summarize(row, run_dir, was_done)
     return 0
 
 

@@ -460,3 +460,17 @@ def test_streamed_test_batches_are_filled_up_with_weight_0(jpeg, batch_size):
     images, labels, weights = (np.concatenate(parts) for parts in zip(*shown))
     assert weights.tolist() == [1] * NUM_TEST + [0] * (len(shown) * batch_size - NUM_TEST)
     np.testing.assert_array_equal(labels[:NUM_TEST], examples_of(images[:NUM_TEST]))
+
+
+@pytest.mark.parametrize("batch_size", [6, 10])
+def test_workers_read_their_rows_of_the_streamed_batches_and_no_others(jpeg, batch_size):
+    """Two workers, the parts of the batches, put together, are those of one."""
+    config = dataclasses.replace(jpeg, batch_size=batch_size)
+    half = batch_size // 2
+    one = StreamedBatches(load(config), config)
+    two = [StreamedBatches(load(config), config, rows) for rows in (slice(0, half), slice(half, batch_size))]
+    for stream in (lambda b: take(b.train_batches(1), 5), lambda b: list(b.test_batches())):
+        for whole, *parts in zip(stream(one), *map(stream, two), strict=True):
+            assert len(parts[0][1]) == len(parts[1][1]) == half
+            for expected, *pieces in zip(whole, *parts, strict=True):
+                np.testing.assert_array_equal(expected, np.concatenate(pieces))

@@ -14,7 +14,7 @@ import pytest
 from identity_matters.config import TRAIN_PRESETS, TrainConfig
 from launch import launcher
 
-LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study"]
+LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study", "cluster"]
 
 
 @pytest.fixture

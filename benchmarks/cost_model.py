@@ -1,0 +1,97 @@
+"""When does another device still pay? A step's time on 1 … 512 devices, from operations, bytes and four rates.
+
+    python -m benchmarks.cost_model                                       Table 1's network, batch 128
+    python -m benchmarks.cost_model --preset=imagenet_wide --tflops=100 --gigabytes=25
+
+    T(n) = operations of a device / rate  +  2 (n − 1)/n · bytes / bandwidth  +  rounds(n) · latency
+
+The operations are those of the convolutions of forward and backward pass (train_step.step_flops);
+the bytes are four a trained weight, summed by a ring: each device sends and receives every chunk
+twice. rounds(n) is 2 (n − 1) for a ring, 2 log₂ n for NCCL's trees, with which the bandwidth term is the same.
+The sum comes after the backward pass, as in our training, which does not overlap them.
+Strong scaling shares the batch; weak scaling gives each device a whole one.
+
+The default rate is the paper's K40: 60,000 steps in 24 hours. Bandwidth and latency are of a
+10 Gbit/s network; benchmarks.scaling measures those of this machine's loopback.
+"""
+
+import dataclasses
+import math
+from typing import Literal
+
+from benchmarks.input_stream import table
+from identity_matters.config import TRAIN_PRESETS, check_fields
+from launch import launcher
+
+COUNTS = tuple(2**i for i in range(10))
+PAYS = 0.5  # efficiency below which another device hardly does
+
+
+@dataclasses.dataclass(frozen=True)
+class CostModel:
+    """A network and the machines that would train it.
+
+    Attributes:
+      network: Key of identity_matters' presets. Set by the preset.
+      batch_size: Images a step on one device (0: the preset's).
+      tflops: What a device computes of the convolutions, in 10¹² operations per second.
+      gigabytes: What a device sends, and at the same time receives, in 10⁹ bytes per second.
+      microseconds: Latency of a message.
+      algorithm: How sums are taken.
+    """
+
+    network: str = dataclasses.field(default="cifar10", metadata={"flag": False})
+    batch_size: int = 0
+    tflops: float = 1.06
+    gigabytes: float = 1.25
+    microseconds: float = 50.0
+    algorithm: Literal["ring", "tree"] = "ring"
+
+    def __post_init__(self):
+        check_fields(self, at_least_0=("batch_size", "microseconds"), above_0=("tflops", "gigabytes"))
+
+    def all_reduce_seconds(self, num_bytes: float, count: int) -> float:
+        rounds = 2 * (count - 1) if self.algorithm == "ring" else 2 * math.log2(count)
+        return 2 * (count - 1) / count * num_bytes / (1e9 * self.gigabytes) + rounds * 1e-6 * self.microseconds
+
+    def step_seconds(self, flops: float, num_bytes: float, count: int) -> float:
+        """Of one device's operations and the sum over `count` devices."""
+        return flops / (1e12 * self.tflops) + self.all_reduce_seconds(num_bytes, count)
+
+
+PRESETS = {name: CostModel(network=name) for name in ("cifar10", "mnist", "imagenet", "imagenet_wide")}
+
+
+def main(model: CostModel) -> None:
+    with launcher.quiet_import():
+        from benchmarks.train_step import step_flops
+        from identity_matters.model import all_conv_resnet
+
+    run = TRAIN_PRESETS[model.network]
+    network = all_conv_resnet(run.model, 0)
+    batch_size = model.batch_size or run.batch_size
+    flops = batch_size * step_flops(network)
+    num_bytes = 4.0 * sum(math.prod(v.shape) for v in network.trainable_variables)
+    print(
+        f"{model.network}, batch {batch_size}: {flops / 1e12:.3g} TFLOP and {num_bytes / 1e6:.1f} MB of gradients a step; "
+        f"a device: {model.tflops:g} TFLOP/s, {model.gigabytes:g} GB/s, {model.microseconds:g} µs, {model.algorithm}\n"
+    )
+    one = model.step_seconds(flops, num_bytes, 1)
+    lines, last = [], {}
+    for count in COUNTS:
+        strong, weak = (model.step_seconds(work, num_bytes, count) for work in (flops / count, flops))
+        efficiencies = {"strong": one / strong / count, "weak": one / weak}
+        last |= {kind: count for kind, efficiency in efficiencies.items() if efficiency >= PAYS}
+        reduce = f"{1e3 * model.all_reduce_seconds(num_bytes, count):.1f}"
+        cells = (f"{1e3 * strong:.1f}", f"{one / strong:.1f}", f"{efficiencies['strong']:.0%}")
+        lines.append((str(count), reduce, *cells, f"{1e3 * weak:.1f}", f"{efficiencies['weak']:.0%}"))
+    print(table(("devices", "all-reduce, ms", "strong: step, ms", "speed-up", "efficiency", "weak: step, ms", "efficiency"), lines))
+    print(f"\nat least {PAYS:.0%} efficient up to {last['strong']} devices (strong), {last['weak']} (weak)")
+
+
+def cli() -> None:
+    launcher.run(main, PRESETS, manual=__doc__, has_run_dir=False)
+
+
+if __name__ == "__main__":
+    cli()

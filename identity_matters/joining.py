@@ -1,0 +1,61 @@
+"""The start of a run: the workers come together, and agree on the config and on what is done already."""
+
+import json
+import os
+
+import keras
+
+from identity_matters import distribution
+from identity_matters.config import TrainConfig
+from identity_matters.figures import read_metrics
+from identity_matters.run_directory import RunDirectory, as_json, differences
+
+
+def join(config: TrainConfig) -> distribution.Workers | None:
+    """The workers, once all of them are there; None on a server whose chief is gone. Raises as distribution.join."""
+    if config.strategy == "parameter_server":
+        from identity_matters import parameter_server
+
+        return parameter_server.join()
+    return distribution.join()
+
+
+def can_export() -> bool:
+    """Whether there is TensorFlow to write a SavedModel with."""
+    return keras.backend.backend() == "tensorflow"
+
+
+def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirectory | None, dict]:
+    """The chief's run directory, held until the stack closes (None for other workers), and what its config.json says.
+
+    The record has a final_row where nothing is left to do.
+
+    Raises:
+      ValueError: the chief cannot use its run_dir, or a worker has another config: on all of them.
+    """
+    run, own = None, as_json(config)
+    record = {"config": own}
+    if workers.is_chief:
+        try:
+            run = RunDirectory(run_dir, config)
+            is_done = run.status == "done" and (os.path.exists(run.file("saved_model")) or not can_export())
+            final_row = read_metrics(run.file("metrics.csv"))[-1] if is_done else None
+            if not is_done and run.status != "diverged":
+                stack.enter_context(run)
+            record = run.record | {"config": own, "final_row": final_row}
+        except ValueError as error:
+            record["mistake"] = str(error)
+    record = json.loads(workers.text_from_chief(json.dumps(record)))
+    differing = differences(record["config"], own)
+    num_differing = int(workers.sum([bool(differing)])[0])
+    if "mistake" in record or num_differing:
+        workers.wait()  # until all know
+    if "mistake" in record:
+        raise ValueError(record["mistake"])
+    if differing:
+        raise ValueError(
+            f"worker {workers.rank} has another config than worker 0 (worker 0's, its own): {'; '.join(differing)}"
+        )
+    if num_differing:
+        raise ValueError(f"{num_differing} of {workers.count} workers were started with another config than worker 0")
+    return run, record

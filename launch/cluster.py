@@ -1,0 +1,146 @@
+"""Train on several workers: processes of this machine, or a job of Slurm or Kubernetes.
+
+    python -m launch.cluster --num_workers=2 --preset=mnist --run_dir=runs/pair
+
+starts two workers here, which train as one would: same batches, same result to rounding (about 2
+minutes on 2 cores). When one dies all are ended and started again from the last checkpoint,
+--max_restarts times at most. Their output, each line after its worker's number, is also in workers.log.
+
+    python -m launch.cluster --slurm --nodes=4 --gpus_per_node=8 --run_dir=runs/gpus --write=job.sbatch
+
+writes a batch script for Slurm (--submit also submits it), --kubernetes an Indexed Job with its
+Service, --kubernetes --kubeflow a TFJob. All flags of launch.train are flags here too; see docs/cluster.md.
+Exit code: 0, or that of the worker that ended first, as launch.train's.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+from identity_matters.config import TRAIN_PRESETS, TrainConfig, check_fields
+from launch import kubernetes, launcher, slurm, supervisor
+
+
+@dataclasses.dataclass(frozen=True)
+class ClusterConfig:
+    """Where the workers run, and what they train.
+
+    Attributes:
+      train: The training run.
+      num_workers: Processes on this machine.
+      num_servers: With --strategy=parameter_server: processes that hold the weights.
+      max_restarts: How often the job is started again when a worker dies.
+      slurm: Write a batch script for Slurm.
+      kubernetes: Write a Kubernetes manifest.
+      kubeflow: With --kubernetes: a TFJob, for the Kubeflow training operator.
+      write: File to write the script or manifest to (empty: print it).
+      submit: With --slurm: submit the script with sbatch.
+      job_name: Name of the job, its Service and its log.
+      nodes: Workers of a Slurm or Kubernetes job, one a node.
+      gpus_per_node: GPUs of each worker (0: train on CPUs).
+      cpus_per_node: CPU cores of each worker.
+      memory_per_node: Memory of each worker, in GiB.
+      hours: Time limit of a Slurm job.
+      partition: Slurm's partition (empty: the default one).
+      setup: Shell command that a Slurm worker runs first, e.g. to activate a virtual environment.
+      image: Container image of a Kubernetes job, with this project installed.
+      volume_claim: PersistentVolumeClaim of a Kubernetes job; mounted at volume_path, where run_dir and data_dir must lie.
+      volume_path: Where it is mounted.
+    """
+
+    train: TrainConfig = TrainConfig()
+    num_workers: int = 2
+    num_servers: int = 1
+    max_restarts: int = 3
+    slurm: bool = False
+    kubernetes: bool = False
+    kubeflow: bool = False
+    write: str = ""
+    submit: bool = False
+    job_name: str = "identity-matters"
+    nodes: int = 2
+    gpus_per_node: int = 0
+    cpus_per_node: int = 8
+    memory_per_node: int = 32
+    hours: int = 24
+    partition: str = ""
+    setup: str = ""
+    image: str = ""
+    volume_claim: str = ""
+    volume_path: str = "/shared"
+
+    def __post_init__(self):
+        check_fields(
+            self,
+            at_least_1=("num_workers", "num_servers", "nodes", "cpus_per_node", "memory_per_node", "hours"),
+            at_least_0=("max_restarts", "gpus_per_node"),
+        )
+        if self.slurm and self.kubernetes:
+            raise ValueError("--slurm and --kubernetes exclude one another")
+        if self.submit and not (self.slurm and self.write):
+            raise ValueError("--submit needs --slurm and --write=FILE")
+        if (self.kubeflow or self.image or self.volume_claim) and not self.kubernetes:
+            raise ValueError("--kubeflow, --image and --volume_claim need --kubernetes")
+        if self.write and not (self.slurm or self.kubernetes):
+            raise ValueError("--write needs --slurm or --kubernetes")
+        if self.kubernetes and not (self.image and self.volume_claim):
+            raise ValueError("--kubernetes needs --image=IMAGE and --volume_claim=CLAIM")
+        if self.is_asynchronous:
+            if self.is_remote:
+                raise ValueError("strategy parameter_server runs on this machine, or by hand with TF_CONFIG")
+            return
+        replicas = self.nodes * max(self.gpus_per_node, 1) if self.is_remote else self.num_workers
+        if self.train.batch_size % replicas:
+            raise ValueError(f"batch_size must be a multiple of the number of devices, {replicas}, got {self.train.batch_size}")
+
+    @property
+    def is_remote(self) -> bool:
+        return self.slurm or self.kubernetes
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return self.train.strategy == "parameter_server"
+
+    @property
+    def tasks(self) -> dict[str, int]:
+        """TF_CONFIG's tasks of a job on this machine."""
+        workers = {"worker": self.num_workers}
+        return {"chief": 1, **workers, "ps": self.num_servers} if self.is_asynchronous else workers
+
+
+PRESETS = {name: ClusterConfig(train=train) for name, train in TRAIN_PRESETS.items()}
+
+
+def main(config: ClusterConfig, run_dir: str) -> int:
+    flags = [f"--run_dir={run_dir}", *launcher.flags_of(config.train, TRAIN_PRESETS)]
+    if not config.is_remote:
+        command = [sys.executable, "-m", "launch.train", *flags]
+        try:
+            os.makedirs(run_dir, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"cannot write to run_dir {run_dir}: {error.strerror}") from error
+        return supervisor.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))
+    text = slurm.script(config, flags) if config.slurm else kubernetes.manifest(config, flags)
+    if not config.write:
+        print(text, end="")
+        return 0
+    with open(config.write, "w") as file:
+        file.write(text)
+    submit = ["sbatch", config.write] if config.slurm else ["kubectl", "apply", "-f", config.write]
+    print(f"written: {config.write}")
+    if not config.submit:
+        print(f"next:\n  {' '.join(submit)}")
+        return 0
+    try:
+        return subprocess.run(submit).returncode
+    except FileNotFoundError:
+        raise ValueError("there is no sbatch on this machine; submit from a login node of the cluster") from None
+
+
+def cli() -> None:
+    launcher.run(main, PRESETS, manual=__doc__)
+
+
+if __name__ == "__main__":
+    cli()

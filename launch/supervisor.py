@@ -1,0 +1,182 @@
+"""Workers on this machine as one job: started together, one log, ended together, started again from the last checkpoint."""
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
+
+GRACE = 30  # seconds to save a checkpoint after SIGTERM
+FAREWELL = 15  # seconds in which the others notice by themselves that a worker is gone
+FINAL = (0, EXIT_ERROR, EXIT_DIVERGED)  # starting again would end the same way
+_POLL = 0.1
+
+
+def tf_config(addresses: list[str], rank: int) -> str:
+    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
+
+
+def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_path: str) -> int:
+    """Runs the command once a task, all at once, with TF_CONFIG; again, all of it, when one ends before its end.
+
+    What they print goes to stdout and is appended to log_path, a line at a time, with the task
+    before it. SIGTERM and Ctrl-C end all of them, after a checkpoint.
+
+    Args:
+      tasks: TF_CONFIG's types and how many there are of each; the job is done when the first of the first is.
+
+    Returns:
+      0; or the exit code of the first task that ended otherwise, 128 + its number for a signal.
+    """
+    job = _Job(command, tasks, log_path)
+    before = {number: signal.signal(number, job.stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        for attempt in range(max_restarts + 1):
+            if attempt:
+                job.say(f"starting all workers again, {attempt} of at most {max_restarts} times")
+            code = job.run()
+            if code in FINAL or job.is_stopped:
+                return code
+        job.say(f"giving up after {max_restarts} restarts")
+        return code
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        job.close()
+
+
+class _Job:
+    """One job's processes.
+
+    Attributes:
+      is_stopped: bool. Whether a signal said to stop.
+    """
+
+    def __init__(self, command: list[str], tasks: dict[str, int], log_path: str):
+        self._command, self._counts = command, tasks
+        self._tasks = [(kind, index) for kind, count in tasks.items() for index in range(count)]
+        # Of workers alone the number is enough.
+        self._names = [str(index) if len(tasks) == 1 else f"{kind} {index}" for kind, index in self._tasks]
+        self._log, self._lock = open(log_path, "a"), threading.RLock()
+        self._workers, self.is_stopped = [], False
+
+    def run(self) -> int:
+        """Starts all workers and waits for their end; returns 0 or the first other exit code."""
+        ports = iter(free_ports(len(self._tasks)))
+        cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in self._counts.items()}
+        self._workers = [
+            self._start(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+            for kind, index in self._tasks
+        ]
+        pumps = [threading.Thread(target=self._pump, args=pair) for pair in zip(self._names, self._workers)]
+        for pump in pumps:
+            pump.start()
+        try:
+            return self._wait()
+        finally:
+            self._signal(signal.SIGKILL)
+            for worker, pump in zip(self._workers, pumps):
+                worker.wait()
+                pump.join()
+
+    def stop(self, number: int, _frame) -> None:
+        """Handler: lets the workers save and leave; called again, kills them."""
+        if self.is_stopped:
+            self._signal(signal.SIGKILL)
+        elif self._workers:
+            self.say(f"{signal.Signals(number).name}: the workers save and leave; once more kills them")
+            self._signal(signal.SIGTERM)
+        self.is_stopped = True
+
+    def say(self, line: str) -> None:
+        """A line to the terminal and to the log."""
+        with self._lock:
+            for file in (sys.stdout, self._log):
+                print(line, file=file, flush=True)
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _start(self, config: str) -> subprocess.Popen:
+        return subprocess.Popen(
+            self._command,
+            env=os.environ | {"TF_CONFIG": config, "PYTHONUNBUFFERED": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches this process alone
+            preexec_fn=_die_with_parent,
+        )
+
+    def _pump(self, name: str, worker: subprocess.Popen) -> None:
+        rest = b""
+        while block := os.read(worker.stdout.fileno(), 65536):
+            # A progress bar redraws itself after carriage returns.
+            *lines, rest = re.split(rb"[\r\n]+", rest + block)
+            self._say_lines(name, lines)
+        self._say_lines(name, [rest])
+
+    def _say_lines(self, name: str, lines: list[bytes]) -> None:
+        for line in lines:
+            if text := line.decode(errors="replace").rstrip():
+                self.say(f"[{name}] {text}")
+
+    def _wait(self) -> int:
+        code, deadline = None, None
+        while any(worker.poll() is None for worker in self._workers):
+            if code is None:
+                code = self._outcome()
+                if code is not None and not self.is_stopped:
+                    deadline = time.monotonic() + FAREWELL
+            if self.is_stopped and deadline is None:
+                deadline = time.monotonic() + GRACE
+            if deadline and time.monotonic() > deadline:
+                self._signal(signal.SIGKILL)
+            time.sleep(_POLL)
+        return self._outcome() if code is None else code
+
+    def _outcome(self) -> int | None:
+        """0 when the first task is done, the code of one that failed before; None: neither."""
+        codes = [worker.poll() for worker in self._workers]
+        if codes[0] == 0:
+            return 0
+        for name, code in zip(self._names, codes):
+            if code:
+                self.say(f"{'worker ' if name.isdigit() else ''}{name} {_ending(code)}")
+                return code if code > 0 else 128 - code
+        return None
+
+    def _signal(self, number: int) -> None:
+        for worker in self._workers:
+            if worker.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(worker.pid, number)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on at the moment."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in sockets:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in sockets]
+
+
+def _die_with_parent() -> None:
+    """In a worker before it starts: when the launcher is killed, so is it (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return "stopped before the end" if code == EXIT_CONTINUE else f"ended with exit code {code}"

@@ -1,0 +1,80 @@
+"""A program for tests/test_distribution.py: trains on two logical CPUs and on one, prints the differences as JSON."""
+
+import json
+import os
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from identity_matters import training
+from identity_matters.batches import ArrayBatches
+from identity_matters.compilation import compile_model
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.data import load
+from identity_matters.distribution import Workers
+from identity_matters.replicated import ReplicatedModel
+
+STEPS = 6
+CONFIG = TrainConfig(
+    model=ModelConfig((28, 28, 1), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), residual_initializer="standard"),
+    dataset="mnist_sample",
+    train_examples=200,
+    eval_examples=43,  # neither replicas nor batches divide it
+    crop_padding=2,
+    batch_size=16,
+    decay_steps=(3,),
+    clip_norm=0.05,  # well below the gradients
+)
+
+
+def train(workers: Workers, sgd=None):
+    """Weights before and after, logs, test logs."""
+    data = load(CONFIG)
+    batches = ArrayBatches(data, CONFIG, workers.rows(CONFIG.batch_size))
+    if sgd is None:
+        network, model = training._model(CONFIG, batches, workers)
+    else:
+        with workers.scope():
+            network = training.all_conv_resnet(CONFIG.model, CONFIG.seed)
+            model = batches.attach(network)
+            model = ReplicatedModel(model.inputs, model.outputs)
+            compile_model(model, CONFIG, sgd)
+    before = np.concatenate([w.ravel() for w in network.get_weights()])
+    batch_stream = itertools.islice(batches.train_batches(0), STEPS)
+    logs = model.fit(
+        workers.distribute(batch_stream, training.feed), steps_per_epoch=STEPS, shuffle=False, verbose=0
+    ).history
+    after = np.concatenate([w.ravel() for w in network.get_weights()])
+    test = model.evaluate(
+        workers.distribute(batches.test_batches(), training.feed), steps=batches.test_steps, verbose=0, return_dict=True
+    )
+    test = {name: float(test[name]) for name in ("cross_entropy", "top1", "top5")}  # the loss counts what fills up
+    return before, after, {name: float(values[-1]) for name, values in logs.items()}, test
+
+
+def main():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    two = Workers(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    before, one, logs_of_one, test_of_one = train(Workers())
+    _, ours, logs, test = train(two)
+    _, kerass, _, _ = train(two, keras.optimizers.SGD)
+    found = {
+        "moved": float(np.abs(one - before).max()),
+        "weights": float(np.abs(one - ours).max()),
+        "weights_of_keras_sgd": float(np.abs(one - kerass).max()),
+        "logs": logs,
+        "logs_of_one": logs_of_one,
+        "test": test,
+        "test_of_one": test_of_one,
+        "num_test": CONFIG.eval_examples,
+    }
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,132 @@
+"""identity_matters.distribution: who the workers are, what each takes of a batch, and that replicas train as one device."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from identity_matters import distribution
+from identity_matters.batches import ArrayBatches
+from identity_matters.config import TrainConfig
+from identity_matters.data import ArrayData
+from identity_matters.distribution import Workers, workers_of
+
+
+def tf_config(cluster, kind="worker", index=0):
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", ([], 0)),
+        (tf_config({"worker": ["a:1", "b:2"]}, index=1), (["a:1", "b:2"], 1)),
+        (tf_config({"worker": ["a:1"], "chief": ["c:3"]}, "chief"), (["c:3", "a:1"], 0)),
+        (tf_config({"worker": ["a:1", "b:2"], "chief": ["c:3"]}, index=1), (["c:3", "a:1", "b:2"], 2)),
+        (tf_config({"worker": ["[::1]:80", "b:2"]}, index="1"), (["[::1]:80", "b:2"], 1)),
+    ],
+)
+def test_the_workers_of_tf_config_the_chief_first(text, expected):
+    assert workers_of(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("{", "property name"),
+        ("[]", "list"),
+        ('{"cluster": {"worker": ["a:1"]}}', "'task' is missing"),
+        (tf_config({"chief": ["a:1"]}), "'worker' is missing"),
+        (tf_config({"worker": ["a:1", "b:2"]}, index=2), "no worker 2"),
+        (tf_config({"worker": ["a:1"]}, index=-1), "no worker -1"),
+        (tf_config({"worker": ["a"]}), "invalid literal"),
+        (tf_config({"worker": ["a:0"]}), "a:0 has no port"),
+        (tf_config({"worker": ["a:1"]}, kind="evaluator"), "evaluator"),
+        (tf_config({"worker": ["a:1"], "ps": ["b:1"]}), "ps"),
+    ],
+)
+def test_a_tf_config_that_cannot_be_used_is_named(text, named):
+    with pytest.raises(ValueError, match="TF_CONFIG cannot be used") as error:
+        workers_of(text)
+    assert named in str(error.value) and text in str(error.value) and "\n" not in str(error.value)
+
+
+class Replicas:
+    """What Workers asks of a strategy."""
+
+    def __init__(self, count):
+        self.num_replicas_in_sync = count
+
+
+def test_the_rows_of_the_workers_make_up_the_batch():
+    everything = range(24)
+    parts = [everything[Workers(Replicas(6), rank, 3).rows(24)] for rank in range(3)]
+    assert [list(part) for part in parts] == [list(range(8)), list(range(8, 16)), list(range(16, 24))]
+    assert everything[Workers().rows(24)] == everything
+
+
+@pytest.mark.parametrize("batch_size", [3, 10, 25])
+def test_a_batch_that_the_devices_do_not_divide_is_refused(batch_size):
+    with pytest.raises(ValueError, match=f"number of devices, 6 on 3 worker.s., got {batch_size}"):
+        Workers(Replicas(6), 0, 3).rows(batch_size)
+
+
+def test_one_worker_hears_itself():
+    workers = Workers()
+    text = '{"a": "ℓ ≤ π"}\n'
+    assert workers.is_chief and workers.text_from_chief(text) == text
+    np.testing.assert_array_equal(workers.sum([1.5, -2]), [1.5, -2])
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ""])
+def test_a_port_that_is_taken_is_named(address):
+    with socket.socket() as taken:
+        taken.bind((address, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ValueError, match=f"worker 2 cannot listen on host:{port}: Address already in use"):
+            distribution.check_port(f"host:{port}", "worker 2")
+    distribution.check_port(f"host:{port}", "worker 2")
+
+
+def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (30, 4, 4, 1), np.uint8)
+    data = ArrayData("random", images, np.arange(30, dtype=np.int32), images[:11], np.arange(11, dtype=np.int32), 30)
+    config = TrainConfig(batch_size=12, crop_padding=1)
+    one = ArrayBatches(data, config)
+    parts = [ArrayBatches(data, config, Workers(Replicas(3), rank, 3).rows(12)) for rank in range(3)]
+    for streams in (lambda b: (next(b.train_batches(4)),), lambda b: list(b.test_batches())):
+        for whole, *shares in zip(streams(one), *map(streams, parts), strict=True):
+            for expected, *pieces in zip(whole, *shares, strict=True):
+                np.testing.assert_array_equal(expected, np.concatenate(pieces))
+
+
+@pytest.fixture(scope="module")
+def on_two_devices():
+    """What tests/replicas.py finds: two replicas of a process of its own, whose TensorFlow has two logical CPUs."""
+    script = os.path.join(os.path.dirname(__file__), "replicas.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_two_replicas_train_as_one_device(on_two_devices):
+    found = on_two_devices
+    assert found["weights"] < 1e-6 < 1e-3 < found["moved"]
+    assert found["logs"] == pytest.approx(found["logs_of_one"], rel=1e-5)
+
+
+def test_kerass_own_sgd_does_not_because_it_clips_before_it_sums(on_two_devices):
+    """Why replicated.ReplicatedSGD is there."""
+    assert on_two_devices["weights_of_keras_sgd"] > 1e-3
+
+
+def test_two_replicas_count_every_test_image_once(on_two_devices):
+    found = on_two_devices
+    assert found["test"] == pytest.approx(found["test_of_one"], rel=1e-5)
+    assert found["test_of_one"]["top1"] * found["num_test"] == pytest.approx(round(found["test_of_one"]["top1"] * found["num_test"]))
