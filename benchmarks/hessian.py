@@ -1,6 +1,6 @@
 """Time the exact Hessian of linear 2-shortcut networks against its own eigenvalues and two automatic ones.
 
-    python -m benchmarks.hessian                      75 seconds on 2 cores
+    python -m benchmarks.hessian                      3 minutes on 2 cores
 
 Ours is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Syx; depth 96 has 9,600 weights and
 a Hessian of 737 MB. The floor is numpy.linalg.eigvalsh of the result, which every figure needs; the
@@ -9,14 +9,14 @@ tf.GradientTape.jacobian, compiled, both of the loss as a function of the two mo
 no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile.
 
 Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one); peak
-memory of the process 3.4 GiB, eigenvalues of depth 96 included:
+memory of the process 4.7 GiB with the peers, 3.4 without:
 
-    | depth | weights | first call, s | ours, s |       min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
-    | ----- | ------: | ------------: | ------: | --------------: | -------------: | -----------------: | -----------: | ----------: |
-    | 16    |   1,600 |         0.027 | 0.00888 | 0.00841 – 0.026 |          0.194 |               4.6% |         5.31 |        5.32 |
-    | 32    |   3,200 |        0.0658 |  0.0446 |    0.0443 – 0.1 |           1.29 |               3.5% |         5.72 |        4.44 |
-    | 64    |   6,400 |         0.212 |   0.168 |   0.166 – 0.377 |           10.1 |               1.7% |            – |           – |
-    | 96    |   9,600 |         0.659 |    0.36 |   0.351 – 0.838 |           43.7 |               0.8% |            – |           – |
+    | depth | weights | first call, s | ours, s |        min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
+    | ----- | ------: | ------------: | ------: | ---------------: | -------------: | -----------------: | -----------: | ----------: |
+    | 16    |   1,600 |        0.0149 | 0.00866 | 0.00854 – 0.0197 |          0.185 |               4.7% |         4.83 |        7.56 |
+    | 32    |   3,200 |        0.0714 |  0.0563 |    0.0548 – 0.13 |           1.46 |               3.8% |         3.72 |        5.45 |
+    | 64    |   6,400 |         0.279 |   0.198 |    0.196 – 0.465 |           14.2 |               1.4% |         5.72 |        6.34 |
+    | 96    |   9,600 |         0.579 |   0.616 |    0.598 – 0.694 |           62.7 |               1.0% |            – |           – |
 """
 
 import dataclasses
@@ -40,13 +40,13 @@ class HessianBenchmark:
 
     Attributes:
       depths: Numbers of weight matrices, even.
-      peer_depth: The deepest network that the peers are given; they need minutes and tens of GB beyond.
+      peer_depth: The deepest network that the peers are given; beyond they need tens of GB.
       repeats: Timed calls of each; medians and ranges are over these.
       eigenvalue_repeats: Timed eigenvalue decompositions.
     """
 
     depths: tuple[int, ...] = (16, 32, 64, 96)
-    peer_depth: int = 32
+    peer_depth: int = 64
     repeats: int = 5
     eigenvalue_repeats: int = 1
 

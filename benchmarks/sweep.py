@@ -1,13 +1,23 @@
 """Time a sweep of learning rates and seeds as one descent against a loop of single runs.
 
-    python -m benchmarks.sweep                        2 minutes on 2 cores
+    python -m benchmarks.sweep                        40 seconds on 2 cores
 
 The runs are those of Figure 9 (linear) and 10 (ReLU at mid) of launch.shortcut_study: 2-shortcut networks of
 width 10 on 60,000 samples. The loop is our own descent, a run at a time. The peer is the usual training
 loop: a compiled step of GradientTape over all the data, a run at a time; its losses are checked to be ours.
 Loops are timed on a few runs and counted for all.
 
-MEASURED
+Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medians of 3:
+
+    | sweep                     | sweep, s/epoch | loop, s/epoch | GradientTape, s/epoch |       loop / sweep |  GradientTape / sweep |
+    | ------------------------- | -------------: | ------------: | --------------------: | -----------------: | --------------------: |
+    | linear, depth 16, 85 runs |         0.0044 |        0.0928 |                  5.07 | 21.2 (18.3 – 23.8) | 1,132 (1,130 – 1,182) |
+    | linear, depth 96, 85 runs |         0.0184 |         0.108 |                  24.6 | 5.93 (4.49 – 6.25) | 1,419 (1,146 – 1,469) |
+    | relu, depth 16, 9 runs    |          0.186 |         0.276 |                 0.575 | 1.48 (1.35 – 1.55) |    2.98 (2.79 – 3.85) |
+
+A loop spends its time in starting operations on [d, d] matrices, which the sweep starts once for all runs: so
+the gain is large until the arithmetic of the sweep takes over, as at depth 96. With ReLUs every run is a pass
+over all samples, alone or among others.
 """
 
 import dataclasses
