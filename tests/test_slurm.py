@@ -154,10 +154,10 @@ def processes_of_rank(job: str, rank: int) -> list[int]:
             with open(f"/proc/{pid}/environ") as file:
                 variables = file.read().split("\0")
             with open(f"/proc/{pid}/cmdline") as file:
-                command = file.read()
+                program, *arguments = file.read().split("\0")
         except OSError:
             continue
-        if f"SLURM_JOB_ID={job}" in variables and f"SLURM_PROCID={rank}" in variables and "launch.train" in command:
+        if f"SLURM_JOB_ID={job}" in variables and f"SLURM_PROCID={rank}" in variables and "launch.train" in arguments and "python" in program:
             found.append(int(pid))
     return found
 
