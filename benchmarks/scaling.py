@@ -8,7 +8,7 @@ are pinned to their cores: one without a strategy; one under MirroredStrategy, o
 whose loss against the first is what the strategy costs; and two under MultiWorkerMirroredStrategy.
 The all-reduce is timed alone, of one vector as long as all gradients. The setups take turns.
 
-MEASURED
+Not measured yet.
 """
 
 import dataclasses

@@ -16,11 +16,15 @@ import json
 import os
 import socket
 import sys
+import time
 
 import keras
 import numpy as np
 
 from identity_matters.progress import WorkerLost
+
+PATIENCE = 600  # seconds of waiting for the other workers: containers may still be on their way
+QUIET = 5  # seconds of it without a word
 
 
 class Workers:
@@ -145,19 +149,40 @@ def join() -> Workers:
     addresses, rank = workers_of(os.environ.get("TF_CONFIG", ""))
     if len(addresses) < 2:
         return Workers(tf.distribute.MirroredStrategy() if len(gpus) > 1 else None)
-    check_port(addresses[rank], f"worker {rank}")
+    _meet(addresses, rank)
     implementations = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if gpus else implementations.RING
     )
-    # Said first: TensorFlow waits with Python's lock held, and says nothing for over a minute.
-    others = ", ".join(address for i, address in enumerate(addresses) if i != rank)
-    print(f"worker {rank} listens on {addresses[rank]} and waits for {others}", file=sys.stderr, flush=True)
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except tf.errors.OpError as error:
         raise WorkerLost(rank, error) from error
     return Workers(strategy, rank, len(addresses))
+
+
+def _meet(addresses: list[str], rank: int) -> None:
+    """Until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
+    began, has_said = time.monotonic(), False
+    missing = [address for i, address in enumerate(addresses) if i != rank]
+    with _listening(addresses[rank], f"worker {rank}"):
+        while missing := [address for address in missing if not _answers(address)]:
+            waited = time.monotonic() - began
+            if waited > PATIENCE:
+                raise WorkerLost(rank, TimeoutError(f"{', '.join(missing)} did not come within {PATIENCE} seconds"))
+            if waited > QUIET and not has_said:
+                has_said = True
+                print(f"worker {rank} ({addresses[rank]}) waits for {', '.join(missing)}", file=sys.stderr, flush=True)
+            time.sleep(0.1)
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        return True
+    except OSError:
+        return False
 
 
 def workers_of(tf_config: str) -> tuple[list[str], int]:
@@ -200,12 +225,13 @@ def parsed(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, list[str]]
 
 def check_port(address: str, task: str) -> None:
     """Raises ValueError where the port is taken; TensorFlow would say it in a page, or share the port."""
-    port = int(address.rsplit(":", 1)[1])
-    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as probe:
-        if socket.has_dualstack_ipv6():
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that linger do not take the port
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise ValueError(f"{task} cannot listen on {address}: {error.strerror}") from None
+    _listening(address, task).close()
+
+
+def _listening(address: str, task: str) -> socket.socket:
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        return socket.create_server(("", int(address.rpartition(":")[2])), family=family, dualstack_ipv6=dual)
+    except OSError as error:
+        raise ValueError(f"{task} cannot listen on {address}: {os.strerror(error.errno)}") from None

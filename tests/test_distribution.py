@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -14,6 +15,8 @@ from identity_matters.batches import ArrayBatches
 from identity_matters.config import TrainConfig
 from identity_matters.data import ArrayData
 from identity_matters.distribution import Workers, workers_of
+from identity_matters.progress import WorkerLost
+from launch.supervisor import free_ports
 
 
 def tf_config(cluster, kind="worker", index=0):
@@ -91,6 +94,25 @@ def test_a_port_that_is_taken_is_named(address):
         with pytest.raises(ValueError, match=f"worker 2 cannot listen on host:{port}: Address already in use"):
             distribution.check_port(f"host:{port}", "worker 2")
     distribution.check_port(f"host:{port}", "worker 2")
+
+
+def test_workers_meet_and_one_that_comes_late_is_named(capfd, monkeypatch):
+    monkeypatch.setattr(distribution, "QUIET", 0)
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    first = threading.Thread(target=distribution._meet, args=(addresses, 0))
+    first.start()
+    while "waits" not in (said := capfd.readouterr().err):
+        assert first.is_alive()
+    assert said == f"worker 0 ({addresses[0]}) waits for {addresses[1]}\n"
+    with socket.create_server(("127.0.0.1", int(addresses[1].split(":")[1]))):  # TensorFlow's server, by now
+        first.join()
+
+
+def test_a_worker_that_never_comes_is_named(monkeypatch):
+    monkeypatch.setattr(distribution, "PATIENCE", 0.3)
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    with pytest.raises(WorkerLost, match=f"{addresses[0]}, {addresses[2]} did not come within 0.3 seconds"):
+        distribution._meet(addresses, 1)
 
 
 def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():
