@@ -8,7 +8,20 @@ are pinned to their cores: one without a strategy; one under MirroredStrategy, o
 whose loss against the first is what the strategy costs; and two under MultiWorkerMirroredStrategy.
 The all-reduce is timed alone, of one vector as long as all gradients. The setups take turns.
 
-Not measured yet.
+Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, 3 rounds:
+
+    | measured                                         | median |       min – max |
+    | ------------------------------------------------ | -----: | --------------: |
+    | one process, 2 cores, images/s                   |  1,302 |   1,086 – 1,311 |
+    | one process, 2 cores, under a strategy, images/s |  1,080 |     978 – 1,112 |
+    | two workers, 1 core each, images/s               |  1,123 |   1,031 – 1,128 |
+    | two workers / one process                        |  0.863 |     0.86 – 0.95 |
+    | a strategy / none                                |  0.854 |   0.824 – 0.901 |
+    | all-reduced by each worker, MB a step            |  0.684 |   0.684 – 0.684 |
+    | all-reduce alone, ms                             |   3.68 |     3.09 – 3.97 |
+    | all-reduce / step                                |  0.032 | 0.0273 – 0.0323 |
+
+So what two workers lose is what the strategy costs on one device, not the sum of the gradients.
 """
 
 import dataclasses

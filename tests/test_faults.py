@@ -231,6 +231,7 @@ def test_a_mistake_of_the_chief_reaches_all_workers(tmp_path, alone):
         assert "holds a run of another config (old, new): seed (0, 5)" in log_of(tmp_path / f"run{rank}")
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -241,6 +242,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert log_of(tmp_path / "run0").strip() == f"error: worker 0 cannot listen on {addresses[0]}: Address already in use"
 
 
+@pytest.mark.slow
 def test_a_finished_job_says_so_on_every_worker(tmp_path, pair):
     log = pair[0].parent / "cluster.log"
     before = len(log.read_text())

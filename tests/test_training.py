@@ -189,6 +189,7 @@ def test_tensorboard_holds_the_scalars_the_histograms_and_the_figure(tiny_run):
     assert [e.value for e in events.Scalars("test/top1_error")] == pytest.approx([r["test_top1_error"] for r in rows])
 
 
+@pytest.mark.slow  # tests/test_faults.py does it twenty times
 def test_killed_at_any_moment_and_run_again_it_ends_bit_identical(tmp_path):
     command = [sys.executable, "-m", "launch.train", *FLAGS]
     run = lambda name: subprocess.Popen(  # noqa: E731
