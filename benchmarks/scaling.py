@@ -6,22 +6,23 @@
 Each line is the training step of benchmarks.train_step, the same global batch, in processes that
 are pinned to their cores: one without a strategy; one under MirroredStrategy, on one device,
 whose loss against the first is what the strategy costs; and two under MultiWorkerMirroredStrategy.
-The all-reduce is timed alone, of one vector as long as all gradients. The setups take turns.
+The all-reduce is timed alone, of one vector as long as all gradients. All processes live all the
+time and take turns of two seconds, so that a ratio is of the same moment of a machine whose speed varies.
 
-Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, 3 rounds:
+Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, 20 rounds:
 
     | measured                                         | median |       min – max |
     | ------------------------------------------------ | -----: | --------------: |
-    | one process, 2 cores, images/s                   |  1,302 |   1,086 – 1,311 |
-    | one process, 2 cores, under a strategy, images/s |  1,080 |     978 – 1,112 |
-    | two workers, 1 core each, images/s               |  1,123 |   1,031 – 1,128 |
-    | two workers / one process                        |  0.863 |     0.86 – 0.95 |
-    | a strategy / none                                |  0.854 |   0.824 – 0.901 |
+    | one process, 2 cores, images/s                   |  1,194 |   1,079 – 1,362 |
+    | one process, 2 cores, under a strategy, images/s |  1,207 |   1,070 – 1,324 |
+    | two workers, 1 core each, images/s               |  1,146 |   1,064 – 1,356 |
+    | two workers / one process                        |  0.968 |    0.789 – 1.17 |
+    | a strategy / none                                |  0.987 |    0.795 – 1.19 |
     | all-reduced by each worker, MB a step            |  0.684 |   0.684 – 0.684 |
-    | all-reduce alone, ms                             |   3.68 |     3.09 – 3.97 |
-    | all-reduce / step                                |  0.032 | 0.0273 – 0.0323 |
+    | all-reduce alone, ms                             |   2.76 |      2.1 – 3.43 |
+    | all-reduce / step                                | 0.0247 | 0.0188 – 0.0305 |
 
-So what two workers lose is what the strategy costs on one device, not the sum of the gradients.
+What two workers lose is the sum of the gradients, 2 to 3 % of a step.
 """
 
 import dataclasses
@@ -52,58 +53,81 @@ class ScalingBenchmark:
     """
 
     run: str = dataclasses.field(default="small", metadata={"flag": False})
-    repeats: int = 3
-    steps: int = 30
+    repeats: int = 20
+    steps: int = 20
     batch_size: int = 0
 
     def __post_init__(self):
         check_fields(self, at_least_1=("repeats", "steps"), at_least_0=("batch_size",))
 
 
-PRESETS = {name: ScalingBenchmark(name, steps=steps) for name, steps in {"small": 30, "mnist": 200, "cifar10": 1}.items()}
+PRESETS = {name: ScalingBenchmark(name, steps=steps) for name, steps in {"small": 20, "mnist": 100, "cifar10": 1}.items()}
 
 
 def main(benchmark: ScalingBenchmark) -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise ValueError("two cores are needed")
-    setups = {BARE: ([cores], False), STRATEGY: ([cores], True), PAIR: ([[core] for core in cores], True)}
-    found = {name: [] for name in setups}
-    for _ in range(benchmark.repeats):
-        for name, (pinned, under_strategy) in setups.items():
-            found[name].append(_run(benchmark, pinned, under_strategy))
-    rates = {name: [one["images_per_second"] for one in rounds] for name, rounds in found.items()}
-    pair = found[PAIR]
+    setups = {
+        BARE: _Setup(benchmark, [cores], False),
+        STRATEGY: _Setup(benchmark, [cores], True),
+        PAIR: _Setup(benchmark, [[core] for core in cores], True),
+    }
+    try:
+        facts = {name: setup.read() for name, setup in setups.items()}[PAIR]  # all have compiled
+        rounds = [{name: setup.turn() for name, setup in setups.items()} for _ in range(benchmark.repeats)]
+    finally:
+        for setup in setups.values():
+            setup.end()
+    batch_size = facts["batch_size"]
     print(environment())
-    print(f"\n{pair[0]['num_weights']:,} weights, batch {pair[0]['batch_size']}, {benchmark.repeats} rounds\n")
-    values = {f"{name}, images/s": rate for name, rate in rates.items()}
-    values["two workers / one process"] = [a / b for a, b in zip(rates[PAIR], rates[BARE])]
-    values["a strategy / none"] = [a / b for a, b in zip(rates[STRATEGY], rates[BARE])]
-    values["all-reduced by each worker, MB a step"] = [one["bytes"] / 1e6 for one in pair]
+    print(f"\n{facts['num_weights']:,} weights, batch {batch_size}, {benchmark.repeats} rounds\n")
+    values = {f"{name}, images/s": [batch_size / one[name]["step_seconds"] for one in rounds] for name in setups}
+    for name, over in {"two workers / one process": PAIR, "a strategy / none": STRATEGY}.items():
+        values[name] = [one[BARE]["step_seconds"] / one[over]["step_seconds"] for one in rounds]
+    pair = [one[PAIR] for one in rounds]
+    values["all-reduced by each worker, MB a step"] = [facts["bytes"] / 1e6 for _ in rounds]
     values["all-reduce alone, ms"] = [1e3 * one["all_reduce_seconds"] for one in pair]
     values["all-reduce / step"] = [one["all_reduce_seconds"] / one["step_seconds"] for one in pair]
     print(table(("measured", "median", "min – max"), [(name, *spread(value)) for name, value in values.items()]))
 
 
-def _run(benchmark: ScalingBenchmark, pinned: list[list[int]], under_strategy: bool) -> dict:
-    """What the first of the processes, one for each list of cores, measures."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(len(pinned))]
-    processes = []
-    for rank, cores in enumerate(pinned):
-        arguments = json.dumps([dataclasses.asdict(benchmark), cores, under_strategy])
-        environment = os.environ | ({"TF_CONFIG": tf_config(addresses, rank)} if len(pinned) > 1 else {})
-        command = [sys.executable, "-c", "from benchmarks import scaling; scaling.measure()", arguments]
-        processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    outputs = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        raise RuntimeError("a process of the benchmark failed")
-    return json.loads(outputs[0].splitlines()[-1])
+class _Setup:
+    """Processes that train one network together, one for each list of cores, and only in their turns."""
+
+    def __init__(self, benchmark: ScalingBenchmark, pinned: list[list[int]], under_strategy: bool):
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(len(pinned))]
+        self._processes = []
+        for rank, cores in enumerate(pinned):
+            arguments = json.dumps([dataclasses.asdict(benchmark), cores, under_strategy])
+            environment = os.environ | ({"TF_CONFIG": tf_config(addresses, rank)} if len(pinned) > 1 else {})
+            command = [sys.executable, "-c", "from benchmarks import scaling; scaling.measure()", arguments]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            self._processes.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+
+    def turn(self) -> dict:
+        """What the first process says of its next steps."""
+        for process in self._processes:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        return self.read()
+
+    def read(self) -> dict:
+        lines = [process.stdout.readline() for process in self._processes]
+        if not all(lines):
+            raise RuntimeError("a process of the benchmark failed")
+        return json.loads(lines[0])
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.communicate()
 
 
 def measure() -> None:
-    """In a process of its own: prints rates as JSON. Pins itself before TensorFlow counts the cores."""
+    """In a process of its own: for each line that comes, takes steps and prints their time, as JSON."""
     values, cores, under_strategy = json.loads(sys.argv[1])
-    os.sched_setaffinity(0, cores)
+    os.sched_setaffinity(0, cores)  # before TensorFlow counts them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import numpy as np
     import tensorflow as tf
@@ -128,27 +152,24 @@ def measure() -> None:
     network, model = training._model(run, batches, workers)
     model.make_train_function()
     iterator = iter(workers.distribute(batches.train_batches(0), training.feed))
-    float(model.train_function(iterator)["loss"])  # compiles
-    start = time.perf_counter()
-    for _ in range(benchmark.steps):
-        float(model.train_function(iterator)["loss"])
-    seconds = (time.perf_counter() - start) / benchmark.steps
     count = sum(int(np.prod(v.shape)) for v in network.trainable_variables)
-    result = {
-        "images_per_second": run.batch_size / seconds,
-        "step_seconds": seconds,
-        "num_weights": network.count_params(),
-        "batch_size": run.batch_size,
-        "bytes": 4 * count,
-        "all_reduce_seconds": _all_reduce_seconds(workers, count) if workers.count > 1 else 0.0,
-    }
-    print(json.dumps(result), flush=True)
-    workers.wait()
-    os._exit(0)
+    all_reduce = _all_reduce(workers, count) if workers.count > 1 else lambda: 0.0
+    for _ in range(2):  # compiles, and has the next batches wait
+        float(model.train_function(iterator)["loss"])
+        all_reduce()
+    facts = {"num_weights": network.count_params(), "batch_size": run.batch_size, "bytes": 4 * count}
+    print(json.dumps(facts), flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        for _ in range(benchmark.steps):
+            float(model.train_function(iterator)["loss"])
+        seconds = (time.perf_counter() - start) / benchmark.steps
+        alone = statistics.median(all_reduce() for _ in range(20))
+        print(json.dumps({"step_seconds": seconds, "all_reduce_seconds": alone}), flush=True)
 
 
-def _all_reduce_seconds(workers, count: int) -> float:
-    """Median of 20, of a float32 vector of so many numbers."""
+def _all_reduce(workers, count: int):
+    """A function that takes one all-reduce of so many float32, and returns its seconds."""
     import tensorflow as tf
 
     vector = tf.ones(count)
@@ -160,13 +181,12 @@ def _all_reduce_seconds(workers, count: int) -> float:
 
         return workers.strategy.run(of_replica)
 
-    reduce()
-    seconds = []
-    for _ in range(20):
+    def seconds() -> float:
         start = time.perf_counter()
         float(reduce())
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+        return time.perf_counter() - start
+
+    return seconds
 
 
 def cli() -> None:

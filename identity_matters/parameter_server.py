@@ -61,7 +61,11 @@ def join() -> Coordinator | None:
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if kind == "chief":
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
-    server = tf.distribute.Server(resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc", start=True)
+    threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc", start=True,
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
+    )  # fmt: skip
     _wait_for_the_end_of(cluster["chief"][0])
     del server
     return None

@@ -29,6 +29,14 @@ class ReplicatedModel(keras.Model):
         self._compile_loss.build(labels, logits)
         self._compile_metrics.build(labels, logits)
 
+    def evaluate(self, *arguments, **options):
+        """As keras.Model.evaluate, one batch a call: steps_per_execution need not divide them."""
+        steps, self.steps_per_execution = self.steps_per_execution, 1
+        try:
+            return super().evaluate(*arguments, **options)
+        finally:
+            self.steps_per_execution = steps
+
     def make_train_function(self, force=False):
         if self.train_function is None or force:
             self.train_function = self._on_replicas(self.train_step, self.steps_per_execution)

@@ -60,6 +60,8 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
         return {}
     rows = workers.rows(config.batch_size)
     data = load(config)
+    if config.strategy == "parameter_server" and not isinstance(data, ArrayData):
+        raise ValueError(f"strategy parameter_server needs data that fit in memory, which those of {data.name} do not")
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
     config = dataclasses.replace(config, model=model_config)
     with contextlib.ExitStack() as stack:

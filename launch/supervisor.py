@@ -72,8 +72,12 @@ class _Job:
         """Starts all workers and waits for their end; returns 0 or the first other exit code."""
         ports = iter(free_ports(len(self._tasks)))
         cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in self._counts.items()}
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._workers = [
-            self._start(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+            self._start(
+                json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}),
+                share(cores, index, self._counts[kind]) if kind == "worker" else set(),
+            )
             for kind, index in self._tasks
         ]
         pumps = [threading.Thread(target=self._pump, args=pair) for pair in zip(self._names, self._workers)]
@@ -105,7 +109,12 @@ class _Job:
     def close(self) -> None:
         self._log.close()
 
-    def _start(self, config: str) -> subprocess.Popen:
+    def _start(self, config: str, cores: set[int]) -> subprocess.Popen:
+        def in_the_child():
+            _die_with_parent()
+            if cores:
+                os.sched_setaffinity(0, cores)
+
         return subprocess.Popen(
             self._command,
             env=os.environ | {"TF_CONFIG": config, "PYTHONUNBUFFERED": "1"},
@@ -113,7 +122,7 @@ class _Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C reaches this process alone
-            preexec_fn=_die_with_parent,
+            preexec_fn=in_the_child,
         )
 
     def _pump(self, name: str, worker: subprocess.Popen) -> None:
@@ -159,6 +168,11 @@ class _Job:
             if worker.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(worker.pid, number)
+
+
+def share(cores: list[int], index: int, count: int) -> set[int]:
+    """The cores of one of count workers: each would else start a thread for every core; none, so all, where there are fewer."""
+    return set(cores[index * len(cores) // count : (index + 1) * len(cores) // count]) if len(cores) >= count else set()
 
 
 def free_ports(count: int) -> list[int]:

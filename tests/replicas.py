@@ -19,7 +19,6 @@ from identity_matters.data import load
 from identity_matters.distribution import Workers
 from identity_matters.replicated import ReplicatedModel
 
-STEPS = 6
 CONFIG = TrainConfig(
     model=ModelConfig((28, 28, 1), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), residual_initializer="standard"),
     dataset="mnist_sample",
@@ -29,6 +28,10 @@ CONFIG = TrainConfig(
     batch_size=16,
     decay_steps=(3,),
     clip_norm=0.05,  # well below the gradients
+    eval_every=2,
+    checkpoint_every=2,
+    train_steps=6,
+    steps_per_execution=2,  # divides the training steps, and not the three of the test
 )
 
 
@@ -45,9 +48,9 @@ def train(workers: Workers, sgd=None):
             model = ReplicatedModel(model.inputs, model.outputs)
             compile_model(model, CONFIG, sgd)
     before = np.concatenate([w.ravel() for w in network.get_weights()])
-    batch_stream = itertools.islice(batches.train_batches(0), STEPS)
+    batch_stream = itertools.islice(batches.train_batches(0), CONFIG.train_steps)
     logs = model.fit(
-        workers.distribute(batch_stream, training.feed), steps_per_epoch=STEPS, shuffle=False, verbose=0
+        workers.distribute(batch_stream, training.feed), steps_per_epoch=CONFIG.train_steps, shuffle=False, verbose=0
     ).history
     after = np.concatenate([w.ravel() for w in network.get_weights()])
     test = model.evaluate(

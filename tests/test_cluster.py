@@ -44,6 +44,20 @@ def test_every_worker_is_told_the_same_cluster_and_its_own_rank(tmp_path):
     assert len(set(addresses)) == 3 and all(re.fullmatch(r"127\.0\.0\.1:\d+", address) for address in addresses)
 
 
+@pytest.mark.parametrize(
+    "cores, shares",
+    [([0, 1], [{0}, {1}]), ([2, 3, 5, 7, 11], [{2, 3}, {5, 7, 11}]), ([4], [set(), set()]), ([], [set(), set()])],
+)
+def test_workers_share_the_cores(cores, shares):
+    assert [supervisor.share(cores, index, 2) for index in range(2)] == shares
+
+
+def test_a_worker_sees_its_cores_only(tmp_path):
+    cores = os.sched_getaffinity(0)
+    code, lines = job(tmp_path, "print(os.sched_getaffinity(0))", len(cores))
+    assert code == 0 and sorted(lines) == [f"[{rank}] {{{core}}}" for rank, core in enumerate(sorted(cores))]
+
+
 @pytest.mark.parametrize("code", [1, 3])
 def test_a_mistake_or_divergence_ends_the_job_at_once(tmp_path, code):
     program = f"rank == 1 and sys.exit({code}); time.sleep(600)"

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from identity_matters import tfds_stream
+from identity_matters import joining, tfds_stream, training
 from identity_matters.batches import StreamedBatches
 from identity_matters.config import TrainConfig
 from identity_matters.data import ArrayData, load, load_npz, mnist_sample, prepared_builder, tfds_source
 from identity_matters.data import test_batches as raw_test_batches
+from identity_matters.distribution import Workers
 
 
 def refused(function, *args, **kwargs) -> str:
@@ -354,6 +355,13 @@ def test_sets_of_varying_size_or_too_large_for_memory_are_streamed(offline, stre
     assert (images.shape, images.dtype, labels.shape) == ((5, *shape), np.uint8, (5,))
     assert np.issubdtype(labels.dtype, np.integer)
     np.testing.assert_array_equal(labels, examples_of(images))
+
+
+def test_parameter_servers_refuse_a_streamed_set(jpeg, tmp_path, monkeypatch):
+    monkeypatch.setattr(joining, "join", lambda config: Workers())
+    config = dataclasses.replace(jpeg, strategy="parameter_server")
+    assert "identity_tiny_jpeg" in refused(training.train, config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_streamed_step_is_the_same_whether_reached_or_jumped_to(streamed):
