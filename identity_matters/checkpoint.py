@@ -4,6 +4,7 @@ A .npz file is a zip archive, so every array carries a checksum and a truncated 
 file is recognised. It needs no TensorFlow and means the same under every Keras backend.
 """
 
+import json
 import os
 import re
 import warnings
@@ -92,9 +93,10 @@ class TrainingState:
         save(directory, self.step, arrays | sums | {"steps_summed": np.int64(self._steps_summed)})
 
     def take_from_chief(self, workers) -> None:
-        """The chief's step and variables, on every worker."""
+        """All that the chief holds, on every worker."""
         if workers.count == 1:
             return
+        self._sums, self._steps_summed = json.loads(workers.text_from_chief(json.dumps([self._sums, self._steps_summed])))
         parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
         flat = workers.from_chief(np.concatenate([[self.step], *parts]))
         self.step = int(flat[0])

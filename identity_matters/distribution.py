@@ -129,7 +129,9 @@ class Workers:
             yield
         except (errors.UnavailableError, errors.AbortedError, errors.DeadlineExceededError, errors.InternalError,
                 errors.CancelledError, errors.FailedPreconditionError, errors.UnknownError) as error:  # fmt: skip
-            raise WorkerLost(self.rank, error) from error
+            if "Traceback (most recent call last)" in str(error):  # of Python code that TensorFlow called: reading data, say
+                raise
+            raise WorkerLost(f"worker {self.rank}", error) from error
 
 
 def join() -> Workers:
@@ -157,26 +159,31 @@ def join() -> Workers:
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except tf.errors.OpError as error:
-        raise WorkerLost(rank, error) from error
+        raise WorkerLost(f"worker {rank}", error) from error
     return Workers(strategy, rank, len(addresses))
 
 
 def _meet(addresses: list[str], rank: int) -> None:
     """Until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
-    began, has_said = time.monotonic(), False
-    missing = [address for i, address in enumerate(addresses) if i != rank]
     with _listening(addresses[rank], f"worker {rank}"):
-        while missing := [address for address in missing if not _answers(address)]:
-            waited = time.monotonic() - began
-            if waited > PATIENCE:
-                raise WorkerLost(rank, TimeoutError(f"{', '.join(missing)} did not come within {PATIENCE} seconds"))
-            if waited > QUIET and not has_said:
-                has_said = True
-                print(f"worker {rank} ({addresses[rank]}) waits for {', '.join(missing)}", file=sys.stderr, flush=True)
-            time.sleep(0.1)
+        wait_for([address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})")
 
 
-def _answers(address: str) -> bool:
+def wait_for(addresses: list[str], who: str) -> None:
+    """Until somebody listens on each of them; says so where it takes long, and raises WorkerLost in the end."""
+    began, has_said, missing = time.monotonic(), False, addresses
+    while missing := [address for address in missing if not answers(address)]:
+        waited = time.monotonic() - began
+        if waited > PATIENCE:
+            raise WorkerLost(who, TimeoutError(f"{', '.join(missing)} did not come within {PATIENCE} seconds"))
+        if waited > QUIET and not has_said:
+            has_said = True
+            print(f"{who} waits for {', '.join(missing)}", file=sys.stderr, flush=True)
+        time.sleep(0.1)
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens there."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()

@@ -62,7 +62,10 @@ def exported_data(saved_model: str) -> dict:
     """The data fields of the TrainConfig of the run that exported a SavedModel."""
     try:
         with open(os.path.join(saved_model, _DATA_FILE)) as file:
-            return json.load(file)
+            fields = json.load(file)
+        if not isinstance(fields, dict) or fields.keys() != set(_DATA_FIELDS):
+            raise ValueError(f"its {_DATA_FILE} does not hold {', '.join(_DATA_FIELDS)}")
+        return fields
     except (OSError, ValueError) as error:
         raise ValueError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
 

@@ -2,13 +2,17 @@
 
 import json
 import os
+import sys
+import time
 
 import keras
 
 from identity_matters import distribution
 from identity_matters.config import TrainConfig
 from identity_matters.figures import read_metrics
-from identity_matters.run_directory import RunDirectory, as_json, differences
+from identity_matters.run_directory import Busy, RunDirectory, as_json, differences
+
+LEASE = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 
 
 def join(config: TrainConfig) -> distribution.Workers | None:
@@ -23,6 +27,21 @@ def join(config: TrainConfig) -> distribution.Workers | None:
 def can_export() -> bool:
     """Whether there is TensorFlow to write a SavedModel with."""
     return keras.backend.backend() == "tensorflow"
+
+
+def _enter(run: RunDirectory, stack) -> None:
+    """Holds the directory, once the file system has noticed that the chief before this one died with its machine."""
+    deadline, has_said = time.monotonic() + LEASE, False
+    while True:
+        try:
+            return stack.enter_context(run)
+        except Busy as error:
+            if time.monotonic() > deadline:
+                raise
+            if not has_said:
+                print(f"{error}; waiting up to {LEASE} seconds for it to end", file=sys.stderr, flush=True)
+            has_said = True
+            time.sleep(1)
 
 
 def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirectory | None, dict]:
@@ -41,7 +60,7 @@ def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirecto
             is_done = run.status == "done" and (os.path.exists(run.file("saved_model")) or not can_export())
             final_row = read_metrics(run.file("metrics.csv"))[-1] if is_done else None
             if not is_done and run.status != "diverged":
-                stack.enter_context(run)
+                stack.enter_context(run) if workers.is_alone else _enter(run, stack)
             record = run.record | {"config": own, "final_row": final_row}
         except ValueError as error:
             record["mistake"] = str(error)

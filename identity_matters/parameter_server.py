@@ -9,7 +9,7 @@ A job is a chief, which hands out batches, saves and evaluates, workers, and ser
 """
 
 import os
-import socket
+import signal
 import time
 from collections import deque
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ import tensorflow as tf
 from identity_matters.batches import ArrayBatches, planned_images
 from identity_matters.compilation import compile_model, learning_rate_schedule
 from identity_matters.config import TrainConfig
-from identity_matters.distribution import Workers, check_port, parsed
+from identity_matters.distribution import Workers, answers, check_port, parsed, wait_for
 from identity_matters.model import all_conv_resnet, standardize
 
 AHEAD = 2  # batches handed out to each worker before its answers are read
@@ -60,12 +60,14 @@ def join() -> Coordinator | None:
     check_port(cluster[kind][index], f"{kind} {index}")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if kind == "chief":
+        wait_for([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc", start=True,
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
     )  # fmt: skip
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the chief saves first; when it is gone, so is this
     _wait_for_the_end_of(cluster["chief"][0])
     del server
     return None
@@ -73,15 +75,8 @@ def join() -> Coordinator | None:
 
 def _wait_for_the_end_of(address: str) -> None:
     """Returns when nobody listens on an address any more, after somebody did."""
-    host, _, port = address.rpartition(":")
-    was_there = False
-    while True:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
-            was_there = True
-        except OSError:
-            if was_there:
-                return
+    wait_for([address], "this task")
+    while answers(address):
         time.sleep(_POLL)
 
 
@@ -155,9 +150,8 @@ class AsynchronousModel:
         """On a worker: one gradient, sent to the servers. Its figures are those before the update."""
         config, network, optimizer = self._config, self._network, self.optimizer
         read = tf.identity(optimizer.iterations.value)
-        with tf.control_dependencies([read]):
+        with tf.control_dependencies([read]), tf.GradientTape() as tape:  # no weight is older than that number
             x = standardize(planned_images(next(images), plan, config.model.image_shape))
-        with tf.GradientTape() as tape:
             logits = network(x, training=True)
             cross_entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
             loss = tf.add_n([cross_entropy, *network.losses])

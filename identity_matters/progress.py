@@ -38,9 +38,9 @@ class Preempted(Exception):
 class WorkerLost(ConnectionError):
     """Another worker is gone, or never came: what is left of the job cannot go on."""
 
-    def __init__(self, rank: int, error: Exception):
+    def __init__(self, who: str, error: Exception):
         reason = re.sub(r"\{\{.*?\}\} *", "", next((line for line in str(error).splitlines() if line.strip()), ""))
-        super().__init__(f"worker {rank} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
+        super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
 
 
 @contextlib.contextmanager

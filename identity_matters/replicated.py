@@ -5,6 +5,8 @@ batch of values per replica, and reads every metric with collectives of its own.
 gradient of each replica before they sum them, so that with clipping two replicas train otherwise than one.
 """
 
+import functools
+
 import keras
 import tensorflow as tf
 
@@ -28,6 +30,23 @@ class ReplicatedModel(keras.Model):
         labels, logits = tf.zeros([1], tf.int32), tf.zeros([1, self.output_shape[-1]])
         self._compile_loss.build(labels, logits)
         self._compile_metrics.build(labels, logits)
+
+    def fit(self, *arguments, **options):
+        """As keras.Model.fit; then the moments of batch normalisation, which each replica has followed alone, are averaged."""
+        history = super().fit(*arguments, **options)
+        self._average_moments()
+        return history
+
+    @functools.cached_property
+    def _average_moments(self):
+        strategy = self.distribute_strategy
+        moments = [v for v in self.non_trainable_weights if keras.backend.is_float_dtype(v.dtype)]
+
+        def of_replica():
+            for moment in moments:
+                moment.assign(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, moment.value))
+
+        return tf.function(lambda: strategy.run(of_replica)) if moments else lambda: None
 
     def evaluate(self, *arguments, **options):
         """As keras.Model.evaluate, one batch a call: steps_per_execution need not divide them."""

@@ -55,6 +55,10 @@ def write_text(path: str, text: str) -> None:
         os.fsync(file.fileno())
 
 
+class Busy(ValueError):
+    """Another process is writing to the run directory."""
+
+
 class RunDirectory:
     """A directory that belongs to one config; `with run:` keeps other processes from writing to it.
 
@@ -84,7 +88,7 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._lock.close()
-            raise ValueError(f"another process is writing to run_dir {self.path}") from None
+            raise Busy(f"another process is writing to run_dir {self.path}") from None
         self._tidy()
         return self
 
@@ -148,12 +152,24 @@ def read_record(path: str) -> dict | None:
     try:
         with open(file_name) as file:
             record = json.load(file)
-        record["config"], record["status"]
+        if mistake := _mistake(record):
+            raise ValueError(mistake)
         return record
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"{file_name} is not a run's config.json: {error}") from error
+
+
+def _mistake(record) -> str:
+    """What a reader of the record would stumble over; empty where there is nothing."""
+    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
+        return "it holds no config"
+    if record.get("status") not in STATUSES:
+        return f"its status is {record.get('status')!r}, none of {', '.join(STATUSES)}"
+    if record["status"] == "diverged" and not isinstance(record.get("diverged_at_step"), int):
+        return "it does not say at which step the run diverged"
+    return ""
 
 
 def versions() -> dict[str, str]:

@@ -58,8 +58,14 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     workers = joining.join(config)
     if workers is None:
         return {}
+    with sigterm_noticed() as notice:
+        return _join_in(config, run_dir, workers, notice)
+
+
+def _join_in(config: TrainConfig, run_dir: str, workers, notice) -> dict[str, float]:
+    """train, once the workers are together."""
     rows = workers.rows(config.batch_size)
-    data = load(config)
+    data = _load_in_turn(config, workers)
     if config.strategy == "parameter_server" and not isinstance(data, ArrayData):
         raise ValueError(f"strategy parameter_server needs data that fit in memory, which those of {data.name} do not")
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
@@ -73,7 +79,7 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
         batches = (ArrayBatches if isinstance(data, ArrayData) else StreamedBatches)(data, config, rows)
         try:
             with workers.watched():
-                return _train(config, batches, data.num_train, run, workers)
+                return _train(config, batches, data.num_train, run, workers, notice)
         except Diverged as error:
             _set_status(run, "diverged", diverged_at_step=error.step)
             raise
@@ -84,6 +90,16 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
             raise
 
 
+def _load_in_turn(config: TrainConfig, workers):
+    """The data; where they must be downloaded first by the chief, as the others may find them on the same disk then."""
+    if config.download and not workers.is_chief:
+        workers.wait()
+    data = load(config)
+    if config.download and workers.is_chief:
+        workers.wait()
+    return data
+
+
 def _set_status(run: RunDirectory | None, status: str, **details) -> None:
     """Of the chief's run; what goes wrong then must not hide why the status changes."""
     if run:
@@ -91,7 +107,7 @@ def _set_status(run: RunDirectory | None, status: str, **details) -> None:
             run.set_status(status, **details)
 
 
-def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers) -> dict[str, float]:
+def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers, notice) -> dict[str, float]:
     make_deterministic(config.seed)
     network, model = _model(config, batches, workers)
     state = TrainingState(network, model.optimizer)
@@ -99,10 +115,9 @@ def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers) ->
         state.restore(run.file("checkpoints"))
     state.take_from_chief(workers)
     recorder = Recorder(run, state.step)
-    if state.step < config.train_steps:
-        if run:
-            run.set_status("running")
-        _fit(config, model, batches, state, recorder, run, workers, images_per_epoch)
+    if run:
+        run.set_status("running")
+    _fit(config, model, batches, state, recorder, run, workers, images_per_epoch, notice)
     recorder.close()
     if run:
         if workers.strategy or not workers.is_alone:
@@ -110,6 +125,8 @@ def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers) ->
             network.set_weights(trained.get_weights())
         _write_results(config, network, recorder.rows, run)
         run.set_status("done")
+    else:
+        print(f"worker {workers.rank} is done: {_describe(recorder.rows[-1])}", flush=True)
     workers.wait()  # for the chief: if the others left, it would end too
     return recorder.rows[-1] if run else {}
 
@@ -134,8 +151,18 @@ def _model(config: TrainConfig, batches, workers) -> tuple[keras.Model, keras.Mo
     return network, model
 
 
-def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch) -> None:
-    """From state.step to config.train_steps."""
+def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch, notice) -> None:
+    """From state.step to config.train_steps. A checkpoint comes before the evaluation of its step, which can be long."""
+
+    def evaluate():
+        row = _evaluate(config, model, batches, state, meter, workers, images_per_epoch)
+        recorder.add(row, state.network)
+        if run:
+            bar.write(_describe(row))
+
+    def is_evaluated(step):
+        return step == config.train_steps or step % config.eval_every == 0
+
     stream = batches.train_batches(state.step)
     meter = Meter()
     interval = 0.1 if sys.stderr.isatty() else 10  # seconds; a log file is not redrawn
@@ -143,10 +170,15 @@ def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch
         total=config.train_steps, initial=state.step, unit="step", dynamic_ncols=True, mininterval=interval,
         disable=not run,
     )  # fmt: skip
-    with bar, sigterm_noticed() as notice:
-        must_leave = notice.is_set
-        if workers.strategy:  # all leave at the same step
-            model.wants_to_leave, must_leave = notice.is_set, lambda: model.is_leaving
+    must_leave = notice.is_set
+    if workers.strategy:  # all leave at the same step
+        model.wants_to_leave, must_leave = notice.is_set, lambda: model.is_leaving
+    with bar:
+        if state.step and is_evaluated(state.step):
+            if workers.from_chief([bool(recorder.rows) and recorder.rows[-1]["step"] == state.step])[0]:
+                state.take_means()  # they are in the row
+            else:
+                evaluate()
         while state.step < config.train_steps:
             stop = min(config.train_steps, _next_multiple(state.step, config.eval_every, config.checkpoint_every))
             steps = stop - state.step
@@ -161,16 +193,13 @@ def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch
             state.advance(watch.step, {name: values[-1] for name, values in logs.items()})
             is_left = watch.step < stop
             at_end = watch.step == config.train_steps
-            if not is_left and (at_end or stop % config.eval_every == 0):
-                row = _evaluate(config, model, batches, state, meter, workers, images_per_epoch)
-                recorder.add(row, state.network)
-                if run:
-                    bar.write(_describe(row))
             if run and (is_left or at_end or stop % config.checkpoint_every == 0):
                 state.save(run.file("checkpoints"))
             if is_left:
                 workers.wait()  # for the chief to have saved
                 raise Preempted(state.step)
+            if is_evaluated(stop):
+                evaluate()
 
 
 def feed(batches):

@@ -1,9 +1,10 @@
 """Manifests of a training job for Kubernetes: an Indexed Job with its Service, or Kubeflow's TFJob."""
 
 import json
+import os
 import re
 
-from launch.launcher import EXIT_DIVERGED, EXIT_ERROR
+from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
 
 PORT = 2222
 
@@ -30,13 +31,18 @@ spec:
   completions: {nodes}
   parallelism: {nodes}
   completionMode: Indexed
-  backoffLimit: {backoff_limit}  # pods, of {max_restarts} restarts of all workers
+  backoffLimit: {max_restarts}
   podFailurePolicy:
     rules:
     - action: Ignore  # preempted, or the node was drained
       onPodConditions:
       - type: DisruptionTarget
         status: "True"
+    - action: Ignore  # of the workers that have lost one: only that one counts
+      onExitCodes:
+        containerName: worker
+        operator: In
+        values: [{again}]
     - action: FailJob  # a mistake, or the loss became NaN: another try would end the same way
       onExitCodes:
         containerName: worker
@@ -115,8 +121,11 @@ def manifest(config, flags: list[str]) -> str:
       flags: list of str. launch.train's.
 
     Raises:
-      ValueError: job_name is none that Kubernetes takes.
+      ValueError: job_name is none that Kubernetes takes, or run_dir would be lost with its pod.
     """
+    run_dir = next(flag for flag in flags if flag.startswith("--run_dir=")).split("=", 1)[1]
+    if not os.path.normpath(run_dir).startswith(os.path.join(os.path.normpath(config.volume_path), "")):
+        raise ValueError(f"run_dir must lie under volume_path, {config.volume_path}, where it outlives a pod, got {run_dir}")
     name = config.job_name
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name):
         raise ValueError(f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
@@ -130,6 +139,7 @@ def manifest(config, flags: list[str]) -> str:
         backoff_limit=config.max_restarts * config.nodes,
         error=EXIT_ERROR,
         diverged=EXIT_DIVERGED,
+        again=EXIT_CONTINUE,
         port=PORT,
         image=json.dumps(config.image),  # JSON is YAML
         command=json.dumps(["python", "-m", "launch.train", *flags]),

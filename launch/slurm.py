@@ -13,10 +13,15 @@ _SCRIPT = """\
 # dies, or the time is up, and goes on from the last checkpoint in {run_dir}.
 {options}
 
+# Slurm's own restarts, after a preemption or a node's failure, count too.
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt {max_restarts} ]; then
+    echo "giving up after {max_restarts} restarts"
+    exit 1
+fi
 cd {directory} || exit 1
 {setup}
 # One address a worker, in the order of SLURM_PROCID; a port each, so that workers may share a host.
-port=$((20000 + SLURM_JOB_ID * {nodes} % 20000))
+port=$((10000 + SLURM_JOB_ID * {nodes} % 20000))
 workers=""
 for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
     if ! getent hosts "$host" > /dev/null; then
@@ -31,7 +36,7 @@ ended=$PWD/$SLURM_JOB_NAME-$SLURM_JOB_ID.ended
 export workers ended
 rm -f "$ended"
 
-srun --kill-on-bad-exit=1 bash -c '
+srun --kill-on-bad-exit=1 --cpus-per-task={cpus} bash -c '
     export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\"task\\": {{\\"type\\": \\"worker\\", \\"index\\": $SLURM_PROCID}}}}"
     trap : TERM  # which the training answers
     "$@"
@@ -78,6 +83,7 @@ def script(config, flags: list[str]) -> str:
     return _SCRIPT.format(
         options="\n".join(lines),
         nodes=config.nodes,
+        cpus=config.cpus_per_node,
         max_restarts=config.max_restarts,
         run_dir=run_dir,
         directory=shlex.quote(os.getcwd()),

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -72,14 +73,14 @@ class _Job:
         """Starts all workers and waits for their end; returns 0 or the first other exit code."""
         ports = iter(free_ports(len(self._tasks)))
         cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in self._counts.items()}
-        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-        self._workers = [
-            self._start(
-                json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}),
-                share(cores, index, self._counts[kind]) if kind == "worker" else set(),
-            )
-            for kind, index in self._tasks
-        ]
+        self._workers = []  # one by one: a signal may come between
+        for kind, index in self._tasks:
+            if self.is_stopped:
+                break
+            task = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
+            self._workers.append(self._start(task, *self._devices(kind, index)))
+        if self.is_stopped:
+            self._signal(signal.SIGTERM)  # to the one that was being started
         pumps = [threading.Thread(target=self._pump, args=pair) for pair in zip(self._names, self._workers)]
         for pump in pumps:
             pump.start()
@@ -95,7 +96,7 @@ class _Job:
         """Handler: lets the workers save and leave; called again, kills them."""
         if self.is_stopped:
             self._signal(signal.SIGKILL)
-        elif self._workers:
+        else:
             self.say(f"{signal.Signals(number).name}: the workers save and leave; once more kills them")
             self._signal(signal.SIGTERM)
         self.is_stopped = True
@@ -109,7 +110,13 @@ class _Job:
     def close(self) -> None:
         self._log.close()
 
-    def _start(self, config: str, cores: set[int]) -> subprocess.Popen:
+    def _devices(self, kind: str, index: int) -> tuple[list, dict[str, str]]:
+        """A task's cores, and the variable that shows it its GPUs: workers share both, others use any core and no GPU."""
+        cores, count = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [], self._counts["worker"]
+        own = share(visible_gpus(), index, count) if kind == "worker" else []
+        return share(cores, index, count) if kind == "worker" else [], {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+
+    def _start(self, task: dict[str, str], cores: list, gpus: dict[str, str]) -> subprocess.Popen:
         def in_the_child():
             _die_with_parent()
             if cores:
@@ -117,7 +124,7 @@ class _Job:
 
         return subprocess.Popen(
             self._command,
-            env=os.environ | {"TF_CONFIG": config, "PYTHONUNBUFFERED": "1"},
+            env=os.environ | task | gpus | {"PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -150,12 +157,19 @@ class _Job:
             if deadline and time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
             time.sleep(_POLL)
-        return self._outcome() if code is None else code
+        if code == EXIT_CONTINUE:  # said by a worker that lost one which had ended for good, perhaps
+            return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in self._codes()), code)
+        code = self._outcome() if code is None else code
+        # SIGTERM ends a worker that has nothing to save yet.
+        return EXIT_CONTINUE if self.is_stopped and code in (None, 128 + signal.SIGTERM) else code
+
+    def _codes(self) -> list[int | None]:
+        return [worker.poll() for worker in self._workers]
 
     def _outcome(self) -> int | None:
         """0 when the first task is done, the code of one that failed before; None: neither."""
-        codes = [worker.poll() for worker in self._workers]
-        if codes[0] == 0:
+        codes = self._codes()
+        if codes and codes[0] == 0:
             return 0
         for name, code in zip(self._names, codes):
             if code:
@@ -170,18 +184,28 @@ class _Job:
                     os.killpg(worker.pid, number)
 
 
-def share(cores: list[int], index: int, count: int) -> set[int]:
-    """The cores of one of count workers: each would else start a thread for every core; none, so all, where there are fewer."""
-    return set(cores[index * len(cores) // count : (index + 1) * len(cores) // count]) if len(cores) >= count else set()
+def share(devices: list, index: int, count: int) -> list:
+    """Those of one of count workers; none where there are fewer than workers."""
+    return devices[index * len(devices) // count : (index + 1) * len(devices) // count] if len(devices) >= count else []
+
+
+def visible_gpus() -> list[str]:
+    """Names of NVIDIA's GPUs that a process started here would see, as CUDA_VISIBLE_DEVICES has them."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    with contextlib.suppress(OSError):
+        return [str(number) for number in range(len(os.listdir("/proc/driver/nvidia/gpus")))]
+    return []
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on at the moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in sockets:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in sockets]
+    """Ports of this machine that nobody listens on, below those that it gives to outgoing connections (on Linux from 32,768 on)."""
+    found, candidates = [], range(10_000, 32_000)
+    while len(found) < count:
+        port = random.choice(candidates)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            found += [port] if port not in found else []
+    return found
 
 
 def _die_with_parent() -> None:

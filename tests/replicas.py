@@ -1,5 +1,6 @@
 """A program for tests/test_distribution.py: trains on two logical CPUs and on one, prints the differences as JSON."""
 
+import dataclasses
 import json
 import os
 
@@ -60,6 +61,21 @@ def train(workers: Workers, sgd=None):
     return before, after, {name: float(values[-1]) for name, values in logs.items()}, test
 
 
+def moments_of(workers: Workers):
+    """Of batch normalisation on each replica after a fit, and before it."""
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, use_batch_norm=True))
+    batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
+    network, model = training._model(config, batches, workers)
+    moments = [v for v in network.non_trainable_variables if "moving" in v.path]
+    copies = lambda: [[float(copy.numpy().sum()) for copy in v.value.values] for v in moments]  # noqa: E731
+    before = copies()
+    batch_stream = itertools.islice(batches.train_batches(0), config.train_steps)
+    model.fit(
+        workers.distribute(batch_stream, training.feed), steps_per_epoch=config.train_steps, shuffle=False, verbose=0
+    )
+    return before, copies()
+
+
 def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -67,7 +83,10 @@ def main():
     before, one, logs_of_one, test_of_one = train(Workers())
     _, ours, logs, test = train(two)
     _, kerass, _, _ = train(two, keras.optimizers.SGD)
+    moments_before, moments = moments_of(two)
     found = {
+        "moments_before": moments_before,
+        "moments": moments,
         "moved": float(np.abs(one - before).max()),
         "weights": float(np.abs(one - ours).max()),
         "weights_of_keras_sgd": float(np.abs(one - kerass).max()),

@@ -46,10 +46,17 @@ def test_every_worker_is_told_the_same_cluster_and_its_own_rank(tmp_path):
 
 @pytest.mark.parametrize(
     "cores, shares",
-    [([0, 1], [{0}, {1}]), ([2, 3, 5, 7, 11], [{2, 3}, {5, 7, 11}]), ([4], [set(), set()]), ([], [set(), set()])],
+    [([0, 1], [[0], [1]]), ([2, 3, 5, 7, 11], [[2, 3], [5, 7, 11]]), ([4], [[], []]), ([], [[], []])],
 )
 def test_workers_share_the_cores(cores, shares):
     assert [supervisor.share(cores, index, 2) for index in range(2)] == shares
+
+
+@pytest.mark.parametrize("visible, shares", [("", ["", ""]), ("3", ["", ""]), ("0,1,2,GPU-x", ["0,1", "2,GPU-x"])])
+def test_workers_share_the_gpus(tmp_path, monkeypatch, visible, shares):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    _, lines = job(tmp_path, "print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    assert sorted(lines) == [f"[{rank}] {names}" for rank, names in enumerate(shares) if names]
 
 
 def test_a_worker_sees_its_cores_only(tmp_path):
@@ -62,6 +69,17 @@ def test_a_worker_sees_its_cores_only(tmp_path):
 def test_a_mistake_or_divergence_ends_the_job_at_once(tmp_path, code):
     program = f"rank == 1 and sys.exit({code}); time.sleep(600)"
     with shortened():
+        assert job(tmp_path, program, max_restarts=5)[0] == code
+    assert not any("again" in line for line in (tmp_path / "workers.log").read_text().splitlines())
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_a_mistake_is_not_hidden_by_the_worker_that_lost_another(tmp_path, code):
+    """Both have ended before the supervisor looks, and the one that only lost the other comes first."""
+    program = f"sys.exit(75 if rank == 0 else {code})"
+    with shortened(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "_POLL", 3)
+        patch.setattr(supervisor, "FAREWELL", 30)
         assert job(tmp_path, program, max_restarts=5)[0] == code
     assert not any("again" in line for line in (tmp_path / "workers.log").read_text().splitlines())
 
@@ -130,6 +148,23 @@ def test_a_signal_to_the_launcher_lets_all_workers_save_and_leave(tmp_path, numb
     process.send_signal(number)
     assert process.wait() == launcher.EXIT_CONTINUE
     assert f"{number.name}: the workers save and leave" in log.read_text() and "again" not in log.read_text()
+
+
+def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
+    program = f"os.kill({os.getpid()}, signal.SIGTERM) if rank == 0 else None; time.sleep(600)"
+    start, started = supervisor._Job._start, []
+
+    def once_the_signal_has_come(self, *arguments):
+        started.append(start(self, *arguments))
+        while not self.is_stopped:
+            time.sleep(0.01)
+        return started[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor._Job, "_start", once_the_signal_has_come)
+        code, lines = job(tmp_path, program, max_restarts=3)
+    assert code == launcher.EXIT_CONTINUE and len(started) == 1
+    assert any("SIGTERM: the workers save and leave" in line for line in lines)
 
 
 def test_a_second_signal_kills_workers_that_stay(tmp_path):
@@ -214,7 +249,7 @@ FAKE = {
     "sleep": "true",
     "getent": '[ "$2" = localhost ]',
     # Of rank 1 srun saw only that it killed it.
-    "srun": """shift; for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@" >> ranks; done; [ "$CODE" = 0 ] || exit 137""",
+    "srun": """while [[ $1 == --* ]]; do echo "$1" >> options; shift; done; for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@" >> ranks; done; [ "$CODE" = 0 ] || exit 137""",
     "python": 'echo "$TF_CONFIG $*"; exit "$CODE"',
 }
 
@@ -234,7 +269,7 @@ def test_the_slurm_script_gives_every_rank_its_address_and_port(tmp_path):
     _, folder = run_script(tmp_path, 0, "0")
     for rank, line in enumerate((folder / "ranks").read_text().splitlines()):
         config, end = json.JSONDecoder().raw_decode(line)
-        assert config["cluster"]["worker"] == ["localhost:20014", "10.0.0.2:20015"]
+        assert config["cluster"]["worker"] == ["localhost:10014", "10.0.0.2:10015"]
         assert config["task"] == {"type": "worker", "index": rank}
         assert line[end:].strip() == "-m launch.train " + " ".join(FLAGS)
 
@@ -247,6 +282,12 @@ def test_the_slurm_script_requeues_itself_for_what_another_try_may_mend(tmp_path
     done, folder = run_script(tmp_path, code, restarts)
     assert done.returncode == (code if code in (0, 1, 3) else 137) and (folder / "calls").exists() == requeues
     assert ("requeued" in done.stdout) == requeues
+    assert (folder / "options").read_text().split() == ["--kill-on-bad-exit=1", "--cpus-per-task=8"]
+
+
+def test_the_slurm_script_gives_up_when_slurm_itself_has_restarted_it_too_often(tmp_path):
+    done, folder = run_script(tmp_path, 0, "4")
+    assert done.returncode == 1 and "giving up after 3 restarts" in done.stdout and not (folder / "ranks").exists()
 
 
 def kubernetes_config(**changes) -> ClusterConfig:
@@ -278,7 +319,7 @@ def test_the_manifest_gives_every_pod_the_cluster_and_its_index():
     assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
     config = json.loads(config["value"].replace(f"$({index['name']})", "3"))
     assert config["task"]["index"] == 3 and len(config["cluster"]["worker"]) == 4
-    # A pod of an Indexed Job is called JOB-INDEX; its subdomain is the Service that selects it.
+    # The host name of a pod of an Indexed Job is JOB-INDEX; its subdomain is the Service that selects it.
     name, namespace = job["metadata"]["name"], service["metadata"]["name"]
     assert config["cluster"]["worker"][3] == f"{name}-3.{namespace}:{service['spec']['ports'][0]['port']}"
     assert pod["subdomain"] == namespace and service["spec"]["selector"] == {"job-name": name}
@@ -301,6 +342,20 @@ def test_a_tfjob_fits_kubeflows_model():
     assert client.sanitize_for_serialization(parsed) == job  # no field is unknown
     (container,) = parsed.spec.tf_replica_specs["Worker"].template.spec.containers
     assert container.name == "tensorflow" and container.ports[0].name == "tfjob-port"
+
+
+def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
+    for run_dir in ("runs/1", "/shared", "/shared/../tmp", "/shared2/runs"):
+        with pytest.raises(ValueError, match="run_dir must lie under volume_path, /shared, .* got " + run_dir):
+            kubernetes.manifest(kubernetes_config(), [f"--run_dir={run_dir}"])
+
+
+def test_the_pods_that_lost_another_do_not_count_and_a_mistake_ends_the_job():
+    import yaml
+
+    _, job = yaml.safe_load_all(kubernetes.manifest(kubernetes_config(max_restarts=4), FLAGS))
+    rules = {tuple(rule["onExitCodes"]["values"]): rule["action"] for rule in job["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule}
+    assert rules == {(75,): "Ignore", (1, 3): "FailJob"} and job["spec"]["backoffLimit"] == 4
 
 
 def test_a_job_name_that_kubernetes_does_not_take_is_named():

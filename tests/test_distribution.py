@@ -165,6 +165,12 @@ def test_kerass_own_sgd_does_not_because_it_clips_before_it_sums(on_two_devices)
     assert on_two_devices["weights_of_keras_sgd"] > 1e-3
 
 
+def test_replicas_agree_on_the_moments_of_batch_normalisation(on_two_devices):
+    before, after = on_two_devices["moments_before"], on_two_devices["moments"]
+    assert len(after) >= 6 and all(first == second for first, second in after)
+    assert all(old != new for old, new in zip(before, after))
+
+
 def test_fit_of_keras_still_fails_on_two_workers():
     """Why replicated.ReplicatedModel is there (keras issue 20585): when this test fails, try without it."""
     script = os.path.join(os.path.dirname(__file__), "plain_fit.py")

@@ -21,9 +21,10 @@ from identity_matters.run_directory import read_record
 from launch.launcher import EXIT_CONTINUE, EXIT_ERROR
 from launch.supervisor import free_ports, tf_config
 
+STEPS = 300
 FLAGS = [
     "--train_examples=400", "--eval_examples=50", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
-    "--batch_size=16", "--train_steps=60", "--decay_steps=40", "--eval_every=20", "--checkpoint_every=5",
+    "--batch_size=16", f"--train_steps={STEPS}", "--decay_steps=200", "--eval_every=100", "--checkpoint_every=5",
     "--learning_rate=0.01",  # at 0.1 rounding grows
 ]  # fmt: skip
 PAIR = ["--num_workers=2", "--max_restarts=5"]
@@ -56,7 +57,7 @@ def until(condition, process):
 
 def assert_same_end(run_dir, other):
     (step, arrays), (other_step, other_arrays) = (checkpoint.load_newest(str(d / "checkpoints")) for d in (run_dir, other))
-    assert step == other_step == 60 and read_record(str(run_dir))["status"] == "done"
+    assert step == other_step == STEPS and read_record(str(run_dir))["status"] == "done"
     for name in arrays:
         if name.startswith("variable/"):
             np.testing.assert_array_equal(arrays[name], other_arrays[name], name)
@@ -117,30 +118,36 @@ def test_two_workers_end_as_one(alone, pair):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("moment", ["joining", "early", "late"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_with_either_worker_killed_the_launcher_brings_the_job_to_the_same_end(tmp_path, pair, rank, seed):
-    reference, first, whole = pair
+def test_with_either_worker_killed_the_launcher_brings_the_job_to_the_same_end(tmp_path, pair, rank, moment):
+    """Killed before the first checkpoint, or after one that is drawn."""
+    reference, first, _ = pair
+    chance = random.Random(f"{rank} {moment}")
     process = start(tmp_path / "run", "cluster", *PAIR)
-    time.sleep(random.Random(10 * seed + rank).uniform(0.3 * first, whole))
-    for pid in workers(process)[rank : rank + 1]:  # none if it has ended
-        os.kill(pid, signal.SIGKILL)
+    if moment == "joining":
+        until(lambda: len(workers(process)) == 2, process)
+        time.sleep(chance.uniform(0, 0.8 * first))
+    else:
+        step = chance.randrange(5, STEPS // 2, 5) + (STEPS // 4 if moment == "late" else 0)
+        until(lambda: last_step(tmp_path / "run") >= step, process)
+    os.kill(workers(process)[rank], signal.SIGKILL)
     assert process.wait() == 0, log_of(tmp_path / "run")
+    assert "starting all workers again" in log_of(tmp_path / "run")
     assert_same_end(tmp_path / "run", reference)
 
 
 @pytest.mark.slow
 def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     run_dir = tmp_path / "run"
-    process = start(run_dir, "train", "--checkpoint_every=60")  # only SIGTERM saves before the end
-    until(lambda: "step/s" in log_of(run_dir) and "0/60" in log_of(run_dir), process)
+    process = start(run_dir, "train", f"--checkpoint_every={STEPS}")  # only SIGTERM saves before the end
+    until(lambda: "step/s" in log_of(run_dir) and f"0/{STEPS}" in log_of(run_dir), process)
     process.send_signal(signal.SIGTERM)
-    if process.wait() == EXIT_CONTINUE:
-        step = last_step(run_dir)
-        assert 0 < step < 60 and f"told to stop by SIGTERM, saved at step {step}; the same command continues" in log_of(run_dir)
-        assert read_record(str(run_dir))["status"] == "running"
-        process = start(run_dir, "train", "--checkpoint_every=60")
-    assert process.wait() == 0
+    assert process.wait() == EXIT_CONTINUE
+    step = last_step(run_dir)
+    assert 0 < step < STEPS and f"told to stop by SIGTERM, saved at step {step}; the same command continues" in log_of(run_dir)
+    assert read_record(str(run_dir))["status"] == "running"
+    assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0
     assert_same_end(run_dir, alone[0])
 
 

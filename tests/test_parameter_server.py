@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from identity_matters import checkpoint, parameter_server, training
+from identity_matters import checkpoint, parameter_server
 from identity_matters.figures import read_metrics
-from launch.launcher import EXIT_CONTINUE, flags_of
+from launch.launcher import EXIT_CONTINUE
 
 FLAGS = [
     "--train_examples=200", "--eval_examples=43", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",

@@ -108,3 +108,23 @@ def test_a_run_of_an_earlier_version_goes_on_where_new_fields_have_their_default
     RunDirectory(str(tmp_path), TrainConfig())
     with pytest.raises(ValueError, match=r"model.convs_per_block \(2, 3\)"):
         RunDirectory(str(tmp_path), TrainConfig(model=ModelConfig(convs_per_block=3)))
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("", "Expecting value"),
+        ("[]", "no config"),
+        ('{"config": [], "status": "done"}', "no config"),
+        ('{"config": {}}', "status is None"),
+        ('{"config": {}, "status": "asleep"}', "'asleep'"),
+        ('{"config": {}, "status": "diverged"}', "at which step"),
+        ('{"config": {}, "status": "diverged", "diverged_at_step": "7"}', "at which step"),
+        ("\udcff", "utf-8"),
+    ],
+)
+def test_a_config_json_that_is_none_is_refused_in_one_line(tmp_path, text, named):
+    (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=f"config.json is not a run's config.json: .*{named}") as error:
+        RunDirectory(str(tmp_path), TrainConfig())
+    assert "\n" not in str(error.value) and (tmp_path / "config.json").read_bytes() == text.encode(errors="surrogateescape")

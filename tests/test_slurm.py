@@ -24,7 +24,7 @@ if MISSING:
 
 FLAGS = [
     "--train_examples=400", "--eval_examples=50", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
-    "--batch_size=16", "--train_steps=60", "--decay_steps=40", "--eval_every=20", "--checkpoint_every=5",
+    "--batch_size=16", "--train_steps=300", "--decay_steps=200", "--eval_every=100", "--checkpoint_every=5",
 ]  # fmt: skip
 CONFIG = """\
 ClusterName=test
@@ -169,10 +169,36 @@ def undisturbed(slurm, tmp_path_factory):
     return folder, submit(slurm, folder)
 
 
+def assert_same_end(folder, reference):
+    found, expected = (checkpoint.load_newest(str(f / "run" / "checkpoints")) for f in (folder, reference))
+    assert found[0] == expected[0] == 300
+    for name in expected[1]:
+        if name.startswith("variable/"):
+            np.testing.assert_array_equal(found[1][name], expected[1][name], name)
+
+
 def test_a_job_of_two_nodes_trains(slurm, undisturbed):
     _, job = undisturbed
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
-    assert "done: step 60" in log_of(slurm, job)
+    log = log_of(slurm, job)
+    assert "done: step 300" in log
+    assert "worker 1 is done: step" in log
+    # The chief says it where it is evaluated, the other when it is done.
+    chief, other = re.findall(r"step +300  (loss .*?error [^ ]+)  \d+ images/s", log)
+    assert chief == other
+
+
+def test_a_job_that_is_told_to_stop_saves_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path):
+    """As at a preemption or the time limit."""
+    reference, first_job = undisturbed
+    assert ended(slurm, first_job) == "COMPLETED"
+    job = submit(slurm, tmp_path)
+    until(lambda: list((tmp_path / "run" / "checkpoints").glob("step_*.npz")))
+    slurm("scancel", "--signal=TERM", job)
+    until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job))
+    assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
+    assert len(re.findall(r"stopped: told to stop by SIGTERM, saved at step (\d+)", log_of(slurm, job))) == 2
+    assert_same_end(tmp_path, reference)
 
 
 def test_a_job_whose_second_worker_is_killed_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path):
@@ -184,11 +210,7 @@ def test_a_job_whose_second_worker_is_killed_requeues_itself_and_ends_the_same(s
     os.kill(pid, signal.SIGKILL)
     until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job))
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
-    found, expected = (checkpoint.load_newest(str(folder / "run" / "checkpoints")) for folder in (tmp_path, reference))
-    assert found[0] == expected[0] == 60
-    for name in expected[1]:
-        if name.startswith("variable/"):
-            np.testing.assert_array_equal(found[1][name], expected[1][name], name)
+    assert_same_end(tmp_path, reference)
 
 
 def test_a_job_with_a_mistake_fails_at_once(slurm, undisturbed, tmp_path):

@@ -233,6 +233,19 @@ def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(tmp_p
     assert_same_run(run_dir, tiny_run)
 
 
+@pytest.mark.parametrize("step, lost, num_rows", [(8, None, 1), (12, None, 2), (12, 12, 2)])
+def test_an_evaluation_that_a_checkpoint_comes_before_is_made_once(tmp_path, monkeypatch, step, lost, num_rows):
+    """Ended before the evaluation of the checkpoint that it goes on from, or after it."""
+    config = dataclasses.replace(TINY, eval_every=4)
+    training.train(config, str(tmp_path / "whole"))
+    interrupt(monkeypatch, config, str(tmp_path / "run"), step)
+    if lost:
+        (tmp_path / "run" / "checkpoints" / f"step_{lost:08d}.npz").unlink()
+    assert len(read_metrics(tmp_path / "run" / "metrics.csv")) == num_rows
+    training.train(config, str(tmp_path / "run"))
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped"])
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, tiny_run, monkeypatch, damage):
     run_dir = str(tmp_path / "run")
