@@ -12,7 +12,7 @@ The sum comes after the backward pass, as in our training, which does not overla
 Strong scaling shares the batch; weak scaling gives each device a whole one.
 
 The default rate is the paper's K40: 60,000 steps in 24 hours. Bandwidth and latency are of a
-10 Gbit/s network; benchmarks.scaling measures those of this machine's loopback.
+10 Gbit/s network; benchmarks.scaling measures a sum over this machine's loopback.
 """
 
 import dataclasses

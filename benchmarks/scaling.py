@@ -22,7 +22,8 @@ Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, 20 
     | all-reduce alone, ms                             |   2.76 |      2.1 – 3.43 |
     | all-reduce / step                                | 0.0247 | 0.0188 – 0.0305 |
 
-What two workers lose is the sum of the gradients, 2 to 3 % of a step.
+What two workers lose is the sum of the gradients, 2 to 3 % of a step. The mnist preset, with 16 images a worker and two
+sums a step, loses more: 0.813 (0.689 – 0.927) of one process, a strategy 1.03 (0.9 – 1.17) of none.
 """
 
 import dataclasses

@@ -39,14 +39,20 @@ class ReplicatedModel(keras.Model):
 
     @functools.cached_property
     def _average_moments(self):
-        strategy = self.distribute_strategy
-        moments = [v for v in self.non_trainable_weights if keras.backend.is_float_dtype(v.dtype)]
+        normalisations = [layer for layer in self._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+        moments = [moment for layer in normalisations for moment in layer.non_trainable_weights]
 
         def of_replica():
-            for moment in moments:
-                moment.assign(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, moment.value))
+            replica = tf.distribute.get_replica_context()
+            means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, [tf.identity(moment.value) for moment in moments])
+            for moment, mean in zip(moments, means):
+                moment.assign(mean)
 
-        return tf.function(lambda: strategy.run(of_replica)) if moments else lambda: None
+        @tf.function
+        def average():
+            self.distribute_strategy.run(of_replica)
+
+        return average if moments else lambda: None
 
     def evaluate(self, *arguments, **options):
         """As keras.Model.evaluate, one batch a call: steps_per_execution need not divide them."""

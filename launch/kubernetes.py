@@ -9,7 +9,7 @@ from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
 PORT = 2222
 
 _JOB = """\
-# Written by launch.cluster. kubectl apply -f THIS_FILE; kubectl logs -f job/{name}
+# Written by launch.cluster. kubectl apply -f THIS_FILE; kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0
 apiVersion: v1
 kind: Service
 metadata:

@@ -16,7 +16,8 @@ import time
 from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
 
 GRACE = 30  # seconds to save a checkpoint after SIGTERM
-FAREWELL = 15  # seconds in which the others notice by themselves that a worker is gone
+FAREWELL = 15  # seconds in which the others notice by themselves that a worker has ended, and say what they know
+BEREAVED = 2  # the same after a kill, of which they know nothing; TensorFlow's heartbeats would take 10
 FINAL = (0, EXIT_ERROR, EXIT_DIVERGED)  # starting again would end the same way
 _POLL = 0.1
 
@@ -151,15 +152,15 @@ class _Job:
             if code is None:
                 code = self._outcome()
                 if code is not None and not self.is_stopped:
-                    deadline = time.monotonic() + FAREWELL
+                    deadline = time.monotonic() + (BEREAVED if code > 128 else FAREWELL)
             if self.is_stopped and deadline is None:
                 deadline = time.monotonic() + GRACE
             if deadline and time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
             time.sleep(_POLL)
+        code = self._outcome() if code is None else code
         if code == EXIT_CONTINUE:  # said by a worker that lost one which had ended for good, perhaps
             return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in self._codes()), code)
-        code = self._outcome() if code is None else code
         # SIGTERM ends a worker that has nothing to save yet.
         return EXIT_CONTINUE if self.is_stopped and code in (None, 128 + signal.SIGTERM) else code
 

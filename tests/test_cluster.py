@@ -113,7 +113,8 @@ class shortened:
 
     def __enter__(self):
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(supervisor, "FAREWELL", 0.2)
+        for name in ("FAREWELL", "BEREAVED"):
+            self._patch.setattr(supervisor, name, 0.2)
 
     def __exit__(self, *_):
         self._patch.undo()
