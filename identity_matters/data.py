@@ -183,8 +183,12 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False):
                 f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; add --download "
                 f"to have TFDS fetch it, or name another --data_dir"
             )
+        from identity_matters.progress import Preempted
+
         try:
             builder.download_and_prepare()
+        except Preempted:
+            raise
         except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
             raise ValueError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
     return builder

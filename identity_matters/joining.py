@@ -44,6 +44,10 @@ def _enter(run: RunDirectory, stack) -> None:
             time.sleep(1)
 
 
+def _is_done(run: RunDirectory) -> bool:
+    return run.status == "done" and (os.path.exists(run.file("saved_model")) or not can_export())
+
+
 def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirectory | None, dict]:
     """The chief's run directory, held until the stack closes (None for other workers), and what its config.json says.
 
@@ -57,10 +61,9 @@ def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirecto
     if workers.is_chief:
         try:
             run = RunDirectory(run_dir, config)
-            is_done = run.status == "done" and (os.path.exists(run.file("saved_model")) or not can_export())
-            final_row = read_metrics(run.file("metrics.csv"))[-1] if is_done else None
-            if not is_done and run.status != "diverged":
+            if not _is_done(run) and run.status != "diverged":
                 stack.enter_context(run) if workers.is_alone else _enter(run, stack)
+            final_row = read_metrics(run.file("metrics.csv"))[-1] if _is_done(run) else None
             record = run.record | {"config": own, "final_row": final_row}
         except ValueError as error:
             record["mistake"] = str(error)

@@ -24,14 +24,14 @@ class Diverged(ArithmeticError):
 
 
 class Preempted(Exception):
-    """SIGTERM came, and the run was saved after a step before its last.
+    """SIGTERM came before the end of the run.
 
     Attributes:
-      step: int. Updates done.
+      step: int. Updates done when the run was saved; None: there was nothing new to save.
     """
 
-    def __init__(self, step: int):
-        super().__init__(f"told to stop by SIGTERM, saved at step {step}")
+    def __init__(self, step: int | None = None):
+        super().__init__(f"told to stop by SIGTERM, {'nothing new to save' if step is None else f'saved at step {step}'}")
         self.step = step
 
 
@@ -43,16 +43,19 @@ class WorkerLost(ConnectionError):
         super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
 
 
+def leave_at_once() -> None:
+    raise Preempted()
+
+
 @contextlib.contextmanager
-def sigterm_noticed():
-    """Yields a threading.Event that SIGTERM sets, in place of whatever it did; only in the main thread."""
-    notice = threading.Event()
+def on_sigterm(act):
+    """SIGTERM calls act(), in place of whatever it did (TensorFlow ignores it where workers train); only in the main thread."""
     if threading.current_thread() is not threading.main_thread():
-        yield notice
+        yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: notice.set())
+    before = signal.signal(signal.SIGTERM, lambda *_: act())
     try:
-        yield notice
+        yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: TensorFlow's, which Python cannot restore
 

@@ -48,7 +48,6 @@ class Recorder:
         self.rows.append(row)
         if self._writer is None:
             return
-        write_metrics(self._path, self.rows)
         for name, value in row.items():
             if name != "step":
                 self._writer.add_scalar(_tag(name), value, row["step"])
@@ -59,6 +58,7 @@ class Recorder:
         figure = figure_to_array(convergence_figure(self.rows))
         self._writer.add_image("convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
+        write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
 
     def close(self) -> None:
         if self._writer:

@@ -89,6 +89,7 @@ class RunDirectory:
         except BlockingIOError:
             self._lock.close()
             raise Busy(f"another process is writing to run_dir {self.path}") from None
+        self._record = read_record(self.path) or self._record  # the process before this one may have gone on until now
         self._tidy()
         return self
 

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import itertools
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -22,7 +23,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data import ArrayData, load
 from identity_matters.figures import convergence_figure, save_figure
 from identity_matters.model import all_conv_resnet
-from identity_matters.progress import Diverged, Meter, Preempted, Watch, WorkerLost, sigterm_noticed
+from identity_matters.progress import Diverged, Meter, Preempted, Watch, WorkerLost, leave_at_once, on_sigterm
 from identity_matters.recording import Recorder, kernel_norms
 from identity_matters.run_directory import RunDirectory, replacing
 
@@ -52,17 +53,17 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
       ValueError: the data, the run directory, the workers or their combination cannot be used.
       OSError: a file cannot be written; earlier checkpoints stand.
       Diverged: the loss became NaN or infinite, now or in an earlier call.
-      Preempted: SIGTERM came to one of the workers; a checkpoint was saved after the step under way.
+      Preempted: SIGTERM came to one of the workers; while they train, a checkpoint was saved after the step under way.
       WorkerLost: another worker is gone; the last checkpoint stands.
     """
     workers = joining.join(config)
     if workers is None:
         return {}
-    with sigterm_noticed() as notice:
-        return _join_in(config, run_dir, workers, notice)
+    with on_sigterm(leave_at_once):
+        return _join_in(config, run_dir, workers)
 
 
-def _join_in(config: TrainConfig, run_dir: str, workers, notice) -> dict[str, float]:
+def _join_in(config: TrainConfig, run_dir: str, workers) -> dict[str, float]:
     """train, once the workers are together."""
     rows = workers.rows(config.batch_size)
     data = _load_in_turn(config, workers)
@@ -79,7 +80,7 @@ def _join_in(config: TrainConfig, run_dir: str, workers, notice) -> dict[str, fl
         batches = (ArrayBatches if isinstance(data, ArrayData) else StreamedBatches)(data, config, rows)
         try:
             with workers.watched():
-                return _train(config, batches, data.num_train, run, workers, notice)
+                return _train(config, batches, data.num_train, run, workers)
         except Diverged as error:
             _set_status(run, "diverged", diverged_at_step=error.step)
             raise
@@ -91,11 +92,12 @@ def _join_in(config: TrainConfig, run_dir: str, workers, notice) -> dict[str, fl
 
 
 def _load_in_turn(config: TrainConfig, workers):
-    """The data; where they must be downloaded first by the chief, as the others may find them on the same disk then."""
-    if config.download and not workers.is_chief:
+    """The data; where the chief may download them it comes first: the others may find them on the same disk then."""
+    in_turn = workers.from_chief([config.download])[0]
+    if in_turn and not workers.is_chief:
         workers.wait()
     data = load(config)
-    if config.download and workers.is_chief:
+    if in_turn and workers.is_chief:
         workers.wait()
     return data
 
@@ -107,7 +109,7 @@ def _set_status(run: RunDirectory | None, status: str, **details) -> None:
             run.set_status(status, **details)
 
 
-def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers, notice) -> dict[str, float]:
+def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers) -> dict[str, float]:
     make_deterministic(config.seed)
     network, model = _model(config, batches, workers)
     state = TrainingState(network, model.optimizer)
@@ -117,7 +119,7 @@ def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers, no
     recorder = Recorder(run, state.step)
     if run:
         run.set_status("running")
-    _fit(config, model, batches, state, recorder, run, workers, images_per_epoch, notice)
+    _fit(config, model, batches, state, recorder, run, workers, images_per_epoch)
     recorder.close()
     if run:
         if workers.strategy or not workers.is_alone:
@@ -125,9 +127,10 @@ def _train(config: TrainConfig, batches, images_per_epoch: int, run, workers, no
             network.set_weights(trained.get_weights())
         _write_results(config, network, recorder.rows, run)
         run.set_status("done")
-    else:
+    elif recorder.rows:
         print(f"worker {workers.rank} is done: {_describe(recorder.rows[-1])}", flush=True)
-    workers.wait()  # for the chief: if the others left, it would end too
+    workers.sum([0.0])  # for the chief to have written all: where it has not, the job is not done
+    workers.wait()  # for the others to have heard it: a sum fails where one has left
     return recorder.rows[-1] if run else {}
 
 
@@ -151,7 +154,7 @@ def _model(config: TrainConfig, batches, workers) -> tuple[keras.Model, keras.Mo
     return network, model
 
 
-def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch, notice) -> None:
+def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch) -> None:
     """From state.step to config.train_steps. A checkpoint comes before the evaluation of its step, which can be long."""
 
     def evaluate():
@@ -170,10 +173,11 @@ def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch
         total=config.train_steps, initial=state.step, unit="step", dynamic_ncols=True, mininterval=interval,
         disable=not run,
     )  # fmt: skip
+    notice = threading.Event()
     must_leave = notice.is_set
     if workers.strategy:  # all leave at the same step
         model.wants_to_leave, must_leave = notice.is_set, lambda: model.is_leaving
-    with bar:
+    with bar, on_sigterm(notice.set):
         if state.step and is_evaluated(state.step):
             if workers.from_chief([bool(recorder.rows) and recorder.rows[-1]["step"] == state.step])[0]:
                 state.take_means()  # they are in the row
@@ -191,8 +195,8 @@ def _fit(config, model, batches, state, recorder, run, workers, images_per_epoch
                 verbose=0,
             ).history
             state.advance(watch.step, {name: values[-1] for name, values in logs.items()})
-            is_left = watch.step < stop
             at_end = watch.step == config.train_steps
+            is_left = not at_end and (watch.step < stop or must_leave())
             if run and (is_left or at_end or stop % config.checkpoint_every == 0):
                 state.save(run.file("checkpoints"))
             if is_left:
@@ -244,9 +248,10 @@ def _evaluate(config, model, batches, state, meter, workers, images_per_epoch) -
 
 
 def _describe(row: dict[str, float]) -> str:
+    rate = row["images_per_second"]  # NaN where nothing was timed: a run that goes on with an evaluation
     return (
         f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
-        f"test error {row['test_top1_error']:.2%}  {row['images_per_second']:.0f} images/s"
+        f"test error {row['test_top1_error']:.2%}" + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
     )
 
 

@@ -113,9 +113,13 @@ class _Job:
 
     def _devices(self, kind: str, index: int) -> tuple[list, dict[str, str]]:
         """A task's cores, and the variable that shows it its GPUs: workers share both, others use any core and no GPU."""
-        cores, count = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [], self._counts["worker"]
-        own = share(visible_gpus(), index, count) if kind == "worker" else []
-        return share(cores, index, count) if kind == "worker" else [], {"CUDA_VISIBLE_DEVICES": ",".join(own)}
+        if kind != "worker":
+            return [], {"CUDA_VISIBLE_DEVICES": ""}
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        gpus, count = visible_gpus(), self._counts["worker"]
+        if gpus and len(gpus) < count and index == 0:
+            self.say(f"{count} workers cannot share {len(gpus)} GPU(s): they train on CPUs")
+        return share(cores, index, count), {"CUDA_VISIBLE_DEVICES": ",".join(share(gpus, index, count))} if gpus else {}
 
     def _start(self, task: dict[str, str], cores: list, gpus: dict[str, str]) -> subprocess.Popen:
         def in_the_child():
@@ -161,8 +165,8 @@ class _Job:
         code = self._outcome() if code is None else code
         if code == EXIT_CONTINUE:  # said by a worker that lost one which had ended for good, perhaps
             return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in self._codes()), code)
-        # SIGTERM ends a worker that has nothing to save yet.
-        return EXIT_CONTINUE if self.is_stopped and code in (None, 128 + signal.SIGTERM) else code
+        # SIGTERM ends a worker that has nothing to save yet, and SIGKILL one that took too long.
+        return EXIT_CONTINUE if self.is_stopped and (code is None or code > 128) else code
 
     def _codes(self) -> list[int | None]:
         return [worker.poll() for worker in self._workers]
@@ -191,7 +195,7 @@ def share(devices: list, index: int, count: int) -> list:
 
 
 def visible_gpus() -> list[str]:
-    """Names of NVIDIA's GPUs that a process started here would see, as CUDA_VISIBLE_DEVICES has them."""
+    """Names of NVIDIA's GPUs that a process started here would see, as CUDA_VISIBLE_DEVICES has them; none where they are unknown."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
     with contextlib.suppress(OSError):

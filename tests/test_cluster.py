@@ -56,7 +56,8 @@ def test_workers_share_the_cores(cores, shares):
 def test_workers_share_the_gpus(tmp_path, monkeypatch, visible, shares):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     _, lines = job(tmp_path, "print(os.environ['CUDA_VISIBLE_DEVICES'])")
-    assert sorted(lines) == [f"[{rank}] {names}" for rank, names in enumerate(shares) if names]
+    said = ["2 workers cannot share 1 GPU(s): they train on CPUs"] if visible == "3" else []
+    assert sorted(lines) == said + [f"[{rank}] {names}" for rank, names in enumerate(shares) if names]
 
 
 def test_a_worker_sees_its_cores_only(tmp_path):
@@ -174,7 +175,8 @@ def test_a_second_signal_kills_workers_that_stay(tmp_path):
     while "save and leave" not in log.read_text():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    assert process.wait() == 128 + signal.SIGKILL
+    assert process.wait() == launcher.EXIT_CONTINUE
+    assert log.read_text().count("was killed by SIGKILL") >= 1
 
 
 def test_the_workers_of_a_killed_launcher_die_too(tmp_path):

@@ -1,12 +1,11 @@
 """identity_matters.distribution: who the workers are, what each takes of a batch, and that replicas train as one device."""
 
+import contextlib
 import json
 import os
-import queue
 import socket
 import subprocess
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -97,32 +96,14 @@ def test_a_port_that_is_taken_is_named(address):
     distribution.check_port(f"host:{port}", "worker 2")
 
 
-class Lines(queue.Queue):
-    """A file whose lines a test waits for."""
-
-    def __init__(self):
-        super().__init__()
-        self._begun = ""
-
-    def write(self, text):
-        *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            self.put(line)
-
-    def flush(self):
-        pass
-
-
-def test_workers_meet_and_one_that_comes_late_is_named(monkeypatch):
-    monkeypatch.setattr(distribution, "QUIET", 0)
-    said = Lines()
-    monkeypatch.setattr(sys, "stderr", said)
+def test_workers_meet_and_one_that_comes_late_is_named(monkeypatch, capsys):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    first = threading.Thread(target=distribution._meet, args=(addresses, 0))
-    first.start()
-    assert said.get(timeout=60) == f"worker 0 ({addresses[0]}) waits for {addresses[1]}"
-    with socket.create_server(("127.0.0.1", int(addresses[1].split(":")[1]))):  # TensorFlow's server, by now
-        first.join()
+    monkeypatch.setattr(distribution, "QUIET", 0)
+    with contextlib.ExitStack() as stack:
+        late = ("127.0.0.1", int(addresses[1].split(":")[1]))
+        monkeypatch.setattr(distribution.time, "sleep", lambda _: stack.enter_context(socket.create_server(late)))
+        distribution._meet(addresses, 0)
+    assert capsys.readouterr().err == f"worker 0 ({addresses[0]}) waits for {addresses[1]}\n"
 
 
 def test_a_worker_that_never_comes_is_named(monkeypatch):
@@ -177,8 +158,12 @@ def test_fit_of_keras_still_fails_on_two_workers():
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     clusters = [os.environ | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)} for rank in (0, 1)]
     started = [subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=env) for env in clusters]
-    for process in started:
-        assert process.communicate(timeout=300)[0].startswith("ValueError: Attempt to convert a value (PerReplica:")
+    try:
+        for process in started:
+            assert process.communicate(timeout=300)[0].startswith("ValueError: Attempt to convert a value (PerReplica:")
+    finally:
+        for process in started:
+            process.kill()
 
 
 def test_two_replicas_count_every_test_image_once(on_two_devices):

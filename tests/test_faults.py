@@ -1,12 +1,13 @@
 """Killed, stopped, preempted, out of disk: what a job survives, to the bit, and what it says otherwise.
 
-Moments are drawn at random from the duration of an undisturbed run on the same machine. The whole suite takes
-a quarter of an hour: python -m pytest tests/test_faults.py -m "slow or not slow"
+Moments are drawn at random, from the duration of an undisturbed run on the same machine or from its checkpoints. The
+whole suite takes a quarter of an hour: python -m pytest tests/test_faults.py -m "slow or not slow"
 """
 
 import os
 import random
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -255,6 +256,16 @@ def test_a_finished_job_says_so_on_every_worker(tmp_path, pair):
     before = len(log.read_text())
     assert start(pair[0], "cluster", *PAIR).wait() == 0
     assert "this run was finished before" in log.read_text()[before:]
+
+
+@pytest.mark.slow
+def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait(tmp_path, pair):
+    run_dir = tmp_path / "run"
+    shutil.copytree(pair[0], run_dir)
+    shutil.rmtree(run_dir / "saved_model")
+    assert start(run_dir, "cluster", *PAIR).wait() == 0, log_of(run_dir)
+    assert (run_dir / "saved_model").exists() and "again" not in log_of(run_dir)
+    assert_same_end(run_dir, pair[0])
 
 
 @pytest.mark.slow

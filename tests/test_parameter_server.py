@@ -65,7 +65,8 @@ def test_two_workers_apply_every_update(tmp_path):
     assert start(run_dir, "--train_steps=200", num_workers=2).wait() == 0, log_of(run_dir)
     step, variables, row = end_of(run_dir)
     assert step == variables["variable/sgd/iteration"] == 200
-    assert 0 < row["staleness"] < 4  # at most AHEAD batches of each worker are on their way
+    staleness = [row["staleness"] for row in read_metrics(str(run_dir / "metrics.csv"))]
+    assert 0 < max(staleness) < 4  # at most AHEAD batches of each worker are on their way
     assert row["loss"] < read_metrics(str(run_dir / "metrics.csv"))[0]["loss"]
 
 

@@ -1,5 +1,6 @@
 """Run directories and checkpoints: nothing is half-written, mixed up or believed when damaged."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,7 +10,7 @@ import warnings
 import numpy as np
 import pytest
 
-from identity_matters import checkpoint, figures
+from identity_matters import checkpoint, figures, joining
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.run_directory import RunDirectory, replacing
 
@@ -52,6 +53,28 @@ def test_a_second_process_is_kept_out(tmp_path):
     assert done.returncode != 0 and f"another process is writing to run_dir {tmp_path}" in done.stderr
     done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(tmp_path, monkeypatch, capsys):
+    before, after = RunDirectory(str(tmp_path), TrainConfig()), RunDirectory(str(tmp_path), TrainConfig())
+    before.__enter__()
+
+    def end(_):
+        before.set_status("diverged", diverged_at_step=3)
+        before.__exit__()
+
+    monkeypatch.setattr(joining.time, "sleep", end)
+    with contextlib.ExitStack() as stack:
+        joining._enter(after, stack)
+        assert after.status == "diverged" and after.record["diverged_at_step"] == 3
+    assert capsys.readouterr().err == f"another process is writing to run_dir {tmp_path}; waiting up to 180 seconds for it to end\n"
+
+
+def test_they_do_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(joining, "LEASE", 0)
+    with RunDirectory(str(tmp_path), TrainConfig()), contextlib.ExitStack() as stack:
+        with pytest.raises(ValueError, match="another process is writing"):
+            joining._enter(RunDirectory(str(tmp_path), TrainConfig()), stack)
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
