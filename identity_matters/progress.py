@@ -30,6 +30,8 @@ class Preempted(Exception):
       step: int. Updates done when the run was saved; None: there was nothing new to save.
     """
 
+    same_command_continues = True  # for launch.launcher
+
     def __init__(self, step: int | None = None):
         super().__init__(f"told to stop by SIGTERM, {'nothing new to save' if step is None else f'saved at step {step}'}")
         self.step = step
@@ -37,6 +39,8 @@ class Preempted(Exception):
 
 class WorkerLost(ConnectionError):
     """Another worker is gone, or never came: what is left of the job cannot go on."""
+
+    same_command_continues = True
 
     def __init__(self, who: str, error: Exception):
         reason = re.sub(r"\{\{.*?\}\} *", "", next((line for line in str(error).splitlines() if line.strip()), ""))

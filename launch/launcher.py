@@ -31,8 +31,9 @@ EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: to be started again
 def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_dir: bool = True) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
-    Exit code 0: main returned; its own: it returned an int; 1: an error, 130: Ctrl-C. An error
-    that our code raised because of what the user gave is shown as one line, any other in full.
+    Exit code 0: main returned; its own: it returned an int; 1: an error, 75: an exception whose
+    same_command_continues is true, 130: Ctrl-C. An error that our code raised because of what the user gave is
+    shown as one line, any other in full.
 
     Args:
       main: callable. main(config, run_dir), or main(config) without has_run_dir.
@@ -60,6 +61,9 @@ def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_di
         print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
         code = 130
     except Exception as error:
+        if getattr(error, "same_command_continues", False):
+            print(f"stopped: {error}; the same command continues")
+            _leave(EXIT_CONTINUE)
         if "--traceback" in sys.argv or not _is_users_mistake(error):
             traceback.print_exc()
         print(f"error: {_one_line(error)}", file=sys.stderr)

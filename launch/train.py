@@ -34,9 +34,6 @@ def main(config: TrainConfig, run_dir: str) -> int:
     except training.Diverged as error:
         print(f"diverged: {error}; {run_dir}/config.json says so, and the run cannot continue")
         return launcher.EXIT_DIVERGED
-    except (training.Preempted, training.WorkerLost) as error:
-        print(f"stopped: {error}; the same command continues")
-        return launcher.EXIT_CONTINUE
     if row:  # the chief
         _summarize(row, run_dir, was_done)
     return 0

@@ -68,6 +68,7 @@ def test_unprepared_data_leave_no_run_directory(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_small_ablation_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config):
     config = AblationConfig(train=tiny_config, num_seeds=1)
     rows = ablations.run_ablations(config, str(tmp_path / "run"))

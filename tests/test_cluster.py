@@ -79,7 +79,7 @@ def test_a_mistake_is_not_hidden_by_the_worker_that_lost_another(tmp_path, code)
     """Both have ended before the supervisor looks, and the one that only lost the other comes first."""
     program = f"sys.exit(75 if rank == 0 else {code})"
     with shortened(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervisor, "_POLL", 3)
+        patch.setattr(supervisor, "_POLL", 1)
         patch.setattr(supervisor, "FAREWELL", 30)
         assert job(tmp_path, program, max_restarts=5)[0] == code
     assert not any("again" in line for line in (tmp_path / "workers.log").read_text().splitlines())

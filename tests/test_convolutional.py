@@ -93,6 +93,7 @@ def test_with_batch_normalisation_the_condition_number_does_not_depend_on_the_sc
     assert abs(condition - 1) > 0.1 and largest < 1
 
 
+@pytest.mark.slow
 def test_the_small_2_shortcut_keeps_its_condition_number_with_depth_and_the_1_shortcut_does_not(examples):
     def growth(shortcut_depth, seeds=range(3)):
         shallow, deep = (

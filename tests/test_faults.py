@@ -1,7 +1,7 @@
 """Killed, stopped, preempted, out of disk: what a job survives, to the bit, and what it says otherwise.
 
 Moments are drawn at random, from the duration of an undisturbed run on the same machine or from its checkpoints. The
-whole suite takes a quarter of an hour: python -m pytest tests/test_faults.py -m "slow or not slow"
+whole suite takes a quarter of an hour: python -m pytest -m slow tests/test_faults.py
 """
 
 import os
@@ -22,6 +22,7 @@ from identity_matters.run_directory import read_record
 from launch.launcher import EXIT_CONTINUE, EXIT_ERROR
 from launch.supervisor import free_ports, tf_config
 
+pytestmark = pytest.mark.slow
 STEPS = 300
 FLAGS = [
     "--train_examples=400", "--eval_examples=50", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
@@ -90,7 +91,6 @@ def workers(process) -> list[int]:
     return [int(pid) for pid in found]
 
 
-@pytest.mark.slow
 def test_killed_twenty_times_it_ends_bit_identical(tmp_path, alone):
     reference, first, whole = alone
     moments, killed, finished = random.Random(0), 0, 0
@@ -118,7 +118,6 @@ def test_two_workers_end_as_one(alone, pair):
     assert sum("tfevents" in name for name in os.listdir(pair[0])) == 1  # the chief's
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["joining", "early", "late"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_with_either_worker_killed_the_launcher_brings_the_job_to_the_same_end(tmp_path, pair, rank, moment):
@@ -138,7 +137,6 @@ def test_with_either_worker_killed_the_launcher_brings_the_job_to_the_same_end(t
     assert_same_end(tmp_path / "run", reference)
 
 
-@pytest.mark.slow
 def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     run_dir = tmp_path / "run"
     process = start(run_dir, "train", f"--checkpoint_every={STEPS}")  # only SIGTERM saves before the end
@@ -152,7 +150,6 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     assert_same_end(run_dir, alone[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_sigterm_to_one_worker_of_two_saves_and_stops_both_at_one_step(tmp_path, pair, rank):
     run_dir = tmp_path / "run"
@@ -165,7 +162,6 @@ def test_sigterm_to_one_worker_of_two_saves_and_stops_both_at_one_step(tmp_path,
     assert_same_end(run_dir, pair[0])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_stopped_worker_is_noticed_and_the_job_started_again(tmp_path, pair, rank):
     run_dir = tmp_path / "run"
@@ -177,7 +173,6 @@ def test_a_stopped_worker_is_noticed_and_the_job_started_again(tmp_path, pair, r
     assert_same_end(run_dir, pair[0])
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_the_older_checkpoints_are_kept(tmp_path, alone):
     run_dir = tmp_path / "run"
     process = start(run_dir)
@@ -199,7 +194,6 @@ def test_a_full_disk_is_one_line_and_the_older_checkpoints_are_kept(tmp_path, al
     assert_same_end(run_dir, alone[0])
 
 
-@pytest.mark.slow
 def test_checkpoints_that_cannot_be_written_are_one_line(tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
@@ -229,7 +223,6 @@ def test_a_worker_with_another_config_refuses_to_join_and_names_the_difference(t
     assert not (tmp_path / "run1").exists()  # only the chief writes
 
 
-@pytest.mark.slow
 def test_a_mistake_of_the_chief_reaches_all_workers(tmp_path, alone):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     (tmp_path / "run0").symlink_to(alone[0])
@@ -239,7 +232,6 @@ def test_a_mistake_of_the_chief_reaches_all_workers(tmp_path, alone):
         assert "holds a run of another config (old, new): seed (0, 5)" in log_of(tmp_path / f"run{rank}")
 
 
-@pytest.mark.slow
 def test_a_port_that_is_taken_is_one_line(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -250,7 +242,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
     assert log_of(tmp_path / "run0").strip() == f"error: worker 0 cannot listen on {addresses[0]}: Address already in use"
 
 
-@pytest.mark.slow
 def test_a_finished_job_says_so_on_every_worker(tmp_path, pair):
     log = pair[0].parent / "cluster.log"
     before = len(log.read_text())
@@ -258,7 +249,6 @@ def test_a_finished_job_says_so_on_every_worker(tmp_path, pair):
     assert "this run was finished before" in log.read_text()[before:]
 
 
-@pytest.mark.slow
 def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait(tmp_path, pair):
     run_dir = tmp_path / "run"
     shutil.copytree(pair[0], run_dir)
@@ -268,7 +258,6 @@ def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait
     assert_same_end(run_dir, pair[0])
 
 
-@pytest.mark.slow
 def test_tf_config_that_is_no_json_is_one_line(tmp_path):
     process = start(tmp_path / "run", env=os.environ | {"TF_CONFIG": "{"})
     assert process.wait() == EXIT_ERROR

@@ -157,7 +157,7 @@ MISTAKES = {
     "no model": (lambda run: (run / "model.keras").unlink(), [], "has no model.keras"),
     "a damaged model": (lambda run: (run / "model.keras").write_bytes(b"junk"), [], "cannot load"),
     "not finished": (lambda run: edit(run, status="running"), [], "not finished: its status is running"),
-    "diverged": (lambda run: edit(run, status="diverged"), [], "its status is diverged"),
+    "diverged": (lambda run: edit(run, status="diverged", diverged_at_step=3), [], "its status is diverged"),
     "another launcher's run": (lambda run: edit(run, config={"claim": ""}), [], "is not the directory of a run"),
     "another version's run": (lambda run: edit(run, config={"model": {"x": 1}}), [], "another version"),
     "no data": (lambda run: edit_data(run, dataset="cifar100"), ["--data_dir={tmp}"], "cifar100 is not prepared"),

@@ -45,7 +45,8 @@ def end_of(run_dir):
     return step, variables, read_metrics(str(run_dir / "metrics.csv"))[-1]
 
 
-@pytest.mark.parametrize("optimizer", ["nesterov", pytest.param("momentum", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["nesterov", "momentum"])
 def test_with_one_worker_it_is_plain_sgd(tmp_path, optimizer):
     alone, server = tmp_path / "alone", tmp_path / "server"
     for run_dir, num_workers in ((alone, 0), (server, 1)):

@@ -233,17 +233,22 @@ def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(tmp_p
     assert_same_run(run_dir, tiny_run)
 
 
-@pytest.mark.parametrize("step, lost, num_rows", [(8, None, 1), (12, None, 2), (12, 12, 2)])
-def test_an_evaluation_that_a_checkpoint_comes_before_is_made_once(tmp_path, monkeypatch, step, lost, num_rows):
-    """Ended before the evaluation of the checkpoint that it goes on from, or after it."""
-    config = dataclasses.replace(TINY, eval_every=4)
+def test_ended_between_a_checkpoint_and_its_evaluation_it_makes_the_evaluation(tmp_path, tiny_run, monkeypatch):
+    run_dir = tmp_path / "run"
+    interrupt(monkeypatch, TINY, str(run_dir), step=12)
+    assert len(read_metrics(run_dir / "metrics.csv")) == 1
+    training.train(TINY, str(run_dir))
+    assert_same_run(run_dir, tiny_run)
+
+
+def test_ended_after_the_evaluation_of_its_checkpoint_it_does_not_repeat_it(tmp_path, monkeypatch):
+    run_dir, config = tmp_path / "run", dataclasses.replace(TINY, eval_every=4)
     training.train(config, str(tmp_path / "whole"))
-    interrupt(monkeypatch, config, str(tmp_path / "run"), step)
-    if lost:
-        (tmp_path / "run" / "checkpoints" / f"step_{lost:08d}.npz").unlink()
-    assert len(read_metrics(tmp_path / "run" / "metrics.csv")) == num_rows
-    training.train(config, str(tmp_path / "run"))
-    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    interrupt(monkeypatch, config, str(run_dir), step=12)
+    (run_dir / "checkpoints" / "step_00000012.npz").unlink()  # it goes on from step 8, whose row is there
+    assert len(read_metrics(run_dir / "metrics.csv")) == 2
+    training.train(config, str(run_dir))
+    assert_same_run(run_dir, tmp_path / "whole")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped"])
