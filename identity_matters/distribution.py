@@ -74,7 +74,13 @@ class Workers:
                     share = slice(*(len(batch[0]) * edge // devices for edge in (device, device + 1)))
                     yield tuple(array[share] for array in batch)
 
-        return self.strategy.distribute_datasets_from_function(lambda _: as_dataset(shares()))
+        import tensorflow as tf
+
+        # All workers have as many batches; of a finite set they would ask each other before each whether there is one.
+        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+        # On CPUs there is nothing to fetch to, and doing so takes a seventh of a small step.
+        options = tf.distribute.InputOptions(experimental_fetch_to_device=bool(tf.config.list_logical_devices("GPU")))
+        return self.strategy.distribute_datasets_from_function(lambda _: as_dataset(shares()).apply(endless), options)
 
     def sum(self, vector) -> np.ndarray:
         """Sum over the processes of a float64 vector of the same length on each."""

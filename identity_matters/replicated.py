@@ -91,6 +91,23 @@ class ReplicatedModel(keras.Model):
 
         return function
 
+    def reset_metrics(self):
+        """As keras.Model.reset_metrics, which would first sum every value over all workers."""
+        self._reset_means()
+
+    @functools.cached_property
+    def _reset_means(self):
+        def of_replica():
+            for mean in [self._loss_tracker, *self._compile_metrics.metrics]:
+                for variable in mean.variables:
+                    variable.assign(tf.zeros_like(variable.value))
+
+        @tf.function
+        def reset():
+            self.distribute_strategy.run(of_replica)
+
+        return reset
+
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """All is built."""
 
