@@ -78,7 +78,7 @@ class Workers:
 
         # All workers have as many batches; of a finite set they would ask each other before each whether there is one.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-        # On CPUs there is nothing to fetch to, and doing so takes a seventh of a small step.
+        # On CPUs there is nothing to fetch to, and doing so takes time in every step.
         options = tf.distribute.InputOptions(experimental_fetch_to_device=bool(tf.config.list_logical_devices("GPU")))
         return self.strategy.distribute_datasets_from_function(lambda _: as_dataset(shares()).apply(endless), options)
 
