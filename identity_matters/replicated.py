@@ -70,9 +70,13 @@ class ReplicatedModel(keras.Model):
         if self.test_function is None or force:
             self.test_function = self._on_replicas(self.test_step, 1)
 
+    @property
+    def _means(self) -> list[keras.metrics.Mean]:
+        return [self._loss_tracker, *self._compile_metrics.metrics]
+
     def _on_replicas(self, step, num_steps: int):
         """iterator -> logs: means over all examples since the metrics were reset, from one collective."""
-        strategy, means = self.distribute_strategy, [self._loss_tracker, *self._compile_metrics.metrics]
+        strategy, means = self.distribute_strategy, self._means
 
         def totals(leaving):
             pairs = [tf.stack([mean.total.value, mean.count.value]) for mean in means]
@@ -98,7 +102,7 @@ class ReplicatedModel(keras.Model):
     @functools.cached_property
     def _reset_means(self):
         def of_replica():
-            for mean in [self._loss_tracker, *self._compile_metrics.metrics]:
+            for mean in self._means:
                 for variable in mean.variables:
                     variable.assign(tf.zeros_like(variable.value))
 

@@ -22,8 +22,9 @@ FINAL = (0, EXIT_ERROR, EXIT_DIVERGED)  # starting again would end the same way
 _POLL = 0.1
 
 
-def tf_config(addresses: list[str], rank: int) -> str:
-    return json.dumps({"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}})
+def tf_config(cluster: dict[str, list[str]], kind: str = "worker", index: int = 0) -> str:
+    """What a task's variable TF_CONFIG holds."""
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
 
 
 def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_path: str) -> int:
@@ -78,8 +79,7 @@ class _Job:
         for kind, index in self._tasks:
             if self.is_stopped:
                 break
-            task = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
-            self._workers.append(self._start(task, *self._devices(kind, index)))
+            self._workers.append(self._start(tf_config(cluster, kind, index), *self._devices(kind, index)))
         if self.is_stopped:
             self._signal(signal.SIGTERM)  # to the one that was being started
         pumps = [threading.Thread(target=self._pump, args=pair) for pair in zip(self._names, self._workers)]
@@ -121,7 +121,7 @@ class _Job:
             self.say(f"{count} workers cannot share {len(gpus)} GPU(s): they train on CPUs")
         return share(cores, index, count), {"CUDA_VISIBLE_DEVICES": ",".join(share(gpus, index, count))} if gpus else {}
 
-    def _start(self, task: dict[str, str], cores: list, gpus: dict[str, str]) -> subprocess.Popen:
+    def _start(self, config: str, cores: list, gpus: dict[str, str]) -> subprocess.Popen:
         def in_the_child():
             _die_with_parent()
             if cores:
@@ -129,7 +129,7 @@ class _Job:
 
         return subprocess.Popen(
             self._command,
-            env=os.environ | task | gpus | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | gpus | {"TF_CONFIG": config, "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

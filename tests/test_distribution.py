@@ -16,11 +16,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data import ArrayData
 from identity_matters.distribution import Workers, workers_of
 from identity_matters.progress import WorkerLost
-from launch.supervisor import free_ports
-
-
-def tf_config(cluster, kind="worker", index=0):
-    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+from launch.supervisor import free_ports, tf_config
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_checkpoints_that_cannot_be_written_are_one_line(tmp_path):
 def start_workers(tmp_path, flags_of_each, addresses):
     """Workers by hand, with TF_CONFIG in their environments."""
     return [
-        start(tmp_path / f"run{rank}", "train", *flags, env=os.environ | {"TF_CONFIG": tf_config(addresses, rank)})
+        start(tmp_path / f"run{rank}", "train", *flags, env=os.environ | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)})
         for rank, flags in enumerate(flags_of_each)
     ]
 

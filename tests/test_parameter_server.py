@@ -1,6 +1,5 @@
 """--strategy=parameter_server: with one worker it is plain SGD; with more nothing is lost but the order."""
 
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import tensorflow as tf
 from identity_matters import checkpoint, parameter_server
 from identity_matters.figures import read_metrics
 from launch.launcher import EXIT_CONTINUE
+from launch.supervisor import tf_config
 
 FLAGS = [
     "--train_examples=200", "--eval_examples=43", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
@@ -127,6 +127,6 @@ def test_kerass_own_sgd_reads_a_momentum_and_writes_it_back():
 def test_a_cluster_without_one_of_the_kinds_is_named(monkeypatch, cluster, named):
     kind = next(iter(cluster), "worker")
     cluster = cluster or {"worker": ["b:1"]}
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}}))
+    monkeypatch.setenv("TF_CONFIG", tf_config(cluster, kind))
     with pytest.raises(ValueError, match=f"there is no {named}"):
         parameter_server.join()
