@@ -85,7 +85,12 @@ def main(model: CostModel) -> None:
         reduce = f"{1e3 * model.all_reduce_seconds(num_bytes, count):.1f}"
         cells = (f"{1e3 * strong:.1f}", f"{one / strong:.1f}", f"{efficiencies['strong']:.0%}")
         lines.append((str(count), reduce, *cells, f"{1e3 * weak:.1f}", f"{efficiencies['weak']:.0%}"))
-    print(table(("devices", "all-reduce, ms", "strong: step, ms", "speed-up", "efficiency", "weak: step, ms", "efficiency"), lines))
+    print(
+        table(
+            ("devices", "all-reduce, ms", "strong: step, ms", "speed-up", "efficiency", "weak: step, ms", "efficiency"),
+            lines,
+        )
+    )
     print(f"\nat least {PAYS:.0%} efficient up to {last['strong']} devices (strong), {last['weak']} (weak)")
 
 

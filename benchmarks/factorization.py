@@ -153,7 +153,9 @@ def check_layers(R, num_layers: int) -> tuple[float, float]:
     difference = float(np.abs(A - layer_by_layer(R, num_layers)).max())
     error = float(np.linalg.norm(product - R) / np.linalg.norm(R))
     if not (difference <= MAX_DIFFERENCE and error <= MAX_DIFFERENCE):
-        raise ArithmeticError(f"our layers differ from the definition by {difference:.1e}, their product from R by {error:.1e}")
+        raise ArithmeticError(
+            f"our layers differ from the definition by {difference:.1e}, their product from R by {error:.1e}"
+        )
     return difference, error
 
 

@@ -66,8 +66,8 @@ class StreamBenchmark:
 def main(benchmark: StreamBenchmark) -> None:
     import numpy as np
 
-    from identity_matters.batches import ArrayBatches
-    from identity_matters.data import ArrayData
+    from identity_matters.data.arrays import ArrayData
+    from identity_matters.data.batches import ArrayBatches
 
     run = TrainConfig(batch_size=benchmark.batch_size, crop_padding=benchmark.crop_padding)
     random = np.random.default_rng(run.seed)

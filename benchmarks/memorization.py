@@ -97,10 +97,11 @@ def main(benchmark: MemorizationBenchmark) -> None:
 
 def load_images(benchmark: MemorizationBenchmark) -> np.ndarray:
     """The training images as uint8 [n, d]."""
-    from identity_matters import data
+    from identity_matters.data import loading
+    from identity_matters.data.arrays import MNIST_SAMPLE
 
-    name = benchmark.dataset if benchmark.data_dir else data.MNIST_SAMPLE
-    images = data.load(TrainConfig(dataset=name, data_dir=benchmark.data_dir)).train_images
+    name = benchmark.dataset if benchmark.data_dir else MNIST_SAMPLE
+    images = loading.load(TrainConfig(dataset=name, data_dir=benchmark.data_dir)).train_images
     return images.reshape(len(images), -1)
 
 

@@ -37,7 +37,7 @@ import time
 from benchmarks.input_stream import environment, spread, table
 from identity_matters.config import check_fields
 from launch import launcher
-from launch.supervisor import free_ports, tf_config
+from launch.jobs.local import free_ports, tf_config
 
 BARE, STRATEGY, PAIR = "one process, 2 cores", "one process, 2 cores, under a strategy", "two workers, 1 core each"
 
@@ -62,7 +62,9 @@ class ScalingBenchmark:
         check_fields(self, at_least_1=("repeats", "steps"), at_least_0=("batch_size",))
 
 
-PRESETS = {name: ScalingBenchmark(name, steps=steps) for name, steps in {"small": 20, "mnist": 100, "cifar10": 1}.items()}
+PRESETS = {
+    name: ScalingBenchmark(name, steps=steps) for name, steps in {"small": 20, "mnist": 100, "cifar10": 1}.items()
+}
 
 
 def main(benchmark: ScalingBenchmark) -> None:
@@ -101,7 +103,9 @@ class _Setup:
         self._processes = []
         for rank, cores in enumerate(pinned):
             arguments = json.dumps([dataclasses.asdict(benchmark), cores, under_strategy])
-            environment = os.environ | ({"TF_CONFIG": tf_config({"worker": addresses}, index=rank)} if len(pinned) > 1 else {})
+            environment = os.environ | (
+                {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)} if len(pinned) > 1 else {}
+            )
             command = [sys.executable, "-c", "from benchmarks import scaling; scaling.measure()", arguments]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
             self._processes.append(subprocess.Popen(command, env=environment, text=True, **pipes))
@@ -134,16 +138,18 @@ def measure() -> None:
     import tensorflow as tf
 
     from benchmarks.train_step import NUM_IMAGES, RUNS
-    from identity_matters import distribution, training
-    from identity_matters.batches import ArrayBatches
-    from identity_matters.data import ArrayData
+    from identity_matters import training
+    from identity_matters.data.arrays import ArrayData
+    from identity_matters.data.batches import ArrayBatches
+    from identity_matters.distributed import rendezvous
+    from identity_matters.distributed.workers import Workers
 
     benchmark = ScalingBenchmark(**values)
     run = RUNS[benchmark.run]
     run = dataclasses.replace(run, batch_size=benchmark.batch_size or run.batch_size)
-    workers = distribution.join()
+    workers = rendezvous.join()
     if under_strategy and not workers.strategy:
-        workers = distribution.Workers(tf.distribute.MirroredStrategy(["CPU:0"]))
+        workers = Workers(tf.distribute.MirroredStrategy(["CPU:0"]))
     training.make_deterministic(run.seed)
     random = np.random.default_rng(run.seed)
     images = random.integers(0, 256, (NUM_IMAGES, *run.model.image_shape), np.uint8)

@@ -123,8 +123,8 @@ def matrix_product():
 def our_training(run: TrainConfig):
     """The network, and a function that makes one update as training.train does."""
     from identity_matters import training
-    from identity_matters.batches import ArrayBatches
-    from identity_matters.data import ArrayData
+    from identity_matters.data.arrays import ArrayData
+    from identity_matters.data.batches import ArrayBatches
     from identity_matters.model import all_conv_resnet
 
     training.make_deterministic(run.seed)

@@ -5,10 +5,10 @@ import os
 
 import numpy as np
 
-from identity_matters import figures
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.data import load
-from identity_matters.run_directory import RunDirectory, read_record
+from identity_matters.data.loading import load
+from identity_matters.runs import figures, tables
+from identity_matters.runs.directory import RunDirectory, read_record
 
 # Variant: what it changes in the ModelConfig.
 VARIANTS = {
@@ -77,7 +77,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
                 print(error, flush=True)
             keras.backend.clear_session()
         rows = collect(config, run_dir)
-        figures.write_metrics(run.file("results.csv"), rows)
+        tables.write_metrics(run.file("results.csv"), rows)
         figures.save_figure(figures.ablation_figure(rows), run.file("ablations.png"))
         run.set_status("done")
     return rows
@@ -91,7 +91,7 @@ def collect(config: AblationConfig, run_dir: str) -> list[dict]:
         path = os.path.join(run_dir, name, "metrics.csv")
         variant, seed = name.rsplit("_seed", 1)
         identity = {"variant": variant, "seed": int(seed), "status": record["status"]}
-        metrics = figures.read_metrics(path) if os.path.exists(path) else []
+        metrics = tables.read_metrics(path) if os.path.exists(path) else []
         rows += [identity | row for row in metrics]
         if record["status"] == "diverged":
             rows.append(identity | {"step": record["diverged_at_step"], "loss": np.nan, "test_top1_error": np.nan})
@@ -111,7 +111,11 @@ def table(rows: list[dict]) -> str:
         final = [row for row in of_variant if row["status"] == "done" and row["step"] == last_step]
         cells = [
             _mean_and_spread([row[column] * scale for row in final], unit)
-            for column, scale, unit in (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("loss", 1, ""))
+            for column, scale, unit in (
+                ("test_top1_error", 100, " %"),
+                ("train_top1_error", 100, " %"),
+                ("loss", 1, ""),
+            )
         ]
         at = f"{len(diverged)} ({', '.join(map(str, diverged))})" if diverged else "0"
         runs = len({row["seed"] for row in of_variant})

@@ -71,18 +71,15 @@ class ModelConfig:
         check_fields(self, at_least_1=("num_classes", *stem, "convs_per_block"), at_least_0=("weight_decay",))
         _require(
             len(self.widths) == len(self.blocks_per_stage) > 0,
-            f"widths and blocks_per_stage need one number per stage, "
-            f"got {self.widths} and {self.blocks_per_stage}",
+            f"widths and blocks_per_stage need one number per stage, got {self.widths} and {self.blocks_per_stage}",
         )
         _require(
             min(self.widths + self.blocks_per_stage) >= 1,
-            f"widths and blocks_per_stage must be at least 1, "
-            f"got {self.widths} and {self.blocks_per_stage}",
+            f"widths and blocks_per_stage must be at least 1, got {self.widths} and {self.blocks_per_stage}",
         )
         _require(
             not self.shortcut or list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0],
-            f"shortcuts pad with zero channels, so widths must not decrease, "
-            f"got {(self.stem_width,) + self.widths}",
+            f"shortcuts pad with zero channels, so widths must not decrease, got {(self.stem_width,) + self.widths}",
         )
         _require(
             self.shortcut or self.residual_initializer != "zero",

@@ -17,9 +17,9 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from identity_matters.config import TrainConfig
-from identity_matters.data import test_batches
+from identity_matters.data.loading import test_batches
 from identity_matters.model import standardize
-from identity_matters.run_directory import replacing
+from identity_matters.runs.directory import replacing
 
 _DATA_FILE = os.path.join("assets.extra", "data.json")
 _DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")

@@ -58,9 +58,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
       stage2_block1_conv1.
     """
     images = keras.Input(config.image_shape, name="images")
-    x = _convolution(
-        images, config, config.stem_width, "stem_conv", seed, config.stem_stride, config.stem_kernel_size
-    )
+    x = _convolution(images, config, config.stem_width, "stem_conv", seed, config.stem_stride, config.stem_kernel_size)
     if config.stem_pool > 1:
         x = layers.AveragePooling2D(config.stem_pool, dtype=_dtype(config), name="stem_pool")(x)
     for stage, (width, blocks) in enumerate(zip(config.widths, config.blocks_per_stage), start=1):
@@ -73,9 +71,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
         use_bias=False,
         trainable=config.train_projection,
         # Uniform with variance 1/fan_in, as in the code the paper started from.
-        kernel_initializer=initializers.VarianceScaling(
-            1.0, "fan_in", "uniform", seed=_layer_seed(seed, "projection")
-        ),
+        kernel_initializer=initializers.VarianceScaling(1.0, "fan_in", "uniform", seed=_layer_seed(seed, "projection")),
         dtype="float32",
         name="projection",
     )(x)

@@ -14,18 +14,21 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from identity_matters import joining
-from identity_matters.batches import ArrayBatches, StreamedBatches
-from identity_matters.checkpoint import TrainingState
-from identity_matters.compilation import compile_model, learning_rate_schedule, make_deterministic
 from identity_matters.config import TRAIN_PRESETS as PRESETS
 from identity_matters.config import TrainConfig
-from identity_matters.data import ArrayData, load
-from identity_matters.figures import convergence_figure, save_figure
+from identity_matters.data.arrays import ArrayData
+from identity_matters.data.batches import ArrayBatches, StreamedBatches
+from identity_matters.data.loading import load
+from identity_matters.distributed import agreement
 from identity_matters.model import all_conv_resnet
-from identity_matters.progress import Diverged, Meter, Preempted, Watch, WorkerLost, leave_at_once, on_sigterm
-from identity_matters.recording import Recorder, kernel_norms
-from identity_matters.run_directory import RunDirectory, replacing
+from identity_matters.optimization import compile_model, learning_rate_schedule, make_deterministic
+from identity_matters.runs.checkpoint import TrainingState
+from identity_matters.runs.directory import RunDirectory, replacing
+from identity_matters.runs.errors import Diverged, Preempted, WorkerLost
+from identity_matters.runs.figures import convergence_figure, save_figure
+from identity_matters.runs.progress import Meter, Watch
+from identity_matters.runs.recording import Recorder, kernel_norms
+from identity_matters.runs.signals import leave_at_once, on_sigterm
 
 __all__ = ["Diverged", "PRESETS", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
@@ -39,7 +42,7 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     uninterrupted one on the same machine: under TensorFlow this turns op determinism on, for
     the whole process.
 
-    Where there are several workers (see distribution.py) each calls this, before anything else that
+    Where there are several workers (see distributed/workers.py) each calls this, before anything else that
     TensorFlow computes; only worker 0, the chief, uses its run_dir.
 
     Args:
@@ -56,7 +59,7 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
       Preempted: SIGTERM came to one of the workers; while they train, a checkpoint was saved after the step under way.
       WorkerLost: another worker is gone; the last checkpoint stands.
     """
-    workers = joining.join(config)
+    workers = agreement.join(config)
     if workers is None:
         return {}
     with on_sigterm(leave_at_once):
@@ -72,7 +75,7 @@ def _join_in(config: TrainConfig, run_dir: str, workers) -> dict[str, float]:
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
     config = dataclasses.replace(config, model=model_config)
     with contextlib.ExitStack() as stack:
-        run, record = joining.agree(config, run_dir, workers, stack)
+        run, record = agreement.agree(config, run_dir, workers, stack)
         if record["status"] == "diverged":
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
@@ -139,14 +142,14 @@ def _model(config: TrainConfig, batches, workers) -> tuple[keras.Model, keras.Mo
     with workers.scope():
         network = all_conv_resnet(config.model, config.seed)
         if workers.strategy:
-            from identity_matters.replicated import ReplicatedModel, ReplicatedSGD
+            from identity_matters.distributed.replicated import ReplicatedModel, ReplicatedSGD
 
             model = batches.attach(network)
             model = ReplicatedModel(model.inputs, model.outputs, name=model.name)
             compile_model(model, config, ReplicatedSGD)
             return network, model
     if config.strategy == "parameter_server":
-        from identity_matters.parameter_server import AsynchronousModel
+        from identity_matters.distributed.parameter_server import AsynchronousModel
 
         return network, AsynchronousModel(network, batches, config, workers)
     model = batches.attach(network)
@@ -260,7 +263,7 @@ def _write_results(config: TrainConfig, network: keras.Model, rows: list[dict], 
     save_figure(convergence_figure(rows), run.file("convergence.png"))
     with replacing(run.file("model.keras")) as temporary:
         network.save(temporary)
-    if joining.can_export():
+    if agreement.can_export():
         from identity_matters.evaluation import export
 
         export(network, config, run.file("saved_model"))

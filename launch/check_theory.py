@@ -49,7 +49,7 @@ class CheckConfig:
 
 
 def main(config: CheckConfig, run_dir: str | None) -> int:
-    from identity_matters.run_directory import RunDirectory
+    from identity_matters.runs.directory import RunDirectory
     from theory import claims
 
     if config.claim:
@@ -101,8 +101,8 @@ def _lines(check) -> str:
 
 def _write(run, checks) -> None:
     """results.csv and claims.md."""
-    from identity_matters.figures import write_metrics
-    from identity_matters.run_directory import write_text
+    from identity_matters.runs.directory import write_text
+    from identity_matters.runs.tables import write_metrics
     from theory import claims
 
     rows = [
@@ -116,8 +116,8 @@ def _draw(run, seed: int) -> None:
     """NAME.csv and NAME.png for every figure of docs/theory.md."""
     from tqdm import tqdm
 
-    from identity_matters.data import mnist_sample
-    from identity_matters.figures import write_metrics
+    from identity_matters.data.arrays import mnist_sample
+    from identity_matters.runs.tables import write_metrics
     from theory.experiments import EXPERIMENTS, memorizing_networks
 
     digits = mnist_sample()
@@ -133,7 +133,8 @@ def _draw(run, seed: int) -> None:
 
 def draw_figures(run_dir: str) -> list[str]:
     """Draws the figures whose data a run directory holds; returns their paths."""
-    from identity_matters.figures import read_rows, save_figure
+    from identity_matters.runs.figures import save_figure
+    from identity_matters.runs.tables import read_rows
     from theory.figures import FIGURES
     from theory.relu_figures import relu_search_figure
 
@@ -151,8 +152,8 @@ def draw_figures(run_dir: str) -> list[str]:
 
 def _search(config: CheckConfig, run) -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
-    from identity_matters.figures import read_rows, write_metrics
-    from identity_matters.run_directory import write_text
+    from identity_matters.runs.directory import write_text
+    from identity_matters.runs.tables import read_rows, write_metrics
     from theory import relu_search
 
     rows = read_rows(run.file("results.csv")) if run else []

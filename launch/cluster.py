@@ -19,7 +19,8 @@ import subprocess
 import sys
 
 from identity_matters.config import TRAIN_PRESETS, TrainConfig, check_fields
-from launch import kubernetes, launcher, slurm, supervisor
+from launch import launcher
+from launch.jobs import kubernetes, local, slurm
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +93,9 @@ class ClusterConfig:
             return
         replicas = self.nodes * max(self.gpus_per_node, 1) if self.is_remote else self.num_workers
         if self.train.batch_size % replicas:
-            raise ValueError(f"batch_size must be a multiple of the number of devices, {replicas}, got {self.train.batch_size}")
+            raise ValueError(
+                f"batch_size must be a multiple of the number of devices, {replicas}, got {self.train.batch_size}"
+            )
 
     @property
     def is_remote(self) -> bool:
@@ -120,7 +123,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
             os.makedirs(run_dir, exist_ok=True)
         except OSError as error:
             raise ValueError(f"cannot write to run_dir {run_dir}: {error.strerror}") from error
-        return supervisor.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))
+        return local.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))
     text = slurm.script(config, flags) if config.slurm else kubernetes.manifest(config, flags)
     if not config.write:
         print(text, end="")

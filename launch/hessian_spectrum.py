@@ -57,8 +57,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     with launcher.quiet_import():
         import tensorflow as tf
 
-        from identity_matters.figures import read_rows
-        from identity_matters.run_directory import RunDirectory
+        from identity_matters.runs.directory import RunDirectory
+        from identity_matters.runs.tables import read_rows
         from shortcut_study import model_hessian  # noqa: F401, all that is slow to import
 
     tf.config.experimental.enable_tensor_float_32_execution(False)  # of GPUs: right to three digits only
@@ -79,7 +79,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
 
 def _saved_config(saved_run: str) -> TrainConfig:
     """The config of a finished training run."""
-    from identity_matters.run_directory import read_record
+    from identity_matters.runs.directory import read_record
 
     if not saved_run:
         raise ValueError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
@@ -116,17 +116,18 @@ def _training_examples(config: SpectrumConfig, run_config: TrainConfig):
 
 def _raw_batches(run_config: TrainConfig, count: int, size: int = 500):
     """Yields uint8 images and labels, without augmentation: of streamed sets the central crop."""
-    from identity_matters import data
+    from identity_matters.data import loading
+    from identity_matters.data.arrays import MNIST_SAMPLE
 
-    if run_config.npz or run_config.dataset == data.MNIST_SAMPLE:
-        arrays = data.load(run_config)
+    if run_config.npz or run_config.dataset == MNIST_SAMPLE:
+        arrays = loading.load(run_config)
         for start in range(0, min(count, arrays.num_train), size):
             batch = slice(start, min(start + size, count))
             yield arrays.train_images[batch], arrays.train_labels[batch]
         return
-    from identity_matters.tfds_stream import TfdsSource
+    from identity_matters.data.tfds import TfdsSource, prepared_builder
 
-    builder = data.prepared_builder(run_config.dataset, run_config.data_dir)
+    builder = prepared_builder(run_config.dataset, run_config.data_dir)
     source = TfdsSource(builder, "train", image_size=run_config.image_size, eval_examples=count)
     yield from source.test_batches(size)
 
@@ -171,7 +172,7 @@ def _compute(config: SpectrumConfig, run, model, images, labels) -> None:
     import numpy as np
     from tqdm import tqdm
 
-    from identity_matters.figures import read_rows, write_metrics
+    from identity_matters.runs.tables import read_rows, write_metrics
     from shortcut_study import lanczos, model_hessian, quadrature, spectrum_figures
 
     path = run.file("results.csv")
@@ -195,7 +196,8 @@ def _compute(config: SpectrumConfig, run, model, images, labels) -> None:
 
 def draw_figures(run_dir: str) -> list[str]:
     """Draws spectrum.png from results.csv and density.csv; returns its path, or none where there is no density.csv."""
-    from identity_matters.figures import read_rows, save_figure
+    from identity_matters.runs.figures import save_figure
+    from identity_matters.runs.tables import read_rows
     from shortcut_study.spectrum_figures import spectrum_figure
 
     density, path = read_rows(os.path.join(run_dir, "density.csv")), os.path.join(run_dir, "spectrum.png")

@@ -209,7 +209,9 @@ def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) ->
         need = "the same command again continues it. Required." if needs_run_dir else "without it nothing is written."
         entries.append(("--run_dir=DIR", f"Where the run's files go; {need}"))
     if len(presets) > 1:
-        entries.append((f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's."))
+        entries.append(
+            (f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's.")
+        )
     for field, default, holder in flag_fields(first):
         text = field_descriptions(holder)[field.name]
         if get_origin(field.type) is Literal:

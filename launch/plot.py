@@ -35,13 +35,13 @@ def main(config: PlotConfig, run_dir: str) -> None:
 
 
 def _draw_training(config: PlotConfig, run_dir: str) -> str:
-    from identity_matters import figures
+    from identity_matters.runs import figures, tables
 
     results = os.path.join(run_dir, "results.csv")
     if os.path.exists(results):
-        path, figure = "ablations.png", figures.ablation_figure(figures.read_metrics(results), config.title)
+        path, figure = "ablations.png", figures.ablation_figure(tables.read_metrics(results), config.title)
     else:
-        rows = figures.read_metrics(os.path.join(run_dir, "metrics.csv"))
+        rows = tables.read_metrics(os.path.join(run_dir, "metrics.csv"))
         path, figure = "convergence.png", figures.convergence_figure(rows, config.title)
     path = os.path.join(run_dir, path)
     figures.save_figure(figure, path)

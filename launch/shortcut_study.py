@@ -119,7 +119,7 @@ def main(config: StudyConfig, run_dir: str) -> None:
     with launcher.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
-        from identity_matters.run_directory import RunDirectory
+        from identity_matters.runs.directory import RunDirectory
         from launch import study_report
 
     units, num_examples = _units(config, *_images(config))
@@ -136,7 +136,8 @@ def main(config: StudyConfig, run_dir: str) -> None:
 
 def _images(config: StudyConfig):
     """Training images uint8 [m, h, w, c], labels [m], and the number of classes."""
-    from identity_matters.data import ArrayData, load
+    from identity_matters.data.arrays import ArrayData
+    from identity_matters.data.loading import load
 
     data = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
     if not isinstance(data, ArrayData):
@@ -148,7 +149,7 @@ def _compute(run, units: list) -> list[dict]:
     """results.csv, a unit of work at a time."""
     from tqdm import tqdm
 
-    from identity_matters.figures import read_rows, write_metrics
+    from identity_matters.runs.tables import read_rows, write_metrics
     from shortcut_study.sweep import run_sweep
 
     path = run.file("results.csv")

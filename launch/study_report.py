@@ -6,7 +6,7 @@ import os
 
 def draw_figures(run_dir: str) -> list[str]:
     """figure_N.png of every figure whose data results.csv holds; returns their paths, none where it is no study's."""
-    from identity_matters.figures import save_figure
+    from identity_matters.runs.figures import save_figure
 
     drawn = []
     for name, figure in _figures(run_dir).items():
@@ -31,7 +31,7 @@ def _has_data(rows, figure: str) -> bool:
 
 
 def _rows(run_dir: str) -> list[dict]:
-    from identity_matters.figures import read_rows
+    from identity_matters.runs.tables import read_rows
 
     rows = read_rows(os.path.join(run_dir, "results.csv"))
     return rows if rows and "experiment" in rows[0] else []
@@ -39,7 +39,7 @@ def _rows(run_dir: str) -> list[dict]:
 
 def write_findings(run_dir: str) -> str:
     """results.md: each claim of the paper on our rows, and what each figure took; returns its text."""
-    from identity_matters.run_directory import write_text
+    from identity_matters.runs.directory import write_text
     from shortcut_study import findings
 
     rows = _rows(run_dir)
@@ -67,7 +67,7 @@ def write_tensorboard(run_dir: str) -> None:
     """The figures as images; a run of the HParams table for every network and learning rate, means over the seeds."""
     import tensorboardX
 
-    from identity_matters.figures import figure_to_array
+    from identity_matters.runs.figures import figure_to_array
 
     rows = _rows(run_dir)
     for path in glob.glob(os.path.join(glob.escape(run_dir), "**", "events.out.tfevents*"), recursive=True):

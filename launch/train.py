@@ -19,13 +19,13 @@ With TF_CONFIG in the environment this process is one of several workers; launch
 
 import os
 
-from identity_matters import run_directory
 from identity_matters.config import TRAIN_PRESETS, TrainConfig
+from identity_matters.runs import directory
 from launch import launcher
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
-    was_done = (run_directory.read_record(run_dir) or {}).get("status") == "done"
+    was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
     with launcher.quiet_import():
         from identity_matters import training
 

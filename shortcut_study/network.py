@@ -53,7 +53,9 @@ class ShortcutNetwork:
             _activation(activation)
 
     @classmethod
-    def of_depth(cls, width: int, depth: int, shortcut_depth: int, mid: str | Callable = "linear", shortcut: bool = True):
+    def of_depth(
+        cls, width: int, depth: int, shortcut_depth: int, mid: str | Callable = "linear", shortcut: bool = True
+    ):
         """The network of so many weight matrices; ValueError where shortcuts of that depth do not divide them."""
         if depth < 1 or shortcut_depth < 1 or depth % shortcut_depth:
             raise ValueError(f"depth must be a multiple of shortcut_depth {shortcut_depth}, got {depth}")

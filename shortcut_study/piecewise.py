@@ -107,7 +107,9 @@ def _tangents(network: ShortcutNetwork, weights, slopes, count: int):
     """Yields, for q = 1 … N − 1, q and ∂u_q/∂(W_p u_p) for all p < q: [q, m, i (of W_p's output), j (of u_q)]."""
     before, after = slopes
     d = network.width
-    of_output = np.zeros((network.depth, count, d, d))  # of what stands between two matrices, by each earlier W_p's output
+    of_output = np.zeros(
+        (network.depth, count, d, d)
+    )  # of what stands between two matrices, by each earlier W_p's output
     of_hidden = np.zeros((network.depth, count, d, d))
     for r in range(network.num_units):
         first = r * network.shortcut_depth

@@ -40,7 +40,7 @@ def trained_run(tiny_config, tmp_path_factory):
 @pytest.fixture(scope="session")
 def digits_npz(tmp_path_factory):
     """1,000 real training digits and 200 test digits in a file such as --npz takes."""
-    from identity_matters.data import mnist_sample
+    from identity_matters.data.arrays import mnist_sample
 
     data, path = mnist_sample(), tmp_path_factory.mktemp("data") / "digits.npz"
     train = {"train_images": data.train_images[:1000, ..., 0], "train_labels": data.train_labels[:1000]}

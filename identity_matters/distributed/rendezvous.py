@@ -1,0 +1,125 @@
+"""How the processes of TF_CONFIG find one another: its text, ports, waiting for all of them, the strategy."""
+
+import json
+import os
+import socket
+import sys
+import time
+
+import keras
+
+from identity_matters.distributed.workers import Workers
+from identity_matters.runs.errors import WorkerLost
+
+PATIENCE = 600  # seconds of waiting for the other workers: containers may still be on their way
+QUIET = 5  # seconds of it without a word
+
+
+def join() -> Workers:
+    """The workers of TF_CONFIG, once all of them are there, or the devices of this process alone.
+
+    Must come before anything that TensorFlow computes.
+
+    Raises:
+      ValueError: TF_CONFIG cannot be used, or the port that it gives this worker is taken.
+      WorkerLost: another worker does not come.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return Workers()
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    addresses, rank = workers_of(os.environ.get("TF_CONFIG", ""))
+    if len(addresses) < 2:
+        return Workers(tf.distribute.MirroredStrategy() if len(gpus) > 1 else None)
+    _meet(addresses, rank)
+    implementations = tf.distribute.experimental.CommunicationImplementation
+    options = tf.distribute.experimental.CommunicationOptions(
+        implementation=implementations.NCCL if gpus else implementations.RING
+    )
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except tf.errors.OpError as error:
+        raise WorkerLost(f"worker {rank}", error) from error
+    return Workers(strategy, rank, len(addresses))
+
+
+def _meet(addresses: list[str], rank: int) -> None:
+    """Until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
+    with _listening(addresses[rank], f"worker {rank}"):
+        wait_for([address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})")
+
+
+def wait_for(addresses: list[str], who: str) -> None:
+    """Until somebody listens on each of them; says so where it takes long, and raises WorkerLost in the end."""
+    began, has_said, missing = time.monotonic(), False, addresses
+    while missing := [address for address in missing if not answers(address)]:
+        waited = time.monotonic() - began
+        if waited > PATIENCE:
+            raise WorkerLost(who, TimeoutError(f"{', '.join(missing)} did not come within {PATIENCE} seconds"))
+        if waited > QUIET and not has_said:
+            has_said = True
+            print(f"{who} waits for {', '.join(missing)}", file=sys.stderr, flush=True)
+        time.sleep(0.1)
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens there."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        return True
+    except OSError:
+        return False
+
+
+def workers_of(tf_config: str) -> tuple[list[str], int]:
+    """Addresses host:port of the workers, the chief first, and this process's number, from TF_CONFIG's text.
+
+    Raises:
+      ValueError: see parsed; or it has tasks other than chief and worker.
+    """
+    if not tf_config:
+        return [], 0
+    cluster, kind, index = parsed(tf_config, ("chief", "worker"))
+    chiefs = cluster.get("chief", [])
+    return [*chiefs, *cluster["worker"]], index + (len(chiefs) if kind == "worker" else 0)
+
+
+def parsed(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
+    """The cluster, and this task's type and index, from TF_CONFIG's text.
+
+    Raises:
+      ValueError: it is no JSON of the form {"cluster": {"worker": [host:port, …]}, "task": {"type": "worker", "index": 0}},
+        or has tasks of other kinds.
+    """
+    try:
+        config = json.loads(tf_config)
+        cluster, task = config["cluster"], config["task"]
+        kind, index = task["type"], int(task["index"])
+        others = sorted({kind, *cluster} - set(kinds))
+        if others:
+            raise ValueError(f"it has a {others[0]}, where only {' and '.join(kinds)} are used")
+        if not 0 <= index < len(cluster[kind]):
+            raise ValueError(f"there is no {kind} {index}")
+        for address in [*cluster["worker"], *cluster[kind]]:
+            if not 0 < int(address.rpartition(":")[2]) < 2**16:
+                raise ValueError(f"{address} has no port")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
+    return cluster, kind, index
+
+
+def check_port(address: str, task: str) -> None:
+    """Raises ValueError where the port is taken; TensorFlow would say it in a page, or share the port."""
+    _listening(address, task).close()
+
+
+def _listening(address: str, task: str) -> socket.socket:
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        return socket.create_server(("", int(address.rpartition(":")[2])), family=family, dualstack_ipv6=dual)
+    except OSError as error:
+        raise ValueError(f"{task} cannot listen on {address}: {os.strerror(error.errno)}") from None

@@ -1,0 +1,74 @@
+"""What a run reports: metrics.csv, a row per evaluation, and the same to TensorBoard."""
+
+import os
+
+import keras
+import numpy as np
+import tensorboardX
+
+from identity_matters.runs.figures import convergence_figure, figure_to_array
+from identity_matters.runs.tables import read_metrics, write_metrics
+from identity_matters.runs.directory import RunDirectory
+
+HISTOGRAM_BINS = 64
+
+
+def kernel_norms(network: keras.Model) -> dict[str, float]:
+    """Average Frobenius norm of the convolution kernels: of all, of the stem's and of each stage's."""
+    norms = {}
+    for layer in network.layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            norm = float(np.linalg.norm(keras.ops.convert_to_numpy(layer.kernel)))
+            norms.setdefault(f"kernel_norm_{layer.name.split('_')[0]}", []).append(norm)
+    everything = [norm for stage in norms.values() for norm in stage]
+    return {"kernel_norm": float(np.mean(everything))} | {name: float(np.mean(n)) for name, n in norms.items()}
+
+
+class Recorder:
+    """Appends rows to metrics.csv and writes them to TensorBoard.
+
+    Args:
+      run: RunDirectory; None: nothing is written.
+      first_step: int. Rows of later steps, of an interrupted run, are dropped.
+    """
+
+    def __init__(self, run: RunDirectory | None, first_step: int):
+        self.rows, self._writer = [], None
+        if run is None:
+            return
+        self._path = run.file("metrics.csv")
+        rows = read_metrics(self._path) if os.path.exists(self._path) else []
+        self.rows = [row for row in rows if row["step"] <= first_step]
+        self._writer = tensorboardX.SummaryWriter(run.path, purge_step=first_step + 1)
+
+    def add(self, row: dict[str, float], network: keras.Model) -> None:
+        """One evaluation. Every row of a run has the same keys; `step` is one of them.
+
+        TensorBoard also gets histograms of the network's kernels, and the convergence figure so far.
+        """
+        self.rows.append(row)
+        if self._writer is None:
+            return
+        for name, value in row.items():
+            if name != "step":
+                self._writer.add_scalar(_tag(name), value, row["step"])
+        for layer in network.layers:
+            if isinstance(layer, keras.layers.Conv2D):
+                kernel = keras.ops.convert_to_numpy(layer.kernel)
+                self._writer.add_histogram(f"kernels/{layer.name}", kernel, row["step"], bins=HISTOGRAM_BINS)
+        figure = figure_to_array(convergence_figure(self.rows))
+        self._writer.add_image("convergence", figure, row["step"], dataformats="HWC")
+        self._writer.flush()
+        write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
+
+    def close(self) -> None:
+        if self._writer:
+            self._writer.close()
+
+
+def _tag(name: str) -> str:
+    """TensorBoard groups tags by what stands before the slash."""
+    for prefix in ("train_", "test_", "kernel_norm_"):
+        if name.startswith(prefix):
+            return f"{prefix[:-1]}/{name[len(prefix):]}"
+    return name

@@ -1,0 +1,1 @@
+"""Where a job of several workers runs: this machine, Slurm, Kubernetes."""

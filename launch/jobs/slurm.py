@@ -1,0 +1,96 @@
+"""The batch script of a training job for Slurm."""
+
+import os
+import shlex
+
+from launch.launcher import EXIT_DIVERGED, EXIT_ERROR
+
+NOTICE = 120  # seconds before the time limit at which the workers are told to save
+
+_SCRIPT = """\
+#!/bin/bash
+# Written by launch.cluster. Requeues itself, {max_restarts} times at most, when a node fails, a worker
+# dies, or the time is up, and goes on from the last checkpoint in {run_dir}.
+{options}
+
+# Slurm's own restarts, after a preemption or a node's failure, count too.
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt {max_restarts} ]; then
+    echo "giving up after {max_restarts} restarts"
+    exit 1
+fi
+cd {directory} || exit 1
+{setup}
+# One address a worker, in the order of SLURM_PROCID; a port each, so that workers may share a host.
+port=$((10000 + SLURM_JOB_ID * {nodes} % 20000))
+workers=""
+for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
+    if ! getent hosts "$host" > /dev/null; then
+        host=$(scontrol -o show node "$host" | grep -o ' NodeAddr=[^ ]*' | cut -d= -f2)
+    fi
+    workers="$workers${{workers:+, }}\\"$host:$port\\""
+    port=$((port + 1))
+done
+# A worker that ends for good, by a mistake ({error}) or a loss of NaN ({diverged}), says so here: srun may report the
+# code of another one, which it killed.
+ended=$PWD/$SLURM_JOB_NAME-$SLURM_JOB_ID.ended
+export workers ended
+rm -f "$ended"
+
+srun --kill-on-bad-exit=1 --cpus-per-task={cpus} bash -c '
+    export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\"task\\": {{\\"type\\": \\"worker\\", \\"index\\": $SLURM_PROCID}}}}"
+    trap : TERM  # which the training answers
+    "$@"
+    code=$?
+    case $code in {error} | {diverged}) echo $code > "$ended" ;; esac
+    exit $code' worker {command}
+code=$?
+
+[ $code = 0 ] && exit
+[ -e "$ended" ] && exit "$(cat "$ended")"
+# All else is worth another try.
+if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {max_restarts} ]; then
+    echo "exit code $code: requeued ($((${{SLURM_RESTART_COUNT:-0}} + 1)) of at most {max_restarts} times)"
+    scontrol requeue "$SLURM_JOB_ID" && sleep 60  # Slurm ends this script meanwhile
+fi
+exit $code
+"""
+
+
+def script(config, flags: list[str]) -> str:
+    """The script's text.
+
+    Args:
+      config: launch.cluster.ClusterConfig.
+      flags: list of str. launch.train's.
+    """
+    run_dir = os.path.abspath(next(flag for flag in flags if flag.startswith("--run_dir=")).split("=", 1)[1])
+    flags = [f"--run_dir={run_dir}" if flag.startswith("--run_dir=") else flag for flag in flags]
+    options = {
+        "job-name": config.job_name,
+        "nodes": config.nodes,
+        "ntasks-per-node": 1,
+        "cpus-per-task": config.cpus_per_node,
+        "mem": f"{config.memory_per_node}G",
+        "gpus-per-node": config.gpus_per_node or None,
+        "time": f"{config.hours}:00:00",
+        "partition": config.partition or None,
+        "output": f"{config.job_name}-%j.log",
+        "open-mode": "append",
+        "signal": f"TERM@{NOTICE}",
+        "requeue": "",
+    }
+    lines = [
+        f"#SBATCH --{name}{f'={value}' if value != '' else ''}" for name, value in options.items() if value is not None
+    ]
+    return _SCRIPT.format(
+        options="\n".join(lines),
+        nodes=config.nodes,
+        cpus=config.cpus_per_node,
+        max_restarts=config.max_restarts,
+        run_dir=run_dir,
+        directory=shlex.quote(os.getcwd()),
+        setup=f"{config.setup}\n" if config.setup else "",
+        command=shlex.join(["python", "-m", "launch.train", *flags]),
+        error=EXIT_ERROR,
+        diverged=EXIT_DIVERGED,
+    )

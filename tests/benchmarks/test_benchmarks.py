@@ -1,0 +1,30 @@
+"""The benchmarks run: what they print is judged by people, not by a test."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command, row",
+    [
+        ("benchmarks.train_step --preset=mnist --repeats=1 --steps=1 --batch_size=8", "ours / matrix product"),
+        ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
+        ("benchmarks.factorization --repeats=1", "rotation, 500"),
+        ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
+        ("benchmarks.lanczos --repeats=1 --examples=16 --batch_size=8 --order=3", "product / gradient"),
+        (
+            "benchmarks.sweep --depths=4 --relu_depths=2 --runs=2 --relu_runs=2 --epochs=2 --relu_epochs=2 --repeats=1",
+            "linear, depth 4, 2 runs",
+        ),
+        ("benchmarks.scaling --preset=mnist --repeats=1 --steps=2", "two workers / one process"),
+        ("benchmarks.cost_model --preset=mnist", "512"),
+        ("benchmarks.memorization --repeats=1 --table_points=200 --widths=2,8", "build + verify"),
+    ],
+)
+def test_a_benchmark_prints_its_table(command, row):
+    done = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert any(line.startswith(f"| {row} ") for line in done.stdout.splitlines()), done.stdout

@@ -1,0 +1,104 @@
+"""A program for tests/test_distribution.py: trains on two logical CPUs and on one, prints the differences as JSON."""
+
+import dataclasses
+import json
+import os
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
+import itertools
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from identity_matters import training
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.data.batches import ArrayBatches
+from identity_matters.data.loading import load
+from identity_matters.distributed.replicated import ReplicatedModel
+from identity_matters.distributed.workers import Workers
+from identity_matters.optimization import compile_model
+
+CONFIG = TrainConfig(
+    model=ModelConfig(
+        (28, 28, 1), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), residual_initializer="standard"
+    ),
+    dataset="mnist_sample",
+    train_examples=200,
+    eval_examples=43,  # neither replicas nor batches divide it
+    crop_padding=2,
+    batch_size=16,
+    decay_steps=(3,),
+    clip_norm=0.05,  # well below the gradients
+    eval_every=2,
+    checkpoint_every=2,
+    train_steps=6,
+    steps_per_execution=2,  # divides the training steps, and not the three of the test
+)
+
+
+def train(workers: Workers, sgd=None):
+    """Weights before and after, logs, test logs."""
+    data = load(CONFIG)
+    batches = ArrayBatches(data, CONFIG, workers.rows(CONFIG.batch_size))
+    if sgd is None:
+        network, model = training._model(CONFIG, batches, workers)
+    else:
+        with workers.scope():
+            network = training.all_conv_resnet(CONFIG.model, CONFIG.seed)
+            model = batches.attach(network)
+            model = ReplicatedModel(model.inputs, model.outputs)
+            compile_model(model, CONFIG, sgd)
+    before = np.concatenate([w.ravel() for w in network.get_weights()])
+    batch_stream = itertools.islice(batches.train_batches(0), CONFIG.train_steps)
+    logs = model.fit(
+        workers.distribute(batch_stream, training.feed), steps_per_epoch=CONFIG.train_steps, shuffle=False, verbose=0
+    ).history
+    after = np.concatenate([w.ravel() for w in network.get_weights()])
+    test = model.evaluate(
+        workers.distribute(batches.test_batches(), training.feed), steps=batches.test_steps, verbose=0, return_dict=True
+    )
+    test = {name: float(test[name]) for name in ("cross_entropy", "top1", "top5")}  # the loss counts what fills up
+    return before, after, {name: float(values[-1]) for name, values in logs.items()}, test
+
+
+def moments_of(workers: Workers):
+    """Of batch normalisation on each replica after a fit, and before it."""
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, use_batch_norm=True))
+    batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
+    network, model = training._model(config, batches, workers)
+    moments = [v for v in network.non_trainable_variables if "moving" in v.path]
+    copies = lambda: [[float(copy.numpy().sum()) for copy in v.value.values] for v in moments]  # noqa: E731
+    before = copies()
+    batch_stream = itertools.islice(batches.train_batches(0), config.train_steps)
+    model.fit(
+        workers.distribute(batch_stream, training.feed), steps_per_epoch=config.train_steps, shuffle=False, verbose=0
+    )
+    return before, copies()
+
+
+def main():
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    two = Workers(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    before, one, logs_of_one, test_of_one = train(Workers())
+    _, ours, logs, test = train(two)
+    _, kerass, _, _ = train(two, keras.optimizers.SGD)
+    moments_before, moments = moments_of(two)
+    found = {
+        "moments_before": moments_before,
+        "moments": moments,
+        "moved": float(np.abs(one - before).max()),
+        "weights": float(np.abs(one - ours).max()),
+        "weights_of_keras_sgd": float(np.abs(one - kerass).max()),
+        "logs": logs,
+        "logs_of_one": logs_of_one,
+        "test": test,
+        "test_of_one": test_of_one,
+        "num_test": CONFIG.eval_examples,
+    }
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,220 @@
+"""The batch stream: a pure function of (seed, step), fair, and exact on the device."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.data.arrays import ArrayData
+from identity_matters.data.batches import ArrayBatches, DeviceImages, epoch_order, plan_batch
+from identity_matters.model import all_conv_resnet, standardize
+
+NUM_TRAIN, NUM_TEST = 20, 11
+
+
+@pytest.fixture(scope="module")
+def data() -> ArrayData:
+    """Random images, not square; no two alike."""
+    rng = np.random.default_rng(0)
+    return ArrayData(
+        "random",
+        rng.integers(0, 256, (NUM_TRAIN, 8, 6, 3), np.uint8),
+        np.arange(NUM_TRAIN, dtype=np.int32) % 7,
+        rng.integers(0, 256, (NUM_TEST, 8, 6, 3), np.uint8),
+        np.arange(NUM_TEST, dtype=np.int32) % 5,
+        num_classes=7,
+    )
+
+
+@pytest.fixture(scope="module")
+def config() -> TrainConfig:
+    return TrainConfig(batch_size=8, crop_padding=3, seed=5)
+
+
+def pad_crop_flip(image, row_offset, column_offset, flipped, pad=10):
+    """The reference: zeros all around, a window, mirrored last."""
+    height, width, _ = image.shape
+    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)))
+    window = padded[pad + row_offset :, pad + column_offset :][:height, :width]
+    return window[:, ::-1] if flipped else window
+
+
+def augmented(images, plan):
+    return np.stack([pad_crop_flip(images[example], *rest) for example, *rest in plan]).astype(np.float32)
+
+
+def test_a_step_is_the_same_whether_reached_or_jumped_to(data, config):
+    batches = ArrayBatches(data, config)
+    reached = batches.train_batches(0)
+    for step in range(14):
+        plan, labels = next(reached)
+        for jumped_plan, jumped_labels in (
+            next(batches.train_batches(step)),
+            next(ArrayBatches(data, config).train_batches(step)),
+        ):
+            np.testing.assert_array_equal(plan, jumped_plan)
+            np.testing.assert_array_equal(labels, jumped_labels)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 8, 20, 33])
+def test_every_epoch_visits_every_example_exactly_once(batch_size):
+    epochs = 4
+    steps = -(-epochs * NUM_TRAIN // batch_size)
+    examples = np.concatenate([plan_batch(3, step, batch_size, NUM_TRAIN)[:, 0] for step in range(steps)])
+    by_epoch = examples[: epochs * NUM_TRAIN].reshape(epochs, NUM_TRAIN)
+    np.testing.assert_array_equal(np.sort(by_epoch, axis=1), np.tile(np.arange(NUM_TRAIN), (epochs, 1)))
+    assert len({tuple(order) for order in by_epoch}) == epochs
+
+
+def test_the_batch_size_does_not_change_the_order_of_the_examples():
+    by_ones = [plan_batch(3, step, 1, NUM_TRAIN)[0, 0] for step in range(40)]
+    np.testing.assert_array_equal(
+        np.concatenate([plan_batch(3, step, 8, NUM_TRAIN)[:, 0] for step in range(5)]), by_ones
+    )
+
+
+def test_another_seed_gives_another_order_and_other_crops():
+    a, b = (plan_batch(seed, 0, 64, 10_000, 4, True) for seed in (0, 1))
+    for column in range(4):
+        assert not np.array_equal(a[:, column], b[:, column])
+
+
+def test_another_step_gives_other_crops():
+    a, b = (plan_batch(0, step, 64, 64, 4, True) for step in (0, 1))
+    for column in range(4):
+        assert not np.array_equal(a[:, column], b[:, column])
+
+
+def test_augmentation_leaves_the_order_alone():
+    np.testing.assert_array_equal(plan_batch(2, 9, 16, 50)[:, 0], plan_batch(2, 9, 16, 50, 4, True)[:, 0])
+
+
+def test_without_padding_and_flips_images_are_not_moved():
+    assert not plan_batch(2, 9, 16, 50)[:, 1:].any()
+    assert not plan_batch(2, 9, 16, 50, crop_padding=4)[:, 3].any()
+    assert not plan_batch(2, 9, 16, 50, random_flip=True)[:, 1:3].any()
+
+
+def chi_square(cells, num_cells: int) -> float:
+    counts = np.bincount(cells, minlength=num_cells)
+    expected = len(cells) / num_cells
+    return float(np.sum((counts - expected) ** 2) / expected)
+
+
+def test_offsets_and_flips_are_uniform_and_independent():
+    plans = np.concatenate([plan_batch(0, step, 100, 1000, 4, True) for step in range(400)])
+    rows, columns, flipped = plans[:, 1] + 4, plans[:, 2] + 4, plans[:, 3]
+    # 161 degrees of freedom; exceeded once in a thousand seeds.
+    assert chi_square((rows * 9 + columns) * 2 + flipped, 162) < 221.0
+    assert chi_square((rows * 9 + rows) * 2 + flipped, 162) > 1000  # one word for both offsets
+    assert chi_square((rows * 9 + columns) * 2 + (rows > 4), 162) > 1000  # a flip that hangs on the offset
+
+
+def test_every_position_of_an_epoch_is_equally_likely_for_an_example():
+    positions = np.array([np.flatnonzero(epoch_order(0, epoch, 10) == 3)[0] for epoch in range(5000)])
+    # 9 degrees of freedom; exceeded once in a thousand seeds.
+    assert chi_square(positions, 10) < 27.9
+    assert chi_square(np.minimum(positions, 8), 10) > 27.9
+
+
+def philox(key, index, count) -> list[int]:
+    """Philox4x64-10 (Salmon et al. 2011) in Python integers; NumPy counts from 1."""
+    words, mask = [], 2**64 - 1
+    for counter in range(1, -(-count // 4) + 1):
+        x, k = [counter, 0, 0, index], list(key)
+        for _ in range(10):
+            a, b = 0xD2E7470EE14C6C93 * x[0], 0xCA5A826395121157 * x[2]
+            x = [(b >> 64) ^ x[1] ^ k[0], b & mask, (a >> 64) ^ x[3] ^ k[1], a & mask]
+            k = [(k[0] + 0x9E3779B97F4A7C15) & mask, (k[1] + 0xBB67AE8584CAA73B) & mask]
+        words += x
+    return words[:count]
+
+
+def test_the_plan_is_what_philox_written_out_gives():
+    order = philox((7, 0), 3, NUM_TRAIN)
+    words = np.array(philox((7, 1), 8, 24), dtype=object).reshape(3, 8)
+    plan = plan_batch(seed=7, step=8, batch_size=8, num_examples=NUM_TRAIN, crop_padding=4, random_flip=True)
+    np.testing.assert_array_equal(plan[:, 0], np.argsort(order)[4:12])  # step 8 starts 4 into epoch 3
+    np.testing.assert_array_equal(plan[:, 1:].T, [words[0] % 9 - 4, words[1] % 9 - 4, words[2] // 2**63])
+
+
+def test_the_plan_is_these_integers_and_no_others():
+    """A change of the stream changes every result; it must be meant. Steps 16–23 of epochs of 20."""
+    expected = [
+        [9, 2, 3, 0],
+        [10, 1, -4, 0],
+        [13, -3, 0, 1],
+        [0, -3, -1, 1],
+        [2, 0, 3, 0],
+        [10, -2, 1, 0],
+        [5, -2, -2, 1],
+        [7, 3, 3, 1],
+    ]
+    plan = plan_batch(seed=7, step=2, batch_size=8, num_examples=20, crop_padding=4, random_flip=True)
+    assert plan.dtype == np.int32
+    np.testing.assert_array_equal(plan, expected)
+
+
+@pytest.mark.parametrize("flipped", [0, 1])
+@pytest.mark.parametrize("row_offset", [-9, -3, 0, 2, 8])
+@pytest.mark.parametrize("column_offset", [-4, 0, 1, 6])
+def test_device_images_equal_pad_crop_flip_in_numpy_bit_for_bit(data, row_offset, column_offset, flipped):
+    images = np.concatenate([data.train_images, data.test_images])
+    plan = np.array([[example, row_offset, column_offset, flipped] for example in (0, 7, 19, 20, 30)], np.int32)
+    result = DeviceImages(images)(plan).numpy()
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, augmented(images, plan))
+
+
+def test_mirroring_comes_after_the_window(data):
+    plan = np.array([[3, 0, 2, 1]], np.int32)
+    mirrored_first = augmented(data.train_images[:, :, ::-1], plan * [1, 1, 1, 0])
+    assert not np.array_equal(DeviceImages(data.train_images)(plan), mirrored_first)
+
+
+def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(data, config):
+    batches = ArrayBatches(data, config)
+    images, labels = batches.batch(4)
+    plan, _ = next(batches.train_batches(4))
+    assert plan[:, 0].max() < NUM_TRAIN and plan[:, 3].any() and (plan[:, 1:3] < 0).any()
+    np.testing.assert_array_equal(images, augmented(data.train_images, plan))
+    np.testing.assert_array_equal(labels, plan[:, 0] % 7)
+    assert not np.array_equal(images, data.train_images[plan[:, 0]])
+
+
+def test_the_training_model_feeds_the_network_the_standardised_batch(data, config):
+    network = all_conv_resnet(
+        ModelConfig(image_shape=(8, 6, 3), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), num_classes=7)
+    )
+    batches = ArrayBatches(data, config)
+    model = batches.attach(network)
+    plan, _ = next(batches.train_batches(2))
+    np.testing.assert_array_equal(model(plan), network(standardize(augmented(data.train_images, plan))))
+    assert {v.path for v in model.trainable_variables} == {v.path for v in network.trainable_variables}
+
+
+@pytest.mark.parametrize("num_workers", [2, 4])
+def test_the_slices_of_the_workers_together_are_the_batch_of_one(data, config, num_workers):
+    plan, _ = next(ArrayBatches(data, config).train_batches(6))
+    one_worker = DeviceImages(data.train_images)(plan).numpy()
+    share = len(plan) // num_workers
+    workers = []
+    for rank in range(num_workers):  # each plans the global batch by itself and makes its own rows
+        own_plan, _ = next(ArrayBatches(data, config).train_batches(6))
+        workers.append(DeviceImages(data.train_images)(own_plan[rank * share : (rank + 1) * share]).numpy())
+    np.testing.assert_array_equal(np.concatenate(workers), one_worker)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 11, 16])
+def test_test_batches_cover_each_test_image_once_and_fill_up_with_weight_0(data, config, batch_size):
+    batches = ArrayBatches(data, dataclasses.replace(config, batch_size=batch_size))
+    device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]))
+    shown = list(batches.test_batches())
+    assert len(shown) == batches.test_steps == -(-NUM_TEST // batch_size)
+    assert {plan.shape for plan, _, _ in shown} == {(batch_size, 4)}
+    plans, labels, weights = (np.concatenate(parts) for parts in zip(*shown))
+    assert weights.tolist() == [1] * NUM_TEST + [0] * (len(shown) * batch_size - NUM_TEST)
+    np.testing.assert_array_equal(device_images(plans[:NUM_TEST]), data.test_images)
+    np.testing.assert_array_equal(labels[:NUM_TEST], data.test_labels)
+    assert set(labels) <= set(data.test_labels)

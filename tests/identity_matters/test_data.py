@@ -1,0 +1,493 @@
+"""Data: the embedded digits, the user's .npz files, and TFDS sets in memory and streamed, made here."""
+
+import dataclasses
+import io
+import itertools
+import socket
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+
+from identity_matters import training
+from identity_matters.config import TrainConfig
+from identity_matters.data import tfds as tfds_module
+from identity_matters.data.arrays import ArrayData, load_npz, mnist_sample
+from identity_matters.data.batches import StreamedBatches
+from identity_matters.data.loading import load
+from identity_matters.data.loading import test_batches as raw_test_batches
+from identity_matters.data.tfds import prepared_builder, tfds_source
+from identity_matters.distributed import agreement
+from identity_matters.distributed.workers import Workers
+
+
+def refused(function, *args, **kwargs) -> str:
+    """The message of the ValueError, which is one line."""
+    with pytest.raises(ValueError) as error:
+        function(*args, **kwargs)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# The embedded digits.
+
+
+@pytest.fixture(scope="module")
+def sample() -> ArrayData:
+    return mnist_sample()
+
+
+def test_the_embedded_sample_has_400_training_and_100_test_digits_of_each_class(sample):
+    assert (sample.train_images.shape, sample.test_images.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
+    assert (sample.train_images.dtype, sample.train_labels.dtype) == (np.uint8, np.int32)
+    assert np.bincount(sample.train_labels).tolist() == [400] * 10
+    assert np.bincount(sample.test_labels).tolist() == [100] * 10
+    assert np.bincount(sample.train_labels[:200]).tolist() == [20] * 10  # the first examples are a sample of all
+
+
+def test_the_embedded_training_and_test_digits_are_disjoint(sample):
+    train, test = ({image.tobytes() for image in images} for images in (sample.train_images, sample.test_images))
+    assert len(train) == 4000 and len(test) == 1000 and not train & test
+
+
+def test_the_embedded_digits_have_their_labels(sample):
+    """Class means tell 4 of 5 test digits apart, on other pixels or labels than these 1 of 10."""
+    means = np.stack([sample.train_images[sample.train_labels == c].mean(0).ravel() for c in range(10)])
+    test = sample.test_images.reshape(1000, -1).astype(np.float64)
+    nearest = np.argmin(((test[:, None] - means) ** 2).sum(-1), axis=1)
+    assert np.mean(nearest == sample.test_labels) > 0.75
+    assert np.mean(nearest == np.roll(sample.test_labels, 1)) < 0.25
+
+
+def test_the_first_so_many_examples_are_taken_on_request(sample):
+    data = load(TrainConfig(dataset="mnist_sample", train_examples=30, eval_examples=7))
+    np.testing.assert_array_equal(data.train_images, sample.train_images[:30])
+    np.testing.assert_array_equal(data.test_labels, sample.test_labels[:7])
+
+
+# The user's own data.
+
+
+def arrays(**changes) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "train_images": rng.integers(0, 256, (6, 8, 4, 3), np.uint8),
+        "train_labels": np.array([0, 1, 2, 0, 1, 2]),
+        "test_images": rng.integers(0, 256, (5, 8, 4, 3), np.uint8),
+        "test_labels": np.array([2, 1, 0, 1, 2]),
+    } | changes
+
+
+def npz(tmp_path, save=np.savez, **changes) -> str:
+    path = tmp_path / "own.npz"
+    save(path, **{name: array for name, array in arrays(**changes).items() if array is not None})
+    return str(path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_npz_file_gives_back_its_arrays(tmp_path, save):
+    data = load(TrainConfig(npz=npz(tmp_path, save)))
+    for name, array in arrays().items():
+        np.testing.assert_array_equal(getattr(data, name), array)
+    assert (data.num_classes, data.image_shape, data.train_images.dtype) == (3, (8, 4, 3), np.uint8)
+
+
+def test_grey_images_gain_a_channel(tmp_path):
+    grey = {name: arrays()[name][..., 0] for name in ("train_images", "test_images")}
+    data = load_npz(npz(tmp_path, **grey))
+    assert data.image_shape == (8, 4, 1)
+    np.testing.assert_array_equal(data.test_images[..., 0], grey["test_images"])
+
+
+def test_integers_of_any_width_are_taken(tmp_path):
+    wide = {name: array.astype(np.int64) for name, array in arrays().items()}
+    np.testing.assert_array_equal(load_npz(npz(tmp_path, **wide)).train_images, arrays()["train_images"])
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"test_labels": None}, ["own.npz", "lacks test_labels"]),
+        ({"train_images": np.zeros((6, 8, 4, 3))}, ["train_images", "integers", "float64"]),
+        ({"train_labels": np.zeros(6)}, ["train_labels", "integers", "float64"]),
+        ({"train_images": np.full((6, 8, 4, 3), 256)}, ["train_images", "0–255", "256"]),
+        ({"test_images": np.full((5, 8, 4, 3), -1)}, ["test_images", "0–255", "-1"]),
+        ({"train_labels": np.array([0, 1, -1, 0, 1, 2])}, ["train", "labels", "-1"]),
+        ({"test_labels": np.array([0, 1, 2, 3, 0])}, ["test", "0–2", "3"]),
+        ({"train_labels": np.array([0, 1, 2**32, 0, 1, 2])}, ["labels", str(2**32)]),
+        ({"train_labels": np.arange(5)}, ["6 images", "(5,)"]),
+        ({"train_labels": np.eye(6, dtype=int)}, ["6 images", "(6, 6)"]),
+        ({"test_images": np.zeros((5, 4, 8, 3), int)}, ["differ in shape", "(8, 4, 3)", "(4, 8, 3)"]),
+        (
+            {"train_images": np.zeros((0, 8, 4, 3), int), "train_labels": np.zeros(0, int)},
+            ["not empty", "(0, 8, 4, 3)"],
+        ),
+        ({"train_images": np.zeros((6, 8), int)}, ["[n, h, w]", "(6, 8)"]),
+        ({"train_labels": np.array([0, 1, "a", 0, 1, 2], object)}, ["own.npz", "cannot read"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_unfit_arrays_are_refused_with_what_was_found(tmp_path, changes, words):
+    message = refused(load_npz, npz(tmp_path, **changes))
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize("content", ["missing", "junk", "empty", "truncated", "damaged", "an .npy file", "another zip"])
+def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "own.npz"
+    if content != "missing":
+        npz(tmp_path, np.savez_compressed)
+        whole = path.read_bytes()
+        single = io.BytesIO()
+        np.save(single, np.zeros(3))
+        path.write_bytes(
+            {
+                "junk": b"junk" * 100,
+                "truncated": whole[: len(whole) // 2],
+                "damaged": whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:],
+                "an .npy file": single.getvalue(),
+            }.get(content, b"")
+        )
+        if content == "another zip":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("readme.txt", "hello")
+    assert str(path) in refused(load_npz, str(path))
+
+
+def test_a_directory_in_place_of_the_npz_is_refused(tmp_path):
+    assert str(tmp_path) in refused(load_npz, str(tmp_path))
+
+
+def test_image_size_resizes_every_image(tmp_path):
+    ramp = np.broadcast_to((10 * np.arange(16)).astype(np.uint8)[:, None], (6, 16, 16))
+    data = load(TrainConfig(npz=npz(tmp_path, train_images=ramp, test_images=np.full((5, 16, 16), 77)), image_size=8))
+    assert data.train_images.shape == (6, 8, 8, 1) and data.train_images.dtype == np.uint8
+    # Pixel i covers rows 2i and 2i + 1, and a ramp's mean is its middle; the border has no far side.
+    np.testing.assert_array_equal(data.train_images[0, 1:-1, 3, 0], (20 * np.arange(8) + 5)[1:-1])
+    assert np.all(data.test_images == 77)
+
+
+# TFDS.
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Fails on any connection that Python opens, and on a look at the index of data sets that TFDS keeps on the web."""
+
+    def fail(*args, **kwargs):
+        raise AssertionError("a test used the network")
+
+    monkeypatch.setattr(socket.socket, "connect", fail)
+    monkeypatch.setattr("tensorflow_datasets.core.community.community_register", fail)
+
+
+def test_an_unknown_data_set_gets_a_suggestion(offline, tmp_path):
+    assert "did you mean cifar10" in refused(load, TrainConfig(dataset="cifra10", data_dir=str(tmp_path)))
+    assert "mnist_sample" in refused(load, TrainConfig(dataset="minst_sample", data_dir=str(tmp_path)))
+    assert "'qqqqzzzz'" in refused(load, TrainConfig(dataset="qqqqzzzz", data_dir=str(tmp_path)))
+
+
+@pytest.mark.parametrize("name", ["cifar10:9.9.9", "cifar10/nothing", "no name", "../cifar10"])
+def test_a_version_or_config_that_does_not_exist_is_refused_by_name(offline, tmp_path, name):
+    assert name in refused(load, TrainConfig(dataset=name, data_dir=str(tmp_path)))
+
+
+def test_a_set_that_is_not_prepared_says_to_download_and_leaves_nothing(offline, tmp_path):
+    message = refused(load, TrainConfig(dataset="cifar10", data_dir=str(tmp_path)))
+    assert "--download" in message and str(tmp_path) in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def gradient(example: int, height: int, width: int) -> np.ndarray:
+    """Red tells a pixel's row, green its column, three levels each; blue the example, ten levels each."""
+    image = np.empty((height, width, 3), np.uint8)
+    image[..., 0], image[..., 1] = 3 * np.arange(height)[:, None], 3 * np.arange(width)
+    image[..., 2] = 10 * example
+    return image
+
+
+NUM_TRAIN, NUM_TEST = 24, 7
+# Height and width of an example of the set of varying size. Central and random crops are 56 of 64.
+SIZES = [(64, 80), (72, 64), (64, 64)]
+
+
+class _Gradients(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        label = tfds.features.ClassLabel(num_classes=NUM_TRAIN)
+        features = tfds.features.FeaturesDict({"image": self.IMAGE, "label": label})
+        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(NUM_TRAIN), "test": self._generate_examples(NUM_TEST)}
+
+    def _generate_examples(self, count):
+        for i in range(count):
+            yield i, {"image": gradient(i, *self.size(i)), "label": i}
+
+
+class IdentityTinyPng(_Gradients):
+    """Images of one size."""
+
+    IMAGE = tfds.features.Image(shape=(12, 10, 3), encoding_format="png")
+
+    def size(self, example):
+        return 12, 10
+
+
+class IdentityTinyJpeg(_Gradients):
+    """Images of varying size."""
+
+    IMAGE = tfds.features.Image(encoding_format="jpeg")
+
+    def size(self, example):
+        return SIZES[example % 3]
+
+
+class IdentityNoImages(tfds.core.GeneratorBasedBuilder):
+    """A regression set."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"x": np.float32, "y": np.float32})
+        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("x", "y"))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(), "test": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i in range(3):
+            yield i, {"x": i, "y": i}
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory):
+    """The three sets, prepared; the training split in three files, so that their order is shuffled too."""
+    path = str(tmp_path_factory.mktemp("tfds"))
+    for builder in (IdentityTinyPng, IdentityTinyJpeg, IdentityNoImages):
+        builder(data_dir=path).download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=3))
+    return path
+
+
+@pytest.fixture
+def png(data_dir) -> TrainConfig:
+    return TrainConfig(dataset="identity_tiny_png", data_dir=data_dir, batch_size=5)
+
+
+@pytest.fixture
+def jpeg(data_dir) -> TrainConfig:
+    return TrainConfig(dataset="identity_tiny_jpeg", data_dir=data_dir, image_size=56, batch_size=5)
+
+
+def examples_of(images) -> np.ndarray:
+    """Which examples the images show; JPEG's rounding is well under ten levels."""
+    return np.rint(images[..., 2].mean((1, 2)) / 10).astype(int)
+
+
+def test_a_set_of_equal_images_is_read_into_memory(offline, png):
+    data = load(png)
+    assert isinstance(data, ArrayData)
+    assert (data.name, data.num_classes, data.num_train, data.num_test) == ("identity_tiny_png", 24, 24, 7)
+    assert sorted(data.train_labels) == list(range(NUM_TRAIN)) and sorted(data.test_labels) == list(range(NUM_TEST))
+    for images, labels in ((data.train_images, data.train_labels), (data.test_images, data.test_labels)):
+        np.testing.assert_array_equal(images, [gradient(label, 12, 10) for label in labels])
+        assert (images.dtype, labels.dtype) == (np.uint8, np.int32)
+    np.testing.assert_array_equal(load(png).train_labels, data.train_labels)
+
+
+def test_a_set_in_memory_can_be_shortened_and_resized(png):
+    whole = load(png)
+    data = load(dataclasses.replace(png, train_examples=9, eval_examples=3, image_size=6))
+    assert (data.train_images.shape, data.test_images.shape) == ((9, 6, 6, 3), (3, 6, 6, 3))
+    np.testing.assert_array_equal(data.train_labels, whole.train_labels[:9])
+    assert np.all(data.train_images[..., 2] == 10 * data.train_labels[:, None, None])
+    # Twelve rows on six: the middle of two neighbours, 3 (2i + ½), to the nearest level.
+    assert np.all(np.abs(data.train_images[:, 1:-1, :, 0] - (6 * np.arange(6) + 1.5)[1:-1, None]) <= 0.5)
+
+
+@pytest.mark.parametrize("changes", [{"train_examples": 1000}, {"eval_examples": 1000}])
+def test_more_examples_than_there_are_mean_all_as_for_an_npz(png, changes):
+    data = load(dataclasses.replace(png, **changes))
+    assert (data.num_train, data.num_test) == (NUM_TRAIN, NUM_TEST)
+
+
+def test_the_test_examples_are_the_same_in_memory_and_in_batches(png):
+    images, labels = (np.concatenate(parts) for parts in zip(*raw_test_batches(png, 3)))
+    np.testing.assert_array_equal(images, load(png).test_images)
+    np.testing.assert_array_equal(labels, load(png).test_labels)
+
+
+def test_a_set_that_is_no_image_classification_is_refused_by_name(png):
+    config = dataclasses.replace(png, dataset="identity_no_images")
+    assert "identity_no_images is not an image-classification set" in refused(load, config)
+
+
+def test_images_that_vary_in_size_need_an_image_size(jpeg):
+    message = refused(load, dataclasses.replace(jpeg, image_size=0))
+    assert "identity_tiny_jpeg" in message and "--image_size" in message
+
+
+def test_a_missing_split_is_refused_with_those_that_there_are(png):
+    message = refused(tfds.TfdsSource, prepared_builder(png.dataset, png.data_dir), "validation")
+    assert "validation" in message and "train, test" in message
+
+
+@pytest.fixture(params=["jpeg", "png"])
+def streamed(request, jpeg, png, monkeypatch):
+    """A config of a set that is streamed: the one of varying size, and the other where memory is short."""
+    if request.param == "jpeg":
+        return jpeg
+    monkeypatch.setattr(tfds_module, "MAX_BYTES_IN_MEMORY", 1000)
+    return png
+
+
+# How far JPEG's rounding takes these pixels.
+JPEG = 7
+
+
+def take(batches, count):
+    return list(itertools.islice(batches, count))
+
+
+def test_sets_of_varying_size_or_too_large_for_memory_are_streamed(offline, streamed):
+    source = load(streamed)
+    assert isinstance(source, tfds.TfdsSource) and source.is_streamed
+    assert (source.num_train, source.num_test, source.num_classes) == (NUM_TRAIN, NUM_TEST, 24)
+    shape = source.image_shape
+    assert shape == ((56, 56, 3) if streamed.image_size else (12, 10, 3))
+    images, labels = next(source.train_batches(0, 0, 5))
+    assert (images.shape, images.dtype, labels.shape) == ((5, *shape), np.uint8, (5,))
+    assert np.issubdtype(labels.dtype, np.integer)
+    np.testing.assert_array_equal(labels, examples_of(images))
+
+
+def test_parameter_servers_refuse_a_streamed_set(jpeg, tmp_path, monkeypatch):
+    monkeypatch.setattr(agreement, "join", lambda config: Workers())
+    config = dataclasses.replace(jpeg, strategy="parameter_server")
+    assert "identity_tiny_jpeg" in refused(training.train, config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_streamed_step_is_the_same_whether_reached_or_jumped_to(streamed):
+    source = load(streamed)
+    reached = take(source.train_batches(3, 0, 5), 7)  # four steps an epoch
+    for step in (1, 3, 6):
+        images, labels = next(source.train_batches(3, step, 5))
+        np.testing.assert_array_equal(images, reached[step][0])
+        np.testing.assert_array_equal(labels, reached[step][1])
+    for (images, _), (others, _) in itertools.pairwise(reached):
+        assert not np.array_equal(images, others)
+
+
+def test_a_streamed_epoch_shows_no_example_twice_and_the_next_has_another_order(streamed):
+    labels = np.array([labels for _, labels in take(load(streamed).train_batches(3, 0, 5), 48)]).reshape(12, 20)
+    assert all(len(set(epoch)) == 20 for epoch in labels)
+    # Each epoch leaves out 4 of 24; that one is left out of all twelve has probability 24/6¹².
+    assert set(labels.ravel()) == set(range(NUM_TRAIN))
+    assert not np.array_equal(labels[0], labels[1])
+
+
+def test_another_seed_gives_another_streamed_order_and_other_crops(streamed):
+    (images, labels), (others, other_labels) = (next(load(streamed).train_batches(seed, 0, 24)) for seed in (0, 1))
+    assert not np.array_equal(labels, other_labels)
+    assert not np.array_equal(images[np.argsort(labels)], others[np.argsort(other_labels)])
+
+
+def test_a_batch_larger_than_the_streamed_set_is_refused(streamed):
+    message = refused(load, dataclasses.replace(streamed, batch_size=25))
+    assert "25" in message and "24" in message
+
+
+def corner(image) -> tuple[int, int, bool]:
+    """Row and column of the upper left pixel of a window of a gradient, and whether it is mirrored."""
+    flipped = image[:, 0, 1].mean() > image[:, -1, 1].mean()
+    left = image[:, ::-1] if flipped else image
+    return round(left[0, :, 0].mean() / 3), round(left[:, 0, 1].mean() / 3), bool(flipped)
+
+
+def test_training_crops_are_random_windows_mirrored_half_of_the_time(jpeg):
+    found = [[], [], []]
+    for images, labels in take(load(jpeg).train_batches(0, 0, 24), 6):
+        for image, label in zip(images, labels):
+            found[label % 3].append(corner(image))
+    for (height, width), corners in zip(SIZES, found):
+        rows, columns, flips = np.array(corners).T
+        for starts, room in ((rows, height - 56), (columns, width - 56)):
+            assert starts.min() >= 0 and starts.max() <= room and np.ptp(starts) > room / 2
+            assert abs(starts.mean() - room / 2) < 4 * (room + 1) / 12**0.5 / len(starts) ** 0.5
+        assert abs(flips.mean() - 0.5) < 4 * 0.5 / len(flips) ** 0.5
+    rows, columns, _ = np.array(found[2]).T
+    assert set(rows) == set(columns) == set(range(9))  # every offset of 56 in 64, the last too
+
+
+def test_a_training_crop_as_large_as_the_output_is_not_resized(jpeg):
+    for image in next(load(jpeg).train_batches(0, 0, 24))[0]:
+        row, column, flipped = corner(image)
+        window = gradient(0, 80, 80)[row : row + 56, column : column + 56][:, :: -1 if flipped else 1]
+        assert np.abs(image[..., :2].astype(int) - window[..., :2]).max() <= JPEG
+
+
+def test_streamed_training_images_are_not_mirrored_when_the_config_says_so(jpeg):
+    batches = StreamedBatches(load(jpeg), dataclasses.replace(jpeg, random_flip=False))
+    assert not any(corner(image)[2] for images, _ in take(batches.train_batches(0), 6) for image in images)
+
+
+def test_streamed_test_images_are_their_central_windows(jpeg):
+    batches = list(load(jpeg).test_batches(3))
+    assert [len(labels) for _, labels in batches] == [3, 3, 1]
+    images, labels = (np.concatenate(parts) for parts in zip(*batches))
+    assert sorted(labels) == list(range(NUM_TEST))
+    for image, label in zip(images, labels):
+        height, width = SIZES[label % 3]
+        top, left = (height - 56) // 2, (width - 56) // 2
+        window = gradient(label, height, width)[top : top + 56, left : left + 56]
+        assert np.abs(image.astype(int) - window).max() <= JPEG
+        assert np.abs(image[..., 0].astype(int) - window[..., 0] - 3).mean() > 2  # a row off is three levels
+
+
+def test_a_streamed_window_is_resized_to_the_image_size(jpeg):
+    images, labels = next(load(dataclasses.replace(jpeg, image_size=28)).test_batches(7))
+    assert images.shape == (7, 28, 28, 3)
+    for image, label in zip(images, labels):
+        height, width = SIZES[label % 3]
+        rows, columns = (
+            (n - 56) // 2 + 2 * np.arange(28) + 0.5 for n in (height, width)
+        )  # of the middle of two pixels
+        inner = image[2:-2, 2:-2].astype(float)
+        assert np.abs(inner[..., 0] - 3 * rows[2:-2, None]).max() <= 3
+        assert np.abs(inner[..., 1] - 3 * columns[2:-2]).max() <= 3
+
+
+def test_streamed_png_test_images_are_exact_central_windows(png, monkeypatch):
+    monkeypatch.setattr(tfds_module, "MAX_BYTES_IN_MEMORY", 1000)
+    images, labels = next(tfds_source(dataclasses.replace(png, image_size=8)).test_batches(7))
+    expected = [gradient(label, 12, 10)[2:10, 1:9] for label in labels]  # 8 = ⌊7/8 · 10⌋
+    np.testing.assert_array_equal(images, expected)
+
+
+@pytest.mark.parametrize("batch_size", [3, 7, 10])
+def test_streamed_test_batches_are_filled_up_with_weight_0(jpeg, batch_size):
+    batches = StreamedBatches(load(jpeg), dataclasses.replace(jpeg, batch_size=batch_size))
+    shown = list(batches.test_batches())
+    assert len(shown) == batches.test_steps == -(-NUM_TEST // batch_size)
+    assert {(images.shape, labels.shape) for images, labels, _ in shown} == {((batch_size, 56, 56, 3), (batch_size,))}
+    images, labels, weights = (np.concatenate(parts) for parts in zip(*shown))
+    assert weights.tolist() == [1] * NUM_TEST + [0] * (len(shown) * batch_size - NUM_TEST)
+    np.testing.assert_array_equal(labels[:NUM_TEST], examples_of(images[:NUM_TEST]))
+
+
+@pytest.mark.parametrize("batch_size", [6, 10])
+def test_workers_read_their_rows_of_the_streamed_batches_and_no_others(jpeg, batch_size):
+    """Two workers, the parts of the batches, put together, are those of one."""
+    config = dataclasses.replace(jpeg, batch_size=batch_size)
+    half = batch_size // 2
+    one = StreamedBatches(load(config), config)
+    two = [StreamedBatches(load(config), config, rows) for rows in (slice(0, half), slice(half, batch_size))]
+    for stream in (lambda b: take(b.train_batches(1), 5), lambda b: list(b.test_batches())):
+        for whole, *parts in zip(stream(one), *map(stream, two), strict=True):
+            assert len(parts[0][1]) == len(parts[1][1]) == half
+            for expected, *pieces in zip(whole, *parts, strict=True):
+                np.testing.assert_array_equal(expected, np.concatenate(pieces))

@@ -1,0 +1,238 @@
+"""The SavedModel answers as the network does, without our code; errors are counted as NumPy counts them."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from identity_matters.data.arrays import mnist_sample
+from identity_matters.evaluation import evaluate, export
+from identity_matters.model import all_conv_resnet, standardize
+from identity_matters.runs.tables import read_metrics
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """float32 [9, 28, 28, 1] in 0–255, one of them constant."""
+    images = mnist_sample().test_images[:9].astype(np.float32)
+    images[4] = 200
+    return images
+
+
+@pytest.fixture(scope="module")
+def exported(trained_run):
+    return str(trained_run / "saved_model")
+
+
+@pytest.fixture(scope="module")
+def pixel_model(tmp_path_factory):
+    """A SavedModel whose ten logits are the pixels of a 2×5 image."""
+    module = tf.Module()
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 2, 5, 1], tf.float32, name="images")])
+    def serve(images):
+        logits = tf.reshape(images, [-1, 10])
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    path = str(tmp_path_factory.mktemp("models") / "pixels")
+    tf.saved_model.save(module, path, signatures={"serving_default": serve})
+    return path
+
+
+@pytest.fixture(scope="module")
+def ranked():
+    """(images, labels, top-1 error, top-5 error) for pixel_model: 40 images of ten different pixels each."""
+    rng = np.random.default_rng(0)
+    logits, labels = rng.permuted(np.tile(np.arange(10), (40, 1)), axis=1), rng.integers(0, 10, 40)
+    order = np.argsort(logits, axis=1)
+    top1 = np.mean(order[:, -1] != labels)
+    top5 = np.mean([label not in best for label, best in zip(labels, order[:, -5:])])
+    return logits.reshape(40, 2, 5, 1), labels, top1, top5
+
+
+def serve(path, images) -> dict[str, np.ndarray]:
+    loaded = tf.saved_model.load(path)
+    return {
+        name: value.numpy() for name, value in loaded.signatures["serving_default"](images=tf.constant(images)).items()
+    }
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 9])
+def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images(
+    trained_run, exported, digits, batch_size
+):
+    network = keras.saving.load_model(trained_run / "model.keras")
+    images = digits[:batch_size]
+    logits = serve(exported, images)["logits"]
+    np.testing.assert_array_equal(logits, network(standardize(images)))
+    assert not np.allclose(logits, network(images))
+
+
+@pytest.mark.parametrize("changes", [{"use_batch_norm": True}, {"mixed_precision": True}, {"train_projection": True}])
+def test_every_variant_is_exported_as_it_answers_in_inference(tiny_config, digits, tmp_path, changes):
+    network = all_conv_resnet(dataclasses.replace(tiny_config.model, **changes))
+    for _ in range(2):  # the second replaces the first
+        export(network, tiny_config, str(tmp_path / "saved_model"))
+    outputs = serve(str(tmp_path / "saved_model"), digits)
+    assert {output.dtype for output in outputs.values()} == {np.dtype(np.float32)}
+    np.testing.assert_array_equal(outputs["logits"], network(standardize(digits), training=False))
+    assert os.listdir(tmp_path) == ["saved_model"]
+
+
+def test_the_probabilities_are_the_softmax_of_the_logits(exported, digits):
+    outputs = serve(exported, digits)
+    exponentials = np.exp(outputs["logits"].astype(np.float64))
+    np.testing.assert_allclose(outputs["probabilities"], exponentials / exponentials.sum(1, keepdims=True), rtol=1e-5)
+    np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-6)
+
+
+def test_tensorflow_alone_runs_the_saved_model(exported, digits, tmp_path):
+    """As `saved_model_cli run`, where importing our packages fails."""
+    for package in ("identity_matters", "launch"):
+        (tmp_path / f"{package}.py").write_text("raise ImportError('not here')")
+    np.save(tmp_path / "images.npy", digits)
+    command = "run --dir {} --tag_set serve --signature_def serving_default --inputs images=images.npy --outdir ."
+    ours = [sys.executable, "-c", "import identity_matters.model"]
+    cli = [sys.executable, "-m", "tensorflow.python.tools.saved_model_cli", *command.format(exported).split()]
+    isolated = {"cwd": tmp_path, "capture_output": True, "text": True}
+    # oneDNN as we run it: its sums round differently.
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "TF_ENABLE_ONEDNN_OPTS": "1"}
+    assert "not here" in subprocess.run(ours, env=environment, **isolated).stderr
+    result = subprocess.run(cli, env=environment, **isolated)
+    assert result.returncode == 0, result.stderr
+    for name, expected in serve(exported, digits).items():
+        np.testing.assert_array_equal(np.load(tmp_path / f"{name}.npy"), expected)
+
+
+def test_errors_equal_those_that_numpy_counts(pixel_model, ranked):
+    images, labels, top1, top5 = ranked
+    assert 0.3 < top5 < top1 < 1  # the sample tells the two apart
+    expected = {"top1_error": pytest.approx(top1), "top5_error": pytest.approx(top5), "num_examples": 40}
+    for batch_size in (1, 7, 100):
+        assert evaluate(pixel_model, (images, labels), batch_size=batch_size) == expected
+
+
+def test_batches_may_come_from_a_generator_a_list_or_tf_data(pixel_model, ranked):
+    images, labels, *_ = ranked
+    expected = evaluate(pixel_model, (images, labels))
+    batches = [(images[i : i + 9], labels[i : i + 9]) for i in range(0, 40, 9)]
+    assert evaluate(pixel_model, batches) == expected
+    assert evaluate(pixel_model, (batch for batch in batches)) == expected
+    assert evaluate(pixel_model, tf.data.Dataset.from_tensor_slices((images, labels)).batch(9)) == expected
+
+
+@pytest.mark.parametrize("max_examples, counted", [(1, 1), (7, 7), (9, 9), (40, 40), (1000, 40)])
+def test_max_examples_takes_the_first_so_many(pixel_model, ranked, max_examples, counted):
+    images, labels, *_ = ranked
+    result = evaluate(pixel_model, (images, labels), max_examples=max_examples, batch_size=3)
+    assert result == evaluate(pixel_model, (images[:max_examples], labels[:max_examples]))
+    assert result["num_examples"] == counted
+
+
+def test_ties_count_against_the_model(pixel_model):
+    labels = np.arange(10)
+    constant = evaluate(pixel_model, (np.full((10, 2, 5, 1), 3.0), labels))
+    assert (constant["top1_error"], constant["top5_error"]) == (1.0, 1.0)
+    untied = evaluate(pixel_model, (np.eye(10).reshape(10, 2, 5, 1), labels))
+    assert (untied["top1_error"], untied["top5_error"]) == (0.0, 0.0)
+
+
+def test_logits_that_are_not_finite_are_errors(pixel_model):
+    labels = np.arange(10)
+    nan = evaluate(pixel_model, (np.full((10, 2, 5, 1), np.nan), labels))
+    assert (nan["top1_error"], nan["top5_error"]) == (1.0, 1.0)
+
+
+def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again(trained_run, exported):
+    last = read_metrics(trained_run / "metrics.csv")[-1]
+    result = evaluate(exported)
+    assert result["num_examples"] == 50
+    assert result["top1_error"] == pytest.approx(last["test_top1_error"], abs=1e-6)
+    assert result["top5_error"] == pytest.approx(last["test_top5_error"], abs=1e-6)
+
+
+def test_a_named_data_set_is_used_whole(exported):
+    data = mnist_sample()
+    assert evaluate(exported, "mnist_sample") == evaluate(exported, (data.test_images, data.test_labels))
+    assert evaluate(exported, "mnist_sample")["num_examples"] == 1000
+
+
+def test_an_npz_file_is_used_whole(exported, digits_npz):
+    data = mnist_sample()
+    assert evaluate(exported, npz=str(digits_npz)) == evaluate(
+        exported, (data.test_images[:200], data.test_labels[:200])
+    )
+
+
+def refused(saved_model, *args, **kwargs) -> str:
+    """The message of the ValueError, which is one line."""
+    with pytest.raises(ValueError) as error:
+        evaluate(str(saved_model), *args, **kwargs)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "no graph", "junk graph", "no weights", "short weights"])
+def test_a_directory_that_is_no_saved_model_is_refused_by_name(tmp_path, exported, damage):
+    path = tmp_path / "saved_model"
+    if damage != "missing":
+        shutil.copytree(exported, path)
+    if damage == "empty":
+        shutil.rmtree(path)
+        path.mkdir()
+    elif damage == "no graph":
+        (path / "saved_model.pb").unlink()
+    elif damage == "junk graph":
+        (path / "saved_model.pb").write_bytes(b"junk" * 100)
+    elif damage == "no weights":
+        shutil.rmtree(path / "variables")
+    elif damage == "short weights":
+        weights = next((path / "variables").glob("*data*"))
+        weights.write_bytes(weights.read_bytes()[:100])
+    assert f"{path} is not a SavedModel of this project" in refused(path, "mnist_sample")
+
+
+def test_a_saved_model_of_something_else_is_refused(tmp_path):
+    tf.saved_model.save(tf.Module(), str(tmp_path))
+    assert "is not a SavedModel of this project" in refused(tmp_path, "mnist_sample")
+
+
+def test_a_saved_model_that_does_not_name_its_data_asks_for_a_data_set(pixel_model):
+    assert "name a dataset" in refused(pixel_model)
+
+
+def test_images_of_another_shape_are_refused_with_both_shapes(pixel_model, ranked):
+    images, labels, *_ = ranked
+    message = refused(pixel_model, (images.reshape(40, 5, 2, 1), labels))
+    assert "(2, 5, 1)" in message and "(5, 2, 1)" in message
+    assert "(2, 5, 1)" in refused(pixel_model, (images[..., 0], labels))
+    assert "(2, 5, 1)" in refused(pixel_model, "mnist_sample")
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_labels_out_of_range_are_refused_with_the_range(pixel_model, ranked, label):
+    images, labels, *_ = ranked
+    message = refused(pixel_model, (images, np.where(np.arange(40) == 39, label, labels)), batch_size=10)
+    assert "0–9" in message and str(label) in message
+
+
+def test_labels_that_are_no_integers_are_refused(pixel_model, ranked):
+    images, labels, *_ = ranked
+    assert "integers" in refused(pixel_model, (images, labels.astype(np.float32)))
+
+
+def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):
+    images, labels, *_ = ranked
+    assert "39 images" in refused(pixel_model, [(images[:39], labels)])
+    assert "40" in refused(pixel_model, (images, labels[:39]))
+
+
+def test_no_examples_are_refused(pixel_model, ranked):
+    assert "no examples" in refused(pixel_model, [])
+    assert "no examples" in refused(pixel_model, (ranked[0][:0], ranked[1][:0]))

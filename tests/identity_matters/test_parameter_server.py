@@ -1,0 +1,133 @@
+"""--strategy=parameter_server: with one worker it is plain SGD; with more nothing is lost but the order."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from identity_matters.distributed import parameter_server
+from identity_matters.runs import checkpoint
+from identity_matters.runs.tables import read_metrics
+from launch.jobs.local import tf_config
+from launch.launcher import EXIT_CONTINUE
+
+FLAGS = [
+    "--train_examples=200", "--eval_examples=43", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
+    "--batch_size=16", "--train_steps=40", "--decay_steps=20", "--eval_every=20", "--checkpoint_every=10",
+    "--clip_norm=0.5", "--learning_rate=0.02",
+]  # fmt: skip
+
+
+def start(run_dir, *flags, num_workers, cores=None):
+    asynchronous = ["--strategy=parameter_server", f"--num_workers={num_workers}"] if num_workers else []
+    command = [sys.executable, "-m", "launch.cluster" if num_workers else "launch.train", f"--run_dir={run_dir}"]
+    with open(f"{run_dir}.log", "a") as log:
+        return subprocess.Popen(
+            [*command, *asynchronous, *FLAGS, *flags], stdout=log, stderr=subprocess.STDOUT,
+            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
+        )  # fmt: skip
+
+
+def log_of(run_dir) -> str:
+    with open(f"{run_dir}.log") as file:
+        return file.read()
+
+
+def end_of(run_dir):
+    """(step, variables) of the newest checkpoint, and the last row of metrics.csv."""
+    step, arrays = checkpoint.load_newest(str(run_dir / "checkpoints"))
+    variables = {name: array for name, array in arrays.items() if name.startswith("variable/")}
+    return step, variables, read_metrics(str(run_dir / "metrics.csv"))[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["nesterov", "momentum"])
+def test_with_one_worker_it_is_plain_sgd(tmp_path, optimizer):
+    alone, server = tmp_path / "alone", tmp_path / "server"
+    for run_dir, num_workers in ((alone, 0), (server, 1)):
+        assert start(run_dir, f"--optimizer={optimizer}", num_workers=num_workers).wait() == 0, log_of(run_dir)
+    (step, expected, row), (other_step, found, other_row) = end_of(alone), end_of(server)
+    assert step == other_step == 40 and expected.keys() == found.keys()
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+    assert other_row.pop("staleness") == 0
+    for name in row.keys() - {"images_per_second"}:
+        assert other_row[name] == pytest.approx(row[name], rel=1e-3, abs=1e-6), name
+
+
+@pytest.mark.slow
+def test_two_workers_apply_every_update(tmp_path):
+    run_dir = tmp_path / "run"
+    assert start(run_dir, "--train_steps=200", num_workers=2).wait() == 0, log_of(run_dir)
+    step, variables, row = end_of(run_dir)
+    assert step == variables["variable/sgd/iteration"] == 200
+    staleness = [row["staleness"] for row in read_metrics(str(run_dir / "metrics.csv"))]
+    assert 0 < max(staleness) < 4  # at most AHEAD batches of each worker are on their way
+    assert row["loss"] < read_metrics(str(run_dir / "metrics.csv"))[0]["loss"]
+
+
+@pytest.mark.slow
+def test_on_a_single_core_it_does_not_wait_for_ever(tmp_path):
+    """As TensorFlow's servers do there with threads of their own choice."""
+    one = set(sorted(os.sched_getaffinity(0))[:1])
+    assert start(tmp_path / "run", num_workers=2, cores=one).wait(timeout=300) == 0, log_of(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [0, 1, 3], ids=["chief", "worker", "server"])
+def test_with_a_task_killed_the_launcher_starts_all_again(tmp_path, task):
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "--train_steps=200", num_workers=2)
+    kill_when_saved(run_dir, process, task, signal.SIGKILL)
+    assert process.wait() == 0, log_of(run_dir)
+    assert "starting all workers again" in log_of(run_dir) and end_of(run_dir)[0] == 200
+
+
+@pytest.mark.slow
+def test_sigterm_saves_and_the_same_command_continues(tmp_path):
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "--train_steps=400", "--checkpoint_every=400", "--eval_every=5", num_workers=2)
+    while not (run_dir / "metrics.csv").exists():
+        assert process.poll() is None, log_of(run_dir)
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == EXIT_CONTINUE, log_of(run_dir)
+    step, variables, _ = end_of(run_dir)
+    assert 0 < step < 400 and variables["variable/sgd/iteration"] == step
+    assert f"saved at step {step}" in log_of(run_dir)
+    assert start(run_dir, "--train_steps=400", "--checkpoint_every=400", "--eval_every=5", num_workers=2).wait() == 0
+    assert end_of(run_dir)[0] == 400
+
+
+def kill_when_saved(run_dir, process, task, number):
+    while not any((run_dir / "checkpoints").glob("step_*.npz")):
+        assert process.poll() is None, log_of(run_dir)
+        time.sleep(0.01)
+    tasks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(tasks[task]), number)
+
+
+def test_kerass_own_sgd_reads_a_momentum_and_writes_it_back():
+    """Why a server applies the gradient itself: what comes between the two would be lost."""
+    variable = keras.Variable(np.ones(3, np.float32))
+    sgd = keras.optimizers.SGD(0.1, momentum=0.9)
+    sgd.build([variable])
+    graph = tf.function(lambda gradient: sgd.apply([gradient])).get_concrete_function(tf.TensorSpec([3])).graph
+    kinds = {node.op for node in graph.as_graph_def().node}
+    kinds |= {node.op for function in graph.as_graph_def().library.function for node in function.node_def}
+    assert "AssignVariableOp" in kinds and not any("Momentum" in kind for kind in kinds)
+
+
+@pytest.mark.parametrize("cluster, named", [({}, "chief"), ({"chief": ["a:1"], "worker": ["b:1"]}, "ps")])
+def test_a_cluster_without_one_of_the_kinds_is_named(monkeypatch, cluster, named):
+    kind = next(iter(cluster), "worker")
+    cluster = cluster or {"worker": ["b:1"]}
+    monkeypatch.setenv("TF_CONFIG", tf_config(cluster, kind))
+    with pytest.raises(ValueError, match=f"there is no {named}"):
+        parameter_server.join()

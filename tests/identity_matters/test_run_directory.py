@@ -1,0 +1,159 @@
+"""Run directories and checkpoints: nothing is half-written, mixed up or believed when damaged."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.distributed import agreement
+from identity_matters.runs import checkpoint, figures
+from identity_matters.runs.directory import RunDirectory, replacing
+
+ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replacing(str(path)) as temporary:
+        open(temporary, "w").write("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_failed_write_of_a_directory_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), replacing(str(tmp_path / "folder")) as temporary:
+        os.makedirs(os.path.join(temporary, "inner"))
+        raise RuntimeError
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    RunDirectory(str(tmp_path), TrainConfig())
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".tmp123_step_00000001.npz").write_text("half")
+    (tmp_path / ".tmp123_saved_model" / "variables").mkdir(parents=True)
+    with RunDirectory(str(tmp_path), TrainConfig()):
+        assert not list(tmp_path.rglob(".tmp*"))
+
+
+def test_a_second_process_is_kept_out(tmp_path):
+    with RunDirectory(str(tmp_path), TrainConfig()):
+        script = (
+            "import sys; from identity_matters.config import TrainConfig\n"
+            "from identity_matters.run_directory import RunDirectory\n"
+            "RunDirectory(sys.argv[1], TrainConfig()).__enter__()"
+        )
+        done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    assert done.returncode != 0 and f"another process is writing to run_dir {tmp_path}" in done.stderr
+    done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(tmp_path, monkeypatch, capsys):
+    before, after = RunDirectory(str(tmp_path), TrainConfig()), RunDirectory(str(tmp_path), TrainConfig())
+    before.__enter__()
+
+    def end(_):
+        before.set_status("diverged", diverged_at_step=3)
+        before.__exit__()
+
+    monkeypatch.setattr(agreement.time, "sleep", end)
+    with contextlib.ExitStack() as stack:
+        agreement._enter(after, stack)
+        assert after.status == "diverged" and after.record["diverged_at_step"] == 3
+    assert (
+        capsys.readouterr().err
+        == f"another process is writing to run_dir {tmp_path}; waiting up to 180 seconds for it to end\n"
+    )
+
+
+def test_they_do_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(agreement, "LEASE", 0)
+    with RunDirectory(str(tmp_path), TrainConfig()), contextlib.ExitStack() as stack:
+        with pytest.raises(ValueError, match="another process is writing"):
+            agreement._enter(RunDirectory(str(tmp_path), TrainConfig()), stack)
+
+
+def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
+    RunDirectory(str(tmp_path), TrainConfig(data_dir="here", download=True))
+    RunDirectory(str(tmp_path), TrainConfig(data_dir="there"))
+    with pytest.raises(ValueError, match=r"seed \(0, 1\)"):
+        RunDirectory(str(tmp_path), TrainConfig(seed=1))
+
+
+def test_the_newest_checkpoints_are_kept(tmp_path):
+    for step in range(1, 6):
+        checkpoint.save(str(tmp_path), step, ARRAYS)
+    assert sorted(os.listdir(tmp_path)) == [f"step_0000000{step}.npz" for step in (3, 4, 5)]
+    step, arrays = checkpoint.load_newest(str(tmp_path))
+    assert step == 5
+    np.testing.assert_array_equal(arrays["a"], ARRAYS["a"])
+
+
+def test_no_flipped_bit_goes_unnoticed(tmp_path):
+    good = open(checkpoint.save(str(tmp_path), 1, ARRAYS), "rb").read()
+    path = tmp_path / "step_00000002.npz"
+    rng = np.random.default_rng(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for position in rng.choice(len(good), 300, replace=False):
+            damaged = bytearray(good)
+            damaged[position] ^= 1 << int(rng.integers(8))
+            path.write_bytes(damaged)
+            step, arrays = checkpoint.load_newest(str(tmp_path))
+            # Either the damaged file is skipped, or the bit did not matter (a time stamp, say).
+            for name, array in ARRAYS.items():
+                np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_no_checkpoint_at_all_is_no_error(tmp_path):
+    assert checkpoint.load_newest(str(tmp_path / "none")) is None
+
+
+def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
+    rows = [
+        {"step": step, "learning_rate": rate, "train_top1_error": 0.5, "test_top1_error": 0.5}
+        for step, rate in ((100, 0.1), (200, 0.1), (300, 0.01), (400, 0.001))
+    ]
+    assert figures.learning_rate_drops(rows) == [200, 300]
+    lines = figures.convergence_figure(rows).axes[0].lines
+    assert sorted(line.get_xdata()[0] for line in lines if line.get_linestyle() == ":") == [200, 300]
+
+
+def test_a_run_of_an_earlier_version_goes_on_where_new_fields_have_their_defaults(tmp_path):
+    RunDirectory(str(tmp_path), TrainConfig())
+    record = json.loads((tmp_path / "config.json").read_text())
+    del record["config"]["model"]["convs_per_block"], record["config"]["image_size"]
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    RunDirectory(str(tmp_path), TrainConfig())
+    with pytest.raises(ValueError, match=r"model.convs_per_block \(2, 3\)"):
+        RunDirectory(str(tmp_path), TrainConfig(model=ModelConfig(convs_per_block=3)))
+
+
+@pytest.mark.parametrize(
+    "text, named",
+    [
+        ("", "Expecting value"),
+        ("[]", "no config"),
+        ('{"config": [], "status": "done"}', "no config"),
+        ('{"config": {}}', "status is None"),
+        ('{"config": {}, "status": "asleep"}', "'asleep'"),
+        ('{"config": {}, "status": "diverged"}', "at which step"),
+        ('{"config": {}, "status": "diverged", "diverged_at_step": "7"}', "at which step"),
+        ("\udcff", "utf-8"),
+    ],
+)
+def test_a_config_json_that_is_none_is_refused_in_one_line(tmp_path, text, named):
+    (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=f"config.json is not a run's config.json: .*{named}") as error:
+        RunDirectory(str(tmp_path), TrainConfig())
+    assert "\n" not in str(error.value) and (tmp_path / "config.json").read_bytes() == text.encode(
+        errors="surrogateescape"
+    )

@@ -1,0 +1,316 @@
+"""Training: the update rule, the schedules, what a run leaves, and that nothing is lost when it is killed."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from identity_matters import training
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.data.arrays import mnist_sample
+from identity_matters.data.batches import ArrayBatches
+from identity_matters.model import all_conv_resnet, standardize
+from identity_matters.runs import checkpoint
+from identity_matters.runs.directory import read_record
+from identity_matters.runs.tables import read_metrics
+
+TINY = TrainConfig(
+    model=ModelConfig(stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)),
+    dataset="mnist_sample",
+    train_examples=200,
+    eval_examples=50,
+    crop_padding=2,
+    train_steps=12,
+    batch_size=16,
+    decay_steps=(8,),
+    eval_every=6,
+    checkpoint_every=4,
+)
+FLAGS = (
+    "--stem_width=4 --widths=4,8 --blocks_per_stage=1,1 --train_examples=200 --eval_examples=50 --batch_size=16 "
+    "--train_steps=400 --decay_steps=300 --eval_every=60 --checkpoint_every=25"
+).split()
+
+
+def final_arrays(run_dir) -> dict[str, np.ndarray]:
+    return checkpoint.load_newest(os.path.join(run_dir, "checkpoints"))[1]
+
+
+def assert_same_run(a, b) -> None:
+    """Bit-identical weights and optimiser state, and the same rows but for the speed."""
+    arrays, others = final_arrays(a), final_arrays(b)
+    assert arrays.keys() == others.keys()
+    for name in arrays:
+        np.testing.assert_array_equal(arrays[name], others[name], err_msg=name)
+    rows, other_rows = (read_metrics(os.path.join(path, "metrics.csv")) for path in (a, b))
+    assert [r | {"images_per_second": 0} for r in rows] == [r | {"images_per_second": 0} for r in other_rows]
+
+
+@pytest.fixture(scope="module")
+def tiny_run(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "tiny"
+    training.train(TINY, str(run_dir))
+    return run_dir
+
+
+def test_two_updates_equal_momentum_sgd_written_out_in_numpy():
+    config = dataclasses.replace(
+        TINY, model=dataclasses.replace(TINY.model, image_shape=(28, 28, 1), weight_decay=0.01)
+    )
+    batches = ArrayBatches(mnist_sample(), config)
+    network = all_conv_resnet(config.model, seed=1)
+    model = batches.attach(network)
+    training.compile_model(model, config)
+    weights = [v.numpy().astype(np.float64) for v in network.trainable_variables]
+    velocity = [np.zeros_like(w) for w in weights]
+    reference = all_conv_resnet(config.model, seed=1)
+    for step in range(2):
+        for variable, value in zip(reference.trainable_variables, weights):
+            variable.assign(value)
+        images, labels = batches.batch(step)
+        with tf.GradientTape() as tape:
+            log_probabilities = tf.nn.log_softmax(reference(standardize(images)))
+            loss = -tf.reduce_mean(tf.gather(log_probabilities, labels, axis=1, batch_dims=1))
+        gradients = tape.gradient(loss, [v.value for v in reference.trainable_variables])
+        for i, gradient in enumerate(gradients):
+            velocity[i] = 0.9 * velocity[i] - 0.05 * (gradient.numpy() + 0.01 * weights[i])
+            weights[i] = weights[i] + velocity[i]
+        model.train_on_batch(*next(batches.train_batches(step)))
+    for variable, expected in zip(network.trainable_variables, weights):
+        # float32 arithmetic on numbers of the size of `expected`, some 30 operations deep.
+        np.testing.assert_allclose(variable.numpy(), expected, rtol=0, atol=30 * 6e-8 * np.abs(expected).max())
+
+
+def test_the_gradient_is_scaled_down_to_the_clip_norm():
+    config = dataclasses.replace(TINY, clip_norm=1e-3, momentum=0.0)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, image_shape=(28, 28, 1)))
+    batches = ArrayBatches(mnist_sample(), config)
+    network = all_conv_resnet(config.model)
+    model = batches.attach(network)
+    training.compile_model(model, config)
+    before = [v.numpy() for v in network.trainable_variables]
+    model.train_on_batch(*next(batches.train_batches(0)))
+    moved = np.sqrt(sum(np.sum((v.numpy() - b) ** 2) for v, b in zip(network.trainable_variables, before)))
+    assert moved == pytest.approx(0.05 * 1e-3, rel=1e-2)
+
+
+def test_the_piecewise_rate_drops_exactly_at_its_steps():
+    schedule = training.learning_rate_schedule(TrainConfig())
+    rates = [float(schedule(step)) for step in (0, 29_999, 30_000, 49_999, 50_000, 59_999)]
+    np.testing.assert_allclose(rates, [0.05, 0.05, 0.005, 0.005, 0.0005, 0.0005], rtol=1e-6)
+
+
+def test_the_imagenet_rate_decays_by_094_every_two_epochs():
+    schedule = training.learning_rate_schedule(training.PRESETS["imagenet"])
+    interval = 2 * 1_281_167 // 256
+    rates = [float(schedule(step)) for step in (0, interval - 1, interval, 10 * interval)]
+    np.testing.assert_allclose(rates, [0.1, 0.1, 0.094, 0.1 * 0.94**10], rtol=1e-5)
+
+
+def test_the_constant_rate_stays():
+    schedule = training.learning_rate_schedule(dataclasses.replace(TINY, schedule="constant"))
+    assert float(schedule(0)) == float(schedule(10**6)) == pytest.approx(0.05)
+
+
+def test_the_loss_falls_on_real_digits(tmp_path):
+    # The standard initialiser leaves the saddle at once: every seed tried falls by 0.3 or more every 100 steps.
+    network = {"widths": (8, 16, 32), "blocks_per_stage": (1, 1, 1), "residual_initializer": "standard"}
+    config = dataclasses.replace(
+        TINY,
+        model=ModelConfig(image_shape=(28, 28, 1), stem_width=8, **network),
+        train_examples=0,
+        eval_examples=200,
+        learning_rate=0.1,
+        clip_norm=0.5,
+        train_steps=300,
+        decay_steps=(),
+        eval_every=100,
+        checkpoint_every=300,
+    )
+    training.train(config, str(tmp_path / "run"))
+    rows = read_metrics(tmp_path / "run" / "metrics.csv")
+    assert rows[0]["loss"] > rows[1]["loss"] > rows[2]["loss"]
+    assert rows[2]["loss"] < 0.8 * np.log(10)
+
+
+def test_a_run_leaves_everything_that_the_readme_promises(tiny_run):
+    expected = {"config.json", "metrics.csv", "checkpoints", "convergence.png", "model.keras", "saved_model"}
+    found = set(os.listdir(tiny_run))
+    assert expected <= found
+    assert any(name.startswith("events.out.tfevents") for name in found)
+    assert not [name for name in found if name.startswith(".tmp")]
+    record = read_record(tiny_run)
+    assert record["status"] == "done"
+    assert record["config"]["model"]["image_shape"] == [28, 28, 1]
+    assert record["versions"]["keras"] == keras.__version__
+
+
+def test_metrics_have_a_row_per_evaluation_with_errors_as_fractions(tiny_run):
+    rows = read_metrics(tiny_run / "metrics.csv")
+    assert [row["step"] for row in rows] == [6, 12]
+    for row in rows:
+        for split in ("train", "test"):
+            assert 0 <= row[f"{split}_top5_error"] <= row[f"{split}_top1_error"] <= 1
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.005])
+
+
+def test_the_norms_are_those_of_the_saved_network(tiny_run):
+    network = keras.saving.load_model(tiny_run / "model.keras")
+    norms = [np.linalg.norm(layer.kernel) for layer in network.layers if isinstance(layer, keras.layers.Conv2D)]
+    last = read_metrics(tiny_run / "metrics.csv")[-1]
+    assert last["kernel_norm"] == pytest.approx(np.mean(norms), rel=1e-5)
+    assert last["kernel_norm_stage2"] == pytest.approx(np.mean(norms[3:]), rel=1e-5)
+
+
+def test_the_projection_is_not_trained_and_every_convolution_is(tiny_run):
+    trained = keras.saving.load_model(tiny_run / "model.keras")
+    initial = all_conv_resnet(dataclasses.replace(TINY.model, image_shape=(28, 28, 1)), TINY.seed)
+    for before, after in zip(initial.variables, trained.variables):
+        assert np.array_equal(before, after) == before.path.startswith("projection"), before.path
+
+
+def test_tensorboard_holds_the_scalars_the_histograms_and_the_figure(tiny_run):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tiny_run))
+    events.Reload()
+    tags = events.Tags()
+    scalars = {"loss", "learning_rate", "images_per_second", "kernel_norm", "kernel_norm/stage1", "test/top1_error"}
+    assert scalars | {"train/top1_error", "train/top5_error", "test/top5_error"} <= set(tags["scalars"])
+    assert "kernels/stage2_block1_conv1" in tags["histograms"]
+    assert tags["images"] == ["convergence"]
+    rows = read_metrics(tiny_run / "metrics.csv")
+    assert [e.value for e in events.Scalars("test/top1_error")] == pytest.approx([r["test_top1_error"] for r in rows])
+
+
+@pytest.mark.slow  # tests/test_faults.py does it twenty times
+def test_killed_at_any_moment_and_run_again_it_ends_bit_identical(tmp_path):
+    command = [sys.executable, "-m", "launch.train", *FLAGS]
+    run = lambda name: subprocess.Popen(  # noqa: E731
+        [*command, f"--run_dir={tmp_path / name}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    uninterrupted = run("uninterrupted")
+    killed = run("killed")
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    deadline = time.monotonic() + 120
+    while not (checkpoints.is_dir() and any(checkpoints.glob("step_*.npz"))):
+        assert time.monotonic() < deadline and killed.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.7)  # wherever that is: in a step, an evaluation or a checkpoint
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert read_record(tmp_path / "killed")["status"] == "running"
+    resumed = run("killed")
+    assert (uninterrupted.wait(120), resumed.wait(120)) == (0, 0)
+    assert_same_run(tmp_path / "uninterrupted", tmp_path / "killed")
+
+
+def interrupt(monkeypatch, config, run_dir, step) -> None:
+    """Runs until the checkpoint of `step` is written, then fails."""
+
+    def save_and_fail(directory, saved_step, arrays, save=checkpoint.save):
+        save(directory, saved_step, arrays)
+        if saved_step == step:
+            raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save", save_and_fail)
+        with pytest.raises(RuntimeError, match="power cut"):
+            training.train(config, run_dir)
+
+
+def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(tmp_path, tiny_run, monkeypatch):
+    run_dir = str(tmp_path / "run")
+    interrupt(monkeypatch, TINY, run_dir, step=8)
+    assert read_record(run_dir)["status"] == "failed"
+    training.train(TINY, run_dir)
+    assert_same_run(run_dir, tiny_run)
+
+
+def test_ended_between_a_checkpoint_and_its_evaluation_it_makes_the_evaluation(tmp_path, tiny_run, monkeypatch):
+    run_dir = tmp_path / "run"
+    interrupt(monkeypatch, TINY, str(run_dir), step=12)
+    assert len(read_metrics(run_dir / "metrics.csv")) == 1
+    training.train(TINY, str(run_dir))
+    assert_same_run(run_dir, tiny_run)
+
+
+def test_ended_after_the_evaluation_of_its_checkpoint_it_does_not_repeat_it(tmp_path, monkeypatch):
+    run_dir, config = tmp_path / "run", dataclasses.replace(TINY, eval_every=4)
+    training.train(config, str(tmp_path / "whole"))
+    interrupt(monkeypatch, config, str(run_dir), step=12)
+    (run_dir / "checkpoints" / "step_00000012.npz").unlink()  # it goes on from step 8, whose row is there
+    assert len(read_metrics(run_dir / "metrics.csv")) == 2
+    training.train(config, str(run_dir))
+    assert_same_run(run_dir, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "flipped"])
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, tiny_run, monkeypatch, damage):
+    run_dir = str(tmp_path / "run")
+    interrupt(monkeypatch, TINY, run_dir, step=8)
+    newest = tmp_path / "run" / "checkpoints" / "step_00000008.npz"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes({"truncated": content[: len(content) // 2], "emptied": b"", "flipped": content}[damage])
+    with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step_00000008"):
+        training.train(TINY, run_dir)
+    assert_same_run(run_dir, tiny_run)
+
+
+def test_another_seed_gives_another_run(tmp_path, tiny_run):
+    training.train(dataclasses.replace(TINY, seed=1), str(tmp_path / "run"))
+    with pytest.raises(AssertionError):
+        assert_same_run(tmp_path / "run", tiny_run)
+
+
+def test_several_steps_per_execution_give_the_same_weights(tmp_path, tiny_run):
+    training.train(dataclasses.replace(TINY, steps_per_execution=2), str(tmp_path / "run"))
+    assert_same_run(tmp_path / "run", tiny_run)
+
+
+def test_a_finished_run_is_not_trained_again(tiny_run):
+    before = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*")}
+    row = training.train(TINY, str(tiny_run))
+    assert row["step"] == 12
+    assert {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*")} == before
+
+
+def test_another_config_in_the_same_directory_is_refused_with_old_and_new(tiny_run):
+    other = dataclasses.replace(TINY, learning_rate=0.2, model=dataclasses.replace(TINY.model, weight_decay=0.0))
+    with pytest.raises(ValueError, match=r"learning_rate \(0.05, 0.2\)") as error:
+        training.train(other, str(tiny_run))
+    assert "model.weight_decay (0.0001, 0.0)" in str(error.value)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_once(tmp_path):
+    config = dataclasses.replace(TINY, learning_rate=1e30)
+    with pytest.raises(training.Diverged) as error:
+        training.train(config, str(tmp_path / "run"))
+    record = read_record(tmp_path / "run")
+    assert (record["status"], record["diverged_at_step"]) == ("diverged", error.value.step)
+    assert error.value.step <= 3
+    with pytest.raises(training.Diverged):
+        training.train(config, str(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"use_batch_norm": True}, {"mixed_precision": True}, {"train_projection": True}, {"shortcut": False}]
+)
+def test_every_variant_trains_and_is_exported(tmp_path, changes):
+    model = dataclasses.replace(TINY.model, **changes)
+    config = dataclasses.replace(TINY, model=model, train_steps=4, eval_every=4, decay_steps=(2,))
+    row = training.train(config, str(tmp_path / "run"))
+    assert np.isfinite(row["loss"])
+    assert (tmp_path / "run" / "saved_model").is_dir()
+    if "mixed_precision" in changes:
+        arrays = final_arrays(tmp_path / "run")
+        assert all(array.dtype != np.float16 and array.dtype.kind in "fi" for array in arrays.values())
+        assert arrays["variable/stage1_block1_conv1/kernel"].dtype == np.float32

@@ -1,0 +1,133 @@
+"""launch.check_theory: what it prints, writes and returns, and its figures."""
+
+import csv
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from launch import check_theory
+from theory import claims, experiments, figures
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of all claims on few instances, without the figures: its directory and what it printed."""
+    path = tmp_path_factory.mktemp("runs") / "theory"
+    command = [sys.executable, "-m", "launch.check_theory", f"--run_dir={path}", "--trials=3", "--nofigures"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return path, done.stdout
+
+
+def test_it_prints_every_claim_with_its_verdict_and_a_summary(run):
+    _, printed = run
+    for claim in claims.CLAIMS.values():
+        assert f"{claim.id} " in printed and claim.statement in printed
+    assert printed.rstrip().endswith("every check of ours holds")
+
+
+def test_it_leaves_the_table_as_csv_and_as_markdown(run):
+    path, _ = run
+    with open(path / "results.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["claim"] for row in rows] == list(claims.CLAIMS)
+    assert all(row["holds"] == "True" and int(row["instances"]) >= 1 for row in rows)
+    table = (path / "claims.md").read_text().splitlines()
+    assert len(table) == len(rows) + 2
+
+
+def test_one_claim_is_checked_alone_and_nothing_is_written_without_a_run_directory(tmp_path):
+    command = [sys.executable, "-m", "launch.check_theory", "--claim=review.eq_6", "--trials=3"]
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Σ = 2, R = 2" in done.stdout and "hm." not in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_plot_says_that_a_run_without_figures_has_none(run):
+    from launch import plot
+
+    with pytest.raises(ValueError, match="without the data of figures"):
+        plot.main(plot.PlotConfig(), str(run[0]))
+
+
+def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path, capsys):
+    from identity_matters.runs.directory import read_record
+    from theory import linear_residual
+
+    gradient = linear_residual.gradient
+    monkeypatch.setattr(linear_residual, "gradient", lambda *a: 0.1 * gradient(*a))
+    code = check_theory.main(check_theory.CheckConfig(claim="hm.eq_2.3", trials=3), str(tmp_path / "run"))
+    assert code == 1
+    assert "CHECK FAILED" in capsys.readouterr().out
+    assert read_record(str(tmp_path / "run"))["status"] == "failed"
+
+
+def test_checking_needs_no_tensorflow(tmp_path):
+    script = (
+        "import sys\nfrom launch import check_theory\n"
+        f"check_theory.main(check_theory.CheckConfig(claim='hm.lemma_2.4', trials=2), {str(tmp_path / 'run')!r})\n"
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+SMALL = {
+    "norms": lambda: experiments.norms_against_layers(layers=(1, 5, 8)),
+    "printed_construction": lambda: experiments.printed_construction(num_gammas=10),
+    "gradient_ratios": lambda: experiments.gradient_ratios(instances=80),
+    "descent": lambda: experiments.descent_rates(num_steps=10),
+    "memorization": lambda: experiments.memorizing_networks(
+        np.random.default_rng(0).standard_normal((30, 6)), np.arange(30) % 3, 3, widths=(4, 8)
+    ),
+    "spectra": lambda: experiments.spectra_at_zero(dimension=2, num_units=2),
+    "condition_numbers": lambda: experiments.condition_numbers_at_zero(dimension=3, units=(1, 2, 4)),
+}
+
+
+def test_every_experiment_has_a_figure_and_is_drawn_here():
+    assert set(experiments.EXPERIMENTS) == set(figures.FIGURES) == set(SMALL)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_figure_is_drawn_from_its_csv_alone_and_redrawn_by_plot(name, tmp_path):
+    from identity_matters.runs.tables import write_metrics
+    from launch import plot
+
+    write_metrics(str(tmp_path / f"{name}.csv"), SMALL[name]())
+    plot.main(plot.PlotConfig(), str(tmp_path))
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture(scope="module")
+def norms():
+    return experiments.norms_against_layers()
+
+
+def test_the_measured_norms_lie_between_the_bounds(norms):
+    for row in norms:
+        assert row["lower_bound"] * (1 - 1e-9) <= row["polar"] <= row["polar_bound"] * (1 + 1e-9)
+
+
+def test_norm_times_depth_settles_as_the_depth_grows(norms):
+    rows = [row for row in norms if row["target"] == "diag(−e, −1/e)"]
+    scaled = [row["num_layers"] * row["polar"] for row in rows]
+    assert abs(scaled[-1] / scaled[-2] - 1) < 0.01
+
+
+def test_the_guaranteed_rate_is_kept_and_is_no_identity():
+    rows = experiments.descent_rates(num_steps=30)
+    assert all(row["excess_risk"] <= row["guaranteed"] * (1 + 1e-12) for row in rows)
+    assert min(row["guaranteed"] for row in rows) < 1e-3
+
+
+def test_only_the_one_shortcuts_condition_number_grows_with_depth():
+    first, *_, last = experiments.condition_numbers_at_zero(units=(2, 4, 8))
+    assert last["one_shortcut"] > 3 * first["one_shortcut"]
+    assert last["two_shortcut"] == pytest.approx(first["two_shortcut"])
+    assert last["lower_bound"] <= last["one_shortcut"]

@@ -1,0 +1,275 @@
+"""Killed, stopped, preempted, out of disk: what a job survives, to the bit, and what it says otherwise.
+
+Moments are drawn at random, from the duration of an undisturbed run on the same machine or from its checkpoints. The
+whole suite takes a quarter of an hour: python -m pytest -m slow tests/test_faults.py
+"""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from identity_matters.runs import checkpoint
+from identity_matters.runs.directory import read_record
+from launch.jobs.local import free_ports, tf_config
+from launch.launcher import EXIT_CONTINUE, EXIT_ERROR
+
+pytestmark = pytest.mark.slow
+STEPS = 300
+FLAGS = [
+    "--train_examples=400", "--eval_examples=50", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
+    "--batch_size=16", f"--train_steps={STEPS}", "--decay_steps=200", "--eval_every=100", "--checkpoint_every=5",
+    "--learning_rate=0.01",  # at 0.1 rounding grows
+]  # fmt: skip
+PAIR = ["--num_workers=2", "--max_restarts=5"]
+
+
+def start(run_dir, launcher="train", *flags, **arguments):
+    """A process of its own, whose output goes to run_dir.log."""
+    command = [sys.executable, "-m", f"launch.{launcher}", f"--run_dir={run_dir}", *FLAGS, *flags]
+    with open(f"{run_dir}.log", "a") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **arguments)
+
+
+def log_of(run_dir) -> str:
+    with open(f"{run_dir}.log") as file:
+        return file.read()
+
+
+def last_step(run_dir) -> int:
+    """Of the newest checkpoint; 0 before the first."""
+    names = [path.name for path in (run_dir / "checkpoints").glob("step_*.npz")]
+    return max((int(name[5:13]) for name in names), default=0)
+
+
+def until(condition, process):
+    """Waits for it, as long as the process lives."""
+    while not condition():
+        assert process.poll() is None, process.args
+        time.sleep(0.005)
+
+
+def assert_same_end(run_dir, other):
+    (step, arrays), (other_step, other_arrays) = (
+        checkpoint.load_newest(str(d / "checkpoints")) for d in (run_dir, other)
+    )
+    assert step == other_step == STEPS and read_record(str(run_dir))["status"] == "done"
+    for name in arrays:
+        if name.startswith("variable/"):
+            np.testing.assert_array_equal(arrays[name], other_arrays[name], name)
+
+
+def undisturbed(folder, launcher, *flags):
+    """A run to the end: its directory, and seconds until its first checkpoint and its end."""
+    run_dir = folder / launcher
+    began = time.monotonic()
+    process = start(run_dir, launcher, *flags)
+    until(lambda: last_step(run_dir), process)
+    first = time.monotonic() - began
+    assert process.wait() == 0, log_of(run_dir)
+    return run_dir, first, time.monotonic() - began
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return undisturbed(tmp_path_factory.mktemp("alone"), "train")
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    return undisturbed(tmp_path_factory.mktemp("pair"), "cluster", *PAIR)
+
+
+def workers(process) -> list[int]:
+    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    return [int(pid) for pid in found]
+
+
+def test_killed_twenty_times_it_ends_bit_identical(tmp_path, alone):
+    reference, first, whole = alone
+    moments, killed, finished = random.Random(0), 0, 0
+    while killed < 20:
+        process = start(tmp_path / "run")
+        try:
+            process.wait(moments.uniform(0.5 * first, whole))
+            finished += 1  # it got to the end: from the beginning again
+            (tmp_path / "run").rename(tmp_path / f"finished{finished}")
+            assert_same_end(tmp_path / f"finished{finished}", reference)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            killed += 1
+    assert start(tmp_path / "run").wait() == 0
+    assert_same_end(tmp_path / "run", reference)
+
+
+def test_two_workers_end_as_one(alone, pair):
+    one, two = (checkpoint.load_newest(str(run_dir / "checkpoints"))[1] for run_dir in (alone[0], pair[0]))
+    differences = [np.abs(one[name] - two[name]).max() for name in one if name.startswith("variable/")]
+    assert 0 < max(differences) < 1e-5
+    of_one, of_two = ({name for name in os.listdir(d) if "tfevents" not in name} for d in (alone[0], pair[0]))
+    assert of_two == of_one | {"workers.log"}
+    assert sum("tfevents" in name for name in os.listdir(pair[0])) == 1  # the chief's
+
+
+@pytest.mark.parametrize("moment", ["joining", "early", "late"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_with_either_worker_killed_the_launcher_brings_the_job_to_the_same_end(tmp_path, pair, rank, moment):
+    """Killed before the first checkpoint, or after one that is drawn."""
+    reference, first, _ = pair
+    chance = random.Random(f"{rank} {moment}")
+    process = start(tmp_path / "run", "cluster", *PAIR)
+    if moment == "joining":
+        until(lambda: len(workers(process)) == 2, process)
+        time.sleep(chance.uniform(0, 0.8 * first))
+    else:
+        step = chance.randrange(5, STEPS // 2, 5) + (STEPS // 4 if moment == "late" else 0)
+        until(lambda: last_step(tmp_path / "run") >= step, process)
+    os.kill(workers(process)[rank], signal.SIGKILL)
+    assert process.wait() == 0, log_of(tmp_path / "run")
+    assert "starting all workers again" in log_of(tmp_path / "run")
+    assert_same_end(tmp_path / "run", reference)
+
+
+def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "train", f"--checkpoint_every={STEPS}")  # only SIGTERM saves before the end
+    until(lambda: "step/s" in log_of(run_dir) and f"0/{STEPS}" in log_of(run_dir), process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == EXIT_CONTINUE
+    step = last_step(run_dir)
+    assert 0 < step < STEPS and f"told to stop by SIGTERM, saved at step {step}; the same command continues" in log_of(
+        run_dir
+    )
+    assert read_record(str(run_dir))["status"] == "running"
+    assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0
+    assert_same_end(run_dir, alone[0])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_sigterm_to_one_worker_of_two_saves_and_stops_both_at_one_step(tmp_path, pair, rank):
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "cluster", *PAIR)
+    until(lambda: last_step(run_dir) >= 5, process)
+    os.kill(workers(process)[rank], signal.SIGTERM)
+    assert process.wait() == 0
+    lines = [line.split("saved at step ") for line in log_of(run_dir).splitlines() if "saved at step" in line]
+    assert len(lines) == 2 and lines[0][1] == lines[1][1]
+    assert_same_end(run_dir, pair[0])
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_worker_is_noticed_and_the_job_started_again(tmp_path, pair, rank):
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "cluster", *PAIR)
+    until(lambda: last_step(run_dir) >= 5, process)
+    os.kill(workers(process)[rank], signal.SIGSTOP)
+    assert process.wait() == 0
+    assert "starting all workers again" in log_of(run_dir)
+    assert_same_end(run_dir, pair[0])
+
+
+def test_a_full_disk_is_one_line_and_the_older_checkpoints_are_kept(tmp_path, alone):
+    run_dir = tmp_path / "run"
+    process = start(run_dir)
+    until(lambda: last_step(run_dir), process)
+    process.kill()
+    process.wait()
+    before = last_step(run_dir)
+    size = (run_dir / "checkpoints" / f"step_{before:08d}.npz").stat().st_size
+
+    def limit():  # on the size of a file: the next checkpoint does not fit
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, resource.RLIM_INFINITY))
+
+    process = start(run_dir, preexec_fn=limit)
+    assert process.wait() == EXIT_ERROR
+    errors = [line for line in log_of(run_dir).splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and "cannot write the checkpoint" in errors[0] and "File too large" in errors[0]
+    assert "Traceback" not in log_of(run_dir) and last_step(run_dir) == before
+    assert start(run_dir).wait() == 0
+    assert_same_end(run_dir, alone[0])
+
+
+def test_checkpoints_that_cannot_be_written_are_one_line(tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    process = start(run_dir, "train", "--train_steps=5")
+    until(lambda: (run_dir / "config.json").exists(), process)
+    (run_dir / "checkpoints").write_text("a file in the way")
+    assert process.wait() == EXIT_ERROR
+    assert "cannot write the checkpoint" in log_of(run_dir) and "Traceback" not in log_of(run_dir)
+
+
+def start_workers(tmp_path, flags_of_each, addresses):
+    """Workers by hand, with TF_CONFIG in their environments."""
+    return [
+        start(
+            tmp_path / f"run{rank}",
+            "train",
+            *flags,
+            env=os.environ | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)},
+        )
+        for rank, flags in enumerate(flags_of_each)
+    ]
+
+
+def test_a_worker_with_another_config_refuses_to_join_and_names_the_difference(tmp_path):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    chief, other = start_workers(tmp_path, [[], ["--learning_rate=0.2", "--noshortcut"]], addresses)
+    assert (chief.wait(), other.wait()) == (EXIT_ERROR, EXIT_ERROR)
+    assert "1 of 2 workers were started with another config" in log_of(tmp_path / "run0")
+    last = log_of(tmp_path / "run1").splitlines()[-1]
+    assert last.startswith("error: worker 1 has another config") and "learning_rate (0.01, 0.2)" in last
+    assert "model.shortcut (True, False)" in last
+    assert not (tmp_path / "run1").exists()  # only the chief writes
+
+
+def test_a_mistake_of_the_chief_reaches_all_workers(tmp_path, alone):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    (tmp_path / "run0").symlink_to(alone[0])
+    chief, other = start_workers(tmp_path, [["--seed=5"]] * 2, addresses)
+    assert (chief.wait(), other.wait()) == (EXIT_ERROR, EXIT_ERROR)
+    for rank in (0, 1):
+        assert "holds a run of another config (old, new): seed (0, 5)" in log_of(tmp_path / f"run{rank}")
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        addresses = [f"127.0.0.1:{taken.getsockname()[1]}", f"127.0.0.1:{free_ports(1)[0]}"]
+        (chief,) = start_workers(tmp_path, [[]], addresses)
+        assert chief.wait() == EXIT_ERROR
+    assert (
+        log_of(tmp_path / "run0").strip() == f"error: worker 0 cannot listen on {addresses[0]}: Address already in use"
+    )
+
+
+def test_a_finished_job_says_so_on_every_worker(tmp_path, pair):
+    log = pair[0].parent / "cluster.log"
+    before = len(log.read_text())
+    assert start(pair[0], "cluster", *PAIR).wait() == 0
+    assert "this run was finished before" in log.read_text()[before:]
+
+
+def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait(tmp_path, pair):
+    run_dir = tmp_path / "run"
+    shutil.copytree(pair[0], run_dir)
+    shutil.rmtree(run_dir / "saved_model")
+    assert start(run_dir, "cluster", *PAIR).wait() == 0, log_of(run_dir)
+    assert (run_dir / "saved_model").exists() and "again" not in log_of(run_dir)
+    assert_same_end(run_dir, pair[0])
+
+
+def test_tf_config_that_is_no_json_is_one_line(tmp_path):
+    process = start(tmp_path / "run", env=os.environ | {"TF_CONFIG": "{"})
+    assert process.wait() == EXIT_ERROR
+    assert log_of(tmp_path / "run").startswith("error: TF_CONFIG cannot be used")

@@ -1,0 +1,237 @@
+"""launch.hessian_spectrum: what it prints, writes and refuses, and its eigenvalues against ARPACK's."""
+
+import contextlib
+import dataclasses
+import importlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from identity_matters.model import standardize
+from identity_matters.runs.tables import read_rows
+from launch import launcher
+from shortcut_study import lanczos, model_hessian, quadrature, spectrum_figures
+
+
+@pytest.fixture
+def launch(monkeypatch, capsys):
+    """launch("--flag=value", …) -> (exit code, stdout, stderr), in this process."""
+
+    def leave(code):
+        raise SystemExit(code)
+
+    def run(*arguments):
+        monkeypatch.setattr(launcher, "_leave", leave)
+        monkeypatch.setattr(sys, "argv", ["launch/hessian_spectrum.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            importlib.import_module("launch.hessian_spectrum").cli()
+        return exit.value.code, *capsys.readouterr()
+
+    return run
+
+
+def flags(trained_run, run_dir):
+    return [f"--saved_run={trained_run}", f"--run_dir={run_dir}", *"--examples=60 --batch_size=30 --order=20".split()]
+
+
+@pytest.fixture(scope="module")
+def spectrum_run(trained_run, tmp_path_factory):
+    """A finished run: (run_dir, stdout, stderr)."""
+    from launch import hessian_spectrum
+
+    run_dir, out, err = tmp_path_factory.mktemp("spectra") / "first", io.StringIO(), io.StringIO()
+    config = hessian_spectrum.SpectrumConfig(str(trained_run), examples=60, batch_size=30, order=20)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        hessian_spectrum.main(config, str(run_dir))
+    return run_dir, out.getvalue(), err.getvalue()
+
+
+def read(run_dir):
+    return read_rows(run_dir / "results.csv"), read_rows(run_dir / "density.csv")
+
+
+def test_a_run_prints_the_eigenvalues_and_leaves_its_files(spectrum_run, trained_run):
+    run_dir, out, err = spectrum_run
+    lines = out.splitlines()
+    assert lines[0] == f"{trained_run}: 1,188 trained weights, 60 training images"
+    assert lines[2].split() == ["largest", "error", "bound", "smallest", "error", "bound"]
+    assert [line.split(":")[0] for line in lines[-4:]] == ["condition number", "index", "mean eigenvalue", "files"]
+    assert "80/80" in err  # the progress bar: 2 vectors, 20 products, 2 batches
+    record = json.loads((run_dir / "config.json").read_text())
+    assert (record["status"], record["num_weights"], record["num_examples"]) == ("done", 1188, 60)
+    assert (run_dir / "spectrum.png").read_bytes().startswith(b"\x89PNG")
+    rows, density = read(run_dir)
+    assert len(rows) == 40 and list(rows[0]) == ["vector", "eigenvalue", "weight", "error_bound"]
+    grid, heights = ([row[name] for row in density] for name in ("eigenvalue", "density"))
+    assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
+
+
+def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(spectrum_run, trained_run):
+    from identity_matters.data.arrays import mnist_sample
+
+    model = model_hessian.with_dtype(keras.models.load_model(trained_run / "model.keras", compile=False), "float64")
+    digits = mnist_sample()
+    images = np.asarray(standardize(digits.train_images[:60])).astype(np.float64)
+    variables = [variable.value for variable in model.trainable_variables]
+    sizes = [int(np.prod(v.shape)) for v in variables]
+
+    @tf.function
+    def product(vector):  # reverse over reverse
+        parts = [tf.reshape(p, v.shape) for p, v in zip(tf.split(tf.reshape(vector, [-1]), sizes), variables)]
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                logits = model(tf.constant(images))
+                of_label = tf.gather(logits, digits.train_labels[:60], axis=1, batch_dims=1)
+                loss = tf.reduce_mean(tf.reduce_logsumexp(logits, axis=1) - of_label)
+            gradients = inner.gradient(loss, variables)
+        rows = outer.gradient(gradients, variables, output_gradients=parts)
+        return tf.concat([tf.reshape(row, [-1]) for row in rows], 0)
+
+    operator = LinearOperator((1188, 1188), lambda v: product(tf.constant(v)).numpy(), dtype=np.float64)
+    exact = eigsh(operator, k=3, which="LA", tol=1e-4, return_eigenvectors=False)[::-1]
+    found = spectrum_figures.quadrature_from_rows(read(spectrum_run[0])[0])
+    values, bounds = quadrature.extreme_eigenvalues(found, 3)
+    assert (np.abs(values - exact) <= bounds + 1e-6 * exact[0]).all()
+    assert bounds[0] < 0.05 * exact[0]
+
+
+def test_the_same_command_again_prints_the_same_and_computes_nothing(spectrum_run, trained_run, launch):
+    run_dir, printed, _ = spectrum_run
+    before = {path: path.stat().st_mtime_ns for path in run_dir.iterdir() if path.name != ".lock"}
+    code, out, _ = launch(*flags(trained_run, run_dir))
+    assert code == 0 and out == f"{run_dir} finished before; its results:\n" + printed
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, trained_run, launch, tmp_path, monkeypatch):
+    def interrupted(mvp_fn, dim, order, seed, *rest, **named):
+        if seed[1] == 1:
+            raise KeyboardInterrupt
+        return whole(mvp_fn, dim, order, seed, *rest, **named)
+
+    whole = lanczos.lanczos
+    monkeypatch.setattr(lanczos, "lanczos", interrupted)
+    code, _, err = launch(*flags(trained_run, tmp_path / "run"))
+    assert code == 130 and "the same command continues" in err
+    assert len(read(tmp_path / "run")[0]) == 20
+    monkeypatch.setattr(lanczos, "lanczos", whole)
+    code, _, err = launch(*flags(trained_run, tmp_path / "run"))
+    assert code == 0 and "80/80" in err
+    for ours, theirs in zip(*(read(folder)[0] for folder in (tmp_path / "run", spectrum_run[0]))):
+        assert ours["vector"] == theirs["vector"]
+        # Convolutions on several threads do not round alike twice.
+        assert ours["eigenvalue"] == pytest.approx(theirs["eigenvalue"], abs=1e-3)
+
+
+def test_another_config_in_the_same_run_dir_is_refused(spectrum_run, trained_run, launch):
+    code, _, err = launch(*flags(trained_run, spectrum_run[0]), "--seed=1")
+    assert code == launcher.EXIT_ERROR and "seed (0, 1)" in err
+
+
+def test_the_figure_is_drawn_from_the_csv_files_alone(spectrum_run, tmp_path):
+    from launch.hessian_spectrum import draw_figures
+
+    assert draw_figures(str(tmp_path)) == []
+    for name in ("results.csv", "density.csv"):
+        shutil.copy(spectrum_run[0] / name, tmp_path)
+    assert draw_figures(str(tmp_path)) == [f"{tmp_path}/spectrum.png"]
+    figure = spectrum_figures.spectrum_figure(*read(tmp_path), title="as titled")
+    axes = figure.axes[0]
+    assert axes.get_yscale() == "log" and axes.get_title() == "as titled"
+    assert len(axes.get_legend().get_texts()) == 3
+
+
+# Each: what to change in a copy of the trained run, flags, what the line must name.
+MISTAKES = {
+    "no saved run": (None, ["--saved_run="], "--saved_run is missing"),
+    "a saved run that is not there": (None, ["--saved_run=none"], "saved_run none is not the directory of a run"),
+    "no run_dir": (None, ["--run_dir="], "--run_dir is missing"),
+    "no model": (lambda run: (run / "model.keras").unlink(), [], "has no model.keras"),
+    "a damaged model": (lambda run: (run / "model.keras").write_bytes(b"junk"), [], "cannot load"),
+    "not finished": (lambda run: edit(run, status="running"), [], "not finished: its status is running"),
+    "diverged": (lambda run: edit(run, status="diverged", diverged_at_step=3), [], "its status is diverged"),
+    "another launcher's run": (lambda run: edit(run, config={"claim": ""}), [], "is not the directory of a run"),
+    "another version's run": (lambda run: edit(run, config={"model": {"x": 1}}), [], "another version"),
+    "no data": (lambda run: edit_data(run, dataset="cifar100"), ["--data_dir={tmp}"], "cifar100 is not prepared"),
+    "no examples": (None, ["--examples=0"], "examples must be at least 1, got 0"),
+    "order 0": (None, ["--order=0"], "order must be at least 1, got 0"),
+    "order above the dimension": (None, ["--order=1189"], "at most the number of trained weights, 1188, got 1189"),
+    "no vectors": (None, ["--num_vectors=0"], "num_vectors must be at least 1"),
+    "batch size 0": (None, ["--batch_size=0"], "batch_size must be at least 1"),
+    "negative seed": (None, ["--seed=-1"], "seed must be at least 0"),
+    "unknown flag": (None, ["--ordr=5"], "--order"),
+}
+
+
+def edit(run, **changes):
+    record = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(record | changes))
+
+
+def edit_data(run, **changes):
+    record = json.loads((run / "config.json").read_text())
+    edit(run, config=record["config"] | changes)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_line_and_writes_nothing(trained_run, launch, tmp_path, name):
+    change, arguments, named = MISTAKES[name]
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    for file in ("config.json", "model.keras"):
+        shutil.copy(trained_run / file, saved)
+    if change:
+        change(saved)
+    arguments = [argument.format(tmp=tmp_path) for argument in arguments]
+    code, out, err = launch(f"--saved_run={saved}", f"--run_dir={tmp_path}/run", *arguments)
+    assert code == launcher.EXIT_ERROR
+    assert err.startswith("error: ") and err.count("\n") == 1, err
+    assert named in err and not out
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
+    from launch import hessian_spectrum
+
+    class Large:
+        trainable_variables = [type("Variable", (), {"value": type("V", (), {"shape": tf.TensorShape([13_538_736])})})]
+
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
+    with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
+        hessian_spectrum._check_order(500, Large)
+    hessian_spectrum._check_order(80, Large)
+
+
+def test_help_says_what_it_does_without_importing_tensorflow():
+    script = (
+        "import sys, runpy, os\n"
+        "os._exit = lambda code: print('TENSORFLOW' if 'tensorflow' in sys.modules else '') or sys.exit(code)\n"
+        "sys.argv = ['hessian_spectrum', '--help']\n"
+        "runpy.run_module('launch.hessian_spectrum', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "python -m launch.hessian_spectrum --saved_run=" in done.stdout and "minutes" in done.stdout
+    assert "Flags:" in done.stdout and "TENSORFLOW" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 110
+
+
+@pytest.mark.slow
+def test_a_streamed_set_gives_its_training_images_without_augmentation():
+    from identity_matters.config import TRAIN_PRESETS
+    from launch.hessian_spectrum import _raw_batches
+
+    config = dataclasses.replace(TRAIN_PRESETS["imagenet"], data_dir="../shared/data/tfds")
+    images, labels = zip(*_raw_batches(config, 7, size=4))
+    assert [batch.shape for batch in images] == [(4, 224, 224, 3), (3, 224, 224, 3)]
+    again, _ = zip(*_raw_batches(config, 7, size=4))
+    np.testing.assert_array_equal(again[0], images[0])
+    assert sum(map(len, labels)) == 7

@@ -1,0 +1,261 @@
+"""The launchers: what a user sees when all goes well, and the one line when it does not."""
+
+import dataclasses
+import importlib
+import json
+import os
+import subprocess
+import sys
+from typing import Literal, get_args, get_origin
+
+import numpy as np
+import pytest
+
+from identity_matters.config import TRAIN_PRESETS, TrainConfig
+from launch import launcher
+
+LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study", "cluster"]
+
+
+@pytest.fixture
+def launch(monkeypatch, capsys):
+    """launch("train", "--flag=value", …) -> (exit code, stdout, stderr), in this process."""
+
+    def leave(code):
+        raise SystemExit(code)
+
+    def run(name, *arguments):
+        monkeypatch.setattr(launcher, "_leave", leave)
+        monkeypatch.setattr(sys, "argv", [f"launch/{name}.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            importlib.import_module(f"launch.{name}").cli()
+        return exit.value.code, *capsys.readouterr()
+
+    return run
+
+
+def npz(path, **changes):
+    rng = np.random.default_rng(0)
+    arrays = {
+        "train_images": rng.integers(0, 256, (20, 28, 28), np.uint8),
+        "train_labels": np.arange(20) % 10,
+        "test_images": rng.integers(0, 256, (10, 28, 28), np.uint8),
+        "test_labels": np.arange(10),
+    }
+    np.savez(path, **(arrays | changes))
+    return path
+
+
+# Each: launcher, flags, what the line must name. {tmp} is a fresh directory.
+MISTAKES = {
+    "batch size 0": ("train", ["--batch_size=0"], "batch_size must be at least 1, got 0"),
+    "negative steps": ("train", ["--train_steps=-5"], "train_steps must be at least 1, got -5"),
+    "steps not a number": ("train", ["--train_steps=many"], "train_steps=many"),
+    "widths not numbers": ("train", ["--widths=16,x,64"], "16,x,64"),
+    "unknown preset": ("train", ["--preset=cifar11"], "'cifar11'"),
+    "unknown flag": ("train", ["--trian_steps=5"], "--train_steps"),
+    "stray argument": ("train", ["cifar10"], "'cifar10'"),
+    "unknown dataset": ("train", ["--dataset=cifar1O"], "cifar10"),
+    "unprepared dataset": ("train", ["--dataset=cifar100", "--data_dir={tmp}"], "--download"),
+    "unknown claim": ("check_theory", ["--claim=hm.theorem_9", "--run_dir={tmp}/run"], "'hm.theorem_9'"),
+    "no trials": ("check_theory", ["--trials=0"], "trials must be at least 1, got 0"),
+    "two jobs": ("check_theory", ["--claim=hm.eq_2.3", "--search=relu"], "give one of them"),
+    "unknown search": ("check_theory", ["--search=tanh"], "'tanh'"),
+    "unknown optimiser": ("train", ["--optimizer=adamm"], "momentum, nesterov"),
+    "unknown initialiser": ("train", ["--residual_initializer=tiny"], "small, standard, zero"),
+    "zero learning rate": ("train", ["--learning_rate=0"], "learning_rate must be positive"),
+    "momentum of one": ("train", ["--momentum=1"], "momentum must lie in [0, 1)"),
+    "drops that go back": ("train", ["--decay_steps=30,20"], "(30, 20)"),
+    "stages without blocks": ("train", ["--blocks_per_stage=2,2"], "(2, 2)"),
+    "widths that shrink": ("train", ["--widths=64,32,16"], "(16, 64, 32, 16)"),
+    "ragged executions": ("train", ["--steps_per_execution=7"], "multiple of steps_per_execution = 7"),
+    "strides that do not divide": ("train", ["--image_size=30"], "30x30"),
+    "no run_dir": ("train", ["--run_dir="], "--run_dir is missing"),
+    "run_dir below a file": ("train", ["--run_dir={tmp}/file/run"], "cannot write to run_dir"),
+    "run_dir of results without config": ("train", ["--run_dir={tmp}/orphan"], "no config.json"),
+    "run_dir of a damaged config": ("train", ["--run_dir={tmp}/damaged"], "config.json"),
+    "missing npz": ("train", ["--npz={tmp}/none.npz"], "none.npz"),
+    "junk npz": ("train", ["--npz={tmp}/file"], "cannot read"),
+    "negative labels": ("train", ["--npz={tmp}/negative.npz"], "got -1–8"),
+    "test labels out of range": ("train", ["--npz={tmp}/beyond.npz"], "got 0–10"),
+    "float images": ("train", ["--npz={tmp}/float.npz"], "must be integers"),
+    "images of varying shape": ("train", ["--npz={tmp}/shapes.npz"], "differ in shape"),
+    "no saved model": ("evaluate", [], "--saved_model is missing"),
+    "missing saved model": ("evaluate", ["--saved_model={tmp}/none"], "{tmp}/none"),
+    "junk saved model": ("evaluate", ["--saved_model={tmp}/junk"], "{tmp}/junk"),
+    "negative max_examples": ("evaluate", ["--saved_model=x", "--max_examples=-1"], "got -1"),
+    "nothing to plot": ("plot", ["--run_dir={tmp}/none"], "metrics.csv"),
+    "no seeds": ("ablations", ["--num_seeds=0", "--run_dir={tmp}/a"], "num_seeds must be at least 1"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "file").write_text("not a directory")
+    (tmp_path / "orphan").mkdir()
+    (tmp_path / "orphan" / "metrics.csv").write_text("step\n1\n")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "config.json").write_text('{"status": "runn')
+    (tmp_path / "junk").mkdir()
+    (tmp_path / "junk" / "saved_model.pb").write_bytes(b"junk")
+    npz(tmp_path / "negative.npz", train_labels=np.arange(20) % 10 - 1)
+    npz(tmp_path / "beyond.npz", test_labels=np.arange(10) + np.arange(10) // 9)
+    npz(tmp_path / "float.npz", train_images=np.zeros((20, 28, 28)))
+    npz(tmp_path / "shapes.npz", test_images=np.zeros((10, 32, 32), np.uint8))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_line_and_writes_nothing(launch, folder, name):
+    program, arguments, named = MISTAKES[name]
+    arguments = [argument.format(tmp=folder) for argument in arguments]
+    if program == "train" and not any(a.startswith("--run_dir") for a in arguments):
+        arguments.append(f"--run_dir={folder}/run")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    code, out, err = launch(program, *arguments)
+    assert code == launcher.EXIT_ERROR
+    assert err.startswith("error: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    assert named.format(tmp=folder) in err
+    assert not out
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_mistake_ends_a_real_process_with_one_line(tmp_path):
+    command = [sys.executable, "-m", "launch.train", "--batch_size=0", f"--run_dir={tmp_path}/run"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: batch_size must be at least 1, got 0\n"
+
+
+def test_a_bug_of_ours_shows_its_traceback(launch, monkeypatch, tmp_path):
+    from identity_matters import training
+
+    monkeypatch.setattr(training, "train", lambda *_: json.loads("{"))
+    code, _, err = launch("train", f"--run_dir={tmp_path}/run")
+    assert code == launcher.EXIT_ERROR
+    assert "Traceback" in err and "json.loads" in err
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_help_says_what_it_does_with_a_command_and_the_time_without_importing_tensorflow(name):
+    script = (
+        "import sys, runpy, atexit, os\n"
+        "os._exit = lambda code: print('TENSORFLOW' if 'tensorflow' in sys.modules else '') or sys.exit(code)\n"
+        f"sys.argv = ['{name}', '--help']\n"
+        f"runpy.run_module('launch.{name}', run_name='__main__')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"python -m launch.{name} --" in done.stdout
+    assert "minute" in done.stdout or "second" in done.stdout
+    assert "Flags:" in done.stdout and "TENSORFLOW" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_field_has_a_flag_and_a_description(name):
+    module = importlib.import_module(f"launch.{name}")
+    config = next(
+        value for value in vars(module).values()
+        if dataclasses.is_dataclass(value) and value.__module__ != "launch.launcher"
+    )  # fmt: skip
+    for field, _, holder in launcher.flag_fields(config()):
+        assert launcher.field_descriptions(holder)[field.name].endswith((".", ")")), field.name
+
+
+def test_flags_set_fields_of_both_configs():
+    values = launcher._define_flags(TRAIN_PRESETS, has_run_dir=True)
+    launcher._parse(values, ["train", "--preset=cifar10", "--widths=8,16", "--blocks_per_stage=1,1", "--noshortcut",
+                             "--learning_rate=0.1", "--mixed_precision"])  # fmt: skip
+    config = launcher._config(values, TRAIN_PRESETS)
+    assert config.model.widths == (8, 16) and not config.model.shortcut and config.model.mixed_precision
+    assert config.learning_rate == 0.1
+    assert config.decay_steps == TrainConfig().decay_steps
+
+
+@pytest.mark.parametrize("field", [f for f in dataclasses.fields(TrainConfig) if get_origin(f.type) is Literal])
+def test_every_choice_is_accepted(field):
+    for choice in get_args(field.type):
+        changes = {field.name: choice} | ({"decay_steps": (5,)} if choice == "exponential" else {})
+        assert getattr(TrainConfig(**changes), field.name) == choice
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of the launcher in a process of its own: (run_dir, finished process)."""
+    run_dir = tmp_path_factory.mktemp("runs") / "first"
+    data = npz(run_dir.parent / "data.npz")
+    command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", f"--npz={data}", "--stem_width=2"]
+    command += (
+        "--widths=2,4 --blocks_per_stage=1,1 --train_steps=4 --eval_every=2 --decay_steps=2 --batch_size=8".split()
+    )
+    return run_dir, subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_run_ends_with_the_error_the_files_and_the_next_commands(trained):
+    run_dir, done = trained
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-5].startswith("done: step 4, test error ")
+    assert "convergence.png" in lines[-4] and "saved_model" in lines[-4]
+    assert lines[-2:] == [
+        f"  tensorboard --logdir={run_dir}",
+        f"  python -m launch.evaluate --saved_model={run_dir}/saved_model",
+    ]
+    assert "4/4" in done.stderr  # the progress bar
+    record = json.loads((run_dir / "config.json").read_text())
+    assert "-m launch.train" in record["command"] and f"--run_dir={run_dir}" in record["command"]
+
+
+def test_the_same_command_again_says_that_the_run_is_finished(trained, launch):
+    run_dir, _ = trained
+    code, out, _ = launch("train", *_flags(run_dir))
+    assert code == 0
+    assert "finished before" in out
+
+
+def test_another_config_in_the_same_run_dir_is_refused(trained, launch):
+    run_dir, _ = trained
+    code, _, err = launch("train", *_flags(run_dir), "--learning_rate=0.7")
+    assert code == launcher.EXIT_ERROR
+    assert "learning_rate (" in err and "0.7)" in err
+
+
+def _flags(run_dir) -> list[str]:
+    import shlex
+
+    return shlex.split(json.loads((run_dir / "config.json").read_text())["command"])[3:]
+
+
+def test_evaluate_prints_the_errors_of_the_run_that_exported(trained, launch):
+    run_dir, _ = trained
+    code, out, _ = launch("evaluate", f"--saved_model={run_dir}/saved_model")
+    assert code == 0
+    error = float(_last_row(run_dir)["test_top1_error"])
+    assert out.splitlines() == [f"top1_error: {error:.2%}", out.splitlines()[1], "num_examples: 10"]
+    code, out, _ = launch("evaluate", f"--saved_model={run_dir}/saved_model", "--max_examples=3")
+    assert "num_examples: 3" in out
+
+
+def _last_row(run_dir) -> dict[str, str]:
+    names, *_, last = (run_dir / "metrics.csv").read_text().splitlines()
+    return dict(zip(names.split(","), last.split(",")))
+
+
+def test_plot_redraws_from_the_csv_alone(trained, launch, tmp_path):
+    run_dir, _ = trained
+    (tmp_path / "metrics.csv").write_text((run_dir / "metrics.csv").read_text())
+    code, out, _ = launch("plot", f"--run_dir={tmp_path}")
+    assert code == 0 and out == f"{tmp_path}/convergence.png\n"
+    assert (tmp_path / "convergence.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == ["convergence.png", "metrics.csv"]
+
+
+def test_a_diverging_run_exits_with_its_own_code(launch, tmp_path):
+    data = npz(tmp_path / "data.npz")
+    arguments = [f"--npz={data}", f"--run_dir={tmp_path}/run", "--learning_rate=1e30", "--clip_norm=0", "--widths=2,4"]
+    arguments += "--stem_width=2 --blocks_per_stage=1,1 --train_steps=8 --eval_every=4 --batch_size=8".split()
+    code, out, _ = launch("train", *arguments)
+    assert code == launcher.EXIT_DIVERGED
+    assert out.splitlines()[-1].startswith("diverged: the loss became NaN or infinite at step")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "diverged"

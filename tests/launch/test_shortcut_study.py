@@ -1,0 +1,408 @@
+"""launch.shortcut_study: every figure end to end, resumption, TensorBoard, and the one line where something is wrong."""
+
+import dataclasses
+import functools
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from identity_matters.data import loading
+from identity_matters.data.arrays import mnist_sample
+from identity_matters.runs.tables import read_rows, write_metrics
+from launch import launcher, shortcut_study, study_convolutions, study_report
+from shortcut_study import dynamics, experiments, findings, hessian
+from shortcut_study.figures import DATA
+
+FIGURES = ("3", "5", "6", "7", "8", "9", "10")
+SMALL = [
+    "--preset=smoke",
+    "--examples=200",
+    "--depths=2,3,6",
+    "--relu_depths=2,4",
+    "--num_epochs=6",
+    "--rates_per_decade=1",
+]
+SMALL += ["--learning_rate=0.3", "--descent_epochs=40", "--num_levels=2"]
+
+
+@pytest.fixture
+def launch(monkeypatch, capsys):
+    """launch("--flag=value", …) -> (exit code, stdout, stderr), in this process."""
+
+    def leave(code):
+        raise SystemExit(code)
+
+    def run(*arguments, program="shortcut_study"):
+        monkeypatch.setattr(launcher, "_leave", leave)
+        monkeypatch.setattr(sys, "argv", [f"launch/{program}.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            importlib.import_module(f"launch.{program}").cli()
+        return exit.value.code, *capsys.readouterr()
+
+    return run
+
+
+@functools.cache
+def zeros_ones_and_twos():
+    kept = mnist_sample()
+    arrays = {}
+    for split in ("train", "test"):
+        images, labels = getattr(kept, f"{split}_images"), getattr(kept, f"{split}_labels")
+        arrays |= {f"{split}_images": images[labels < 3, ::4, ::4], f"{split}_labels": labels[labels < 3]}
+    return dataclasses.replace(kept, num_classes=3, **arrays)
+
+
+@pytest.fixture
+def three_digits(monkeypatch):
+    """Networks of width 3, for which test_piecewise_gradient.py has them compiled, and 49 pixels, of which PCA is quick."""
+
+    def load(config):
+        kept, count = zeros_ones_and_twos(), config.train_examples or None
+        return dataclasses.replace(kept, train_images=kept.train_images[:count], train_labels=kept.train_labels[:count])
+
+    monkeypatch.setattr(loading, "load", load)
+
+
+def without_seconds(run_dir):
+    """Lines of results.csv without the last column, which is seconds."""
+    lines = (run_dir / "results.csv").read_text().splitlines()
+    assert lines[0].endswith(",seconds")
+    return [line.rsplit(",", 1)[0] for line in lines]
+
+
+def experiments_of(rows):
+    return {(row["experiment"], row["activations"]) for row in rows}
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """What is made of the rows is left out, for tests of the rows alone."""
+    for name in ("draw_figures", "write_tensorboard", "write_findings"):
+        monkeypatch.setattr(study_report, name, lambda run_dir: "")
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_every_figure_leaves_its_rows_findings_picture_and_events(launch, three_digits, tmp_path, recwarn, figure):
+    code, out, err = launch(f"--figure={figure}", f"--run_dir={tmp_path}/run", *SMALL)
+    assert code == 0, err
+    run_dir = tmp_path / "run"
+    rows = read_rows(run_dir / "results.csv")
+    assert experiments_of(rows) == set(DATA[figure])
+    assert all(np.isfinite(row["seconds"]) for row in rows)
+    assert (run_dir / f"figure_{figure}.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(run_dir.glob("figure_*"))) == 1
+    assert list(run_dir.glob("events.out.tfevents*")) and not list(run_dir.glob(".tmp*"))
+    told = [
+        line.split(" | ")
+        for line in (run_dir / "results.md").read_text().splitlines()
+        if line.startswith(f"| {figure} |")
+    ]
+    assert [claim for _, claim, *_ in told] == [f.claim for f in findings.FINDINGS[figure](rows)]
+    assert {answer for _, _, answer, _ in told} <= {"holds", "does not hold", "cannot be told"}
+    assert out == (run_dir / "results.md").read_text() + f"\nfiles: {run_dir}\n"
+    record = json.loads((run_dir / "config.json").read_text())
+    assert (record["status"], record["num_examples"], record["config"]["figure"]) == ("done", 200, figure)
+    assert "100%" in err
+    assert not [str(warning) for warning in recwarn if "shortcut_study" in warning.filename]
+
+
+def test_all_figures_together_share_their_data(launch, three_digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(study_convolutions, "convolutional_units", lambda *_: [])  # longer than all others
+    code, _, err = launch(f"--run_dir={tmp_path}/run", *SMALL)
+    assert code == 0, err
+    run_dir = tmp_path / "run"
+    assert {path.name for path in run_dir.glob("*.png")} == {f"figure_{figure}.png" for figure in FIGURES}
+    rows = read_rows(run_dir / "results.csv")
+    assert experiments_of(rows) == {pair for figure in FIGURES for pair in DATA[figure]}
+    told = (run_dir / "results.md").read_text()
+    assert [line.split()[1] for line in told.splitlines() if line.startswith("| ")][1:-1].count("9") == 8
+    for experiment, activations in experiments_of(rows):
+        assert told.count(f"\n| {experiment} | {activations} |") == 1
+
+
+def test_the_seconds_of_a_unit_count_once():
+    row = {
+        "experiment": "norms",
+        "activations": "linear",
+        "shortcut_depth": 2,
+        "initialisation": "zero",
+        "batch_norm": "",
+    }
+    rows = [
+        row | {"depth": 2, "seed": seed, "epoch": epoch, "seconds": 1.25 + seed}
+        for seed in (0, 1)
+        for epoch in range(4)
+    ]
+    of_rates = row | {"experiment": "learning_rates"}
+    rows += [of_rates | {"depth": depth, "seed": seed, "seconds": depth / 8} for depth in (2, 4) for seed in (0, 1, 2)]
+    assert study_report.times(rows) == {("norms", "linear"): 3.5, ("learning_rates", "linear"): 0.75}
+
+
+def events(path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(path))
+    found.Reload()
+    return found
+
+
+def test_tensorboard_has_the_figure_and_a_session_of_hparams_for_every_network_and_rate(launch, three_digits, tmp_path):
+    code, _, err = launch("--figure=9", f"--run_dir={tmp_path}/run", *SMALL)
+    assert code == 0, err
+    run_dir = tmp_path / "run"
+    assert events(run_dir).Tags()["images"] == ["figure_9"]
+    rows = [row for row in read_rows(run_dir / "results.csv") if row["experiment"] == "learning_rates"]
+    assert {row["status"] for row in rows} == {"done", "diverged"}
+    names = ("shortcut_depth", "initialisation", "depth", "learning_rate")
+    networks = {tuple(row[name] for name in names) for row in rows}
+    folders = sorted((run_dir / "learning_rates").iterdir())
+    assert len(folders) == len(networks) == len(rows) / 2
+    seen, shares = set(), set()
+    for folder in folders[::7]:  # of 5 rates each network has
+        found = events(folder)
+        hparams = session(found)
+        values = tuple(hparams[name] for name in names)
+        seen.add(values)
+        of_these = [row for row in rows if tuple(row[name] for name in names) == values]
+        assert len(of_these) == 2 and hparams["activations"] == "linear"
+        diverged = np.mean([row["status"] == "diverged" for row in of_these])
+        scalars = {tag: found.Scalars(tag)[0].value for tag in found.Tags()["scalars"]}
+        assert scalars["final/share_diverged"] == diverged
+        shares.add(diverged)
+        if diverged:
+            assert list(scalars) == ["final/share_diverged"]
+        else:
+            mean = np.mean([row["excess_loss"] for row in of_these])
+            assert scalars["final/excess_loss"] == pytest.approx(mean, rel=1e-6)
+    assert len(seen) >= 6 and seen <= networks and {0, 1} <= shares
+
+
+def session(found):
+    """Name to value of the hyperparameters of a TensorBoard run."""
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    content = found.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+    start = HParamsPluginData.FromString(content).session_start_info
+    return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
+
+
+# What computes a unit, at how many calls of it a run is interrupted, and how many units are then in the file.
+INTERRUPTIONS = {
+    "3": ("descend", 4),
+    "5": ("spectrum", 7),
+    "6": ("descend", 3),
+    "8": ("loss_and_gradient", 1),
+    "9": ("descend", 5),
+    "10": ("descend", 2),
+}
+
+
+@pytest.mark.parametrize("figure", INTERRUPTIONS)
+def test_an_interrupted_study_continues_to_the_same_rows(launch, three_digits, undrawn, tmp_path, monkeypatch, figure):
+    arguments = [f"--figure={figure}", *SMALL]
+    assert launch(*arguments, f"--run_dir={tmp_path}/whole")[0] == 0
+    name, at = INTERRUPTIONS[figure]
+    function, calls = getattr(experiments, name), []
+
+    def counted(*arguments, **named):
+        calls.append(0)
+        if len(calls) == at:
+            raise KeyboardInterrupt
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(experiments, name, counted)
+    run_dir = tmp_path / "run"
+    code, out, err = launch(*arguments, f"--run_dir={run_dir}")
+    assert code == 130 and not out and "the same command continues" in err
+    assert json.loads((run_dir / "config.json").read_text())["status"] == "running"
+    kept = (run_dir / "results.csv").read_text().splitlines() if at > 1 or figure == "8" else []
+    assert launch(*arguments, f"--run_dir={run_dir}")[0] == 0
+    assert without_seconds(run_dir) == without_seconds(tmp_path / "whole")
+    assert set(kept) <= set((run_dir / "results.csv").read_text().splitlines()), "a finished unit was computed again"
+    assert len(kept) > 1
+
+
+def test_a_finished_study_is_drawn_again_and_computes_nothing(launch, three_digits, tmp_path, monkeypatch):
+    arguments = ["--figure=8", f"--run_dir={tmp_path}/run", *SMALL]
+    _, first, _ = launch(*arguments)
+    before = (tmp_path / "run" / "results.csv").read_bytes()
+
+    def computes(*_, **__):
+        raise AssertionError("something is computed")
+
+    for name in ("descend", "loss_and_gradient", "spectrum", "hessian", "hessian_from_moments"):
+        monkeypatch.setattr(experiments, name, computes)
+    code, again, err = launch(*arguments)
+    assert code == 0, err
+    assert again == first and (tmp_path / "run" / "results.csv").read_bytes() == before
+
+
+def test_another_config_in_the_same_run_dir_is_one_line(launch, three_digits, undrawn, tmp_path):
+    assert launch("--figure=5", f"--run_dir={tmp_path}/run", *SMALL)[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    code, out, err = launch("--figure=6", f"--run_dir={tmp_path}/run", *SMALL, "--num_runs=3")
+    assert code == launcher.EXIT_ERROR and not out
+    assert err.startswith("error: ") and err.count("\n") == 1
+    assert "(old, new): figure (5, 6); num_runs (2, 3)" in err
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+# Flags, what the line must name.
+MISTAKES = {
+    "a figure that is none": (
+        ["--figure=4"],
+        "figure must be one of all, 3, 5, 6, 7, 8, 9, 10, convolutional, got '4'",
+    ),
+    "depths without a multiple of 3": (["--depths=2,4,8"], "depths (2, 4, 8) hold no multiple of shortcut_depth 3"),
+    "depths without a multiple of 2": (["--depths=3,9"], "depths (3, 9) hold no multiple of shortcut_depth 2"),
+    "no depths": (["--depths="], "depths must be numbers of at least 1, got ()"),
+    "depth 0 among them": (["--depths=0,6"], "depths must be numbers of at least 1, got (0, 6)"),
+    "depths not numbers": (["--depths=2,six"], "depths takes whole numbers with commas between, got '2,six'"),
+    "an odd depth": (["--depth=5"], "multiples of shortcut_depth 2, got 5"),
+    "odd relu_depths": (["--relu_depths=2,3"], "multiples of shortcut_depth 2, got 4 and (2, 3)"),
+    "conv_depths that 6 does not divide": (["--conv_depths=8"], "conv_depths must be multiples of 6"),
+    "a negative learning rate": (["--learning_rate=-1"], "learning_rate must be positive, got -1"),
+    "a learning rate that is no number": (["--learning_rate=nan"], "learning_rate must be positive, got nan"),
+    "no runs": (["--num_runs=0"], "num_runs must be at least 1, got 0"),
+    "no sweep runs": (["--sweep_runs=0"], "sweep_runs must be at least 1, got 0"),
+    "no epochs": (["--num_epochs=0"], "num_epochs must be at least 1, got 0"),
+    "no levels": (["--num_levels=0"], "num_levels must be at least 1, got 0"),
+    "no rates": (["--rates_per_decade=0"], "rates_per_decade must be at least 1, got 0"),
+    "a negative seed": (["--seed=-1"], "seed must be at least 0, got -1"),
+    "negative examples": (["--examples=-1"], "examples must be at least 0, got -1"),
+    "a data set that does not exist": (["--dataset=nonexistent"], "nonexistent"),
+    "a data set that is not prepared": (["--dataset=mnist", "--data_dir={tmp}"], "mnist is not prepared"),
+    "fewer images than dimensions": (["--examples=5"], "the 5 images span only 4 dimensions"),
+    "a preset that is none": (["--preset=large"], "preset must be one of paper, smoke, got 'large'"),
+    "a flag that is none": (["--num_run=3"], "--num_runs"),
+    "no run_dir": (["--run_dir="], "--run_dir is missing"),
+    "run_dir below a file": (["--run_dir={tmp}/file/run"], "cannot write to run_dir"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_gets_one_line_and_writes_nothing(launch, tmp_path, name):
+    arguments, named = MISTAKES[name]
+    (tmp_path / "file").write_text("not a directory")
+    arguments = [
+        "--preset=smoke",
+        f"--run_dir={tmp_path}/run",
+        *(argument.format(tmp=tmp_path) for argument in arguments),
+    ]
+    code, out, err = launch(*arguments)
+    assert code == launcher.EXIT_ERROR
+    assert err.startswith("error: ") and err.count("\n") == 1, err
+    assert named in err and not out
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_data_set_too_large_for_memory_is_refused(launch, monkeypatch, tmp_path):
+    monkeypatch.setattr(loading, "load", lambda config: object())
+    code, _, err = launch("--dataset=imagenet", f"--run_dir={tmp_path}/run")
+    assert (
+        code == launcher.EXIT_ERROR
+        and err == "error: dataset imagenet is not held in memory; choose one of small images\n"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_descents_that_all_diverge_are_a_result_and_no_accident(launch, three_digits, tmp_path):
+    code, out, err = launch("--figure=6", f"--run_dir={tmp_path}/run", *SMALL, "--learning_rate=1000")
+    assert code == 0, err
+    rows = read_rows(tmp_path / "run" / "results.csv")
+    assert {row["status"] for row in rows if row["experiment"] == "spectrum_at_losses"} == {"diverged"}
+    assert "cannot be told" in out
+
+
+def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, three_digits, tmp_path):
+    assert launch("--figure=5", f"--run_dir={tmp_path}/run", *SMALL)[0] == 0
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    shutil.copy(tmp_path / "run" / "results.csv", copy)
+    code, out, err = launch(f"--run_dir={copy}", program="plot")
+    assert (code, out) == (0, f"{copy}/figure_5.png\n"), err
+    assert (copy / "figure_5.png").read_bytes() == (tmp_path / "run" / "figure_5.png").read_bytes()
+    assert sorted(os.listdir(copy)) == ["figure_5.png", "results.csv"]
+
+
+def test_a_table_of_another_kind_is_no_study(tmp_path):
+    write_metrics(str(tmp_path / "results.csv"), [{"variant": "paper", "step": 1, "loss": 0.5}])
+    assert study_report.draw_figures(str(tmp_path)) == []
+    assert study_report.draw_figures(str(tmp_path / "none")) == []
+
+
+# --- the library, given what it cannot take
+
+
+def test_a_singular_second_moment_has_an_infinite_condition_number_for_two_shortcuts():
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 30, 3))
+    x[:, 2] = y[:, 2] = 0  # M = Sxx − Syx has a row and a column of 0
+    for row in (
+        unit.compute(None)[0] for unit in experiments.spectra_at_zero(x, y, (2, 4)) if unit.key["shortcut_depth"] == 2
+    ):
+        assert row["condition_number"] == np.inf
+    network = experiments.TWO.network(3, 4, "linear")
+    assert hessian.spectrum(hessian.hessian(network, np.zeros(network.shape), x, y)).condition_number == np.inf
+
+
+@pytest.mark.parametrize("wrong", ["weights", "targets"])
+def test_hessians_of_numbers_that_are_not_finite_are_refused(wrong):
+    network = experiments.TWO.network(3, 2, "linear")
+    weights, (x, y) = np.zeros(network.shape), np.ones((2, 5, 3))
+    (weights if wrong == "weights" else y).flat[0] = np.inf
+    with pytest.raises(
+        ValueError, match=f"{'y' if wrong == 'targets' else wrong} must be finite, got an infinite or NaN entry"
+    ):
+        hessian.hessian(network, weights, x, y)
+
+
+@pytest.mark.parametrize("activations", ["linear", "relu_mid"])
+@pytest.mark.parametrize("shapes", [((5, 3), (5, 2)), ((5, 2), (5, 3)), ((5, 3), (6, 3))])
+def test_descending_on_data_that_do_not_belong_together_is_refused(activations, shapes):
+    network = experiments.TWO.network(3, 2, activations)
+    x, y = map(np.ones, shapes)
+    with pytest.raises(ValueError) as raised:
+        dynamics.descend(network, np.zeros((1, *network.shape)), x, y, [0.1], 2)
+    assert "\n" not in str(raised.value) and all(str(shape) in str(raised.value) for shape in shapes)
+
+
+def test_hessians_with_more_inputs_than_targets_are_refused():
+    network = experiments.TWO.network(3, 2, "linear")
+    with pytest.raises(ValueError, match=r"\(5, 3\) and \(6, 3\)"):
+        hessian.hessian(network, np.zeros(network.shape), np.ones((5, 3)), np.ones((6, 3)))
+
+
+@pytest.mark.slow  # a minute: networks of width 10 are compiled, and TensorFlow starts twice
+def test_a_study_killed_by_force_continues_to_the_same_rows(tmp_path):
+    command = [sys.executable, "-m", "launch.shortcut_study", *SMALL, "--figure=10", "--num_epochs=300"]
+    whole = subprocess.run([*command, f"--run_dir={tmp_path}/whole"], check=False, capture_output=True, text=True)
+    assert whole.returncode == 0, whole.stderr
+    killed = subprocess.Popen(
+        [*command, f"--run_dir={tmp_path}/run"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not (tmp_path / "run" / "results.csv").exists() and killed.poll() is None:
+        time.sleep(0.01)
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    kept = without_seconds(tmp_path / "run")
+    assert 1 < len(kept) < len(without_seconds(tmp_path / "whole"))
+    done = subprocess.run([*command, f"--run_dir={tmp_path}/run"], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert without_seconds(tmp_path / "run") == without_seconds(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("preset", shortcut_study.PRESETS)
+def test_the_presets_are_valid_and_smaller_than_the_paper_or_as_large(preset):
+    config, paper = shortcut_study.PRESETS[preset], shortcut_study.PRESETS["paper"]
+    for name in ("num_runs", "sweep_runs", "relu_runs", "num_epochs", "descent_epochs", "num_levels", "depth"):
+        assert getattr(config, name) <= getattr(paper, name), name
+    assert set(config.depths) <= set(paper.depths) and set(config.relu_depths) <= set(paper.relu_depths)

@@ -1,0 +1,186 @@
+"""Spectra of convolutional networks at their initial weights: Lanczos against dense Hessians, and the figure's rows."""
+
+import dataclasses
+import math
+
+import keras
+import numpy as np
+import pytest
+
+from identity_matters.config import ModelConfig
+from identity_matters.model import all_conv_resnet
+from identity_matters.runs.tables import read_rows, write_metrics
+from shortcut_study import hessian, model_hessian
+from shortcut_study.convolutional import initial_spectra, initial_spectrum
+from shortcut_study.convolutional_figure import convolutional_figure
+
+NUM_IMAGES = 12
+# 2 convolutions of 36 weights inside shortcuts, after a stem of 18.
+ONE = ModelConfig(
+    image_shape=(8, 8, 1), stem_width=2, stem_stride=2, widths=(2,), blocks_per_stage=(2,), convs_per_block=1
+)
+TWO = dataclasses.replace(ONE, blocks_per_stage=(1,), convs_per_block=2)
+BATCH_NORM = dataclasses.replace(TWO, use_batch_norm=True)
+THREE = dataclasses.replace(TWO, convs_per_block=3)
+
+
+@pytest.fixture(scope="module")
+def examples():
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((NUM_IMAGES, 8, 8, 1)), rng.integers(0, 10, NUM_IMAGES).astype(np.int32)
+
+
+def dense(config, examples, seed=0) -> tuple[np.ndarray, np.ndarray]:
+    """The Hessian, a column for each unit vector, by model_mvp; which of its rows belong to residual kernels."""
+    model = model_hessian.with_dtype(all_conv_resnet(config, seed), "float64")
+    mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=NUM_IMAGES, training=True)
+    counted = [
+        np.full(v.numpy().size, "stage" in v.path and v.path.endswith("kernel")) for v in model.trainable_variables
+    ]
+    return np.stack([mvp_fn(unit) for unit in np.eye(dim)]), np.concatenate(counted)
+
+
+@pytest.fixture(scope="module", params=[ONE, TWO, BATCH_NORM], ids=["one", "two", "batch norm"])
+def case(request, examples):
+    """A config, its Hessian in the residual kernels and in all trained weights."""
+    matrix, counted = dense(request.param, examples)
+    return request.param, matrix[np.ix_(counted, counted)], matrix
+
+
+def test_at_full_order_the_summary_is_that_of_the_dense_hessian_in_the_residual_kernels(case, examples):
+    config, block, whole = case
+    found = initial_spectrum(all_conv_resnet(config), *examples)
+    exact, other = hessian.spectrum(block), hessian.spectrum(whole)
+    assert found["num_weights"] == len(block) == 72 and len(whole) == 90 + 12 * config.use_batch_norm
+    for name in ("max_abs", "p10_abs", "condition_number", "index"):
+        assert found[name] == pytest.approx(getattr(exact, name), rel=1e-8)
+    # Negative control: stem, γ and β would change it.
+    assert abs(math.log10(found["condition_number"] / other.condition_number)) > 0.01
+    assert found["p10_low"] <= exact.p10_abs <= found["p10_high"] < (1 + 1e-9) * found["p10_low"]
+
+
+def test_at_a_lower_order_the_range_holds_what_the_starting_vector_sees(case, examples):
+    config, block, _ = case
+    full, half = (initial_spectrum(all_conv_resnet(config), *examples, order=order, seed=3) for order in (None, 36))
+    assert half["max_abs"] == pytest.approx(full["max_abs"], rel=1e-9)
+    assert half["p10_low"] < 0.5 * half["p10_high"]  # by no means resolved, and it says so
+    values, vectors = np.linalg.eigh(block)
+    start = np.random.default_rng([3, 0]).standard_normal(len(block))
+    seen = (vectors.T @ start) ** 2 / (start @ start)
+    order = np.argsort(np.abs(values))
+    p10_of_measure = np.abs(values)[order][np.searchsorted(np.cumsum(seen[order]), 0.1)]
+    assert half["p10_low"] <= p10_of_measure <= half["p10_high"]
+
+
+def test_several_models_of_one_architecture_give_what_each_gives_alone(examples):
+    models = [all_conv_resnet(BATCH_NORM, seed) for seed in (0, 1)]
+    first, second = initial_spectra(iter(models), *examples)
+    # The projections, which are not trained, differ too.
+    assert second == pytest.approx(initial_spectrum(models[1], *examples), rel=1e-6)
+    assert abs(second["max_abs"] / first["max_abs"] - 1) > 0.01
+
+
+def test_with_batch_normalisation_the_condition_number_does_not_depend_on_the_scale_of_the_kernels(examples):
+    def of_scales(config):
+        variants = [dataclasses.replace(config, residual_initializer=kind) for kind in ("small", "standard")]
+        a, b = initial_spectra(map(all_conv_resnet, variants), *examples)
+        return a["condition_number"] / b["condition_number"], a["max_abs"] / b["max_abs"]
+
+    condition, largest = of_scales(BATCH_NORM)
+    assert condition == pytest.approx(1, abs=0.05)  # but for ε
+    assert largest == pytest.approx(9 * 2, rel=0.1)  # H(αw) = H(w)/α², α = 1/(k√c)
+    condition, largest = of_scales(TWO)
+    assert abs(condition - 1) > 0.1 and largest < 1
+
+
+@pytest.mark.slow
+def test_the_small_2_shortcut_keeps_its_condition_number_with_depth_and_the_1_shortcut_does_not(examples):
+    def growth(shortcut_depth, seeds=range(3)):
+        shallow, deep = (
+            dataclasses.replace(ONE, convs_per_block=shortcut_depth, blocks_per_stage=(depth // shortcut_depth,))
+            for depth in (2, 8)
+        )
+        logs = [
+            np.mean([
+                math.log(found["condition_number"])
+                for found in initial_spectra((all_conv_resnet(config, seed) for seed in seeds), *examples)
+            ])
+            for config in (shallow, deep)
+        ]  # fmt: skip
+        return math.exp(logs[1] - logs[0])
+
+    assert growth(1) > 2.5 and 0.6 < growth(2) < 1.3
+
+
+def test_a_zero_last_convolution_of_three_makes_the_condition_number_infinite(examples):
+    found = initial_spectrum(all_conv_resnet(dataclasses.replace(THREE, residual_initializer="zero")), *examples)
+    # C₃ = 0: the loss does not know of C₁ and C₂, two thirds of the weights, to second order in them.
+    assert found["condition_number"] == math.inf and found["p10_low"] == 0 < found["p10_high"] < 1e-10
+    assert found["index"] < 1 / 2  # rounding about 0 is not counted as negative
+
+
+@pytest.mark.parametrize(
+    "models, changes, message",
+    [
+        ([TWO, ONE], {}, "of one architecture"),
+        ([TWO], {"order": 73}, "order must lie in 1–72"),
+        ([TWO], {"labels": np.zeros(3, int)}, "one label an image"),
+    ],
+)
+def test_a_mistake_in_a_call_is_named(examples, models, changes, message):
+    arguments = {"images": examples[0], "labels": examples[1]} | changes
+    with pytest.raises(ValueError, match=message):
+        list(initial_spectra(map(all_conv_resnet, models), **arguments))
+
+
+def test_a_model_without_residual_kernels_is_refused(examples):
+    model = keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10)])
+    with pytest.raises(ValueError, match="no residual kernel"):
+        initial_spectrum(model, *examples)
+
+
+def figure_rows() -> list[dict]:
+    """Two seeds of a curve in each panel, and one of every kind of number that is none."""
+    rows = [
+        {"shortcut_depth": 2, "initialisation": "small", "batch_norm": bn, "depth": depth, "seed": seed}
+        | {
+            "condition_number": 10.0 ** (2 + 2 * seed),
+            "max_abs": 1.0,
+            "p10_abs": 1e-3,
+            "p10_low": 1e-3,
+            "p10_high": 1e-3,
+        }
+        for bn in (0, 1)
+        for depth in (6, 12)
+        for seed in (0, 1)
+    ]
+    zero = rows[0] | {"shortcut_depth": 3, "initialisation": "zero"}
+    return rows + [
+        zero | {"condition_number": math.inf, "p10_abs": 0.0, "p10_low": 0.0, "p10_high": 1e-17},
+        zero | {"depth": 12, "condition_number": math.nan},
+        rows[-1] | {"seed": 2, "condition_number": ""},
+        zero | {"depth": 12, "initialisation": "standard", "p10_low": 0.0, "p10_high": 1e-3},
+        zero | {"depth": 12, "shortcut_depth": 1, "p10_low": 1e-5, "p10_high": 1e-3},
+    ]
+
+
+def test_the_figure_shows_geometric_means_and_marks_what_is_infinite(tmp_path):
+    write_metrics(str(tmp_path / "results.csv"), figure_rows())
+    for rows in (figure_rows(), read_rows(str(tmp_path / "results.csv"))):
+        figure = convolutional_figure(rows)
+        figure.savefig(tmp_path / "figure.png")
+        without, with_batch_norm = figure.axes[:2]
+        for axes in (without, with_batch_norm):
+            (line,) = [line for line in axes.lines if "2 convolutions, small" in str(line.get_label())]
+            np.testing.assert_allclose(line.get_ydata(), 1e3)  # the mean of 10² and 10⁴, not 5050
+            np.testing.assert_array_equal(line.get_xdata(), [6, 12])
+        marks = [
+            [line for line in axes.lines if line.get_marker() == "^" and line.get_mfc() == "none"]
+            for axes in figure.axes[:2]
+        ]
+        assert list(map(len, marks)) == [1, 0]
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_the_figure_of_no_rows_is_empty_and_does_not_fail(tmp_path):
+    convolutional_figure([]).savefig(tmp_path / "figure.png")

@@ -1,0 +1,162 @@
+"""shortcut_study.dynamics: many runs at once are the runs one by one."""
+
+import numpy as np
+import pytest
+
+from shortcut_study import dynamics
+from shortcut_study.dynamics import descend
+from shortcut_study.network import ShortcutNetwork
+from theory.shortcut_networks import minimum_loss
+
+D, M = 3, 40
+NETWORKS = {
+    "2-shortcut": ShortcutNetwork(D, 3, 2),
+    "1-shortcut": ShortcutNetwork(D, 4, 1),
+    "3-shortcut": ShortcutNetwork(D, 2, 3),
+    "plain": ShortcutNetwork(D, 2, 2, shortcut=False),
+    "relu": ShortcutNetwork(D, 2, 2, mid="relu"),
+    "plain relu": ShortcutNetwork(D, 2, 2, mid="relu", shortcut=False),
+    "tanh": ShortcutNetwork(D, 2, 2, "tanh", "tanh", "tanh"),
+}
+RATES = np.array([0.01, 0.05, 0.1])
+
+
+def data(seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((M, D))
+    return x, 0.5 * x @ rng.standard_normal((D, D)) + 0.1 * rng.standard_normal((M, D))
+
+
+def starts(network):
+    return np.stack([0.5 * network.initialize("xavier", seed) for seed in range(len(RATES))])
+
+
+def one_by_one(network, weights, x, y, rate, num_epochs):
+    """Losses of gradient descent with central differences of the loss for a gradient."""
+    weights, losses = weights.copy(), []
+    for _ in range(num_epochs + 1):
+        losses.append(network.loss(weights, x, y))
+        gradient = np.zeros_like(weights)
+        for index in np.ndindex(weights.shape):
+            up, down = weights.copy(), weights.copy()
+            up[index] += 1e-6
+            down[index] -= 1e-6
+            gradient[index] = (network.loss(up, x, y) - network.loss(down, x, y)) / 2e-6
+        weights -= rate * gradient
+    return losses
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_gradient_descent(name):
+    network, (x, y) = NETWORKS[name], data()
+    found = descend(network, starts(network), x, y, RATES, 8)
+    for run, rate in enumerate(RATES):
+        expected = one_by_one(network, starts(network)[run], x, y, rate, 8)
+        np.testing.assert_allclose(found.losses[:, run], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_many_runs_at_once_are_single_runs(name):
+    network, (x, y) = NETWORKS[name], data()
+    together = descend(network, starts(network), x, y, RATES, 30)
+    for run in range(len(RATES)):
+        alone = descend(network, starts(network)[run : run + 1], x, y, RATES[run : run + 1], 30)
+        np.testing.assert_allclose(alone.losses[:, 0], together.losses[:, run], rtol=1e-12)
+        np.testing.assert_allclose(alone.weights[0], together.weights[run], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["2-shortcut", "plain"])
+def test_the_excess_loss_of_a_linear_network_does_not_cancel_near_the_optimum(name):
+    network, (x, y) = NETWORKS[name], data()
+    found = descend(network, starts(network)[2:], x, y, np.array([0.2]), 3000)
+    assert 0 <= found.excess_losses[-1, 0] < 1e-18
+    np.testing.assert_allclose(found.losses[:, 0] - minimum_loss(x, y), found.excess_losses[:, 0], atol=1e-14)
+
+
+def test_a_run_that_diverges_is_marked_and_stops_no_other():
+    network, (x, y) = NETWORKS["2-shortcut"], data()
+    rates = np.array([0.05, 50.0, 0.05])
+    found = descend(network, starts(network), x, y, rates, 20)
+    kept = descend(network, starts(network)[::2], x, y, rates[::2], 20)
+    assert found.diverged_at[1] >= 1 and list(found.diverged_at[::2]) == [-1, -1]
+    assert np.isnan(found.losses[found.diverged_at[1] :, 1]).all()
+    assert np.isfinite(found.losses[: found.diverged_at[1], 1]).all()
+    assert np.isfinite(found.weights).all()
+    np.testing.assert_allclose(found.losses[:, ::2], kept.losses, rtol=1e-12)
+
+
+def test_weights_that_overflow_in_one_step_are_a_divergence_too():
+    network, (x, y) = NETWORKS["relu"], data()
+    found = descend(network, starts(network), x, y * 1e3, np.array([1e-5, 1e307, 1e-5]), 5)
+    assert found.diverged_at.tolist() == [-1, 1, -1] and np.isfinite(found.weights).all()
+
+
+def test_a_loss_that_is_no_number_is_a_divergence():
+    network, (x, y) = NETWORKS["relu"], data()
+    found = descend(network, starts(network), x, y, np.array([0.05, 1e308, 0.05]), 5)
+    assert found.diverged_at.tolist() == [-1, 1, -1] and np.isnan(found.losses[1:, 1]).all()
+
+
+def test_a_snapshot_is_taken_at_the_first_epoch_below_its_loss():
+    network, (x, y) = NETWORKS["2-shortcut"], data()
+    whole = descend(network, starts(network), x, y, RATES, 60)
+    levels = [whole.excess_losses[0].max() * 2, whole.excess_losses[20, 2], 1e-30]
+    found = descend(network, starts(network), x, y, RATES, 60, levels)
+    np.testing.assert_array_equal(found.snapshots[0], starts(network))
+    epoch = int(np.argmax(whole.excess_losses[:, 2] <= levels[1]))
+    until = descend(network, starts(network), x, y, RATES, epoch)
+    np.testing.assert_allclose(found.snapshots[1, 2], until.weights[2], rtol=1e-12)
+    assert np.isnan(found.snapshots[2]).all()
+
+
+def test_the_norm_is_the_average_frobenius_norm():
+    network, (x, y) = NETWORKS["3-shortcut"], data()
+    found = descend(network, starts(network), x, y, RATES, 3)
+    np.testing.assert_allclose(found.norms[0], np.linalg.norm(starts(network), axis=(3, 4)).mean((1, 2)))
+    np.testing.assert_allclose(found.norms[-1], np.linalg.norm(found.weights, axis=(3, 4)).mean((1, 2)))
+
+
+def test_the_data_may_come_in_blocks(monkeypatch):
+    network = NETWORKS["relu"]
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 150, D))
+    whole = descend(network, starts(network), x, y, RATES, 10)
+    monkeypatch.setattr(dynamics, "_BLOCK_BYTES", 1)
+    np.testing.assert_allclose(descend(network, starts(network), x, y, RATES, 10).losses, whole.losses, rtol=1e-12)
+
+
+def test_a_2_shortcut_from_zero_trains_deep_where_a_plain_network_of_the_same_depth_does_not():
+    x, y = data()
+    shortcut, plain = ShortcutNetwork(D, 12, 2), ShortcutNetwork(D, 12, 2, shortcut=False)
+    final = [
+        descend(network, network.initialize(kind, 0)[None], x, y, np.array([0.05]), 500).excess_losses[-1, 0]
+        for network, kind in ((shortcut, "zero"), (plain, "xavier"))
+    ]
+    assert final[0] < 1e-3 < final[1]
+
+
+@pytest.mark.parametrize(
+    "weights, rates", [(np.zeros((2, 1, 2, D, D)), RATES[:2]), (np.zeros((3, 3, 2, D, D)), RATES[:2])]
+)
+def test_shapes_that_do_not_belong_together_are_refused(weights, rates):
+    with pytest.raises(ValueError, match="weights and learning_rates must have shapes"):
+        descend(NETWORKS["2-shortcut"], weights, *data(), rates, 1)
+
+
+def test_descent_does_not_cross_the_singular_maps():
+    """Why 1-shortcut and half of the orthogonal networks end above the optimum where det W* ≤ 0 (docs/shortcut_study.md)."""
+    rng = np.random.default_rng(3)
+    x = np.linalg.qr(rng.standard_normal((M, D)))[0] * np.sqrt(M)  # Sxx = I
+    left, _, right = np.linalg.svd(rng.standard_normal((D, D)))
+    best = left @ np.diag([1.0, 0.7, 0.1]) @ right
+    best *= -np.sign(np.linalg.det(best))  # D is odd: the determinant is now negative
+    y = x @ best.T
+    plain, one = ShortcutNetwork(D, 6, 1, shortcut=False), ShortcutNetwork(D, 6, 1)
+    starts = np.stack([plain.initialize("orthogonal", seed) for seed in range(6)])
+    signs = [np.sign(np.linalg.det(np.linalg.multi_dot(start[::-1, 0]))) for start in starts]
+    assert {-1, 1} == set(signs)
+    final = descend(plain, starts, x, y, np.full(6, 0.05), 2500).excess_losses[-1]
+    of_one = descend(one, one.initialize("zero", 0)[None], x, y, [0.05], 2500).excess_losses[-1]
+    ends = {-1: final[np.equal(signs, -1)], 1: np.append(final[np.equal(signs, 1)], of_one)}
+    assert max(ends[-1]) < 1e-12
+    np.testing.assert_allclose(ends[1], 0.1**2 / 2, rtol=0.05)  # the nearest singular map

@@ -1,0 +1,101 @@
+"""shortcut_study.network and dataset: initialisations, forward pass, whitened components."""
+
+import numpy as np
+import pytest
+
+from shortcut_study.dataset import whitened_components
+from shortcut_study.network import ShortcutNetwork
+from theory import shortcut_networks
+
+
+def test_xavier_has_variance_1_over_width_and_zero_a_hundredth_of_its_weights():
+    network = ShortcutNetwork(50, 4, 2)
+    xavier = network.initialize("xavier", 0)
+    assert xavier.shape == (4, 2, 50, 50) and xavier.dtype == np.float64
+    assert xavier.std() == pytest.approx(50**-0.5, rel=0.02) and abs(xavier.mean()) < 0.01
+    np.testing.assert_allclose(network.initialize("zero", 0), 0.01 * xavier, rtol=1e-15)
+    assert not network.initialize("exact_zero", 0).any()
+
+
+def test_orthogonal_weights_are_orthogonal_and_of_haar_measure():
+    draws = ShortcutNetwork(2, 3000, 1).initialize("orthogonal", 0)[:, 0]
+    np.testing.assert_allclose(draws @ draws.transpose(0, 2, 1), np.broadcast_to(np.eye(2), draws.shape), atol=1e-14)
+    # Under Haar measure half are reflections and every entry has mean 0; QR with its own signs has neither.
+    assert (np.linalg.det(draws) > 0).mean() == pytest.approx(0.5, abs=0.03)
+    assert np.abs(draws.mean(axis=0)).max() < 0.05
+
+
+def test_another_seed_gives_other_weights_and_the_same_the_same():
+    network = ShortcutNetwork(3, 2, 2)
+    first, again, other = (network.initialize("xavier", seed) for seed in (0, 0, 1))
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("activations", [("linear",) * 3, ("relu", "tanh", "softplus")])
+def test_with_shortcuts_it_is_the_network_of_the_theory(activations):
+    network = ShortcutNetwork(3, 2, 3, *activations)
+    weights, (x, y) = network.initialize("xavier", 0), np.random.default_rng(0).standard_normal((2, 5, 3))
+    np.testing.assert_allclose(network.forward(weights, x), shortcut_networks.forward(weights, x, *activations))
+    assert network.loss(weights, x, y) == pytest.approx(shortcut_networks.loss(weights, x, y, *activations))
+
+
+def test_without_shortcuts_it_is_the_product_of_its_matrices():
+    network = ShortcutNetwork(3, 2, 2, shortcut=False)
+    weights, x = network.initialize("xavier", 0), np.random.default_rng(0).standard_normal((5, 3))
+    product = weights[1, 1] @ weights[1, 0] @ weights[0, 1] @ weights[0, 0]
+    np.testing.assert_allclose(network.forward(weights, x), x @ product.T, atol=1e-14)
+
+
+def test_an_activation_of_your_own_is_applied_in_its_place():
+    network = ShortcutNetwork(3, 1, 2, mid=np.square)
+    weights, x = network.initialize("xavier", 0), np.random.default_rng(0).standard_normal((5, 3))
+    np.testing.assert_allclose(network.forward(weights, x), x + (x @ weights[0, 0].T) ** 2 @ weights[0, 1].T)
+
+
+def test_the_depth_is_the_number_of_weight_matrices():
+    network = ShortcutNetwork(10, 8, 2)
+    assert (network.depth, network.num_parameters, network.is_linear) == (16, 1600, True)
+
+
+@pytest.mark.parametrize(
+    "arguments, named",
+    [((0, 1, 1), "width"), ((3, 0, 1), "num_units"), ((3, 1, 0), "shortcut_depth"), ((3, 1, 1, "swish"), "'swish'")],
+)
+def test_an_impossible_network_is_refused_in_one_line(arguments, named):
+    with pytest.raises(ValueError, match=named):
+        ShortcutNetwork(*arguments)
+
+
+def test_an_unknown_initialisation_is_refused():
+    with pytest.raises(ValueError, match="'he'"):
+        ShortcutNetwork(3, 1, 1).initialize("he", 0)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    from identity_matters.data.arrays import mnist_sample
+
+    data = mnist_sample()
+    return data.train_images[:1000], data.train_labels[:1000]
+
+
+def test_the_components_are_white_and_the_targets_one_hot(digits):
+    x, y = whitened_components(*digits, num_classes=10)
+    assert x.shape == y.shape == (1000, 10)
+    np.testing.assert_allclose(x.T @ x / 1000, np.eye(10), atol=1e-10)
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-10)
+    assert np.array_equal(y.argmax(1), digits[1]) and np.array_equal(y.sum(1), np.ones(1000))
+
+
+def test_they_are_the_leading_left_singular_vectors(digits):
+    pixels = digits[0].reshape(1000, -1).astype(float)
+    left = np.linalg.svd(pixels - pixels.mean(axis=0), full_matrices=False)[0][:, :10]
+    x, _ = whitened_components(*digits, num_classes=10)
+    np.testing.assert_allclose(np.abs(left.T @ x) / np.sqrt(1000), np.eye(10), atol=1e-8)
+
+
+def test_too_few_images_or_another_number_of_components_are_refused(digits):
+    with pytest.raises(ValueError, match="only 4 dimensions"):
+        whitened_components(digits[0][:5], digits[1][:5], num_classes=10)
+    with pytest.raises(ValueError, match="got 7"):
+        whitened_components(*digits, num_classes=10, num_components=7)

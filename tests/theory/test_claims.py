@@ -1,0 +1,163 @@
+"""The table of claims: every check holds, and fails when the code that it checks is broken."""
+
+import ast
+import importlib
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from theory import claims, factorization, linear_residual, memorization, shortcut_hessians, shortcut_networks
+from theory.checks.evidence import CheckFailed, Evidence, at_least, at_most, relative_error
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS)
+def test_every_claim_holds_as_the_table_says(claim):
+    check = claims.check(claim, seed=1, trials=15)
+    assert check.holds, check
+    assert check.verdict == claims.CLAIMS[claim].verdict
+    assert check.instances >= 1 and math.isfinite(check.slack)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("claim", claims.CLAIMS)
+def test_every_claim_holds_for_other_seeds(claim, seed):
+    check = claims.check(claim, seed=100 + seed, trials=100)
+    assert check.holds, check
+
+
+@pytest.mark.parametrize("claim", [c.id for c in claims.CLAIMS.values() if c.verdict != "holds"])
+def test_what_is_not_true_as_printed_comes_with_a_counterexample(claim):
+    assert claims.check(claim, seed=2, trials=10).counterexample
+
+
+def test_every_numbered_statement_of_both_papers_has_a_row():
+    hardt_ma = "claim_2.3 lemma_2.4 eq_2.5 eq_2.3 theorem_2.1 theorem_2.2 claim_A.1 claim_C.1 claim_C.2".split()
+    hardt_ma += "lemma_3.3 theorem_3.2 lemma_B.1 lemma_B.2 eq_B.1".split()
+    li = "definition_4 eq_7 eq_12 eq_14 eq_15 eq_16 eq_18 eq_22 eq_25 eq_28 lemma_1 lemma_2".split()
+    li += ["theorem_1.1", "theorem_1.2", "theorem_1.3"]
+    others = ["review.eq_6", "review.last_layer", "blog.theorem_1", "blog.theorem_2"]
+    expected = [f"hm.{name}" for name in hardt_ma] + [f"li.{name}" for name in li] + others
+    assert set(expected) <= set(claims.CLAIMS)
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS.values(), ids=lambda claim: claim.id)
+def test_the_function_and_the_test_of_a_claim_exist(claim):
+    module, function = claim.function.split(".")
+    assert callable(getattr(importlib.import_module(f"theory.{module}"), function))
+    file, test = claim.test.split("::")
+    names = {node.name for node in ast.walk(ast.parse((ROOT / "tests" / file).read_text())) if hasattr(node, "name")}
+    assert test in names
+
+
+def broken_gradient(A, R, Sigma):
+    return gradient(A, R, Sigma).transpose(0, 2, 1)
+
+
+def broken_factors(R, num_layers, method="polar"):
+    return factorize(R, num_layers, method)[::-1]
+
+
+def broken_hessian(*arguments):
+    return hessian(*arguments).T[::-1, ::-1]
+
+
+def broken_moment(x, y, pre="linear"):
+    return moment_gap(x, y, pre).T
+
+
+def forgetful_network(x, labels, *arguments, **keywords):
+    return memorize(x, (labels + (np.arange(len(labels)) == 0)) % (labels.max() + 1), *arguments, **keywords)
+
+
+gradient, factorize, memorize = linear_residual.gradient, factorization.factorize, memorization.memorize
+hessian, moment_gap = shortcut_hessians.hessian_at_zero, shortcut_hessians.moment_gap
+BREAKAGES = [
+    ("hm.lemma_2.4", linear_residual, "gradient", broken_gradient),
+    ("hm.eq_2.5", linear_residual, "gradient", broken_gradient),
+    ("hm.eq_2.3", linear_residual, "gradient", lambda *a: 0.5 * gradient(*a)),
+    ("hm.claim_2.3", linear_residual, "risk", lambda A, R, Sigma: 0.5 * risk(A, R, Sigma)),
+    ("hm.theorem_2.1", factorization, "factorize", broken_factors),
+    ("ours.polar", factorization, "norm_bound", lambda *a: 0.5 * norm_bound(*a)),
+    ("ours.norm_lower_bound", factorization, "norm_lower_bound", lambda *a: 1.1 * norm_lower_bound(*a)),
+    ("hm.theorem_3.2", memorization, "memorize", forgetful_network),
+    ("hm.lemma_3.3", memorization, "memorize", forgetful_network),
+    ("li.theorem_1.3", shortcut_hessians, "hessian_at_zero", broken_hessian),
+    ("li.theorem_1.1", shortcut_hessians, "moment_gap", broken_moment),
+    ("li.eq_28", shortcut_hessians, "moment_gap", broken_moment),
+    ("li.theorem_1.2", shortcut_hessians, "moment_gap", broken_moment),
+    ("li.eq_7", shortcut_networks, "gradient", lambda *a: shortcut_gradient(*a).swapaxes(2, 3)),
+    ("li.eq_16", shortcut_networks, "minimum_loss", lambda *a: 1.01 * minimum_loss(*a)),
+    ("ours.one_shortcut_growth", shortcut_hessians, "condition_number_lower_bound", lambda *a: 20 * lower_bound(*a)),
+]
+risk, norm_bound, norm_lower_bound = linear_residual.risk, factorization.norm_bound, factorization.norm_lower_bound
+shortcut_gradient, minimum_loss = shortcut_networks.gradient, shortcut_networks.minimum_loss
+lower_bound = shortcut_hessians.condition_number_lower_bound
+
+
+@pytest.mark.parametrize("claim, module, name, broken", BREAKAGES, ids=[b[0] for b in BREAKAGES])
+def test_a_check_fails_when_what_it_checks_is_broken(monkeypatch, claim, module, name, broken):
+    monkeypatch.setattr(module, name, broken)
+    check = claims.check(claim, seed=3, trials=20)
+    assert not check.holds and check.verdict == "CHECK FAILED"
+
+
+def test_a_claim_said_to_be_false_fails_without_a_counterexample(monkeypatch):
+    monkeypatch.setattr(linear_residual, "smallest_counterexample", lambda power: None)
+    check = claims.check("review.eq_6", trials=5)
+    assert not check.holds and "no small numbers" in check.counterexample
+
+
+def test_the_same_seed_gives_the_same_check_and_another_another():
+    first, again, other = (claims.check("hm.eq_2.3", seed, trials=5) for seed in (0, 0, 1))
+    assert first == again != other
+
+
+@pytest.mark.parametrize("arguments, named", [(("hm.theorem_9",), "'hm.theorem_9'"), (("hm.eq_2.3", 0, 0), "got 0")])
+def test_a_wrong_claim_or_count_is_one_clear_line(arguments, named):
+    with pytest.raises(ValueError, match=named) as raised:
+        claims.check(*arguments)
+    assert "\n" not in str(raised.value)
+
+
+def test_evidence_is_the_worst_instance_with_its_slack():
+    assert at_most([(1, 4), (3, 4), (2, 4)]) == Evidence(3, 3, "≤", 4)
+    assert at_most([(1, 4), (3, 4)]).slack == 0.25
+    assert at_least([(5, 4), (8, 4)]) == Evidence(2, 5, "≥", 4)
+    assert at_most([(5, 4)]).slack < 0 and not at_most([(5, 4)]).holds
+    assert not at_least([(3, 4)]).holds
+
+
+def test_a_number_that_is_none_is_the_worst_instance():
+    assert not at_most([(1, 4), (math.nan, 4), (2, 4)]).holds
+    assert not at_least([(math.inf, 4)]).holds
+
+
+def test_no_instance_at_all_is_a_failure():
+    with pytest.raises(CheckFailed):
+        at_most([])
+
+
+def test_the_relative_error_is_that_of_the_largest_entry():
+    assert relative_error([1.0, 10.5], np.array([1.0, 10.0])) == pytest.approx(0.05)
+
+
+def test_the_readme_holds_the_table_as_the_code_has_it():
+    assert claims.markdown() in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("claim", claims.CLAIMS)
+def test_one_trial_is_enough_for_a_check_to_say_something(claim):
+    for seed in range(3):
+        assert claims.check(claim, seed, trials=1).holds
+
+
+def test_the_report_has_a_row_a_check_and_no_stray_column():
+    checks = [claims.check(claim, trials=2) for claim in ("hm.eq_2.3", "review.eq_6")]
+    header, _, *rows = claims.report(checks).splitlines()
+    columns = [line.replace("\\|", "").count("|") for line in (header, *rows)]
+    assert len(rows) == 2 and len(set(columns)) == 1

@@ -1,0 +1,488 @@
+"""Networks that memorise any labelling: exact on the sample, for every method, shape and scale."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from theory.memorization import (
+    METHODS,
+    common_bias_width,
+    default_width,
+    memorize,
+    pair_failure_probability,
+    parameter_count,
+    row_bias_width,
+    separation,
+)
+from theory.residual_block import NoThreshold, apply_block, relative_gap, surrogates, transform_block
+
+
+def forward(network, x):
+    """The reference: (3.1) and §3 in columns, one point at a time, in float64, loops and nothing else."""
+    scores = []
+    for point in np.asarray(x, np.float64):
+        h = network.projection.astype(np.float64) @ point
+        for U, V, s in zip(network.U, network.V, network.s):
+            h = h + V.astype(np.float64) @ np.maximum(0, U.astype(np.float64) @ h + s)
+        scores.append(network.head_V @ np.maximum(0, network.head_U @ h + network.head_s))
+    return np.array(scores)
+
+
+def error(scores, labels) -> float:
+    """Largest difference from the one-hot vectors."""
+    expected = np.zeros(scores.shape)
+    for i, label in enumerate(labels):
+        expected[i, label] = 1
+    return float(np.abs(scores - expected).max())
+
+
+def num_entries(network) -> int:
+    arrays = ("projection", "U", "V", "s", "head_U", "head_V", "head_s")
+    return sum(np.prod(getattr(network, name).shape, dtype=int) for name in arrays)
+
+
+def unit_points(n: int, d: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, d))
+    return x / np.linalg.norm(x, axis=1, keepdims=True), rng.integers(0, 5, n)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """1,000 raw MNIST images, uint8 and so non-negative, with random labels."""
+    from identity_matters.data.arrays import mnist_sample
+
+    images = mnist_sample().train_images[:1000].reshape(1000, -1)
+    return images, np.random.default_rng(0).integers(0, 10, 1000)
+
+
+# The whole network
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_maps_every_point_to_its_label(method):
+    x, labels = unit_points(90, 40)
+    network = memorize(x, labels, 5, method=method)
+    assert error(network(x), labels) < 1e-12
+    np.testing.assert_allclose(network(x), forward(network, x), atol=1e-12)
+    assert error(network(x), np.roll(labels, 1)) > 0.99  # the check notices other labels
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n=st.integers(1, 60),
+    d=st.integers(1, 12),
+    num_classes=st.integers(1, 20),
+    width=st.integers(2, 24),
+    exponent=st.integers(-6, 6),
+    dtype=st.sampled_from([np.float32, np.float64]),
+    seed=st.integers(0, 10**6),
+    whiten=st.booleans(),
+)
+def test_peeling_fits_any_shape_at_any_scale(n, d, num_classes, width, exponent, dtype, seed, whiten):
+    rng = np.random.default_rng(seed)
+    x, labels = (10.0**exponent * rng.standard_normal((n, d))).astype(dtype), rng.integers(0, num_classes, n)
+    network = memorize(x, labels, num_classes, width, seed=seed, whiten=whiten)
+    assert network.num_parameters == parameter_count(n, d, num_classes, width) == num_entries(network)
+    assert network.num_layers == -(-n // width) and network.width == width
+    assert error(network(x), labels) <= (network.float32_error if network.fits_float32 else 1e-3)
+    if network.fits_float32:
+        scores = network(x.astype(np.float32))
+        assert scores.dtype == np.float32
+        assert error(scores, labels) <= network.float32_error
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from(["pairs", "cluster", "line", "ray", "sphere", "integers"]),
+    n=st.integers(2, 40),
+    d=st.integers(1, 6),
+    width=st.integers(2, 12),
+    with_origin=st.booleans(),
+    exponent=st.integers(-6, 6),
+    seed=st.integers(0, 10**6),
+)
+def test_peeling_fits_nearly_degenerate_points_in_float64(kind, n, d, width, with_origin, exponent, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, d)) + 0.1
+    if kind == "pairs":
+        x[1::2] = x[: 2 * (n // 2) : 2] + 1e-6 * x[1::2] / np.linalg.norm(x[1::2], axis=1, keepdims=True)
+    elif kind == "cluster":
+        x = x[:1] + 1e-6 * x
+    elif kind == "line":
+        x = np.outer(rng.permutation(n) - n // 2 + 0.5, x[0])
+    elif kind == "ray":
+        x = np.outer(1 + rng.permutation(n), x[0])
+    elif kind == "sphere" and d > 1:
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+    elif kind == "integers":
+        x = np.array(list(itertools.islice(itertools.product(range(-3, 4), repeat=max(2, d)), n)), float)
+    if with_origin:
+        x[0] = 0
+    x = 10.0**exponent * np.unique(x, axis=0)
+    labels = rng.integers(0, 3, len(x))
+    network = memorize(x, labels, 3, width, seed=seed)
+    assert error(network(x), labels) < 0.1
+    assert error(forward(network, x), labels) < 0.1
+    if network.fits_float32:
+        assert error(network(x.astype(np.float32)), labels) <= network.float32_error
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("width", [2, 8, 16, 64])
+def test_raw_images_with_random_labels_come_out_right(digits, width, whiten):
+    images, labels = digits
+    network = memorize(images, labels, 10, width, whiten=whiten)
+    scores = network(images)
+    assert error(scores, labels) < 0.1
+    assert error(network(images.astype(np.float64)), labels) < 0.1
+    assert width < 8 or scores.dtype == np.float32 and error(scores, labels) <= network.float32_error < 0.5
+    tolerance = network.float32_error if network.fits_float32 else 1e-6
+    np.testing.assert_allclose(scores[:20], forward(network, images[:20]), atol=tolerance)
+
+
+def test_whitening_widens_the_gap_of_images(digits):
+    images, labels = digits
+    plain, whitened = (memorize(images, labels, 10, 16, whiten=whiten) for whiten in (False, True))
+    assert whitened.smallest_gap > 2 * plain.smallest_gap
+
+
+def test_the_smallest_gap_is_that_of_the_points():
+    x, labels = unit_points(60, 30)
+    network = memorize(x, labels, 5, 12)
+    z = x @ network.projection.T
+    z = z[np.argsort(-np.linalg.norm(z, axis=1))]
+    q = network.head_U
+    gaps = [1 - max((other @ z[i] for other in [*z[i + 1 :], *q])) / (z[i] @ z[i]) for i in range(60)]
+    assert network.smallest_gap == pytest.approx(min(gaps), rel=1e-9)
+
+
+def test_the_float32_estimate_is_no_idle_bound(digits):
+    images, labels = digits
+    ratios = []
+    for width in (8, 16, 32, 64):
+        network = memorize(images, labels, 10, width)
+        ratios.append(network.float32_error / error(network(images), labels))
+    assert 1 <= min(ratios) and np.median(ratios) < 300
+
+
+@pytest.mark.parametrize("distance", [3e-4, 1e-4, 1e-5, 1e-6])
+@pytest.mark.parametrize("seed", range(5))
+def test_float32_points_with_near_copies_are_fitted(distance, seed):
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((50, 10))
+    x = np.concatenate([points, points + distance * rng.standard_normal((50, 10))]).astype(np.float32)
+    labels = rng.integers(0, 3, 100)
+    network = memorize(x, labels, 3, seed=seed)
+    assert np.array_equal(network(x).argmax(1), labels)
+
+
+def test_points_too_close_for_float32_are_done_in_float64():
+    x, labels = unit_points(40, 6)
+    x = x.astype(np.float32)
+    x[1] = x[0] + np.float32(1e-6)
+    labels[:2] = 0, 1
+    network = memorize(x, labels, 5, 4)
+    assert not network.fits_float32 and network.float32_error == np.inf
+    assert network(x).dtype == np.float64 and error(network(x), labels) < 1e-3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_origin_is_a_point_like_any_other(method):
+    x, labels = unit_points(33, 60)
+    x[4] = 0
+    width = 32 if method == "peeling" else 250
+    for label in range(5):
+        labels[4] = label
+        network = memorize(x, labels, 5, width, method)
+        assert error(network(x), labels) < 1e-12
+        assert network.num_parameters == parameter_count(33, 60, 5, width) == num_entries(network)
+    assert error(memorize(x[4:5], [0], 1)(x[4:5]), [0]) < 1e-12
+
+
+def test_equal_points_with_equal_labels_are_merged():
+    x, labels = unit_points(20, 4)
+    x[3], x[10, 0], x[11] = x[8], 0.0, x[10]
+    x[11, 0] = -0.0
+    x[10, 0], labels[3], labels[10] = 0.0, labels[8], labels[11]
+    x[11, 1:] = x[10, 1:]
+    network = memorize(x, labels, 5, 6)
+    assert network.num_parameters == parameter_count(18, 4, 5, 6)
+    assert error(network(x), labels) < 1e-9
+
+
+def test_more_labels_than_twice_the_width_still_fit():
+    x, labels = np.random.default_rng(0).standard_normal((300, 10)), np.arange(300) % 200
+    for width in (2, 3, 16):
+        assert error(memorize(x, labels, 200, width)(x), labels) < 1e-6
+
+
+def test_the_same_seed_gives_the_same_network_and_another_seed_another():
+    x, labels = unit_points(30, 10)
+    a, b, c = (memorize(x, labels, 5, 8, seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(a.U, b.U)
+    assert not np.array_equal(a.U, c.U)
+
+
+def test_any_input_gets_the_scores_of_the_formula():
+    x, labels = unit_points(50, 10)
+    network = memorize(x, labels, 5, 8)
+    others = 3 * np.random.default_rng(1).standard_normal((3000, 10))  # several panels, many units awake
+    np.testing.assert_allclose(network(others)[-40:], forward(network, others[-40:]), rtol=1e-8, atol=1e-8)
+    with pytest.raises(ValueError, match=r"x must be \[n, 10\], got shape \(3, 9\)"):
+        network(others[:3, :9])
+
+
+# One block
+
+
+@pytest.mark.parametrize("bias, factor", [("row", 2.05), ("common", 4.05)])
+def test_a_block_moves_its_points_and_no_other_at_the_corrected_separations(bias, factor):
+    rng, rho = np.random.default_rng(0), 0.04
+    points = adversarial_points(rng, rho, factor * rho)
+    targets = rng.standard_normal((4, points.shape[1]))
+    moved = points + apply_block(*transform_block(points[:4], targets, points[4:], bias), points)
+    np.testing.assert_allclose(moved, np.concatenate([targets, points[4:]]), atol=1e-10)
+
+
+def adversarial_points(rng, rho: float, squared_distance: float, pairs: int = 6):
+    """Pairs at one squared distance, of norms √(1 − ρ') and √(1 + ρ'); different pairs are orthogonal."""
+    points = np.zeros((2 * pairs, 2 * pairs))
+    lengths = np.sqrt(1 - rho), np.sqrt(1 + rho)
+    cosine = (2 - squared_distance) / 2 / lengths[0] / lengths[1]
+    for i in range(pairs):
+        points[i, 2 * i] = lengths[0]
+        points[pairs + i, 2 * i : 2 * i + 2] = lengths[1] * cosine, lengths[1] * np.sqrt(1 - cosine**2)
+    return points @ np.linalg.qr(rng.standard_normal((2 * pairs, 2 * pairs)))[0]
+
+
+def test_one_common_bias_needs_four_rho_and_one_per_row_two():
+    rng, rho = np.random.default_rng(0), 0.04
+    for bias, factor in (("row", 1.95), ("common", 3.95)):
+        points = adversarial_points(rng, rho, factor * rho)
+        if bias == "common":  # the worst case: the short point of one pair, both long ones of another
+            points = worst_for_a_common_bias(rho, factor * rho)
+        with pytest.raises(NoThreshold, match=r"\|z\|² = .* is not above .*"):
+            transform_block(points, points, points[:0], bias)
+
+
+def worst_for_a_common_bias(rho: float, squared_distance: float):
+    """Two long points at that squared distance, and a short one orthogonal to both."""
+    cosine = 1 - squared_distance / 2 / (1 + rho)
+    long = np.array([[1, 0, 0], [cosine, np.sqrt(1 - cosine**2), 0]]) * np.sqrt(1 + rho)
+    return np.concatenate([long, [[0, 0, np.sqrt(1 - rho)]]])
+
+
+def test_the_printed_bias_fails_where_the_corrected_one_holds():
+    rho, angle = 0.1, np.arccos(1 - 1.5 * 0.1)  # |a| = 1, |a1 − a2|² = 3ρ'
+    points = np.array([[1, 0], [np.cos(angle), np.sin(angle)]])
+    targets = np.array([[0.3, -2.0], [1.0, 1.0]])
+    assert np.square(points[0] - points[1]).sum() == pytest.approx(3 * rho)
+    printed = (points, (targets - points).T / (1 - (1 - 2 * rho)), np.full(2, -(1 - 2 * rho)))
+    assert np.abs(points + apply_block(*printed, points) - targets).max() > 0.2
+    for bias in ("row", "common"):
+        block = transform_block(points, targets, points[:0], bias)
+        np.testing.assert_allclose(points + apply_block(*block, points), targets, atol=1e-12)
+
+
+def test_a_peeling_block_solves_for_points_that_wake_each_other():
+    points = np.outer([4.0, 3.0, 2.0, 1.5], [1.0, 0.5])
+    targets = np.random.default_rng(0).standard_normal((4, 2))
+    others = np.array([[1.0, 0.5], [0.1, -3.0]])
+    U, V, s = transform_block(points, targets, others, "peeling")
+    assert np.count_nonzero(U @ points.T + s[:, None] > 0) == 10  # all of the lower triangle
+    np.testing.assert_allclose(points + apply_block(U, V, s, points), targets, atol=1e-12)
+    np.testing.assert_array_equal(apply_block(U, V, s, others), 0)
+    for bias in ("row", "common"):
+        with pytest.raises(NoThreshold):
+            transform_block(points, targets, others, bias)
+    with pytest.raises(ValueError, match="bias must be one of common, row, peeling, got 'none'"):
+        transform_block(points, targets, others, "none")
+
+
+def test_the_gap_is_recovered_from_the_weights():
+    points, others = np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 0.75]])
+    for bias, gap in (("row", 0.25), ("peeling", 0.25), ("common", -1.0)):
+        if bias == "common":
+            with pytest.raises(NoThreshold):
+                transform_block(points, points, others, bias)
+            continue
+        U, _, s = transform_block(points, points, others, bias)
+        assert relative_gap(U, s, bias) == pytest.approx(gap)
+
+
+@pytest.mark.parametrize("count, dim", [(1, 2), (4, 2), (9, 2), (20, 3), (16, 8), (100, 8)])
+def test_surrogates_differ_and_wake_no_point(count, dim):
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal((50, dim)) + 1
+    q = surrogates(z, count, rng)
+    assert (z @ q.T <= 0.5000001 * np.square(z).sum(1)[:, None]).all()
+    norms = np.linalg.norm(q, axis=1)
+    np.testing.assert_allclose(norms, norms[0])
+    assert np.linalg.norm(z, axis=1).min() / 2 <= norms[0] * 1.0000001 <= np.linalg.norm(z, axis=1).max() * 1.000001
+    assert count == 1 or np.sort(q @ q.T, axis=1)[:, -2].max() < norms[0] ** 2 * (1 - 1e-3)
+
+
+# Widths
+
+
+@pytest.mark.parametrize("cosine, width", [(0.0, 3), (0.5, 8), (-0.3, 5), (0.9, 30)])
+def test_a_pair_fails_as_often_as_students_law_says(cosine, width):
+    rng, draws = np.random.default_rng(0), 100_000
+    x = np.array([[1, 0], [cosine, np.sqrt(1 - cosine**2)]])
+    z = np.einsum("tkd,id->itk", rng.standard_normal((draws, width, 2)), x)
+    share = np.mean((z[0] * z[1]).sum(-1) >= np.square(z[0]).sum(-1))
+    law = pair_failure_probability(cosine, width)
+    assert abs(share - law) < 4 * np.sqrt(law / draws)
+    assert law <= 0.5 * ((1 + cosine) / 2) ** (width / 2)
+    assert abs(share - pair_failure_probability(cosine, width + 3)) > 4 * np.sqrt(law / draws)
+
+
+def test_row_bias_width_is_the_formula():
+    n, rho, failure = 1000, 1.2, 0.05
+    exact = 2 * np.log(n**2 / (2 * failure)) / np.log(4 / (4 - rho))
+    assert exact <= row_bias_width(n, rho, failure) < exact + 1
+    assert row_bias_width(n, rho, failure) <= np.ceil(8 * np.log(n**2 / (2 * failure)) / rho)
+    assert row_bias_width(1, 4) == 2
+
+
+def test_separation_is_the_squared_distance_of_unit_vectors():
+    x, _ = unit_points(30, 6)
+    squared = np.square(x[:, None] - x).sum(-1) + 5 * np.eye(30)
+    assert separation(x) == pytest.approx(squared.min(), rel=1e-9)
+    assert separation(np.array([[1.0, 0], [2, 0]])) < 0  # <x_1, x_2> > |x_1|²: no width helps
+
+
+@pytest.mark.parametrize("method, enough", [("row_bias", row_bias_width), ("paper", common_bias_width)])
+def test_the_proved_width_is_enough_and_a_quarter_of_it_is_not(method, enough):
+    x, labels = unit_points(100, 300)
+    width = enough(100, separation(x))
+    assert default_width(x, method) == width
+    for seed in range(10):
+        memorize(x, labels, 5, width, method, seed)
+    with pytest.raises(ValueError, match=method):
+        for seed in range(10):
+            memorize(x, labels, 5, width // 4, method, seed)
+
+
+# What users get wrong
+
+X, Y = np.random.default_rng(0).standard_normal((6, 3)), np.array([0, 1, 2, 0, 1, 2])
+RAY = np.outer(np.arange(1, 7), X[0])
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"x": X[:0], "labels": Y[:0]}, r"x must be \[n, d\].*got shape \(0, 3\)"),
+        ({"x": X[0]}, r"x must be \[n, d\].*got shape \(3,\)"),
+        ({"x": X.astype(complex)}, "x must be real numbers of up to 64 bits, got complex128"),
+        ({"x": np.where(X == X[2, 1], np.nan, X)}, "x must be finite, got nan in row 2, column 1"),
+        ({"x": np.where(X == X[4, 0], -np.inf, X)}, "x must be finite, got -inf in row 4, column 0"),
+        ({"labels": Y[:5]}, r"labels must be 6 integers.*got int64 of shape \(5,\)"),
+        ({"labels": Y.astype(float)}, "labels must be 6 integers.*got float64"),
+        ({"labels": Y + 1}, "labels must lie in 0–2, got 1–3"),
+        ({"labels": Y - 1}, "labels must lie in 0–2, got -1–1"),
+        ({"num_classes": 0}, "num_classes must be an integer of at least 1, got 0"),
+        ({"width": 1}, "width must be an integer of at least 2, got 1"),
+        ({"width": 2.5}, "width must be an integer of at least 2, got 2.5"),
+        ({"method": "magic"}, "method must be one of peeling, row_bias, paper, got 'magic'"),
+        ({"x": X[[0, 1, 2, 3, 1, 5]], "labels": Y[::-1]}, None),
+        ({"x": X[[0, 1, 2, 3, 4, 2]], "labels": [0, 1, 2, 0, 1, 0]}, "points 2 and 5 are equal .* labels 2 and 0"),
+        ({"x": X * np.arange(1, 7)[:, None], "method": "paper"}, "needs points of one norm .*got norms from"),
+        ({"x": RAY, "method": "row_bias"}, "no width will do; use 'peeling'"),
+        ({"x": RAY, "method": "row_bias", "width": 8}, r"'row_bias', width 8, point \d: \|z\|² = .* is not above"),
+        ({"x": RAY, "method": "paper", "width": 8}, r"'paper', width 8, point 0: .*min \|z_i − z_j\|² > 4ρ'"),
+        ({"x": X[:, :1] * 0 + 1e8 + 1e-8 * np.arange(6)[:, None]}, "point"),
+    ],
+)
+def test_a_mistake_gets_one_line_that_names_what_was_given(change, message):
+    arguments = {"x": X, "labels": Y, "num_classes": 3} | change
+    if message is None:  # equal points with equal labels are no mistake
+        memorize(**arguments)
+        return
+    with pytest.raises(ValueError, match=message) as caught:
+        memorize(**arguments)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments, message", [((0, 1.0), "num_points"), ((5, 0.0), "rho"), ((5, 4.1), "rho"), ((5, 1.0, 1.0), "failure")]
+)
+def test_widths_refuse_numbers_out_of_range(arguments, message):
+    for width in (row_bias_width, common_bias_width):
+        with pytest.raises(ValueError, match=message):
+            width(*arguments)
+
+
+# Keras
+
+
+def run_python(code: str, **environment) -> str:
+    variables = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"} | environment
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_importing_theory_and_memorising_needs_no_tensorflow():
+    print_modules = "print([m for m in ('tensorflow', 'keras', 'jax') if m in sys.modules])"
+    code = "import sys, numpy as np; from theory.memorization import memorize; memorize(np.eye(3), [0, 1, 0], 2); "
+    assert run_python(code + print_modules).strip() == "[]"
+
+
+def test_the_keras_model_is_the_same_network_and_survives_its_file(digits, tmp_path):
+    import keras
+
+    images, labels = digits[0][:300], digits[1][:300]
+    network = memorize(images, labels, 10, 16)
+    model = network.to_keras()
+    assert model.count_params() == network.num_parameters == parameter_count(300, 784, 10, 16)
+    scores = keras.ops.convert_to_numpy(model(images.astype(np.float32)))
+    np.testing.assert_allclose(scores, network(images), atol=network.float32_error)
+    model.save(tmp_path / "network.keras")
+    loaded = keras.models.load_model(tmp_path / "network.keras", safe_mode=True)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(images.astype(np.float32))), scores)
+
+
+def test_tensorflow_alone_loads_the_exported_network(digits, tmp_path):
+    images, labels = digits[0][:300], digits[1][:300]
+    memorize(images, labels, 10, 16).to_keras().export(tmp_path / "saved", verbose=False)
+    np.savez(tmp_path / "sample.npz", x=images.astype(np.float32), y=np.eye(10)[labels])
+    code = f"""
+import numpy as np, sys, tensorflow as tf
+sample = np.load({str(tmp_path / "sample.npz")!r})
+model = tf.saved_model.load({str(tmp_path / "saved")!r})
+scores = model.serve(sample["x"]).numpy()
+print(np.abs(scores - sample["y"]).max(), "theory" in sys.modules)
+"""
+    worst, has_theory = run_python(code).split()
+    assert float(worst) < 1e-2 and has_theory == "False"
+
+
+def test_a_network_that_does_not_fit_float32_becomes_a_float64_model():
+    x, labels = unit_points(40, 6)
+    x[1] = x[0] + 1e-6
+    labels[:2] = 0, 1
+    network = memorize(x, labels, 5, 4)
+    model = network.to_keras()
+    assert not network.fits_float32 and error(np.asarray(model(x)), labels) < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "numpy"])
+def test_other_backends_build_the_same_model(backend):
+    code = """
+import numpy as np, keras
+from theory.memorization import memorize
+x, labels = np.random.default_rng(0).standard_normal((50, 9)).astype(np.float32), np.arange(50) % 4
+scores = keras.ops.convert_to_numpy(memorize(x, labels, 4, 8).to_keras()(x))
+print(np.abs(scores - np.eye(4)[labels]).max() < 1e-3)
+"""
+    assert run_python(code, KERAS_BACKEND=backend).strip() == "True"

@@ -1,0 +1,325 @@
+"""The search for bad critical points of ReLU residual networks: derivatives, planted points, the exact population, the counts."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from theory import relu_networks, relu_search
+from theory.relu_figures import relu_search_figure
+from theory.relu_networks import Population, Sample, forward, hessian, risk_and_gradient
+from theory.relu_search import Setting, classify, find_critical_points
+
+SETTINGS = [Setting(2, 1, 2, 30), Setting(3, 2, 2, 25), Setting(2, 3, 3, 20), Setting(2, 2, 1, 40)]
+
+
+def make_problem(setting, n=3, seed=0):
+    """Random students w [n, …], teachers and a sample each."""
+    rng = np.random.default_rng(seed)
+    w, teachers = (relu_search.draw_weights(rng, n, setting, 0.5) for _ in range(2))
+    x = rng.standard_normal((n, setting.samples, setting.d))
+    return w, teachers, Sample(x, forward(teachers, x))
+
+
+def central_differences(function, w, step=1e-6):
+    """d function / dw [n, P, …], one weight at a time."""
+    directions = np.eye(w[0].size).reshape(-1, *w.shape[1:])
+    return np.stack([(function(w + step * e) - function(w - step * e)) / (2 * step) for e in directions], axis=1)
+
+
+def complex_steps(function, w):
+    """d function / dw [n, P, …], exact to rounding inside a linear region."""
+    steps = 1e-30j * np.eye(w[0].size).reshape(-1, *w.shape[1:])
+    return np.stack([function(w + step).imag / 1e-30 for step in steps], axis=1)
+
+
+def plant(w, x, strength):
+    """Targets that make w critical with f > 0: off by a residual orthogonal to every ∂ŷ/∂w. Weak: a minimum, strong: a saddle."""
+    jacobian = complex_steps(lambda v: forward(v, x), w).reshape(w.size, -1)
+    residual = np.random.default_rng(1).standard_normal(jacobian.shape[1])
+    for _ in range(2):  # the second round removes what rounding left
+        residual -= np.linalg.pinv(jacobian, 1e-10) @ (jacobian @ residual)
+    return Sample(x, forward(w, x) + strength * residual.reshape(x.shape))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_gradient_is_that_of_the_risk_without_a_half(setting):
+    w, _, problem = make_problem(setting)
+
+    def risk(v):
+        return np.sum((problem.y - forward(v, problem.x)) ** 2, axis=(1, 2)) / setting.samples
+
+    value, gradient = risk_and_gradient(w, problem.x, problem.y)
+    np.testing.assert_allclose(value, risk(w), rtol=1e-13)
+    np.testing.assert_allclose(gradient.reshape(len(w), -1), central_differences(risk, w), atol=1e-8)
+    assert np.abs(gradient).max() > 0.01
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_hessian_is_the_derivative_of_the_gradient_by_complex_steps_and_by_differences(setting):
+    w, _, problem = make_problem(setting)
+
+    def gradient(v):
+        return risk_and_gradient(v, problem.x, problem.y)[1].reshape(len(v), -1)
+
+    h = hessian(w, problem.x, problem.y)
+    np.testing.assert_allclose(h, complex_steps(gradient, w), atol=1e-14)
+    np.testing.assert_allclose(h, central_differences(gradient, w), atol=1e-8)
+    np.testing.assert_allclose(problem.hessian(w[1:], np.array([1, 2])), h[1:], atol=1e-14)
+    np.testing.assert_allclose(h, h.swapaxes(1, 2), atol=1e-15)
+
+
+def test_zero_is_critical_and_the_risk_leaves_it_with_order_two_but_not_as_a_quadratic_form():
+    w, _, problem = make_problem(Setting(2, 2, 2, 50), n=1)
+    x, residual = problem.x, problem.y - problem.x
+
+    def change(v):
+        return (risk_and_gradient(v, x, problem.y)[0] - risk_and_gradient(0 * w, x, problem.y)[0])[0]
+
+    def q(v):
+        features = sum(np.maximum(x @ v[:, i, 0].swapaxes(1, 2), 0) @ v[:, i, 1] for i in range(2))
+        return -2 / 50 * np.sum(residual * features)
+
+    assert not risk_and_gradient(0 * w, x, problem.y)[1].any() and change(0.3 * w) != 0
+    errors = [abs(change(t * w) / t**2 - q(w)) for t in (0.1, 0.05, 0.025)]
+    assert errors[0] / errors[1] == pytest.approx(4, rel=0.1) and errors[1] / errors[2] == pytest.approx(4, rel=0.1)
+    assert q(w) * q(w * np.array([1, -1])[:, None, None]) < 0  # the sign of V flips q: zero is no minimum
+    assert abs(q(-w) - q(w)) > 0.1 * abs(q(w))  # a Hessian would make these equal
+
+
+def test_with_one_block_the_risk_of_scaled_students_and_teachers_is_scaled_and_with_two_it_is_not():
+    for num_layers, exact in ((1, True), (2, False)):
+        w, teachers, problem = make_problem(Setting(2, num_layers, 2, 50))
+        f, _ = problem.risk_and_gradient(w, np.arange(3))
+        scaled, _ = risk_and_gradient(0.1 * w, problem.x, forward(0.1 * teachers, problem.x))
+        assert np.allclose(scaled, 1e-4 * f, rtol=1e-10) == exact
+
+
+@pytest.mark.parametrize("setting", [Setting(2, 2, 2, 60), Setting(3, 1, 3, 60), Setting(2, 3, 1, 60)])
+def test_rescaling_units_gives_exactly_one_zero_eigenvalue_per_unit_at_a_critical_point(setting):
+    _, teachers, problem = make_problem(setting)
+    eigenvalues = np.linalg.eigvalsh(problem.hessian(teachers, np.arange(3)))
+    zeros = (np.abs(eigenvalues) < 1e-12 * eigenvalues[:, -1:]).sum(1)
+    assert zeros.tolist() == [setting.num_layers * setting.width] * 3
+    for teacher, x in zip(teachers, problem.x):
+        assert len(relu_networks.free_directions(teacher, x)) == setting.num_layers * setting.width
+
+
+def test_two_units_with_one_pattern_give_four_free_directions_not_two():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(1, 2, (1, 20, 2)), -rng.uniform(1, 2, (1, 20, 2))], axis=1)
+    w = np.reshape(
+        [[[0.3, 0.1], [0.1, 0.3]], [[0.2, 0.0], [0.1, -0.3]]], (1, 1, 2, 2, 2)
+    )  # both active on the first half
+    problem = Sample(x, forward(w, x))
+    directions = relu_networks.free_directions(w[0], x[0])
+    h = problem.hessian(w, np.array([0]))[0]
+    assert len(directions) == 4 and np.abs(h @ directions.T).max() < 1e-15
+    assert np.count_nonzero(np.abs(np.linalg.eigvalsh(h)) < 1e-14) == 4
+    assert classify(problem, relu_networks.balance(w), 0.5)["category"] == "global_minimum"
+
+
+def test_the_teacher_is_a_global_minimum_and_a_point_beside_it_is_not_critical():
+    _, teachers, problem = make_problem(Setting(2, 2, 2, 60))
+    teachers = relu_networks.balance(teachers)
+    assert classify(problem, teachers, 0.5)["category"].tolist() == ["global_minimum"] * 3
+    assert classify(problem, teachers, 0.1)["category"].tolist() == ["outside"] * 3
+    assert classify(problem, 1.0001 * teachers, 0.6)["category"].tolist() == ["not_converged"] * 3
+
+
+@pytest.mark.parametrize("setting", [Setting(2, 1, 2, 40), Setting(2, 2, 2, 40), Setting(3, 2, 2, 40)])
+def test_a_planted_minimum_and_a_planted_saddle_are_told_apart(setting):
+    w, _, problem = make_problem(setting, n=1)
+    w, x = relu_networks.balance(w), problem.x
+    result = classify(plant(w, x, 0.001), w, 0.5)
+    assert result["category"] == "bad_local_minimum" and result["gradient_norm"] < 1e-11
+    problem = plant(w, x, 1.0)
+    result = classify(problem, w, 0.5)
+    assert result["category"] == "saddle" and result["risk"] > 0.01
+    values, vectors = np.linalg.eigh(problem.hessian(w, np.array([0]))[0])
+    downhill = w + 1e-4 * vectors[:, 0].reshape(w.shape)
+    change = problem.risk_and_gradient(downhill, [0])[0] - problem.risk_and_gradient(w, [0])[0]
+    assert values[0] < 0 and change[0] == pytest.approx(values[0] / 2 * 1e-8, rel=0.05)
+
+
+def test_a_dead_unit_makes_a_critical_point_degenerate_and_not_a_minimum():
+    w, _, problem = make_problem(Setting(2, 1, 1, 40), n=1)
+    w = relu_networks.balance(w)
+    x = problem.x[:, problem.x[0] @ w[0, 0, 0, 0] > 0]
+    w = np.concatenate([w, np.stack([-w[:, :, 0], w[:, :, 1]], axis=2)], axis=3)  # the second unit is active on nothing
+    result = classify(plant(w, x, 0.001), w, 1.0)
+    assert result["category"] == "degenerate" and abs(result["curvature"]) < 1e-12
+
+
+def test_a_zero_unit_keeps_a_critical_point_critical_and_can_be_switched_on_downhill():
+    one_unit, teachers, problem = make_problem(Setting(2, 1, 2, 80), n=12)
+    w = find_critical_points(problem, one_unit[:, :, :, :1], "risk")
+    padded = np.concatenate([w, np.zeros_like(w)], axis=3)
+    result = classify(problem, padded, 0.8)
+    chosen = np.flatnonzero(result["category"] == "zero_unit")
+    assert len(chosen) >= 3
+    f, _ = problem.risk_and_gradient(padded, np.arange(12))
+    rng = np.random.default_rng(0)
+    for i in chosen:
+        tried = np.repeat(padded[i : i + 1], 200, axis=0)
+        tried[:, :, :, 1] = 1e-3 * rng.standard_normal(tried[:, :, :, 1].shape)
+        assert problem.risk_and_gradient(tried, np.full(200, i))[0].min() < f[i] * (1 - 1e-9)
+
+
+@pytest.fixture(scope="module")
+def bad_minima():
+    """Bad local minima of two blocks of one unit, found from random starts: weights, their problem, classify's answer."""
+    starts, _, problem = make_problem(Setting(2, 2, 1, 100), n=40, seed=3)
+    w = find_critical_points(problem, starts, "risk")
+    bad = np.flatnonzero(classify(problem, w, 0.5)["category"] == "bad_local_minimum")
+    w, problem = w[bad], Sample(problem.x[bad], problem.y[bad])
+    return w, problem, classify(problem, w, 0.5)
+
+
+def test_bad_local_minima_are_found_and_every_small_step_off_the_free_directions_raises_the_risk(bad_minima):
+    w, problem, result = bad_minima
+    assert len(w) >= 5 and result["risk"].min() > 1e-9 and result["spectral_norm"].max() < 1
+    rng = np.random.default_rng(0)
+    for i in range(len(w)):
+        free = np.linalg.qr(relu_networks.free_directions(w[i], problem.x[i]).T)[0]
+        step = rng.standard_normal((300, w[0].size))
+        step -= step @ free @ free.T
+        size = 0.1 * relu_networks.kink_margin(w[i : i + 1], problem.x[i : i + 1])[0] * np.linalg.norm(w[i])
+        step *= size / np.linalg.norm(step, axis=1, keepdims=True)
+        tried = w[i] + np.concatenate([step, -step]).reshape(-1, *w.shape[1:])
+        f = np.sum((problem.y[i] - forward(tried, problem.x[i : i + 1])) ** 2, axis=(1, 2))
+        assert f.min() > np.sum((problem.y[i] - forward(w[i : i + 1], problem.x[i : i + 1])) ** 2)
+
+
+def test_the_hessian_of_a_bad_minimum_by_differences_of_the_risk_alone_is_positive_off_the_free_directions(bad_minima):
+    w, problem, result = bad_minima
+    i = int(np.argmax(result["curvature"]))
+
+    def gradient(v):
+        return central_differences(
+            lambda u: np.mean(np.sum((problem.y[i] - forward(u, problem.x[i : i + 1])) ** 2, 2), 1), v, 1e-4
+        )
+
+    h = central_differences(gradient, w[i : i + 1], 1e-4)[0]
+    values = np.linalg.eigvalsh((h + h.T) / 2)
+    assert np.abs(values[:2]).max() < 1e-6 * values[-1] and values[2] > 1e-4 * values[-1]
+    assert values[2] / values[-1] == pytest.approx(result["curvature"][i], rel=0.01)
+
+
+@pytest.mark.parametrize("setting", [Setting(2, 1, 3), Setting(2, 2, 2), Setting(2, 3, 2)])
+def test_the_population_risk_is_that_of_a_dense_circle_and_of_gaussian_inputs(setting):
+    w, teachers, _ = make_problem(setting, n=1)
+    f, gradient = Population(teachers).risk_and_gradient(w, np.array([0]))
+    angle = 2 * np.pi * (np.arange(100_000) + 0.5) / 100_000
+    circle = np.sqrt(2) * np.stack([np.cos(angle), np.sin(angle)], 1)[None]
+    on_circle = risk_and_gradient(w, circle, forward(teachers, circle))
+    np.testing.assert_allclose(f, on_circle[0], rtol=1e-8)
+    np.testing.assert_allclose(gradient, on_circle[1], atol=1e-6)
+    gaussian = np.random.default_rng(0).standard_normal((1, 100_000, 2))
+    errors = np.sum((forward(w, gaussian) - forward(teachers, gaussian)) ** 2, axis=2)
+    assert abs(errors.mean() - f[0]) < 4 * errors.std() / np.sqrt(errors.size)
+
+
+def test_the_population_gradient_and_hessian_are_derivatives_of_the_population_risk():
+    w, teachers, _ = make_problem(Setting(2, 2, 2), n=1)
+    population = Population(teachers)
+    f, gradient = population.risk_and_gradient(w, np.array([0]))
+    by_differences = central_differences(lambda v: population.risk_and_gradient(v, np.array([0]))[0], w)
+    np.testing.assert_allclose(gradient.reshape(1, -1), by_differences, atol=1e-9)
+    wider = central_differences(lambda v: population.risk_and_gradient(v, np.array([0]))[1].reshape(1, -1), w, 1e-4)
+    np.testing.assert_allclose(population.hessian(w, np.array([0])), wider, atol=1e-6)
+    with pytest.raises(ValueError, match="not for d = 3"):
+        Population(np.zeros((1, 2, 2, 2, 3)))
+
+
+def test_swapped_blocks_end_in_a_bad_local_minimum_of_the_population_at_every_small_radius():
+    rows = [relu_search.swapped_blocks(radius) for radius in (0.03, 0.1, 0.3, 0.5, 0.9)]
+    assert [row["category"] for row in rows] == ["bad_local_minimum"] * 5
+    assert max(row["spectral_norm"] for row in rows) < 0.9 and min(row["curvature"] for row in rows) > 0.01
+    rates = [row["risk"] / row["radius"] ** 4 for row in rows[:3]]
+    assert rates == pytest.approx([rates[0]] * 3, rel=0.03)  # f / f(0) falls like τ⁴
+
+
+def test_blocks_that_do_not_feel_each_other_can_be_swapped_for_nothing():
+    e1, e2 = np.eye(2)
+    teacher = 0.4 * np.reshape([[e1, e1], [e2, e2]], (1, 2, 2, 1, 2))  # u₂·v₁ = 0: the order makes no difference
+    assert classify(Population(teacher), teacher[:, ::-1], 0.5)["category"] == "global_minimum"
+
+
+@pytest.mark.parametrize("count, trials", [(0, 300), (1, 7), (5, 20), (20, 20)])
+def test_the_interval_is_scipys_exact_one_and_bounds_a_count_of_zero(count, trials):
+    low, high = relu_search.clopper_pearson(count, trials)
+    reference = binomtest(count, trials).proportion_ci(0.95, "exact")
+    assert (low, high) == pytest.approx((reference.low, reference.high), rel=1e-9)
+    if count == 0:
+        assert low == 0 and high == pytest.approx(1 - 0.025 ** (1 / trials))
+
+
+def collected(**arguments):
+    """All rows and all points of a search."""
+    rows, points = zip(*relu_search.search(**arguments))
+    return list(rows), [point for of_row in points for point in of_row]
+
+
+@pytest.fixture(scope="module")
+def small_search():
+    settings = [Setting(2, 2, 1, 40, radius) for radius in (0.2, 0.5)] + [Setting(3, 1, 2, 40)]
+    return settings, *collected(seed=1, trials=20, settings=settings, checks=2)
+
+
+def without_seconds(rows):
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in rows]
+
+
+def test_a_search_is_repeated_by_its_seed_and_changed_by_another(small_search):
+    settings, rows, found = small_search
+    again, _ = collected(seed=1, trials=20, settings=settings[:1], checks=2)
+    other, other_found = collected(seed=2, trials=20, settings=settings[:1], checks=0)
+    np.testing.assert_equal(without_seconds(again), without_seconds(rows[:2]))
+    assert other_found[0]["risk"] != found[0]["risk"] and other[1]["tenfold_tried"] == 0
+
+
+def test_an_interrupted_search_goes_on_with_the_same_rows(small_search):
+    settings, rows, found = small_search
+    rest, points = collected(seed=1, trials=20, settings=settings, checks=2, skip=3)
+    np.testing.assert_equal(without_seconds(rest), without_seconds(rows[3:]))
+    np.testing.assert_equal(points, found[60:])
+
+
+def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_search):
+    _, rows, found = small_search
+    assert len(rows) == 6 and len(found) == 120
+    for row, points in zip(rows, np.reshape(found, (6, 20))):
+        assert sum(row[name] for name in relu_search.CATEGORIES) == row["trials"] == 20
+        for name in relu_search.CATEGORIES:
+            assert row[name] == sum(point["category"] == name for point in points)
+            assert row[f"{name}_low"] <= row[name] / 20 <= row[f"{name}_high"]
+    assert sum(row["bad_local_minimum"] for row in rows) > 0 and sum(row["saddle"] for row in rows) > 0
+    assert all(type(value) in (str, int, float) for row in rows + found for value in row.values())
+
+
+def test_the_table_has_a_line_per_row_with_its_intervals(small_search):
+    _, rows, _ = small_search
+    lines = relu_search.table(rows).splitlines()
+    assert len(lines) == 2 + len(rows) and len({line.count("|") for line in lines}) == 1
+    row = rows[1]
+    assert f"{row['bad_local_minimum'] / 20:.1%} ({row['bad_local_minimum_low']:.1%}–" in lines[3]
+
+
+def test_the_figure_is_drawn_from_csv_text_as_from_the_rows_themselves(small_search):
+    def through_csv(rows):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+        return list(csv.DictReader(io.StringIO(text.getvalue())))
+
+    _, rows, found = small_search
+    drawn = relu_search_figure(rows, found), relu_search_figure(through_csv(rows), through_csv(found))
+    for axes, from_text in zip(drawn[0].axes, drawn[1].axes):
+        assert len(axes.lines) == len(from_text.lines) > 0
+        for line, other in zip(axes.lines, from_text.lines):
+            np.testing.assert_array_equal(line.get_xydata(), other.get_xydata())
+    assert len(drawn[0].axes[1].get_xticks()) == 2  # the radii of the setting that has several

@@ -1,0 +1,309 @@
+"""Hessians at zero: against complex-step differences of a forward pass and the index formulas written as loops."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from theory import shortcut_hessians as sh
+from theory.activations import ACTIVATIONS, Activation
+
+REPEATABLE = settings(
+    derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
+)
+# One with σ″(0) ≠ 0, unlike tanh; both are 0 at 0.
+BENT = Activation(np.expm1, np.exp, (0.0, 1.0, 1.0))
+SLANTED = Activation(lambda z: np.sin(z) / 2 + z * z, lambda z: np.cos(z) / 2 + 2 * z, (0.0, 0.5, 2.0))
+SOFTPLUS = Activation(lambda z: np.log(1 + np.exp(z)), lambda z: 1 / (1 + np.exp(-z)), (math.log(2), 0.5, 0.25))
+SMOOTH = {"linear": ACTIVATIONS["linear"], "tanh": ACTIVATIONS["tanh"], "bent": BENT, "slanted": SLANTED}
+
+
+def data(m, d, seed):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((m, d)) + 0.3, rng.standard_normal((m, d))
+
+
+def losses(weights, x, y, pre="linear", mid="linear", post="linear") -> np.ndarray:
+    """L of each of many networks at once; weights [B, R, n, d, d], real or complex."""
+    pre, mid, post = ((ACTIVATIONS[a] if isinstance(a, str) else a).function for a in (pre, mid, post))
+    h = np.repeat(x[None], len(weights), axis=0)
+    for r in range(weights.shape[1]):
+        z = pre(h)
+        for layer in range(weights.shape[2]):
+            z = np.einsum("bij,bmj->bmi", weights[:, r, layer], mid(z) if layer else z)
+        h = h + post(z)
+    return ((y - h) ** 2).sum((1, 2)) / (2 * len(x))
+
+
+def differences(x, y, num_units, shortcut_depth, **activations) -> np.ndarray:
+    """The Hessian at zero: complex steps in one parameter, central differences in the other. Exact to 1e-8."""
+    d = x.shape[1]
+    size = num_units * shortcut_depth * d * d
+    step, one = 1e-4, np.eye(size)
+    points = (1e-30j * one[:, None, None] + step * one[None, :, None] * np.array([1, -1])[:, None]).reshape(-1, size)
+    by_column = points.reshape(-1, num_units, shortcut_depth, d, d)  # the last axes are column, row: Definition 5
+    values = losses(by_column.swapaxes(-1, -2), x, y, **activations).imag.reshape(size, size, 2)
+    return (values[..., 0] - values[..., 1]) / (2 * step * 1e-30)
+
+
+def loops(x, y, num_units, shortcut_depth, pre, post, c) -> np.ndarray:
+    """(13) and (21) entry by entry, expectations over the examples; c = σ′_mid(0) σ′_post(0)."""
+    m, d = x.shape
+    s, slope, (_, p1, p2) = pre.function(x), pre.derivative(x), post.at_zero
+    H = np.zeros((num_units, shortcut_depth, d, d) * 2)
+    for r1, r2, j1, i1, j2, i2 in np.ndindex(num_units, num_units, d, d, d, d):
+        value = 0.0
+        for k in range(m):
+            gap, ss = x[k, i1] - y[k, i1], s[k, j1] * s[k, j2]
+            if shortcut_depth == 2:
+                value += c * (j1 == i2) * gap * s[k, j2] / m
+            elif r1 == r2:
+                value += (i1 == i2) * (p1**2 + p2 * gap) * ss / m
+            else:
+                value += p1**2 * ((i1 == i2) * ss + (j1 == i2) * gap * slope[k, j1] * s[k, j2]) / m
+        if shortcut_depth == 2 and r1 == r2:
+            H[r1, 1, j1, i1, r2, 0, j2, i2] = H[r2, 0, j2, i2, r1, 1, j1, i1] = value
+        elif shortcut_depth == 1 and r1 >= r2:
+            H[r1, 0, j1, i1, r2, 0, j2, i2] = H[r2, 0, j2, i2, r1, 0, j1, i1] = value
+    return H.reshape((num_units * shortcut_depth * d * d,) * 2)
+
+
+@given(
+    num_units=st.integers(1, 3),
+    shortcut_depth=st.integers(1, 3),
+    d=st.integers(1, 3),
+    m=st.integers(1, 6),
+    names=st.tuples(*[st.sampled_from(list(SMOOTH))] * 3),
+    seed=st.integers(0, 10**6),
+)
+@REPEATABLE
+def test_the_hessian_is_the_index_formulas_written_as_loops(num_units, shortcut_depth, d, m, names, seed):
+    x, y = data(m, d, seed)
+    pre, mid, post = (SMOOTH[name] for name in names)
+    H = sh.hessian_at_zero(x, y, num_units, shortcut_depth, pre, mid, post)
+    expected = loops(x, y, num_units, shortcut_depth, pre, post, mid.at_zero[1] * post.at_zero[1])
+    np.testing.assert_allclose(H, expected, atol=1e-13)
+    np.testing.assert_array_equal(H, H.T)
+
+
+@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (1, 2), (2, 2), (1, 3), (2, 3), (1, 4)])
+@pytest.mark.parametrize(
+    "pre, mid, post",
+    [("linear", "linear", "linear"), ("tanh", "tanh", "tanh"), (SOFTPLUS, SLANTED, BENT), (BENT, "tanh", SLANTED)],
+    ids=["linear", "tanh", "softplus and bent", "bent and slanted"],
+)
+def test_the_hessian_equals_differences_of_a_forward_pass(num_units, shortcut_depth, pre, mid, post):
+    x, y = data(4, 2, seed=1)
+    H = sh.hessian_at_zero(x, y, num_units, shortcut_depth, pre, mid, post)
+    np.testing.assert_allclose(H, differences(x, y, num_units, shortcut_depth, pre=pre, mid=mid, post=post), atol=1e-6)
+    if shortcut_depth >= 3:
+        assert not H.any()
+
+
+def test_names_numbers_and_activations_of_your_own_say_the_same():
+    x, y = data(5, 2, seed=2)
+    H = sh.hessian_at_zero(x, y, 2, 1, "softplus", "linear", BENT)
+    np.testing.assert_allclose(
+        sh.hessian_at_zero(x, y, 2, 1, SOFTPLUS, "linear", (1.0, 1.0)), H, rtol=1e-12, atol=1e-14
+    )
+    assert np.abs(sh.hessian_at_zero(x, y, 2, 1, "softplus", "linear", (1.0, 0.0)) - H).max() > 0.01
+    np.testing.assert_array_equal(sh.hessian_at_zero(x, y, 2, 1, "softplus", "sigmoid", BENT), H)  # n = 1 has no mid
+
+
+def test_transposed_moments_swapped_blocks_and_another_parameter_order_are_caught():
+    x, y = data(6, 2, seed=3)
+    two, one = differences(x, y, 2, 2, pre="tanh"), differences(x, y, 2, 1)
+    M, P = (x - y).T @ np.tanh(x) / 6, sh.commutation_matrix(2)
+    assert np.abs(sh.unit_block(x, y, "tanh") - two[4:8, :4]).max() < 1e-6
+    for mistake in (np.kron(np.eye(2), M.T) @ P, np.kron(M, np.eye(2)) @ P, np.kron(np.eye(2), M)):
+        assert np.abs(mistake - two[4:8, :4]).max() > 0.1
+    assert np.abs(sh.unit_block(x, y, "tanh") - two[:4, 4:8]).max() > 0.1  # row and column blocks
+    H = sh.hessian_at_zero(x, y, 2, 1)
+    assert np.abs(H - one).max() < 1e-6
+    assert np.abs(np.block([[H[4:, 4:], H[:4, 4:].T], [H[4:, :4].T, H[:4, :4]]]) - one).max() > 0.1
+    by_row = H.reshape(2, 2, 2, 2, 2, 2).transpose(0, 2, 1, 3, 5, 4).reshape(8, 8)
+    assert np.abs(by_row - one).max() > 0.1
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 5])
+def test_equation_20_the_commutation_matrix_is_as_printed_and_transposes(d):
+    printed = np.zeros((d * d, d * d))
+    for j in range(1, d * d + 1):
+        printed[((j - 1) % d) * d + math.ceil(j / d) - 1, j - 1] = 1
+    P, W = sh.commutation_matrix(d), np.random.default_rng(d).standard_normal((d, d))
+    np.testing.assert_array_equal(P, printed)
+    np.testing.assert_array_equal(P @ W.ravel(order="F"), W.T.ravel(order="F"))
+    np.testing.assert_array_equal(P @ P, np.eye(d * d))
+
+
+def condition(H) -> float:
+    sizes = np.abs(np.linalg.eigvalsh(H))
+    return sizes.max() / sizes.min()
+
+
+def test_the_2_shortcuts_condition_number_is_that_of_m_at_every_depth_and_the_1_shortcuts_grows():
+    x, y = data(40, 4, seed=4)
+    expected = np.linalg.cond(x.T @ x / 40 - y.T @ x / 40)
+    two = [sh.condition_number_at_zero(x, y, units, 2) for units in (1, 2, 3, 50)]
+    np.testing.assert_allclose(two, expected, rtol=1e-10)
+    assert condition(sh.hessian_at_zero(x, y, 3, 2)) == pytest.approx(expected, rel=1e-8)
+    one = np.array([sh.condition_number_at_zero(x, y, units, 1) for units in (1, 4, 8, 16)])
+    assert one[1] == pytest.approx(condition(sh.hessian_at_zero(x, y, 4, 1)), rel=1e-8)
+    assert one[0] == pytest.approx(np.linalg.cond(x.T @ x))
+    assert np.all(one[2:] / one[1:-1] > 1.5)  # polynomial growth, of order 1 or 2
+    bounds = np.array([sh.condition_number_lower_bound(x, y, units) for units in (4, 8, 16)])
+    largest = np.linalg.eigvalsh(x.T @ x / 40)[-1]
+    np.testing.assert_allclose(bounds, np.array([4, 8, 16]) * largest / np.linalg.svd((x - y).T @ x / 40)[1][-1])
+    assert np.all(bounds <= one[1:]) and np.all(bounds > 0.1 * one[1:])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_lower_bound_on_the_1_shortcuts_condition_number_holds(seed):
+    rng = np.random.default_rng(seed)
+    d, units = int(rng.integers(2, 4)), int(rng.integers(2, 6))
+    x, y = data(10, d, seed)
+    assert sh.condition_number_lower_bound(x, y, units) <= condition(differences(x, y, units, 1)) * (1 + 1e-5)
+
+
+def test_in_one_dimension_the_1_shortcuts_condition_number_is_1_at_every_depth():
+    x = np.array([[1.0], [2.0]])
+    assert [sh.condition_number_at_zero(x, 2 * x, units, 1) for units in (1, 2, 8)] == pytest.approx([1, 1, 1])
+
+
+def test_with_fewer_examples_than_dimensions_the_hessian_is_singular():
+    x, y = data(2, 3, seed=5)
+    assert sh.condition_number_at_zero(x, y, 2, 2) == math.inf
+    assert condition(sh.hessian_at_zero(x, y, 2, 2)) > 1e12
+    x, y = data(6, 2, seed=5)
+    assert sh.condition_number_at_zero(x, y, 1, 3) == math.inf == sh.condition_number_at_zero(x, x, 1, 2)
+
+
+@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (1, 2), (3, 2), (2, 3)])
+def test_equations_18_and_22_the_spectrum_is_that_of_the_matrix_with_its_multiplicities(num_units, shortcut_depth):
+    x, y = data(7, 2, seed=6)
+    H = differences(x, y, num_units, shortcut_depth, pre="tanh", mid=SLANTED, post=BENT)
+    spectrum = sh.spectrum_at_zero(x, y, num_units, shortcut_depth, "tanh", SLANTED, BENT)
+    assert np.all(np.diff(spectrum.eigenvalues) > 0)
+    np.testing.assert_allclose(np.repeat(*spectrum), np.linalg.eigvalsh(H), atol=1e-6)
+    if shortcut_depth == 2:
+        assert spectrum.multiplicities.tolist() == [2 * num_units] * 4
+
+
+def test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_direction_of_escape():
+    x, y = data(7, 3, seed=7)
+    for mid in ("linear", "tanh", (-0.5, 3.0)):
+        direction, curvature = sh.escape_from_saddle(x, y, 2, mid=mid)
+        assert direction.shape == (2, 2, 3, 3) and np.linalg.norm(direction) == pytest.approx(1)
+        slope = mid[0] if isinstance(mid, tuple) else 1.0
+        assert curvature == pytest.approx(-abs(slope) * np.linalg.norm((x - y).T @ x / 7, 2))
+        function = Activation(lambda z, s=slope: s * z + 1.5 * z * z, None, (0, slope, 3)) if slope < 0 else mid
+        values = losses(np.array([0, 1e-3, -1e-3])[:, None, None, None, None] * direction, x, y, mid=function)
+        assert (values[1] + values[2] - 2 * values[0]) / 1e-6 == pytest.approx(curvature, rel=1e-3)
+    with pytest.raises(ValueError, match="^zero is no strict saddle"):
+        sh.escape_from_saddle(x, x, 2)
+    with pytest.raises(ValueError, match="^zero is no strict saddle"):
+        sh.escape_from_saddle(x, y, 2, mid=(0.0, 1.0))
+
+
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("mid, post", [("linear", "linear"), (SLANTED, BENT)], ids=["linear", "bent"])
+def test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_of_the_leading_term(shortcut_depth, mid, post):
+    x, y = data(6, 3, seed=8)
+    weights = np.random.default_rng(9).standard_normal((2, shortcut_depth, 3, 3))
+    steps = 10.0 ** np.array([-2.5, -2.8])  # t⁵ is then 1e-13, and rounding 1e-3 of it
+    growth = losses(steps[:, None, None, None, None] * weights, x, y, "tanh", mid, post) - losses(
+        0 * weights[None], x, y
+    )
+    exponent = math.log(growth[0] / growth[1]) / math.log(steps[0] / steps[1])
+    assert exponent == pytest.approx(shortcut_depth, abs=0.1)
+    # What is left falls in proportion to t: extrapolated to t = 0 it is of the order of t².
+    coefficients, ratio = growth / steps**shortcut_depth, steps[0] / steps[1]
+    extrapolated = (ratio * coefficients[1] - coefficients[0]) / (ratio - 1)
+    assert sh.leading_term(weights, x, y, "tanh", mid, post) == pytest.approx(extrapolated, rel=0.03)
+    if shortcut_depth > 1:
+        assert sh.leading_term(weights[:, ::-1], x, y, "tanh", mid, post) != pytest.approx(extrapolated, rel=0.3)
+    assert sh.order_of_stationarity(x, y, shortcut_depth, "tanh", mid, post) == (shortcut_depth - 1, True)
+    assert sh.order_of_stationarity(x, x, shortcut_depth) == (shortcut_depth - 1, False)
+
+
+RELU = Activation(lambda z: z * (z.real > 0), None, (0.0, math.nan, math.nan))  # for complex numbers too
+
+
+def growth_with_signs(signs, x, y, **activations) -> list[float]:
+    """(L − L(0))/t² for one unit with weights t·(±W¹, ±W²), small t."""
+    W, t = np.random.default_rng(11).standard_normal((1, 2, 3, 3)), 1e-4
+    weights = np.array([np.array(pair)[None, :, None, None] * t * W for pair in [(0, 0), *signs]])
+    values = losses(weights, x, y, **activations)
+    return ((values[1:] - values[0]) / t**2).tolist()
+
+
+def test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_zero_and_at_pre_it_has():
+    x, y = data(9, 3, seed=10)
+    # A quadratic form is the same for −W; and as it vanishes for W¹ = 0 or W² = 0, it changes sign with W².
+    both, one, other = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y)
+    assert both == pytest.approx(one, rel=1e-3) == pytest.approx(-other, rel=1e-3) and abs(both) > 0.1
+    forwards, backwards = growth_with_signs([(1, 1), (-1, -1)], x, y, mid="relu")
+    assert abs(forwards - backwards) > 0.1
+    # At post the first two agree: it is the change of sign that fails.
+    both, one, other = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y, post="relu")
+    assert both == pytest.approx(one, rel=1e-3) and abs(both + other) > 0.1
+    both, one, other = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y, pre="relu")
+    assert both == pytest.approx(one, rel=1e-3) == pytest.approx(-other, rel=1e-3)
+    expected = differences(x, y, 2, 2, pre=RELU)
+    np.testing.assert_allclose(sh.hessian_at_zero(x, y, 2, 2, pre="relu"), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
+@pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("mid", 3), ("post", 1), ("post", 2), ("post", 3)])
+def test_relu_at_mid_or_post_is_refused_but_the_order_of_stationarity_stands(function, place, shortcut_depth):
+    x, y = data(9, 3, seed=10)
+    with pytest.raises(ValueError, match=f"^no Hessian exists at zero with 'relu' at {place}") as caught:
+        function(x, y, 2, shortcut_depth, **{place: "relu"})
+    assert "\n" not in str(caught.value)
+    assert sh.order_of_stationarity(x, y, shortcut_depth, **{place: "relu"}) == (shortcut_depth - 1, False)
+    weights = np.random.default_rng(12).standard_normal((1, 2, shortcut_depth, 3, 3))
+    values = losses(np.array([0, 1e-3])[:, None, None, None, None] * weights, x, y, **{place: "relu"})
+    assert 1e-3 < abs(values[1] - values[0]) / 1e-3**shortcut_depth < 1e3
+    assert sh.hessian_at_zero(x, y, 1, 1, mid="relu").shape == (9, 9)  # n = 1 has no mid
+
+
+X, Y = np.array([[1.0, 0.0], [2.0, 1.0]]), np.ones((2, 2))
+MISTAKES = {
+    "shapes": ((X, Y[:1], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(2, 2\) and \(1, 2\)"),
+    "vectors": ((X[0], Y[0], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(2,\)"),
+    "no examples": ((X[:0], Y[:0], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(0, 2\)"),
+    "NaN": ((X, Y * np.nan, 1, 2), {}, "x and y must be finite"),
+    "no units": ((X, Y, 0, 2), {}, "num_units and shortcut_depth must be whole numbers of at least 1, got 0 and 2"),
+    "no layers": ((X, Y, 1, 0), {}, "num_units and shortcut_depth must be whole numbers of at least 1, got 1 and 0"),
+    "sigmoid at mid": ((X, Y, 1, 2), {"mid": "sigmoid"}, "mid must be 0 at 0, .*'sigmoid' is 0.5"),
+    "softplus at post": ((X, Y, 1, 1), {"post": "softplus"}, "post must be 0 at 0, .*'softplus' is 0.693"),
+    "unknown at mid": ((X, Y, 1, 2), {"mid": "gelu"}, "activation must be one of linear, .* got 'gelu'"),
+    "unknown at pre": ((X, Y, 1, 2), {"pre": "gelu"}, "activation must be one of linear, .* got 'gelu'"),
+    "three numbers": ((X, Y, 1, 2), {"mid": (1, 2, 3)}, r"mid must be a name, .* got \(1, 2, 3\)"),
+    "ReLU at pre at 0": ((X, Y, 2, 1), {"pre": "relu"}, "ReLU at pre has no derivative at the zeros among the data"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.condition_number_at_zero, sh.spectrum_at_zero])
+def test_what_the_theorem_does_not_cover_is_refused_in_one_line(function, mistake):
+    arguments, activations, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        function(*arguments, **activations)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_lower_bound_needs_two_dimensions_and_two_units():
+    with pytest.raises(ValueError, match="^the bound needs d ≥ 2 and num_units ≥ 2, got 1 and 3$"):
+        sh.condition_number_lower_bound(X[:, :1], Y[:, :1], 3)
+    with pytest.raises(ValueError, match="^the bound needs d ≥ 2 and num_units ≥ 2, got 2 and 1$"):
+        sh.condition_number_lower_bound(X, Y, 1)
+
+
+# Of the functions that take mid and shortcut_depth this one alone asks a mid of n = 1 to be 0 at 0, and takes n = 0.
+def test_the_order_of_stationarity_treats_depth_and_mid_as_the_hessian_does():
+    assert sh.order_of_stationarity(X, Y, 1, mid="sigmoid") == (0, True)
+    with pytest.raises(ValueError, match="shortcut_depth must be at least 1"):
+        sh.order_of_stationarity(X, Y, 0)
