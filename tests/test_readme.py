@@ -71,7 +71,9 @@ def test_the_readmes_snippet_on_the_theorems_runs(tmp_path, monkeypatch):
 
 def test_the_readmes_layout_names_every_folder():
     text = (ROOT / "README.md").read_text()
-    folders = {path.parent.relative_to(ROOT) for path in ROOT.glob("*/**/*.py") if path.parts[len(ROOT.parts)][0] != "."}
+    folders = {
+        path.parent.relative_to(ROOT) for path in ROOT.glob("*/**/*.py") if path.parts[len(ROOT.parts)][0] != "."
+    }
     missing = [str(folder) for folder in folders if f"{folder.name}/" not in text]
     assert not missing
 

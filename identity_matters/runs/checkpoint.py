@@ -96,7 +96,9 @@ class TrainingState:
         """All that the chief holds, on every worker."""
         if workers.count == 1:
             return
-        self._sums, self._steps_summed = json.loads(workers.text_from_chief(json.dumps([self._sums, self._steps_summed])))
+        self._sums, self._steps_summed = json.loads(
+            workers.text_from_chief(json.dumps([self._sums, self._steps_summed]))
+        )
         parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
         flat = workers.from_chief(np.concatenate([[self.step], *parts]))
         self.step = int(flat[0])

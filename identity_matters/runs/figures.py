@@ -1,27 +1,13 @@
 """Figures, drawn from metrics.csv and results.csv alone: convergence (Hardt & Ma, Figure 1) and ablations."""
 
-import csv
-import io
-import os
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from identity_matters.runs.directory import replacing, write_text
+from identity_matters.runs.directory import replacing
 
 # More drops than this (an exponential schedule) would hide the curves.
 MAX_MARKED_DROPS = 5
-
-
-
-
-
-
-
-
-
-
 
 
 def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
@@ -37,7 +23,9 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
     for split, colour, style in (("train", "tab:blue", "--"), ("test", "tab:red", "-")):
         errors = [row[f"{split}_top1_error"] for row in rows]
         last = f" ({errors[-1]:.2%} at the end)" if errors and np.isfinite(errors[-1]) else ""
-        axes.plot(steps, errors, style, color=colour, marker="." if len(rows) < 40 else "", label=f"{split} error{last}")
+        axes.plot(
+            steps, errors, style, color=colour, marker="." if len(rows) < 40 else "", label=f"{split} error{last}"
+        )
     drops = learning_rate_drops(rows)
     if len(drops) <= MAX_MARKED_DROPS:
         for i, step in enumerate(drops):
@@ -80,7 +68,9 @@ def _draw_variant(axes, rows: list[dict], column: str, colour: str, variant: str
     diverged = [row["step"] for row in rows if row["status"] == "diverged" and np.isnan(row["loss"])]
     if diverged:
         height = axes.get_ylim()[1]
-        axes.plot(diverged, [height] * len(diverged), "x", color=colour, label=f"{len(diverged)} diverged", clip_on=False)
+        axes.plot(
+            diverged, [height] * len(diverged), "x", color=colour, label=f"{len(diverged)} diverged", clip_on=False
+        )
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:

@@ -1,24 +1,12 @@
 """What happens at the end of every call into the compiled step: progress, timing, the check of the loss, leaving early."""
 
-import contextlib
-import re
-import signal
-import threading
 import time
 
 import keras
 import numpy as np
 from tqdm import tqdm
 
-
-
-
-
-
-
-
-
-
+from identity_matters.runs.errors import Diverged
 
 
 class Meter:

@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import tensorboardX
 
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.tables import read_metrics, write_metrics
-from identity_matters.runs.directory import RunDirectory
 
 HISTOGRAM_BINS = 64
 
@@ -70,5 +70,5 @@ def _tag(name: str) -> str:
     """TensorBoard groups tags by what stands before the slash."""
     for prefix in ("train_", "test_", "kernel_norm_"):
         if name.startswith(prefix):
-            return f"{prefix[:-1]}/{name[len(prefix):]}"
+            return f"{prefix[:-1]}/{name[len(prefix) :]}"
     return name

@@ -331,7 +331,7 @@ def test_images_that_vary_in_size_need_an_image_size(jpeg):
 
 
 def test_a_missing_split_is_refused_with_those_that_there_are(png):
-    message = refused(tfds.TfdsSource, prepared_builder(png.dataset, png.data_dir), "validation")
+    message = refused(tfds_module.TfdsSource, prepared_builder(png.dataset, png.data_dir), "validation")
     assert "validation" in message and "train, test" in message
 
 
@@ -354,7 +354,7 @@ def take(batches, count):
 
 def test_sets_of_varying_size_or_too_large_for_memory_are_streamed(offline, streamed):
     source = load(streamed)
-    assert isinstance(source, tfds.TfdsSource) and source.is_streamed
+    assert isinstance(source, tfds_module.TfdsSource) and source.is_streamed
     assert (source.num_train, source.num_test, source.num_classes) == (NUM_TRAIN, NUM_TEST, 24)
     shape = source.image_shape
     assert shape == ((56, 56, 3) if streamed.image_size else (12, 10, 3))

@@ -480,7 +480,7 @@ class _Reads(ast.NodeVisitor):
 
 def fields_read() -> set[str]:
     reads = _Reads()
-    for path in (PROJECT / "identity_matters").glob("*.py"):
+    for path in (PROJECT / "identity_matters").rglob("*.py"):
         reads.visit(ast.parse(path.read_text()))
     return reads.found
 

@@ -47,7 +47,7 @@ def test_a_second_process_is_kept_out(tmp_path):
     with RunDirectory(str(tmp_path), TrainConfig()):
         script = (
             "import sys; from identity_matters.config import TrainConfig\n"
-            "from identity_matters.run_directory import RunDirectory\n"
+            "from identity_matters.runs.directory import RunDirectory\n"
             "RunDirectory(sys.argv[1], TrainConfig()).__enter__()"
         )
         done = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True)

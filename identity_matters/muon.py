@@ -1,0 +1,117 @@
+"""Muon: descent along momentum whose matrices are orthogonalised (Jordan et al. 2024).
+
+    m ← μm + g                  momentum
+    u = g + μm                  Nesterov's look-ahead; without it u = m
+    W ← W − η √max(1, r/c) · NS(u)
+
+NS(u) replaces the singular values of u, seen as a matrix [c, r], by values near 1 and keeps the singular vectors.
+A convolution kernel [k, k, c_in, c_out] is the matrix [k·k·c_in, c_out]. Other variables (the scale of a batch
+normalisation, a trained last layer) take the step u itself, which is SGD with momentum. Keras's own Muon leaves
+kernels of rank 4 to AdamW.
+
+Source: Keller Jordan, Yuchen Jin, Vlado Boza, Jiacheng You, Franz Cesista, Laker Newhouse and Jeremy Bernstein,
+*Muon: An optimizer for hidden layers in neural networks*, 2024 (kellerjordan.github.io/posts/muon).
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+# Jordan et al. 2024: p(s) = a s + b s³ + c s⁵ has p′(0) as large as it can be while p∘…∘p stays within 0.7 … 1.2.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+def orthogonalize(matrices: Any, num_steps: int = 5) -> Any:
+    """Matrices with the singular vectors of the given ones, and singular values near 1 (Jordan et al. 2024).
+
+    With u = U diag(s) Vᵀ the result is U diag(p(…p(s/‖u‖_F))) Vᵀ, p(s) = as + bs³ + cs⁵ applied num_steps times. After
+    5 steps a singular value of at least 0.01 ‖u‖_F ends in 0.68 … 1.13. The iteration runs on the Gram matrix of the
+    shorter side n, so that a step costs 8n³ operations and not 4mn² + 2n³; only the first and the last product
+    see the longer side m. In float32 singular values below about 3e-4 ‖u‖_F are rounding.
+
+    Args:
+      matrices: float32 tensor [..., m, n].
+      num_steps: int ≥ 1.
+
+    Returns:
+      float32 tensor [..., m, n]; zeros where a matrix is zero.
+    """
+    if matrices.shape[-2] < matrices.shape[-1]:
+        return ops.swapaxes(orthogonalize(ops.swapaxes(matrices, -1, -2), num_steps), -1, -2)
+    a, b, c = COEFFICIENTS
+    norm = ops.sqrt(ops.sum(ops.square(matrices), axis=(-2, -1), keepdims=True))
+    matrices = matrices / ops.maximum(norm, 1e-30)
+    gram = ops.matmul(ops.swapaxes(matrices, -1, -2), matrices)
+    identity = ops.eye(matrices.shape[-1], dtype="float32")
+    product = None
+    for step in range(num_steps):
+        factor = a * identity + b * gram + c * ops.matmul(gram, gram)
+        product = factor if product is None else ops.matmul(product, factor)
+        if step < num_steps - 1:
+            gram = ops.matmul(ops.matmul(factor, gram), factor)
+    return ops.matmul(matrices, product)
+
+
+class Muon(keras.optimizers.Optimizer):
+    """The optimiser of this module, under every Keras backend.
+
+    Args:
+      learning_rate: float or LearningRateSchedule. η: the spectral norm of a step.
+      momentum: float in [0, 1). μ.
+      nesterov: bool.
+      newton_schulz_steps: int ≥ 1. Steps of `orthogonalize`.
+      **options: Those of keras.optimizers.Optimizer: weight_decay λ is decoupled, W ← (1 − ηλ)W, global_clipnorm, name.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.02,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        newton_schulz_steps: int = 5,
+        name: str = "muon",
+        **options: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, name=name, **options)
+        self.momentum, self.nesterov, self.newton_schulz_steps = momentum, nesterov, newton_schulz_steps
+
+    def build(self, variables: list) -> None:
+        """Makes the momentum variables, one for each trainable variable."""
+        if self.built:
+            return
+        super().build(variables)
+        self.momentums = self.add_optimizer_variables(variables, "momentum")
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Updates one variable and its momentum; gradient holds the gradient and the step, see _backend_update_step."""
+        momentum = self.momentums[self._get_variable_index(variable)]
+        self.assign(momentum, self.momentum * ops.cast(momentum, variable.dtype) + gradient[0])
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * gradient[1])
+
+    def _backend_update_step(self, grads: list, trainable_variables: list, learning_rate: Any) -> None:
+        # Keras hands update_step one tensor a variable, on each replica: the gradient and the step travel as one.
+        pairs = [ops.stack(pair) for pair in zip(grads, self._steps(grads, trainable_variables), strict=True)]
+        super()._backend_update_step(pairs, trainable_variables, learning_rate)
+
+    def _steps(self, gradients: list, variables: list) -> list:
+        """The step of each variable, before the learning rate; kernels of one shape in one batched product."""
+        steps, kernels = [], {}
+        for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            momentum = self.momentums[self._get_variable_index(variable)]
+            momentum = self.momentum * ops.convert_to_tensor(momentum) + gradient
+            steps.append(gradient + self.momentum * momentum if self.nesterov else momentum)
+            if len(variable.shape) == 4:
+                kernels.setdefault(tuple(variable.shape), []).append(i)
+        for shape, indices in kernels.items():
+            matrices = ops.stack([ops.reshape(steps[i], (-1, shape[-1])) for i in indices])
+            scale = max(1.0, matrices.shape[-1] / matrices.shape[-2]) ** 0.5
+            orthogonal = scale * orthogonalize(matrices, self.newton_schulz_steps)
+            for position, i in enumerate(indices):
+                steps[i] = ops.reshape(orthogonal[position], shape)
+        return steps
+
+    def get_config(self) -> dict:
+        """The arguments, as Keras saves them."""
+        own = {name: getattr(self, name) for name in ("momentum", "nesterov", "newton_schulz_steps")}
+        return super().get_config() | own

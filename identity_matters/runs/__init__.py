@@ -1,0 +1,1 @@
+"""The run directory: config.json, checkpoints, CSV tables, TensorBoard events, progress, figures, errors."""

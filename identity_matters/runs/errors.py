@@ -1,0 +1,41 @@
+"""How a run can end other than by being done, and what a user can mend."""
+
+import re
+
+
+class Diverged(ArithmeticError):
+    """The loss became NaN or infinite.
+
+    Attributes:
+      step: int. The number of the update, from 1.
+    """
+
+    def __init__(self, step: int):
+        super().__init__(f"the loss became NaN or infinite at step {step}")
+        self.step = step
+
+
+class Preempted(Exception):
+    """SIGTERM came before the end of the run.
+
+    Attributes:
+      step: int. Updates done when the run was saved; None: there was nothing new to save.
+    """
+
+    same_command_continues = True  # for launch.launcher
+
+    def __init__(self, step: int | None = None):
+        super().__init__(
+            f"told to stop by SIGTERM, {'nothing new to save' if step is None else f'saved at step {step}'}"
+        )
+        self.step = step
+
+
+class WorkerLost(ConnectionError):
+    """Another worker is gone, or never came: what is left of the job cannot go on."""
+
+    same_command_continues = True
+
+    def __init__(self, who: str, error: Exception):
+        reason = re.sub(r"\{\{.*?\}\} *", "", next((line for line in str(error).splitlines() if line.strip()), ""))
+        super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
