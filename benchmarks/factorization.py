@@ -35,6 +35,7 @@ from scipy import linalg
 
 from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
 from identity_matters.config import check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 from theory.factorization import factorize
 
@@ -68,7 +69,7 @@ class FactorizationBenchmark:
     def __post_init__(self):
         check_fields(self, at_least_1=("repeats", "num_layers"), at_least_0=("seed",))
         if min(self.dimensions, default=0) < 1:
-            raise ValueError(f"dimensions must be whole numbers of at least 1, got {self.dimensions}")
+            raise UserError(f"dimensions must be whole numbers of at least 1, got {self.dimensions}")
 
 
 def main(benchmark: FactorizationBenchmark) -> None:

@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.input_stream import environment, spread, table
 from identity_matters.config import check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 
 WIDTH = 10
@@ -53,7 +54,7 @@ class HessianBenchmark:
     def __post_init__(self):
         check_fields(self, at_least_1=("peer_depth", "repeats", "eigenvalue_repeats"))
         if not self.depths or any(depth < 2 or depth % 2 for depth in self.depths):
-            raise ValueError(f"depths must be even numbers of at least 2, got {self.depths}")
+            raise UserError(f"depths must be even numbers of at least 2, got {self.depths}")
 
 
 def main(benchmark: HessianBenchmark) -> None:

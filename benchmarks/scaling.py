@@ -36,6 +36,7 @@ import time
 
 from benchmarks.input_stream import environment, spread, table
 from identity_matters.config import check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 from launch.jobs.local import free_ports, tf_config
 
@@ -70,7 +71,7 @@ PRESETS = {
 def main(benchmark: ScalingBenchmark) -> None:
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
-        raise ValueError("two cores are needed")
+        raise UserError("two cores are needed")
     setups = {
         BARE: _Setup(benchmark, [cores], False),
         STRATEGY: _Setup(benchmark, [cores], True),

@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
 from identity_matters.config import check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 
 WIDTH, NUM_SAMPLES = 10, 60_000
@@ -60,7 +61,7 @@ class SweepBenchmark:
     def __post_init__(self):
         check_fields(self, at_least_1=("runs", "relu_runs", "epochs", "relu_epochs", "repeats"))
         if any(depth < 2 or depth % 2 for depth in self.depths + self.relu_depths):
-            raise ValueError(f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
+            raise UserError(f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
 
 
 def main(benchmark: SweepBenchmark) -> None:

@@ -9,6 +9,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.loading import load
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory, read_record
+from identity_matters.runs.errors import UserError
 
 # Variant: what it changes in the ModelConfig.
 VARIANTS = {
@@ -41,7 +42,7 @@ class AblationConfig:
 
     def __post_init__(self):
         if self.num_seeds < 1:
-            raise ValueError(f"num_seeds must be at least 1, got {self.num_seeds}")
+            raise UserError(f"num_seeds must be at least 1, got {self.num_seeds}")
 
     def runs(self) -> list[tuple[str, TrainConfig]]:
         """(name, config) of every run, one seed of all the variants after another."""

@@ -7,10 +7,12 @@ builds its flags from them and `--help` must not wait for TensorFlow.
 import dataclasses
 from typing import Literal
 
+from identity_matters.runs.errors import UserError
+
 
 def _require(condition: bool, message: str) -> None:
     if not condition:
-        raise ValueError(message)
+        raise UserError(message)
 
 
 def check_fields(config, at_least_1=(), at_least_0=(), above_0=()) -> None:

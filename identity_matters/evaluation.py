@@ -20,6 +20,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.loading import test_batches
 from identity_matters.model import standardize
 from identity_matters.runs.directory import replacing
+from identity_matters.runs.errors import UserError
 
 _DATA_FILE = os.path.join("assets.extra", "data.json")
 _DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
@@ -64,10 +65,10 @@ def exported_data(saved_model: str) -> dict:
         with open(os.path.join(saved_model, _DATA_FILE)) as file:
             fields = json.load(file)
         if not isinstance(fields, dict) or fields.keys() != set(_DATA_FIELDS):
-            raise ValueError(f"its {_DATA_FILE} does not hold {', '.join(_DATA_FIELDS)}")
+            raise UserError(f"its {_DATA_FILE} does not hold {', '.join(_DATA_FIELDS)}")
         return fields
     except (OSError, ValueError) as error:
-        raise ValueError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
+        raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
 
 
 def evaluate(
@@ -116,7 +117,7 @@ def evaluate(
             if num_examples == max_examples:
                 break
     if not num_examples:
-        raise ValueError("there are no examples to evaluate on")
+        raise UserError("there are no examples to evaluate on")
     return {
         "top1_error": 1 - top1 / num_examples,
         "top5_error": 1 - top5 / num_examples,
@@ -145,20 +146,20 @@ def _load_signature(saved_model: str):
         serve.structured_input_signature[1]["images"], serve.structured_outputs["logits"]
     except Exception as error:  # TensorFlow raises anything at all on a damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{saved_model} is not a SavedModel of this project: {reason}") from error
+        raise UserError(f"{saved_model} is not a SavedModel of this project: {reason}") from error
     serve.keep_alive = loaded  # the variables live as long as this object
     return serve
 
 
 def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_classes: int) -> None:
     if images.shape[1:] != shape:
-        raise ValueError(f"the model takes images {shape}, the data are {images.shape[1:]}")
+        raise UserError(f"the model takes images {shape}, the data are {images.shape[1:]}")
     if labels.shape != images.shape[:1]:
-        raise ValueError(f"{len(images)} images, but labels of shape {labels.shape}")
+        raise UserError(f"{len(images)} images, but labels of shape {labels.shape}")
     if not np.issubdtype(labels.dtype, np.integer):
-        raise ValueError(f"labels must be integers, got {labels.dtype}")
+        raise UserError(f"labels must be integers, got {labels.dtype}")
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
-        raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
+        raise UserError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
 
 
 def _rank_of_label(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:

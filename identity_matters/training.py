@@ -24,7 +24,7 @@ from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import compile_model, learning_rate_schedule, make_deterministic
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory, replacing
-from identity_matters.runs.errors import Diverged, Preempted, WorkerLost
+from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
 from identity_matters.runs.figures import convergence_figure, save_figure
 from identity_matters.runs.progress import Meter, Watch
 from identity_matters.runs.recording import Recorder, kernel_norms
@@ -71,7 +71,7 @@ def _join_in(config: TrainConfig, run_dir: str, workers) -> dict[str, float]:
     rows = workers.rows(config.batch_size)
     data = _load_in_turn(config, workers)
     if config.strategy == "parameter_server" and not isinstance(data, ArrayData):
-        raise ValueError(f"strategy parameter_server needs data that fit in memory, which those of {data.name} do not")
+        raise UserError(f"strategy parameter_server needs data that fit in memory, which those of {data.name} do not")
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
     config = dataclasses.replace(config, model=model_config)
     with contextlib.ExitStack() as stack:

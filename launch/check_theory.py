@@ -21,6 +21,7 @@ import os
 from typing import Literal
 
 from identity_matters.config import check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 
 
@@ -45,7 +46,7 @@ class CheckConfig:
     def __post_init__(self):
         check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
         if self.claim and self.search:
-            raise ValueError(f"claim {self.claim!r} and search {self.search!r} are two jobs: give one of them")
+            raise UserError(f"claim {self.claim!r} and search {self.search!r} are two jobs: give one of them")
 
 
 def main(config: CheckConfig, run_dir: str | None) -> int:
@@ -53,7 +54,8 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
     from theory import claims
 
     if config.claim:
-        claims.claim_named(config.claim)
+        with launcher.user_errors():
+            claims.claim_named(config.claim)
     job = _search if config.search else _check
     if run_dir is None:
         return job(config, None)

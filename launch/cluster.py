@@ -19,6 +19,7 @@ import subprocess
 import sys
 
 from identity_matters.config import TRAIN_PRESETS, TrainConfig, check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 from launch.jobs import kubernetes, local, slurm
 
@@ -78,22 +79,22 @@ class ClusterConfig:
             at_least_0=("max_restarts", "gpus_per_node"),
         )
         if self.slurm and self.kubernetes:
-            raise ValueError("--slurm and --kubernetes exclude one another")
+            raise UserError("--slurm and --kubernetes exclude one another")
         if self.submit and not (self.slurm and self.write):
-            raise ValueError("--submit needs --slurm and --write=FILE")
+            raise UserError("--submit needs --slurm and --write=FILE")
         if (self.kubeflow or self.image or self.volume_claim) and not self.kubernetes:
-            raise ValueError("--kubeflow, --image and --volume_claim need --kubernetes")
+            raise UserError("--kubeflow, --image and --volume_claim need --kubernetes")
         if self.write and not (self.slurm or self.kubernetes):
-            raise ValueError("--write needs --slurm or --kubernetes")
+            raise UserError("--write needs --slurm or --kubernetes")
         if self.kubernetes and not (self.image and self.volume_claim):
-            raise ValueError("--kubernetes needs --image=IMAGE and --volume_claim=CLAIM")
+            raise UserError("--kubernetes needs --image=IMAGE and --volume_claim=CLAIM")
         if self.is_asynchronous:
             if self.is_remote:
-                raise ValueError("strategy parameter_server runs on this machine, or by hand with TF_CONFIG")
+                raise UserError("strategy parameter_server runs on this machine, or by hand with TF_CONFIG")
             return
         replicas = self.nodes * max(self.gpus_per_node, 1) if self.is_remote else self.num_workers
         if self.train.batch_size % replicas:
-            raise ValueError(
+            raise UserError(
                 f"batch_size must be a multiple of the number of devices, {replicas}, got {self.train.batch_size}"
             )
 
@@ -122,7 +123,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
         try:
             os.makedirs(run_dir, exist_ok=True)
         except OSError as error:
-            raise ValueError(f"cannot write to run_dir {run_dir}: {error.strerror}") from error
+            raise UserError(f"cannot write to run_dir {run_dir}: {error.strerror}") from error
         return local.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))
     text = slurm.script(config, flags) if config.slurm else kubernetes.manifest(config, flags)
     if not config.write:
@@ -138,7 +139,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     try:
         return subprocess.run(submit).returncode
     except FileNotFoundError:
-        raise ValueError("there is no sbatch on this machine; submit from a login node of the cluster") from None
+        raise UserError("there is no sbatch on this machine; submit from a login node of the cluster") from None
 
 
 def cli() -> None:

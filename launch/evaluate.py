@@ -12,6 +12,7 @@ prints top1_error, top5_error and the number of examples; about a minute for CIF
 
 import dataclasses
 
+from identity_matters.runs.errors import UserError
 from launch import launcher
 
 
@@ -37,14 +38,14 @@ class EvaluateConfig:
 
     def __post_init__(self):
         if self.max_examples < 0:
-            raise ValueError(f"max_examples must be at least 0, got {self.max_examples}")
+            raise UserError(f"max_examples must be at least 0, got {self.max_examples}")
         if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+            raise UserError(f"batch_size must be at least 1, got {self.batch_size}")
 
 
 def main(config: EvaluateConfig) -> None:
     if not config.saved_model:
-        raise ValueError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
+        raise UserError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
     with launcher.quiet_import():
         from identity_matters.evaluation import evaluate
 

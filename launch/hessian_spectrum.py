@@ -18,6 +18,7 @@ import dataclasses
 import os
 
 from identity_matters.config import ModelConfig, TrainConfig, check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 
 NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
@@ -82,19 +83,19 @@ def _saved_config(saved_run: str) -> TrainConfig:
     from identity_matters.runs.directory import read_record
 
     if not saved_run:
-        raise ValueError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
+        raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
     record = read_record(saved_run)
     if record is None or "model" not in record["config"]:
-        raise ValueError(f"saved_run {saved_run} is not the directory of a run of launch.train")
+        raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
     if record["status"] != "done":
-        raise ValueError(f"saved_run {saved_run} is not finished: its status is {record['status']}")
+        raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}")
     if not os.path.exists(os.path.join(saved_run, "model.keras")):
-        raise ValueError(f"saved_run {saved_run} has no model.keras")
+        raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
         fields = _tuples(record["config"])
         return TrainConfig(**fields | {"model": ModelConfig(**_tuples(fields["model"]))})
     except TypeError as error:
-        raise ValueError(f"saved_run {saved_run} was written by another version: {error}") from error
+        raise UserError(f"saved_run {saved_run} was written by another version: {error}") from error
 
 
 def _tuples(fields: dict) -> dict:
@@ -144,9 +145,9 @@ def _load_model(saved_run: str):
         model = keras.models.load_model(path, compile=False)
     except Exception as error:  # Keras raises anything at all on a damaged file
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"cannot load {path}: {reason}") from error
+        raise UserError(f"cannot load {path}: {reason}") from error
     if not all(np.isfinite(weights).all() for weights in model.get_weights()):
-        raise ValueError(f"{path} holds an infinite or NaN weight")
+        raise UserError(f"{path} holds an infinite or NaN weight")
     return with_dtype(model, "float32")
 
 
@@ -158,10 +159,10 @@ def _check_order(order: int, model) -> None:
     """Whether there are so many steps to take, and memory for their vectors."""
     dim, memory = _num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if order > dim:
-        raise ValueError(f"order must be at most the number of trained weights, {dim}, got {order}")
+        raise UserError(f"order must be at most the number of trained weights, {dim}, got {order}")
     possible = memory // (4 * dim) - NUM_SPARE_VECTORS
     if order > possible:
-        raise ValueError(
+        raise UserError(
             f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights and this "
             f"machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
         )

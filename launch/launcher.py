@@ -24,6 +24,8 @@ from typing import Literal, get_args, get_origin
 
 from absl import flags
 
+from identity_matters.runs.errors import UserError
+
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
 EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: to be started again
 
@@ -51,10 +53,10 @@ def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_di
             print(_help(manual, presets, has_run_dir, needs_run_dir))
             _leave(0)
         if arguments:
-            raise ValueError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
+            raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
         config = _config(values, presets)
         if has_run_dir and needs_run_dir and not values["run_dir"].value:
-            raise ValueError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
+            raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
         code = main(config, values["run_dir"].value) if has_run_dir else main(config)
     except KeyboardInterrupt:
         resumes = has_run_dir and values["run_dir"].value
@@ -64,7 +66,7 @@ def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_di
         if getattr(error, "same_command_continues", False):
             print(f"stopped: {error}; the same command continues")
             _leave(EXIT_CONTINUE)
-        if "--traceback" in sys.argv or not _is_users_mistake(error):
+        if "--traceback" in sys.argv or not isinstance(error, (UserError, OSError, flags.Error)):
             traceback.print_exc()
         print(f"error: {_one_line(error)}", file=sys.stderr)
         code = EXIT_ERROR
@@ -92,13 +94,13 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def _is_users_mistake(error: Exception) -> bool:
-    """Whether our own code raised it on purpose; the same types out of a library are a bug of ours."""
-    if not isinstance(error, (ValueError, OSError, flags.Error)):
-        return False
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    project = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return isinstance(error, flags.Error) or os.path.dirname(os.path.dirname(frame.f_code.co_filename)) == project
+@contextlib.contextmanager
+def user_errors():
+    """Turns the ValueErrors of a library function, called with what the user gave, into UserErrors."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _one_line(error: Exception) -> str:
@@ -171,13 +173,13 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
     except flags.UnrecognizedFlagError as error:
         near = difflib.get_close_matches(error.flagname, list(values), n=3)
         hint = f"did you mean {' or '.join(f'--{name}' for name in near)}?" if near else "--help lists them all"
-        raise ValueError(f"there is no flag --{error.flagname}; {hint}") from None
+        raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
 
 
 def _config(values: flags.FlagValues, presets: dict):
     """The preset with the given flags in place of its values."""
     if "preset" in values and values["preset"].value not in presets:
-        raise ValueError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
+        raise UserError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
     preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
     return _replaced(preset, values)
 
@@ -198,7 +200,7 @@ def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in words)
     except ValueError:
-        raise ValueError(f"{name} takes whole numbers with commas between, got {','.join(words)!r}") from None
+        raise UserError(f"{name} takes whole numbers with commas between, got {','.join(words)!r}") from None
 
 
 def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) -> str:

@@ -10,6 +10,7 @@ launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spec
 import dataclasses
 import os
 
+from identity_matters.runs.errors import UserError
 from launch import launcher
 
 
@@ -29,7 +30,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
 
     paths = next(filter(None, (m.draw_figures(run_dir) for m in (check_theory, hessian_spectrum, study_report))), [])
     if not paths and os.path.exists(os.path.join(run_dir, "claims.md")):
-        raise ValueError(f"{run_dir} holds checks without the data of figures; run launch.check_theory on all claims")
+        raise UserError(f"{run_dir} holds checks without the data of figures; run launch.check_theory on all claims")
     for path in paths or [_draw_training(config, run_dir)]:
         print(path)
 

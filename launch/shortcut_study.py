@@ -17,6 +17,7 @@ import dataclasses
 from typing import Literal
 
 from identity_matters.config import TrainConfig, check_fields
+from identity_matters.runs.errors import UserError
 from launch import launcher
 
 
@@ -80,14 +81,14 @@ class StudyConfig:
         check_fields(self, at_least_1=counts, at_least_0=("examples", "seed"), above_0=("learning_rate",))
         for name in ("depths", "relu_depths", "conv_depths"):
             if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise ValueError(f"{name} must be numbers of at least 1, got {getattr(self, name)}")
+                raise UserError(f"{name} must be numbers of at least 1, got {getattr(self, name)}")
         for shortcut_depth in (2, 3):
             if all(depth % shortcut_depth for depth in self.depths):
-                raise ValueError(f"depths {self.depths} hold no multiple of shortcut_depth {shortcut_depth}")
+                raise UserError(f"depths {self.depths} hold no multiple of shortcut_depth {shortcut_depth}")
         if any(depth % 6 for depth in self.conv_depths):
-            raise ValueError(f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}")
+            raise UserError(f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}")
         if any(depth % 2 for depth in (self.depth, *self.relu_depths)):
-            raise ValueError(
+            raise UserError(
                 f"depth and relu_depths must be multiples of shortcut_depth 2, got {self.depth} and {self.relu_depths}"
             )
 
@@ -141,7 +142,7 @@ def _images(config: StudyConfig):
 
     data = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
     if not isinstance(data, ArrayData):
-        raise ValueError(f"dataset {config.dataset} is not held in memory; choose one of small images")
+        raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
     return data.train_images, data.train_labels, data.num_classes
 
 
@@ -169,7 +170,8 @@ def _units(config: StudyConfig, images, labels, num_classes: int) -> tuple[list,
     from shortcut_study.dataset import whitened_components
     from shortcut_study.figures import DATA
 
-    x, y = whitened_components(images, labels, num_classes, num_classes)
+    with launcher.user_errors():
+        x, y = whitened_components(images, labels, num_classes, num_classes)
 
     def seeds(count):
         return range(config.seed, config.seed + count)

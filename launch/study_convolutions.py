@@ -7,6 +7,7 @@ apart, with and without batch normalisation? The networks are small, so that eve
 import numpy as np
 
 from identity_matters.config import ModelConfig
+from identity_matters.runs.errors import UserError
 from shortcut_study.sweep import Unit
 
 NUM_IMAGES = 50
@@ -55,7 +56,7 @@ def _config(images, num_classes: int, depth: int, shortcut_depth: int, batch_nor
     """A stem that leaves PIXELS × PIXELS pixels of WIDTH channels, and one stage of blocks that keeps them."""
     height, width = images.shape[1:3]
     if height != width or height % PIXELS:
-        raise ValueError(
+        raise UserError(
             f"the convolutional networks take square images of a multiple of {PIXELS} pixels, got {height}x{width}"
         )
     return ModelConfig(

@@ -7,6 +7,8 @@ import zlib
 
 import numpy as np
 
+from identity_matters.runs.errors import UserError
+
 MNIST_SAMPLE = "mnist_sample"
 # They are held three times over: as read, joined, and on the device (batches.DeviceImages).
 MAX_BYTES_IN_MEMORY = 2**31 - 1
@@ -39,7 +41,7 @@ class ArrayData:
             images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
             _check_arrays(f"{self.name}, {split}", images, labels, self.num_classes)
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
-            raise ValueError(
+            raise UserError(
                 f"{self.name}: training and test images differ in shape, "
                 f"{self.train_images.shape[1:]} and {self.test_images.shape[1:]}"
             )
@@ -86,30 +88,30 @@ def load_npz(path: str) -> ArrayData:
             arrays = {name: file[name] for name in _NPZ_ARRAYS if name in file}
     # AttributeError, TypeError: of a .npy file, which is one array, by the version of Python.
     except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"cannot read {path} as an .npz file: {error}") from error
+        raise UserError(f"cannot read {path} as an .npz file: {error}") from error
     missing = [name for name in _NPZ_ARRAYS if name not in arrays]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}")
+        raise UserError(f"{path} lacks {', '.join(missing)}")
     for name, array in arrays.items():
         if not np.issubdtype(array.dtype, np.integer):
-            raise ValueError(f"{path}: {name} must be integers, got {array.dtype}")
+            raise UserError(f"{path}: {name} must be integers, got {array.dtype}")
         if name.endswith("images"):
             if array.size and not 0 <= array.min() <= array.max() <= 255:
-                raise ValueError(f"{path}: {name} must lie in 0–255, got {array.min()}–{array.max()}")
+                raise UserError(f"{path}: {name} must lie in 0–255, got {array.min()}–{array.max()}")
             array = array[..., None] if array.ndim == 3 else array
         elif array.size and array.max() > np.iinfo(np.int32).max:
-            raise ValueError(f"{path}: {name} must be below 2³¹, got {array.max()}")
+            raise UserError(f"{path}: {name} must be below 2³¹, got {array.max()}")
         arrays[name] = array.astype(np.uint8 if name.endswith("images") else np.int32)
     return ArrayData(os.path.basename(path), **arrays, num_classes=int(arrays["train_labels"].max(initial=0)) + 1)
 
 
 def _check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
     if images.ndim != 4 or not images.size:
-        raise ValueError(f"{name}: images must be [n, h, w] or [n, h, w, c] and not empty, got {images.shape}")
+        raise UserError(f"{name}: images must be [n, h, w] or [n, h, w, c] and not empty, got {images.shape}")
     if labels.shape != images.shape[:1]:
-        raise ValueError(f"{name}: {len(images)} images, but labels of shape {labels.shape}")
+        raise UserError(f"{name}: {len(images)} images, but labels of shape {labels.shape}")
     if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(
+        raise UserError(
             f"{name}: labels must lie in 0–{num_classes - 1}, the training labels' range, "
             f"got {labels.min()}–{labels.max()}"
         )

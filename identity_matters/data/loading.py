@@ -6,6 +6,7 @@ size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import MNIST_SAMPLE, load_npz, mnist_sample, resized, shortened
+from identity_matters.runs.errors import UserError
 
 
 def load(config: TrainConfig):
@@ -31,7 +32,7 @@ def load(config: TrainConfig):
     if not source.is_streamed:
         return source.load()
     if config.batch_size > source.num_train:
-        raise ValueError(
+        raise UserError(
             f"batch_size {config.batch_size} exceeds the {source.num_train} training images of {source.name}"
         )
     return source

@@ -15,6 +15,7 @@ import tensorflow_datasets as tfds
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
+from identity_matters.runs.errors import UserError
 
 # Test splits without labels, and what is evaluated instead.
 _EVAL_SPLITS = {"imagenet2012": "validation"}
@@ -43,7 +44,7 @@ class TfdsSource:
         self._image_key, self._label_key = _supervised_keys(builder)
         for split in ("train", eval_split):
             if split not in builder.info.splits:
-                raise ValueError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
+                raise UserError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
         self._splits = {
             "train": _first("train", train_examples, builder),
             "test": _first(eval_split, eval_examples, builder),
@@ -53,7 +54,7 @@ class TfdsSource:
         self.num_classes = builder.info.features[self._label_key].num_classes
         self._stored_shape = builder.info.features[self._image_key].shape
         if None in self._stored_shape[:2] and not image_size:
-            raise ValueError(f"the images of {self.name} vary in size; give --image_size")
+            raise UserError(f"the images of {self.name} vary in size; give --image_size")
         sides = (image_size, image_size) if image_size else self._stored_shape[:2]
         self.image_shape = (*sides, self._stored_shape[2])
 
@@ -172,7 +173,7 @@ def _supervised_keys(builder) -> tuple[str, str]:
         or not isinstance(features[keys[0]], tfds.features.Image)
         or not isinstance(features[keys[1]], tfds.features.ClassLabel)
     ):
-        raise ValueError(f"{builder.name} is not an image-classification set")
+        raise UserError(f"{builder.name} is not an image-classification set")
     return keys
 
 
@@ -214,12 +215,12 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False):
     except tfds.core.DatasetNotFoundError:
         near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
-        raise ValueError(f"there is no data set {name!r}{hint}") from None
+        raise UserError(f"there is no data set {name!r}{hint}") from None
     except (ValueError, AssertionError, ImportError) as error:  # of a version, a config or the name's syntax
-        raise ValueError(f"TFDS cannot make {name!r}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"TFDS cannot make {name!r}: {str(error).splitlines()[0]}") from error
     if not builder.is_prepared():
         if not download:
-            raise ValueError(
+            raise UserError(
                 f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; add --download "
                 f"to have TFDS fetch it, or name another --data_dir"
             )
@@ -230,5 +231,5 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False):
         except Preempted:
             raise
         except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
-            raise ValueError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
+            raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
     return builder

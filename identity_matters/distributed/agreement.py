@@ -10,6 +10,7 @@ import keras
 from identity_matters.config import TrainConfig
 from identity_matters.distributed import rendezvous, workers
 from identity_matters.runs.directory import Busy, RunDirectory, as_json, differences
+from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import read_metrics
 
 LEASE = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
@@ -73,11 +74,11 @@ def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirecto
     if "mistake" in record or num_differing:
         workers.wait()  # until all know
     if "mistake" in record:
-        raise ValueError(record["mistake"])
+        raise UserError(record["mistake"])
     if differing:
-        raise ValueError(
+        raise UserError(
             f"worker {workers.rank} has another config than worker 0 (worker 0's, its own): {'; '.join(differing)}"
         )
     if num_differing:
-        raise ValueError(f"{num_differing} of {workers.count} workers were started with another config than worker 0")
+        raise UserError(f"{num_differing} of {workers.count} workers were started with another config than worker 0")
     return run, record

@@ -23,6 +23,7 @@ from identity_matters.distributed.rendezvous import answers, check_port, parsed,
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model, learning_rate_schedule
+from identity_matters.runs.errors import UserError
 
 AHEAD = 2  # batches handed out to each worker before its answers are read
 _POLL = 1.0  # seconds between a server's looks at whether the chief is still there
@@ -57,7 +58,7 @@ def join() -> Coordinator | None:
     cluster, kind, index = parsed(os.environ.get("TF_CONFIG", ""), ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         if not cluster.get(needed):
-            raise ValueError(
+            raise UserError(
                 f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
             )
     check_port(cluster[kind][index], f"{kind} {index}")

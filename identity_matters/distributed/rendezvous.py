@@ -9,7 +9,7 @@ import time
 import keras
 
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.errors import WorkerLost
+from identity_matters.runs.errors import UserError, WorkerLost
 
 PATIENCE = 600  # seconds of waiting for the other workers: containers may still be on their way
 QUIET = 5  # seconds of it without a word
@@ -99,15 +99,15 @@ def parsed(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, list[str]]
         kind, index = task["type"], int(task["index"])
         others = sorted({kind, *cluster} - set(kinds))
         if others:
-            raise ValueError(f"it has a {others[0]}, where only {' and '.join(kinds)} are used")
+            raise UserError(f"it has a {others[0]}, where only {' and '.join(kinds)} are used")
         if not 0 <= index < len(cluster[kind]):
-            raise ValueError(f"there is no {kind} {index}")
+            raise UserError(f"there is no {kind} {index}")
         for address in [*cluster["worker"], *cluster[kind]]:
             if not 0 < int(address.rpartition(":")[2]) < 2**16:
-                raise ValueError(f"{address} has no port")
+                raise UserError(f"{address} has no port")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
+        raise UserError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
     return cluster, kind, index
 
 
@@ -122,4 +122,4 @@ def _listening(address: str, task: str) -> socket.socket:
     try:
         return socket.create_server(("", int(address.rpartition(":")[2])), family=family, dualstack_ipv6=dual)
     except OSError as error:
-        raise ValueError(f"{task} cannot listen on {address}: {os.strerror(error.errno)}") from None
+        raise UserError(f"{task} cannot listen on {address}: {os.strerror(error.errno)}") from None

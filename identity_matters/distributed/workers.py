@@ -15,7 +15,7 @@ import functools
 
 import numpy as np
 
-from identity_matters.runs.errors import WorkerLost
+from identity_matters.runs.errors import UserError, WorkerLost
 
 
 class Workers:
@@ -42,7 +42,7 @@ class Workers:
           ValueError: the devices of all processes do not divide the batch.
         """
         if batch_size % self.num_replicas:
-            raise ValueError(
+            raise UserError(
                 f"batch_size must be a multiple of the number of devices, {self.num_replicas} "
                 f"on {self.count} worker(s), got {batch_size}"
             )

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from identity_matters.runs.directory import replacing
+from identity_matters.runs.errors import UserError
 
 KEEP = 3
 _NAME = re.compile(r"step_(\d{8})\.npz")
@@ -51,7 +52,7 @@ def load_newest(directory: str) -> tuple[int, dict[str, np.ndarray]] | None:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             if len(arrays) != arrays["num_arrays"]:
-                raise ValueError("arrays are missing")
+                raise UserError("arrays are missing")
             return step, arrays
         # RuntimeError: of a bit flipped in the archive's directory, which then seems encrypted, say.
         except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:

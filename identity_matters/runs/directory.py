@@ -18,6 +18,8 @@ import shlex
 import shutil
 import sys
 
+from identity_matters.runs.errors import UserError
+
 STATUSES = ("running", "done", "diverged", "failed")
 # Where the data lie does not change what a run computes.
 _NOT_COMPARED = ("data_dir", "download")
@@ -80,7 +82,7 @@ class RunDirectory:
         else:
             differing = differences(_completed(self._record["config"], config), values)
             if differing:
-                raise ValueError(f"{path} holds a run of another config (old, new): {'; '.join(differing)}")
+                raise UserError(f"{path} holds a run of another config (old, new): {'; '.join(differing)}")
 
     def __enter__(self):
         self._lock = open(self.file(_LOCK), "w")
@@ -127,7 +129,7 @@ class RunDirectory:
             os.makedirs(self.path, exist_ok=True)
             results = sorted(_RESULTS.intersection(os.listdir(self.path)))
             if results:
-                raise ValueError(f"run_dir {self.path} holds {results[0]} but no config.json; choose another")
+                raise UserError(f"run_dir {self.path} holds {results[0]} but no config.json; choose another")
             self._record = {
                 "command": shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]]),
                 "config": values,
@@ -135,7 +137,7 @@ class RunDirectory:
             }
             self.set_status("running")
         except OSError as error:
-            raise ValueError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
+            raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
 
 
 def as_json(config) -> dict:
@@ -154,12 +156,12 @@ def read_record(path: str) -> dict | None:
         with open(file_name) as file:
             record = json.load(file)
         if mistake := _mistake(record):
-            raise ValueError(mistake)
+            raise UserError(mistake)
         return record
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise ValueError(f"{file_name} is not a run's config.json: {error}") from error
+        raise UserError(f"{file_name} is not a run's config.json: {error}") from error
 
 
 def _mistake(record) -> str:

@@ -3,6 +3,10 @@
 import re
 
 
+class UserError(ValueError):
+    """Something that the user gave cannot be used; the message is one line that says what, and what to do."""
+
+
 class Diverged(ArithmeticError):
     """The loss became NaN or infinite.
 

@@ -5,6 +5,7 @@ import io
 import os
 
 from identity_matters.runs.directory import write_text
+from identity_matters.runs.errors import UserError
 
 _TEXT_COLUMNS = {"variant", "status"}
 _READ_COLUMNS = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
@@ -21,10 +22,10 @@ def read_metrics(path: str) -> list[dict[str, float]]:
             rows = [{name: _number(name, value) for name, value in row.items()} for row in csv.DictReader(file)]
         missing = [name for name in _READ_COLUMNS if rows and name not in rows[0] and "variant" not in rows[0]]
         if missing:
-            raise ValueError(f"it has no column {', '.join(missing)}")
+            raise UserError(f"it has no column {', '.join(missing)}")
         return [row | {"step": int(row["step"])} for row in rows]
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"cannot read {path} as a run's metrics: {error}") from error
+        raise UserError(f"cannot read {path} as a run's metrics: {error}") from error
 
 
 def write_metrics(path: str, rows: list[dict]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 
+from identity_matters.runs.errors import UserError
 from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
 
 PORT = 2222
@@ -125,12 +126,12 @@ def manifest(config, flags: list[str]) -> str:
     """
     run_dir = next(flag for flag in flags if flag.startswith("--run_dir=")).split("=", 1)[1]
     if not os.path.normpath(run_dir).startswith(os.path.join(os.path.normpath(config.volume_path), "")):
-        raise ValueError(
+        raise UserError(
             f"run_dir must lie under volume_path, {config.volume_path}, where it outlives a pod, got {run_dir}"
         )
     name = config.job_name
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name):
-        raise ValueError(f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
+        raise UserError(f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
     limits = {"cpu": str(config.cpus_per_node), "memory": f"{config.memory_per_node}Gi"}
     if config.gpus_per_node:
         limits["nvidia.com/gpu"] = str(config.gpus_per_node)
