@@ -46,10 +46,11 @@ class ModelConfig:
       convs_per_block: Convolutions that a shortcut passes, with a ReLU between them; the paper has two.
       residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the last convolution of each block starts at 0, so each block starts as its shortcut.
       train_projection: Train the last layer; the paper leaves it at its random values.
+      projection_scale: Factor on the initial values of the last layer, so on the logits.
       shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
       use_batch_norm: Batch normalisation after each convolution, the paper's comparison.
       weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
-      mixed_precision: Compute in bfloat16; weights and logits stay float32.
+      mixed_precision: Compute the convolutions in bfloat16; weights, the sums of the shortcuts and logits stay float32. Faster on a GPU, and on CPUs whose /proc/cpuinfo lists avx512_bf16 or amx_bf16; slower on others.
     """
 
     image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})
@@ -63,6 +64,7 @@ class ModelConfig:
     convs_per_block: int = 2
     residual_initializer: Literal["small", "standard", "zero"] = "small"
     train_projection: bool = False
+    projection_scale: float = 1.0
     shortcut: bool = True
     use_batch_norm: bool = False
     weight_decay: float = 1e-4
@@ -70,7 +72,12 @@ class ModelConfig:
 
     def __post_init__(self):
         stem = ("stem_width", "stem_kernel_size", "stem_stride", "stem_pool")
-        check_fields(self, at_least_1=("num_classes", *stem, "convs_per_block"), at_least_0=("weight_decay",))
+        check_fields(
+            self,
+            at_least_1=("num_classes", *stem, "convs_per_block"),
+            at_least_0=("weight_decay",),
+            above_0=("projection_scale",),
+        )
         _require(
             len(self.widths) == len(self.blocks_per_stage) > 0,
             f"widths and blocks_per_stage need one number per stage, got {self.widths} and {self.blocks_per_stage}",
@@ -116,16 +123,20 @@ class TrainConfig:
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       train_examples: Train on the first so many examples (0: all).
+      validation_examples: Keep the last so many training examples out of training and evaluate on them in place of the test examples, to choose settings by (0: evaluate on the test examples).
       crop_padding: Zero-pad training images so many pixels a side, then crop at random. Streamed sets are cropped as ImageNet is, and ignore this.
       random_flip: Mirror half of the training images, left to right.
       train_steps: Gradient updates in all.
       batch_size: Examples per update.
-      optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's.
+      optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's; muon: Nesterov's momentum, orthogonalised for each convolution kernel, other variables as nesterov.
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
-      schedule: piecewise: multiply the rate by decay_factor at each of decay_steps; exponential: every decay_steps steps; constant.
+      newton_schulz_steps: muon: steps of the iteration that orthogonalises.
+      decoupled_weight_decay: λ of w ← (1 − rate·λ) w for each convolution kernel, outside the loss; with muon it stands in for weight_decay, which orthogonalised steps hardly feel.
+      schedule: piecewise: multiply the rate by decay_factor at each of decay_steps; exponential: every decay_steps steps; constant; linear, cosine: down to 0 at train_steps.
       decay_steps: piecewise: the steps of the drops; exponential: one number, the interval.
       decay_factor: What the learning rate is multiplied by at a drop.
+      warmup_steps: Raise the rate linearly over the first so many steps (0: off).
       clip_norm: Largest global norm of a gradient; longer ones are scaled down (0: off).
       seed: Seed of the initial weights, the order of the examples and their augmentation.
       eval_every: Evaluate every so many steps, and after the last.
@@ -143,16 +154,20 @@ class TrainConfig:
     download: bool = False
     image_size: int = 0
     train_examples: int = 0
+    validation_examples: int = 0
     crop_padding: int = 4
     random_flip: bool = True
     train_steps: int = 60_000
     batch_size: int = 128
-    optimizer: Literal["momentum", "nesterov"] = "momentum"
+    optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
     learning_rate: float = 0.05
     momentum: float = 0.9
-    schedule: Literal["piecewise", "exponential", "constant"] = "piecewise"
+    newton_schulz_steps: int = 5
+    decoupled_weight_decay: float = 0.0
+    schedule: Literal["piecewise", "exponential", "constant", "linear", "cosine"] = "piecewise"
     decay_steps: tuple[int, ...] = (30_000, 50_000)
     decay_factor: float = 0.1
+    warmup_steps: int = 0
     clip_norm: float = 0.0
     seed: int = 0
     eval_every: int = 1_000
@@ -165,8 +180,25 @@ class TrainConfig:
     def __post_init__(self):
         check_fields(
             self,
-            at_least_1=("train_steps", "batch_size", "eval_every", "checkpoint_every", "steps_per_execution"),
-            at_least_0=("image_size", "train_examples", "crop_padding", "clip_norm", "seed", "eval_examples"),
+            at_least_1=(
+                "train_steps",
+                "batch_size",
+                "eval_every",
+                "checkpoint_every",
+                "steps_per_execution",
+                "newton_schulz_steps",
+            ),
+            at_least_0=(
+                "image_size",
+                "train_examples",
+                "validation_examples",
+                "crop_padding",
+                "clip_norm",
+                "seed",
+                "eval_examples",
+                "warmup_steps",
+                "decoupled_weight_decay",
+            ),
             above_0=("learning_rate", "decay_factor"),
         )
         _require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
@@ -178,6 +210,11 @@ class TrainConfig:
         _require(
             self.schedule != "exponential" or len(self.decay_steps) == 1,
             f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
+        )
+        _require(
+            self.strategy != "parameter_server" or self.optimizer != "muon" and not self.decoupled_weight_decay,
+            "strategy parameter_server applies each gradient where the weights are, by SGD with momentum: "
+            "optimizer muon and decoupled_weight_decay cannot be used with it",
         )
         for name in ("train_steps", "eval_every", "checkpoint_every"):
             _require(

@@ -1,54 +1,111 @@
 """What a model is trained with: loss, optimiser, learning rates, metrics, determinism."""
 
+from typing import Any
+
 import keras
+from keras import ops
 
 from identity_matters.config import TrainConfig
+from identity_matters.muon import Muon
 
 
 def learning_rate_schedule(config: TrainConfig) -> keras.optimizers.schedules.LearningRateSchedule:
-    """The learning rate of update 0, 1, …: both settings of Hardt & Ma §4, and a constant.
+    """Returns the learning rate of update 0, 1, … as a function of its number.
 
-    piecewise: the rate is multiplied by decay_factor from update s on, for every s of
-    decay_steps. exponential: by decay_factor^⌊update / decay_steps⌋.
+    piecewise: the rate is multiplied by decay_factor from update s on, for every s of decay_steps (Hardt & Ma §4.1).
+    exponential: by decay_factor^⌊update / decay_steps⌋ (§4.2). linear, cosine: it falls to 0 at update train_steps,
+    which is the first that is not made. Over the first warmup_steps updates it is also multiplied by
+    (update + 1) / warmup_steps.
     """
     schedules = keras.optimizers.schedules
+    rate, steps = config.learning_rate, config.train_steps
     if config.schedule == "exponential":
-        return schedules.ExponentialDecay(
-            config.learning_rate, config.decay_steps[0], config.decay_factor, staircase=True
-        )
-    drops = config.decay_steps if config.schedule == "piecewise" else ()
-    if not drops:
-        return schedules.ExponentialDecay(config.learning_rate, 1, 1.0)
-    rates = [config.learning_rate * config.decay_factor**i for i in range(len(drops) + 1)]
-    # Keras keeps a rate up to and including its boundary.
-    return schedules.PiecewiseConstantDecay([step - 1 for step in drops], rates)
+        schedule = schedules.ExponentialDecay(rate, config.decay_steps[0], config.decay_factor, staircase=True)
+    elif config.schedule == "linear":
+        schedule = schedules.PolynomialDecay(rate, steps, end_learning_rate=0.0)
+    elif config.schedule == "cosine":
+        schedule = schedules.CosineDecay(rate, steps)
+    elif config.schedule == "piecewise" and config.decay_steps:
+        rates = [rate * config.decay_factor**i for i in range(len(config.decay_steps) + 1)]
+        # Keras keeps a rate up to and including its boundary.
+        schedule = schedules.PiecewiseConstantDecay([step - 1 for step in config.decay_steps], rates)
+    else:
+        schedule = schedules.ExponentialDecay(rate, 1, 1.0)
+    return WarmUp(schedule, config.warmup_steps) if config.warmup_steps else schedule
 
 
-def compile_model(model: keras.Model, config: TrainConfig, sgd=keras.optimizers.SGD) -> None:
-    """Loss, optimiser of class sgd and metrics; the optimiser's variables are made at once, so that they can be restored."""
+class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule, multiplied by (update + 1) / steps while that is below 1.
+
+    Args:
+      schedule: LearningRateSchedule.
+      steps: int ≥ 1.
+    """
+
+    def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, steps: int) -> None:
+        self.schedule, self.steps = schedule, steps
+
+    def __call__(self, step: Any) -> Any:
+        return self.schedule(step) * ops.minimum((ops.cast(step, "float32") + 1) / self.steps, 1.0)
+
+    def get_config(self) -> dict:
+        """The arguments, as Keras saves them."""
+        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "steps": self.steps}
+
+
+def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizers.Optimizer:
+    """Returns the optimiser of the config.
+
+    Args:
+      config: TrainConfig.
+      on_replicas: bool. Whether it updates the replicas of a tf.distribute strategy.
+    """
+    options = {
+        "learning_rate": learning_rate_schedule(config),
+        "momentum": config.momentum,
+        "weight_decay": config.decoupled_weight_decay or None,
+        "global_clipnorm": config.clip_norm or None,
+    }
+    if config.optimizer == "muon":
+        kind = Muon
+        options |= {"newton_schulz_steps": config.newton_schulz_steps, "name": "muon"}
+    else:
+        kind = keras.optimizers.SGD
+        options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}
+    if on_replicas:
+        from identity_matters.distributed.replicated import summing_first
+
+        kind = summing_first(kind)
+    return kind(**options)
+
+
+def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
+    """Gives a model loss, optimiser and metrics; the optimiser's variables are made at once, to be restored into.
+
+    Args:
+      model: keras.Model. Returns logits.
+      config: TrainConfig.
+      on_replicas: bool. See `optimizer`.
+    """
     metrics = [
         keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
         keras.metrics.SparseCategoricalAccuracy(name="top1"),
         keras.metrics.SparseTopKCategoricalAccuracy(k=min(5, config.model.num_classes), name="top5"),
     ]
     model.compile(
-        optimizer=sgd(
-            learning_rate_schedule(config),
-            momentum=config.momentum,
-            nesterov=config.optimizer == "nesterov",
-            global_clipnorm=config.clip_norm or None,
-            name="sgd",
-        ),
+        optimizer=optimizer(config, on_replicas),
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         # Weighted, so that the examples that fill up the last test batch do not count.
         weighted_metrics=metrics,
         jit_compile=_jit_compile(config.jit_compile),
         steps_per_execution=config.steps_per_execution,
     )
-    model.optimizer.build(model.trainable_variables)
+    variables = model.trainable_variables
+    model.optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
+    model.optimizer.build(variables)
 
 
-def _jit_compile(choice: str):
+def _jit_compile(choice: str) -> bool | str:
     """Keras's own "auto" asks for XLA; under TensorFlow it is slower on a CPU, and not taken under op determinism."""
     if choice == "auto":
         return False if keras.backend.backend() == "tensorflow" else "auto"
@@ -56,6 +113,7 @@ def _jit_compile(choice: str):
 
 
 def make_deterministic(seed: int) -> None:
+    """Seeds Keras, NumPy and Python and, under TensorFlow, has every operation give the same bits every time."""
     keras.utils.set_random_seed(seed)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

@@ -142,11 +142,11 @@ def _model(config: TrainConfig, batches, workers) -> tuple[keras.Model, keras.Mo
     with workers.scope():
         network = all_conv_resnet(config.model, config.seed)
         if workers.strategy:
-            from identity_matters.distributed.replicated import ReplicatedModel, ReplicatedSGD
+            from identity_matters.distributed.replicated import ReplicatedModel
 
             model = batches.attach(network)
             model = ReplicatedModel(model.inputs, model.outputs, name=model.name)
-            compile_model(model, config, ReplicatedSGD)
+            compile_model(model, config, on_replicas=True)
             return network, model
     if config.strategy == "parameter_server":
         from identity_matters.distributed.parameter_server import AsynchronousModel

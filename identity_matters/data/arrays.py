@@ -131,6 +131,25 @@ def resized(data: ArrayData, image_size: int) -> ArrayData:
     return dataclasses.replace(data, train_images=resize(data.train_images), test_images=resize(data.test_images))
 
 
+def held_out(data: ArrayData, count: int) -> ArrayData:
+    """Returns the data with the last `count` training examples in place of the test examples (0: unchanged).
+
+    Raises:
+      UserError: nothing would be left to train on.
+    """
+    if not count:
+        return data
+    if count >= data.num_train:
+        raise UserError(f"validation_examples must be below the {data.num_train} training examples, got {count}")
+    return dataclasses.replace(
+        data,
+        train_images=data.train_images[:-count],
+        train_labels=data.train_labels[:-count],
+        test_images=data.train_images[-count:],
+        test_labels=data.train_labels[-count:],
+    )
+
+
 def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> ArrayData:
     """The first so many examples of each split (0: all)."""
     return dataclasses.replace(

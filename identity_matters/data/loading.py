@@ -4,33 +4,46 @@ A set that fits in memory becomes `ArrayData`; one that does not, or whose image
 size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
 """
 
+import dataclasses
+
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import MNIST_SAMPLE, load_npz, mnist_sample, resized, shortened
+from identity_matters.data.arrays import MNIST_SAMPLE, held_out, load_npz, mnist_sample, resized, shortened
 from identity_matters.runs.errors import UserError
 
 
 def load(config: TrainConfig):
-    """The data that the config names.
+    """Returns the data that the config names.
 
     Args:
-      config: TrainConfig. Read: npz, dataset, data_dir, download, image_size, train_examples,
+      config: TrainConfig. Read: npz, dataset, data_dir, download, image_size, train_examples, validation_examples,
         eval_examples, batch_size.
 
     Returns:
       ArrayData, or a TfdsSource for a set too large for memory or of varying image size.
 
     Raises:
-      ValueError: no such data set, or one that is not prepared (the message says what to
-        run), or data that cannot be trained on.
+      UserError: no such data set, or one that is not prepared (the message says what to run), or data that cannot be
+        trained on.
     """
     if config.npz or config.dataset == MNIST_SAMPLE:
-        data = load_npz(config.npz) if config.npz else mnist_sample()
-        return shortened(resized(data, config.image_size), config.train_examples, config.eval_examples)
-    from identity_matters.data.tfds import tfds_source
+        data = resized(load_npz(config.npz) if config.npz else mnist_sample(), config.image_size)
+    else:
+        from identity_matters.data.tfds import tfds_source
 
-    source = tfds_source(config)
-    if not source.is_streamed:
-        return source.load()
+        # A set that is shortened is read so far only, but what is held out comes from the end of the whole set.
+        whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
+        source = tfds_source(whole if config.validation_examples else config)
+        if source.is_streamed:
+            return _checked_stream(source, config)
+        data = source.load()
+    data = held_out(data, config.validation_examples)
+    return shortened(data, config.train_examples, config.eval_examples)
+
+
+def _checked_stream(source, config: TrainConfig):
+    """A streamed source, if it can be trained on."""
+    if config.validation_examples:
+        raise UserError(f"validation_examples needs data that fit in memory, which those of {source.name} do not")
     if config.batch_size > source.num_train:
         raise UserError(
             f"batch_size {config.batch_size} exceeds the {source.num_train} training images of {source.name}"

@@ -121,13 +121,15 @@ class ReplicatedModel(keras.Model):
         return logs
 
 
-class ReplicatedSGD(keras.optimizers.SGD):
-    """Sums the gradients of the replicas first, then clips."""
+def summing_first(optimizer: type) -> type:
+    """Returns the optimiser's class with the gradients of the replicas summed first, then clipped."""
 
-    def _clip_gradients(self, grads):
-        return super()._clip_gradients(
-            tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, grads)
-        )
+    class SummingFirst(optimizer):
+        def _clip_gradients(self, grads: list) -> list:
+            replica = tf.distribute.get_replica_context()
+            return super()._clip_gradients(replica.all_reduce(tf.distribute.ReduceOp.SUM, grads))
 
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        return list(grads_and_vars)
+        def _all_reduce_sum_gradients(self, grads_and_vars: list) -> list:
+            return list(grads_and_vars)
+
+    return SummingFirst

@@ -49,7 +49,7 @@ def train(workers: Workers, sgd=None):
             network = training.all_conv_resnet(CONFIG.model, CONFIG.seed)
             model = batches.attach(network)
             model = ReplicatedModel(model.inputs, model.outputs)
-            compile_model(model, CONFIG, sgd)
+            compile_model(model, CONFIG)
     before = np.concatenate([w.ravel() for w in network.get_weights()])
     batch_stream = itertools.islice(batches.train_batches(0), CONFIG.train_steps)
     logs = model.fit(

@@ -1,0 +1,75 @@
+"""identity_matters.muon: orthogonalisation against a singular value decomposition, and the update against NumPy."""
+
+import keras
+import numpy as np
+import pytest
+
+from identity_matters.muon import COEFFICIENTS, Muon, orthogonalize
+
+
+def polynomial(values, num_steps):
+    a, b, c = COEFFICIENTS
+    for _ in range(num_steps):
+        values = a * values + b * values**3 + c * values**5
+    return values
+
+
+def by_svd(matrix, num_steps):
+    """U diag(p(…p(s/‖u‖_F))) Vᵀ in float64; num_steps None: the polar factor U Vᵀ."""
+    u, s, vt = np.linalg.svd(np.asarray(matrix, np.float64), full_matrices=False)
+    return (u * (1 if num_steps is None else polynomial(s / np.linalg.norm(s), num_steps))) @ vt
+
+
+@pytest.mark.parametrize("shape", [(18, 6), (6, 18), (7, 7), (576, 64)])
+@pytest.mark.parametrize("num_steps", [1, 3, 5])
+def test_orthogonalize_maps_the_singular_values_and_keeps_the_vectors(shape, num_steps):
+    matrices = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
+    found = keras.ops.convert_to_numpy(orthogonalize(keras.ops.convert_to_tensor(matrices), num_steps))
+    rounding = 2**-22 * COEFFICIENTS[0] ** num_steps  # a step multiplies small singular values, and their errors, by a
+    for matrix, ours in zip(matrices, found):
+        np.testing.assert_allclose(ours, by_svd(matrix, num_steps), atol=1e-6 + rounding)
+
+
+def test_five_steps_are_near_the_polar_factor():
+    matrix = np.random.default_rng(1).standard_normal((1, 90, 10)).astype(np.float32)
+    ours = keras.ops.convert_to_numpy(orthogonalize(keras.ops.convert_to_tensor(matrix), 5))[0]
+    values = np.linalg.svd(ours, compute_uv=False)
+    assert 0.68 < values.min() and values.max() < 1.14
+    polar = by_svd(matrix[0], None)
+    assert np.sum(ours * polar) / np.linalg.norm(ours) / np.linalg.norm(polar) > 0.98
+
+
+def test_a_zero_gradient_leaves_zero():
+    zeros = keras.ops.zeros((1, 9, 4))
+    assert not np.any(keras.ops.convert_to_numpy(orthogonalize(zeros, 3)))
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_updates_are_those_of_the_formulas(nesterov):
+    rng = np.random.default_rng(2)
+    shapes = [(3, 3, 2, 4), (3, 3, 2, 4), (1, 1, 2, 5), (4,), (6, 3)]  # the third is wider than high
+    weights = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    variables = [keras.Variable(weight) for weight in weights]
+    optimizer = Muon(0.1, momentum=0.9, nesterov=nesterov, newton_schulz_steps=3, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
+    optimizer.build(variables)
+    momenta = [np.zeros(shape) for shape in shapes]
+    for _ in range(3):
+        gradients = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+        optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients], variables)
+        for i, gradient in enumerate(gradients):
+            momenta[i] = 0.9 * momenta[i] + gradient
+            step = gradient + 0.9 * momenta[i] if nesterov else momenta[i]
+            if len(shapes[i]) == 4:
+                matrix = by_svd(step.reshape(-1, shapes[i][-1]), 3)
+                step = max(1, matrix.shape[1] / matrix.shape[0]) ** 0.5 * matrix.reshape(shapes[i])
+                weights[i] = (1 - 0.1 * 0.5) * weights[i]
+            weights[i] = weights[i] - 0.1 * step
+    for variable, weight in zip(variables, weights):
+        np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), weight, atol=2e-5)
+
+
+def test_the_config_makes_the_same_optimizer_again():
+    optimizer = Muon(0.1, momentum=0.8, nesterov=False, newton_schulz_steps=2, weight_decay=0.1)
+    again = Muon.from_config(optimizer.get_config())
+    assert again.get_config() == optimizer.get_config()
