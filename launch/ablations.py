@@ -9,6 +9,7 @@ one run directory a run, and prints a table of the test errors. The same command
 """
 
 from identity_matters.ablations import AblationConfig
+from identity_matters.runs import signals
 from launch import launcher
 
 
@@ -21,7 +22,8 @@ def main(config: AblationConfig, run_dir: str) -> None:
 
 
 def cli() -> None:
-    launcher.run(main, {"": AblationConfig()}, manual=__doc__)
+    with signals.listening():
+        launcher.run(main, {"": AblationConfig()}, manual=__doc__)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,9 @@ from typing import Literal, get_args, get_origin
 
 from absl import flags
 
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
 
-EXIT_ERROR, EXIT_DIVERGED = 1, 3
-EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: to be started again
+__all__ = ["EXIT_CONTINUE", "EXIT_DIVERGED", "EXIT_ERROR", "UserError", "quiet_import", "run", "user_errors"]
 
 
 def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_dir: bool = True) -> None:

@@ -20,7 +20,7 @@ With TF_CONFIG in the environment this process is one of several workers; launch
 import os
 
 from identity_matters.config import TRAIN_PRESETS, TrainConfig
-from identity_matters.runs import directory
+from identity_matters.runs import directory, signals
 from launch import launcher
 
 
@@ -53,7 +53,8 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
 
 
 def cli() -> None:
-    launcher.run(main, TRAIN_PRESETS, manual=__doc__)
+    with signals.listening():
+        launcher.run(main, TRAIN_PRESETS, manual=__doc__)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ N workers together see the batch that one would. The images stay on the device, 
 """
 
 import functools
+import itertools
+from collections.abc import Iterable, Iterator
 
 import keras
 import numpy as np
@@ -196,3 +198,18 @@ class StreamedBatches:
             missing = size - len(labels)
             weights = np.pad(np.ones(len(labels), np.float32), (0, missing))
             yield np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, missing)), weights
+
+
+def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
+    """Returns batches in the form that keras.Model.fit and evaluate take quickest: a tf.data.Dataset under TensorFlow."""
+    if keras.backend.backend() != "tensorflow":
+        return (batch for batch in batches)
+    import tensorflow as tf
+
+    first = next(batches)
+    signature = tuple(tf.TensorSpec(array.shape, array.dtype) for array in first)
+    dataset = tf.data.Dataset.from_generator(lambda: itertools.chain([first], batches), output_signature=signature)
+    options = tf.data.Options()
+    # Its thread can hold up the end of every fit for 2.5 s.
+    options.autotune.enabled = False
+    return dataset.with_options(options).prefetch(2)

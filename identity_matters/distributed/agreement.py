@@ -1,23 +1,30 @@
-"""The start of a run: the workers come together, and agree on the config and on what is done already."""
+"""The start of a run: its workers come together, and agree on the config and on what is done already."""
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 
 import keras
 
 from identity_matters.config import TrainConfig
-from identity_matters.distributed import rendezvous, workers
+from identity_matters.distributed import rendezvous
+from identity_matters.distributed.workers import Workers
 from identity_matters.runs.directory import Busy, RunDirectory, as_json, differences
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import read_metrics
 
-LEASE = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
+LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 
 
-def join(config: TrainConfig) -> workers.Workers | None:
-    """The workers, once all of them are there; None on a server whose chief is gone. Raises as rendezvous.join."""
+def join(config: TrainConfig) -> Workers | None:
+    """Returns the workers, once all of them are there; None on a server whose chief is gone.
+
+    Raises:
+      UserError, WorkerLost: see rendezvous.join.
+    """
     if config.strategy == "parameter_server":
         from identity_matters.distributed import parameter_server
 
@@ -26,53 +33,45 @@ def join(config: TrainConfig) -> workers.Workers | None:
 
 
 def can_export() -> bool:
-    """Whether there is TensorFlow to write a SavedModel with."""
+    """Returns whether there is TensorFlow to write a SavedModel with."""
     return keras.backend.backend() == "tensorflow"
 
 
-def _enter(run: RunDirectory, stack) -> None:
-    """Holds the directory, once the file system has noticed that the chief before this one died with its machine."""
-    deadline, has_said = time.monotonic() + LEASE, False
-    while True:
-        try:
-            return stack.enter_context(run)
-        except Busy as error:
-            if time.monotonic() > deadline:
-                raise
-            if not has_said:
-                print(f"{error}; waiting up to {LEASE} seconds for it to end", file=sys.stderr, flush=True)
-            has_said = True
-            time.sleep(1)
+@contextlib.contextmanager
+def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tuple[RunDirectory | None, dict]]:
+    """Opens the run directory on the chief, and agrees on the config with the other workers.
 
-
-def _is_done(run: RunDirectory) -> bool:
-    return run.status == "done" and (os.path.exists(run.file("saved_model")) or not can_export())
-
-
-def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirectory | None, dict]:
-    """The chief's run directory, held until the stack closes (None for other workers), and what its config.json says.
-
-    The record has a final_row where nothing is left to do.
+    Yields:
+      (directory, record): RunDirectory, which no other process can write to meanwhile, None on workers other than the
+      chief; and what its config.json says, with a final_row where nothing is left to do.
 
     Raises:
-      ValueError: the chief cannot use its run_dir, or a worker has another config: on all of them.
+      UserError: the chief cannot use its run_dir, or a worker has another config; on all of them.
     """
-    run, own = None, as_json(config)
-    record = {"config": own}
-    if workers.is_chief:
-        try:
-            run = RunDirectory(run_dir, config)
-            if not _is_done(run) and run.status != "diverged":
-                stack.enter_context(run) if workers.is_alone else _enter(run, stack)
-            final_row = read_metrics(run.file("metrics.csv"))[-1] if _is_done(run) else None
-            record = run.record | {"config": own, "final_row": final_row}
-        except ValueError as error:
-            record["mistake"] = str(error)
-    record = json.loads(workers.text_from_chief(json.dumps(record)))
-    differing = differences(record["config"], own)
-    num_differing = int(workers.sum([bool(differing)])[0])
+    with contextlib.ExitStack() as stack:
+        directory, record, own = None, {}, as_json(config)
+        if workers.is_chief:
+            try:
+                directory = RunDirectory(run_dir, config)
+                is_done = directory.status == "done" and (
+                    os.path.exists(directory.file("saved_model")) or not can_export()
+                )
+                if not is_done and directory.status != "diverged":
+                    _lock(directory, stack, LOCK_TIMEOUT if workers.has_peers else 0)
+                final_row = read_metrics(directory.file("metrics.csv"))[-1] if is_done else None
+                record = directory.record | {"final_row": final_row}
+            except ValueError as error:
+                record["mistake"] = str(error)
+        record = json.loads(workers.broadcast_text(json.dumps(record | {"config": own})))
+        _check(record, differences(record["config"], own), workers)
+        yield directory, record
+
+
+def _check(record: dict, differing: list[str], workers: Workers) -> None:
+    """Raises UserError on all workers, once all know of it, where one of them cannot take part."""
+    num_differing = int(workers.all_reduce([bool(differing)])[0])
     if "mistake" in record or num_differing:
-        workers.wait()  # until all know
+        workers.barrier()
     if "mistake" in record:
         raise UserError(record["mistake"])
     if differing:
@@ -80,5 +79,22 @@ def agree(config: TrainConfig, run_dir: str, workers, stack) -> tuple[RunDirecto
             f"worker {workers.rank} has another config than worker 0 (worker 0's, its own): {'; '.join(differing)}"
         )
     if num_differing:
-        raise UserError(f"{num_differing} of {workers.count} workers were started with another config than worker 0")
-    return run, record
+        raise UserError(
+            f"{num_differing} of {workers.num_processes} workers were started with another config than worker 0"
+        )
+
+
+def _lock(directory: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
+    """Locks the directory; the file system may take time to notice that a chief before this one died with its machine."""
+    deadline, has_said = time.monotonic() + timeout, False
+    while True:
+        try:
+            stack.enter_context(directory)
+            return
+        except Busy as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not has_said:
+                print(f"{error}; waiting up to {timeout} seconds for it to end", file=sys.stderr, flush=True)
+            has_said = True
+            time.sleep(1)

@@ -9,9 +9,9 @@ A job is a chief, which hands out batches, saves and evaluates, workers, and ser
 """
 
 import os
-import signal
 import time
 from collections import deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import keras
@@ -19,11 +19,12 @@ import tensorflow as tf
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, planned_images
-from identity_matters.distributed.rendezvous import answers, check_port, parsed, wait_for
+from identity_matters.distributed.rendezvous import await_listeners, check_port, is_listening, parse_tf_config
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model, learning_rate_schedule
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.signals import deferring
 
 AHEAD = 2  # batches handed out to each worker before its answers are read
 _POLL = 1.0  # seconds between a server's looks at whether the chief is still there
@@ -39,13 +40,13 @@ class Coordinator(Workers):
 
     def __init__(self, strategy, num_workers: int):
         super().__init__()
-        self.parameter_servers, self.num_workers, self.is_alone = strategy, num_workers, False
+        self.parameter_servers, self.num_workers, self.has_peers = strategy, num_workers, True
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def scope(self):
         return self.parameter_servers.scope()
 
-    def distribute(self, batches, as_dataset):
+    def distribute(self, batches: Iterator) -> Iterator:
         return batches
 
 
@@ -55,7 +56,7 @@ def join() -> Coordinator | None:
     Raises:
       ValueError: TF_CONFIG is missing or cannot be used, or the port that it gives this task is taken.
     """
-    cluster, kind, index = parsed(os.environ.get("TF_CONFIG", ""), ("chief", "worker", "ps"))
+    cluster, kind, index = parse_tf_config(os.environ.get("TF_CONFIG", ""), ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         if not cluster.get(needed):
             raise UserError(
@@ -64,24 +65,19 @@ def join() -> Coordinator | None:
     check_port(cluster[kind][index], f"{kind} {index}")
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if kind == "chief":
-        wait_for([*cluster["worker"], *cluster["ps"]], "the chief")
+        await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc", start=True,
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the chief saves first; when it is gone, so is this
-    _wait_for_the_end_of(cluster["chief"][0])
+    with deferring():  # the chief saves first; when it is gone, so is this
+        await_listeners([cluster["chief"][0]], "this task")
+        while is_listening(cluster["chief"][0]):
+            time.sleep(_POLL)
     del server
     return None
-
-
-def _wait_for_the_end_of(address: str) -> None:
-    """Returns when nobody listens on an address any more, after somebody did."""
-    wait_for([address], "this task")
-    while answers(address):
-        time.sleep(_POLL)
 
 
 class AsynchronousModel:

@@ -11,8 +11,8 @@ import keras
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.errors import UserError, WorkerLost
 
-PATIENCE = 600  # seconds of waiting for the other workers: containers may still be on their way
-QUIET = 5  # seconds of it without a word
+RENDEZVOUS_TIMEOUT = 600  # seconds of waiting for the other workers: containers may still be on their way
+NOTICE_AFTER = 5  # seconds of it before a line says what is missing
 
 
 def join() -> Workers:
@@ -32,7 +32,7 @@ def join() -> Workers:
     addresses, rank = workers_of(os.environ.get("TF_CONFIG", ""))
     if len(addresses) < 2:
         return Workers(tf.distribute.MirroredStrategy() if len(gpus) > 1 else None)
-    _meet(addresses, rank)
+    _await_workers(addresses, rank)
     implementations = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if gpus else implementations.RING
@@ -44,26 +44,30 @@ def join() -> Workers:
     return Workers(strategy, rank, len(addresses))
 
 
-def _meet(addresses: list[str], rank: int) -> None:
+def _await_workers(addresses: list[str], rank: int) -> None:
     """Until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
     with _listening(addresses[rank], f"worker {rank}"):
-        wait_for([address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})")
+        await_listeners(
+            [address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})"
+        )
 
 
-def wait_for(addresses: list[str], who: str) -> None:
+def await_listeners(addresses: list[str], who: str) -> None:
     """Until somebody listens on each of them; says so where it takes long, and raises WorkerLost in the end."""
     began, has_said, missing = time.monotonic(), False, addresses
-    while missing := [address for address in missing if not answers(address)]:
+    while missing := [address for address in missing if not is_listening(address)]:
         waited = time.monotonic() - began
-        if waited > PATIENCE:
-            raise WorkerLost(who, TimeoutError(f"{', '.join(missing)} did not come within {PATIENCE} seconds"))
-        if waited > QUIET and not has_said:
+        if waited > RENDEZVOUS_TIMEOUT:
+            raise WorkerLost(
+                who, TimeoutError(f"{', '.join(missing)} did not come within {RENDEZVOUS_TIMEOUT} seconds")
+            )
+        if waited > NOTICE_AFTER and not has_said:
             has_said = True
             print(f"{who} waits for {', '.join(missing)}", file=sys.stderr, flush=True)
         time.sleep(0.1)
 
 
-def answers(address: str) -> bool:
+def is_listening(address: str) -> bool:
     """Whether somebody listens there."""
     host, _, port = address.rpartition(":")
     try:
@@ -77,16 +81,16 @@ def workers_of(tf_config: str) -> tuple[list[str], int]:
     """Addresses host:port of the workers, the chief first, and this process's number, from TF_CONFIG's text.
 
     Raises:
-      ValueError: see parsed; or it has tasks other than chief and worker.
+      ValueError: see parse_tf_config; or it has tasks other than chief and worker.
     """
     if not tf_config:
         return [], 0
-    cluster, kind, index = parsed(tf_config, ("chief", "worker"))
+    cluster, kind, index = parse_tf_config(tf_config, ("chief", "worker"))
     chiefs = cluster.get("chief", [])
     return [*chiefs, *cluster["worker"]], index + (len(chiefs) if kind == "worker" else 0)
 
 
-def parsed(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
+def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
     """The cluster, and this task's type and index, from TF_CONFIG's text.
 
     Raises:

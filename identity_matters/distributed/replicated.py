@@ -10,20 +10,17 @@ import functools
 import keras
 import tensorflow as tf
 
+from identity_matters.runs.signals import StopRequest
+
 
 class ReplicatedModel(keras.Model):
-    """fit and evaluate on all replicas, with logs over all of them; to be made and compiled in the strategy's scope.
+    """A model whose fit and evaluate run on all replicas; to be made and compiled in the strategy's scope.
 
     Attributes:
-      wants_to_leave: callable. Asked before every step of fit, on each worker.
-      is_leaving: bool. Whether one of the workers wanted to, in the last step: the same on all.
+      stop_request: StopRequest. After every step of fit it is agreed on where it is made on one of the workers.
     """
 
-    is_leaving = False
-
-    @staticmethod
-    def wants_to_leave() -> bool:
-        return False
+    stop_request = StopRequest()
 
     def compile(self, **arguments):
         super().compile(**arguments)
@@ -80,19 +77,20 @@ class ReplicatedModel(keras.Model):
         """iterator -> logs: means over all examples since the metrics were reset, from one collective."""
         strategy, means = self.distribute_strategy, self._means
 
-        def totals(leaving):
+        def totals(is_stopping):
             pairs = [tf.stack([mean.total.value, mean.count.value]) for mean in means]
-            return tf.concat([*pairs, [leaving]], axis=0)
+            return tf.concat([*pairs, [is_stopping]], axis=0)
 
         @tf.function(reduce_retracing=True)
-        def run(iterator, leaving):
+        def run(iterator, is_stopping):
             for _ in tf.range(num_steps):
                 strategy.run(step, args=(next(iterator),))
-            return strategy.reduce("SUM", strategy.run(totals, args=(leaving,)), axis=None)
+            return strategy.reduce("SUM", strategy.run(totals, args=(is_stopping,)), axis=None)
 
         def function(iterator):
-            *pairs, leaving = run(iterator, tf.constant(float(self.wants_to_leave()))).numpy()
-            self.is_leaving = bool(leaving)
+            stop = self.stop_request
+            *pairs, num_stopping = run(iterator, tf.constant(float(stop.is_made))).numpy()
+            stop.is_collective, stop.is_agreed = True, bool(num_stopping)
             return {mean.name: pairs[2 * i] / pairs[2 * i + 1] for i, mean in enumerate(means)}
 
         return function

@@ -1,20 +1,23 @@
-"""Which tf.distribute strategy a process trains under, and what its workers tell one another.
+"""The processes that train one network together, and what they tell one another.
 
     environment                             strategy
     TF_CONFIG with several workers          MultiWorkerMirroredStrategy over all devices of all workers
     several GPUs                            MirroredStrategy over the GPUs
     otherwise, and other Keras backends     none
 
-A batch is that of the whole job: a replica, which is one device, takes its share of the rows, and the
-gradients of the replicas are summed. So the learning rate is that of the batch, however many share it.
-Only the chief, worker 0, writes files; what it has read from them it sends to the others.
+A batch is that of the whole job: a replica, which is one device, takes its share of the rows, and the gradients of the
+replicas are summed. So the learning rate is that of the batch, however many replicas share it. Only the chief, worker
+0, writes files; what it has read from them it broadcasts to the others.
 """
 
 import contextlib
 import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
+from identity_matters.data.batches import as_dataset
 from identity_matters.runs.errors import UserError, WorkerLost
 
 
@@ -24,19 +27,19 @@ class Workers:
     Attributes:
       strategy: tf.distribute.Strategy; None for a single device.
       rank: int. This process's number.
-      count: int. How many processes there are.
+      num_processes: int. How many processes there are.
       num_replicas: int. Devices of all processes.
       is_chief: bool. Whether this one writes the files.
-      is_alone: bool. Whether no other process can be lost.
+      has_peers: bool. Whether another process can be lost.
     """
 
-    def __init__(self, strategy=None, rank: int = 0, count: int = 1):
-        self.strategy, self.rank, self.count = strategy, rank, count
+    def __init__(self, strategy: Any = None, rank: int = 0, num_processes: int = 1) -> None:
+        self.strategy, self.rank, self.num_processes = strategy, rank, num_processes
         self.num_replicas = strategy.num_replicas_in_sync if strategy else 1
-        self.is_chief, self.is_alone = rank == 0, count == 1
+        self.is_chief, self.has_peers = rank == 0, num_processes > 1
 
     def rows(self, batch_size: int) -> slice:
-        """The rows of every batch that the devices of this process take.
+        """Returns the rows of every batch that the devices of this process take.
 
         Raises:
           ValueError: the devices of all processes do not divide the batch.
@@ -44,22 +47,22 @@ class Workers:
         if batch_size % self.num_replicas:
             raise UserError(
                 f"batch_size must be a multiple of the number of devices, {self.num_replicas} "
-                f"on {self.count} worker(s), got {batch_size}"
+                f"on {self.num_processes} worker(s), got {batch_size}"
             )
-        share = batch_size // self.count
+        share = batch_size // self.num_processes
         return slice(self.rank * share, (self.rank + 1) * share)
 
-    def scope(self):
-        """The context in which a network, its optimiser and its metrics are made."""
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which a network, its optimiser and its metrics are made."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
-    def distribute(self, batches, as_dataset):
-        """What fit and evaluate take, of the process's own rows: every device its share of them."""
+    def distribute(self, batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
+        """Returns batches of this process's rows in the form that fit and evaluate take, each device its share."""
         if not self.strategy:
             return as_dataset(batches)
-        devices = self.num_replicas // self.count
+        devices = self.num_replicas // self.num_processes
 
-        def shares():
+        def shares() -> Iterator[tuple[np.ndarray, ...]]:
             for batch in batches:
                 for device in range(devices):
                     share = slice(*(len(batch[0]) * edge // devices for edge in (device, device + 1)))
@@ -73,24 +76,24 @@ class Workers:
         options = tf.distribute.InputOptions(experimental_fetch_to_device=bool(tf.config.list_logical_devices("GPU")))
         return self.strategy.distribute_datasets_from_function(lambda _: as_dataset(shares()).apply(endless), options)
 
-    def sum(self, vector) -> np.ndarray:
-        """Sum over the processes of a float64 vector of the same length on each."""
+    def all_reduce(self, vector: Any) -> np.ndarray:
+        """Returns the sum over the processes of a float64 vector [n], n the same on each."""
         vector = np.asarray(vector, np.float64)
-        if self.count == 1:
+        if self.num_processes == 1:
             return vector
         import tensorflow as tf
 
-        first = self.rank * (self.num_replicas // self.count)
+        first = self.rank * (self.num_replicas // self.num_processes)
 
-        def of_replica(context):
+        def value_on_replica(context: Any) -> Any:
             return tf.constant(vector if context.replica_id_in_sync_group == first else np.zeros_like(vector))
 
-        with self.watched():
-            return self._total(self.strategy.experimental_distribute_values_from_function(of_replica)).numpy()
+        with self.reporting_lost_workers():
+            return self._total(self.strategy.experimental_distribute_values_from_function(value_on_replica)).numpy()
 
     @functools.cached_property
-    def _total(self):
-        """Values per replica -> their sum, compiled."""
+    def _total(self) -> Any:
+        """A compiled function from values per replica to their sum."""
         import tensorflow as tf
 
         return tf.function(
@@ -100,25 +103,25 @@ class Workers:
             reduce_retracing=True,
         )
 
-    def from_chief(self, vector) -> np.ndarray:
-        """The chief's float64 vector, bit by bit; those of the others must be as long."""
-        return self.sum(vector if self.is_chief else np.zeros(len(vector)))
+    def broadcast(self, vector: Any) -> np.ndarray:
+        """Returns the chief's float64 vector [n], bit by bit; the other processes give one of the same length."""
+        return self.all_reduce(vector if self.is_chief else np.zeros(len(vector)))
 
-    def text_from_chief(self, text: str) -> str:
-        """The chief's text; what the others give is not looked at."""
+    def broadcast_text(self, text: str) -> str:
+        """Returns the chief's text; what the other processes give is not looked at."""
         values = np.frombuffer(text.encode(), np.uint8) if self.is_chief else []
-        length = int(self.from_chief([len(values)])[0])
-        return bytes(self.from_chief(values if self.is_chief else np.zeros(length)).astype(np.uint8)).decode()
+        length = int(self.broadcast([len(values)])[0])
+        return bytes(self.broadcast(values if self.is_chief else np.zeros(length)).astype(np.uint8)).decode()
 
-    def wait(self) -> None:
-        """Until all workers have come here, or one of them is gone."""
+    def barrier(self) -> None:
+        """Returns when all processes have come here, or when one of them is gone."""
         with contextlib.suppress(WorkerLost):
-            self.sum([0.0])
+            self.all_reduce([0.0])
 
     @contextlib.contextmanager
-    def watched(self):
-        """Turns the errors by which TensorFlow says that another worker is gone into WorkerLost."""
-        if self.is_alone:
+    def reporting_lost_workers(self) -> Iterator[None]:
+        """A context that turns the errors by which TensorFlow says that another worker is gone into WorkerLost."""
+        if not self.has_peers:
             yield
             return
         import tensorflow as tf

@@ -14,6 +14,7 @@ import zlib
 import keras
 import numpy as np
 
+from identity_matters.distributed.workers import Workers
 from identity_matters.runs.directory import replacing
 from identity_matters.runs.errors import UserError
 
@@ -56,11 +57,12 @@ def load_newest(directory: str) -> tuple[int, dict[str, np.ndarray]] | None:
             return step, arrays
         # RuntimeError: of a bit flipped in the archive's directory, which then seems encrypted, say.
         except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            warnings.warn(f"skipping the damaged checkpoint {path}: {error}")
+            warnings.warn(f"skipping the damaged checkpoint {path}: {error}", stacklevel=2)
     return None
 
 
 def _found(directory: str) -> list[tuple[int, str]]:
+    """Returns the checkpoints as (step, path), the oldest first."""
     if not os.path.isdir(directory):
         return []
     matches = (_NAME.fullmatch(name) for name in sorted(os.listdir(directory)))
@@ -70,7 +72,7 @@ def _found(directory: str) -> list[tuple[int, str]]:
 class TrainingState:
     """All that a checkpoint holds: weights, the optimiser's state, and the training figures since the last row."""
 
-    def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer):
+    def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         self.network, self.step = network, 0
         self._variables = {v.path: v for v in [*network.variables, *optimizer.variables]}
         self._sums, self._steps_summed = {}, 0
@@ -83,32 +85,33 @@ class TrainingState:
         self.step = step
 
     def take_means(self) -> dict[str, float]:
-        """Means since the last call."""
+        """Returns the means of the training figures since the last call."""
         means = {name: total / self._steps_summed for name, total in self._sums.items()}
         self._sums, self._steps_summed = {}, 0
         return means
 
     def save(self, directory: str) -> None:
+        """Writes a checkpoint into the directory."""
         arrays = {f"variable/{path}": keras.ops.convert_to_numpy(v) for path, v in self._variables.items()}
         sums = {f"sum/{name}": np.float64(total) for name, total in self._sums.items()}
         save(directory, self.step, arrays | sums | {"steps_summed": np.int64(self._steps_summed)})
 
-    def take_from_chief(self, workers) -> None:
-        """All that the chief holds, on every worker."""
-        if workers.count == 1:
+    def broadcast(self, workers: Workers) -> None:
+        """Gives every worker all that the chief holds."""
+        if workers.num_processes == 1:
             return
         self._sums, self._steps_summed = json.loads(
-            workers.text_from_chief(json.dumps([self._sums, self._steps_summed]))
+            workers.broadcast_text(json.dumps([self._sums, self._steps_summed]))
         )
         parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
-        flat = workers.from_chief(np.concatenate([[self.step], *parts]))
+        flat = workers.broadcast(np.concatenate([[self.step], *parts]))
         self.step = int(flat[0])
         edges = np.cumsum([1, *map(len, parts)])
         for variable, start, stop in zip(self._variables.values(), edges, edges[1:]):
             variable.assign(flat[start:stop].reshape(variable.shape))
 
     def restore(self, directory: str) -> None:
-        """From the newest intact checkpoint; nothing changes where there is none."""
+        """Takes the state from the newest intact checkpoint; nothing changes where there is none."""
         found = load_newest(directory)
         if found is None:
             return

@@ -2,6 +2,9 @@
 
 import re
 
+EXIT_ERROR, EXIT_DIVERGED = 1, 3
+EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: the same command continues
+
 
 class UserError(ValueError):
     """Something that the user gave cannot be used; the message is one line that says what, and what to do."""
@@ -14,7 +17,7 @@ class Diverged(ArithmeticError):
       step: int. The number of the update, from 1.
     """
 
-    def __init__(self, step: int):
+    def __init__(self, step: int) -> None:
         super().__init__(f"the loss became NaN or infinite at step {step}")
         self.step = step
 
@@ -28,10 +31,9 @@ class Preempted(Exception):
 
     same_command_continues = True  # for launch.launcher
 
-    def __init__(self, step: int | None = None):
-        super().__init__(
-            f"told to stop by SIGTERM, {'nothing new to save' if step is None else f'saved at step {step}'}"
-        )
+    def __init__(self, step: int | None = None) -> None:
+        saved = "nothing new to save" if step is None else f"saved at step {step}"
+        super().__init__(f"told to stop by SIGTERM, {saved}")
         self.step = step
 
 
@@ -40,6 +42,6 @@ class WorkerLost(ConnectionError):
 
     same_command_continues = True
 
-    def __init__(self, who: str, error: Exception):
+    def __init__(self, who: str, error: Exception) -> None:
         reason = re.sub(r"\{\{.*?\}\} *", "", next((line for line in str(error).splitlines() if line.strip()), ""))
         super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")

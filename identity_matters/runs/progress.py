@@ -1,66 +1,107 @@
-"""What happens at the end of every call into the compiled step: progress, timing, the check of the loss, leaving early."""
+"""What happens at the end of every call into the compiled step: progress bar, timing, the check of the loss, stopping."""
 
+import sys
 import time
+from types import TracebackType
 
 import keras
 import numpy as np
 from tqdm import tqdm
 
 from identity_matters.runs.errors import Diverged
+from identity_matters.runs.signals import StopRequest
 
 
-class Meter:
-    """Steps per second, without the first call of a fit, which may compile, unless it is the only one."""
+class Progress:
+    """The progress bar of a run, and its speed; a context that closes the bar.
 
-    def __init__(self):
-        self._steps, self._seconds = 0, 0.0
+    Args:
+      num_steps: int. Of the whole run.
+      first_step: int. Updates done before.
+      is_shown: bool.
+    """
 
-    def add(self, steps: int, seconds: float) -> None:
+    def __init__(self, num_steps: int, first_step: int, is_shown: bool) -> None:
+        interval = 0.1 if sys.stderr.isatty() else 10  # seconds; a log file is not redrawn
+        self._bar = tqdm(
+            total=num_steps,
+            initial=first_step,
+            unit="step",
+            dynamic_ncols=True,
+            mininterval=interval,
+            disable=not is_shown,
+        )
+        self._is_shown, self._steps, self._seconds = is_shown, 0, 0.0
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._bar.close()
+
+    def show(self, step: int, loss: float) -> None:
+        """Moves the bar."""
+        self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def write(self, line: str) -> None:
+        """Prints a line above the bar."""
+        if self._is_shown:
+            self._bar.write(line)
+
+    def time(self, steps: int, seconds: float) -> None:
+        """Counts steps that took so long."""
         self._steps += steps
         self._seconds += seconds
 
     def take_rate(self) -> float:
-        """Since the last call; NaN if nothing was timed."""
+        """Returns the steps per second since the last call; NaN if nothing was timed."""
         rate = self._steps / self._seconds if self._seconds else float("nan")
         self._steps, self._seconds = 0, 0.0
         return rate
 
 
-class Watch(keras.callbacks.Callback):
-    """Moves the progress bar, times the steps, stops the run at the first loss that is not finite, and when it must leave.
+class StepCallback(keras.callbacks.Callback):
+    """Follows one stretch of training: shows and times its steps, and ends it where the loss is not finite or on request.
+
+    The first call of a fit may compile, so it is not timed unless it is the only one.
 
     Args:
-      bar: tqdm.
-      meter: Meter.
-      first_step: int.
-      must_leave: callable. Asked after every call.
+      progress: Progress.
+      first_step: int. Updates done before.
+      stop: StopRequest. Looked at after every call.
 
     Attributes:
       step: int. Updates done.
     """
 
-    def __init__(self, bar: tqdm, meter: Meter, first_step: int, must_leave):
+    def __init__(self, progress: Progress, first_step: int, stop: StopRequest) -> None:
         super().__init__()
-        self._bar, self._meter, self._first_step, self._must_leave = bar, meter, first_step, must_leave
-        self.step, self._last = first_step, None
-        self._timed = False
+        self._progress, self._first_step, self._stop = progress, first_step, stop
+        self.step, self._last, self._is_timed = first_step, None, False
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Starts the clock."""
         self._began = time.perf_counter()
 
-    def on_train_end(self, logs=None):
-        if self._last and not self._timed:  # a single call: better timed with its compilation than not at all
-            self._meter.add(self._last[0] - self._first_step, self._last[1] - self._began)
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Takes in the steps of one call.
 
-    def on_train_batch_end(self, batch, logs=None):
+        Raises:
+          Diverged: the loss is NaN or infinite.
+        """
         step, loss, now = self._first_step + batch + 1, float(logs["loss"]), time.perf_counter()
         if not np.isfinite(loss):
             raise Diverged(step)
         if self._last:
-            self._meter.add(step - self._last[0], now - self._last[1])
-            self._timed = True
-        self._last, self.step = (step, now), step
-        self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
-        self._bar.update(step - self._bar.n)
-        if self._must_leave():
+            self._progress.time(step - self.step, now - self._last)
+            self._is_timed = True
+        self._last, self.step = now, step
+        self._progress.show(step, loss)
+        if self._stop.is_agreed:
             self.model.stop_training = True
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Times a single call, its compilation included, rather than nothing."""
+        if self._last and not self._is_timed:
+            self._progress.time(self.step - self._first_step, self._last - self._began)

@@ -1,24 +1,118 @@
-"""SIGTERM: what it does while a run starts, trains and ends."""
+"""SIGTERM, by which schedulers ask a run to stop: while it trains a checkpoint is saved first, before that it ends at once.
+
+TensorFlow installs a handler of its own where several workers train, and a Python handler that raises inside one of its
+collectives surfaces as some other error. So a command that trains blocks the signal in every thread from its start
+(`listening`), and a thread of its own waits for it. Where nobody listens, in a notebook say, only the steps of training
+(`deferring`) take notice of SIGTERM.
+"""
 
 import contextlib
+import os
 import signal
+import sys
 import threading
+from collections.abc import Iterator
 
-from identity_matters.runs.errors import Preempted
+from identity_matters.runs.errors import EXIT_CONTINUE, Preempted
 
 
-def leave_at_once() -> None:
-    raise Preempted()
+class StopRequest:
+    """Whether this process, and the job that it belongs to, is to stop.
+
+    Attributes:
+      is_made: bool. SIGTERM came to this process.
+      is_collective: bool. Whether workers leave together: then `is_agreed` is set after each step, on all of them.
+      is_agreed: bool. Whether to stop after the step under way.
+    """
+
+    def __init__(self) -> None:
+        self.is_made = self.is_collective = self._is_agreed = False
+
+    def make(self, *_: object) -> None:
+        """Takes notice of a signal."""
+        self.is_made = True
+
+    @property
+    def is_agreed(self) -> bool:
+        """Whether to stop after the step under way."""
+        return self._is_agreed if self.is_collective else self.is_made
+
+    @is_agreed.setter
+    def is_agreed(self, value: bool) -> None:
+        self._is_agreed = value
+
+
+class _Listener:
+    """The thread that SIGTERM comes to while `listening`."""
+
+    def __init__(self) -> None:
+        self.lock, self.stop, self._is_closed = threading.Lock(), None, False
+        self._thread = threading.Thread(target=self._wait, daemon=True, name="SIGTERM")
+        self._thread.start()
+
+    def _wait(self) -> None:
+        while True:
+            signal.sigwait([signal.SIGTERM])
+            with self.lock:
+                if self._is_closed:
+                    return
+                if self.stop is None:
+                    _leave_at_once()
+                self.stop.make()
+
+    def close(self) -> None:
+        with self.lock:
+            self._is_closed = True
+            signal.pthread_kill(self._thread.ident, signal.SIGTERM)
+        self._thread.join()
+
+
+_listener: _Listener | None = None
 
 
 @contextlib.contextmanager
-def on_sigterm(act):
-    """SIGTERM calls act(), in place of whatever it did (TensorFlow ignores it where workers train); only in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: act())
+def listening() -> Iterator[None]:
+    """A context in which SIGTERM ends the process with exit code 75, or is acted on by `deferring`.
+
+    To be entered before TensorFlow is imported: threads that exist already still get the signal by whatever handler
+    there is. Processes started inside inherit that the signal is blocked.
+    """
+    global _listener
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    _listener = _Listener()
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: TensorFlow's, which Python cannot restore
+        _listener.close()
+        _listener = None
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
+
+@contextlib.contextmanager
+def deferring() -> Iterator[StopRequest]:
+    """A context in which SIGTERM makes the StopRequest that it yields, and nothing else; elsewhere than in `listening` it must be in the main thread."""
+    stop = StopRequest()
+    if _listener:
+        with _listener.lock:
+            _listener.stop = stop
+        try:
+            yield stop
+        finally:
+            with _listener.lock:
+                _listener.stop = None
+    elif threading.current_thread() is threading.main_thread():
+        before = signal.signal(signal.SIGTERM, stop.make)
+        try:
+            yield stop
+        finally:
+            signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: TensorFlow's, which Python cannot restore
+    else:
+        yield stop
+
+
+def _leave_at_once() -> None:
+    with contextlib.suppress(OSError, ValueError):
+        print(f"stopped: {Preempted()}; the same command continues", flush=True)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(EXIT_CONTINUE)

@@ -43,7 +43,7 @@ def train(workers: Workers, sgd=None):
     data = load(CONFIG)
     batches = ArrayBatches(data, CONFIG, workers.rows(CONFIG.batch_size))
     if sgd is None:
-        network, model = training._model(CONFIG, batches, workers)
+        network, model = training.build(CONFIG, batches, workers)
     else:
         with workers.scope():
             network = training.all_conv_resnet(CONFIG.model, CONFIG.seed)
@@ -53,11 +53,11 @@ def train(workers: Workers, sgd=None):
     before = np.concatenate([w.ravel() for w in network.get_weights()])
     batch_stream = itertools.islice(batches.train_batches(0), CONFIG.train_steps)
     logs = model.fit(
-        workers.distribute(batch_stream, training.feed), steps_per_epoch=CONFIG.train_steps, shuffle=False, verbose=0
+        workers.distribute(batch_stream), steps_per_epoch=CONFIG.train_steps, shuffle=False, verbose=0
     ).history
     after = np.concatenate([w.ravel() for w in network.get_weights()])
     test = model.evaluate(
-        workers.distribute(batches.test_batches(), training.feed), steps=batches.test_steps, verbose=0, return_dict=True
+        workers.distribute(batches.test_batches()), steps=batches.test_steps, verbose=0, return_dict=True
     )
     test = {name: float(test[name]) for name in ("cross_entropy", "top1", "top5")}  # the loss counts what fills up
     return before, after, {name: float(values[-1]) for name, values in logs.items()}, test
@@ -67,14 +67,12 @@ def moments_of(workers: Workers):
     """Of batch normalisation on each replica after a fit, and before it."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, use_batch_norm=True))
     batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
-    network, model = training._model(config, batches, workers)
+    network, model = training.build(config, batches, workers)
     moments = [v for v in network.non_trainable_variables if "moving" in v.path]
     copies = lambda: [[float(copy.numpy().sum()) for copy in v.value.values] for v in moments]  # noqa: E731
     before = copies()
     batch_stream = itertools.islice(batches.train_batches(0), config.train_steps)
-    model.fit(
-        workers.distribute(batch_stream, training.feed), steps_per_epoch=config.train_steps, shuffle=False, verbose=0
-    )
+    model.fit(workers.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0)
     return before, copies()
 
 

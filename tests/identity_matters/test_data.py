@@ -18,7 +18,6 @@ from identity_matters.data.batches import StreamedBatches
 from identity_matters.data.loading import load
 from identity_matters.data.loading import test_batches as raw_test_batches
 from identity_matters.data.tfds import prepared_builder, tfds_source
-from identity_matters.distributed import agreement
 from identity_matters.distributed.workers import Workers
 
 
@@ -365,7 +364,7 @@ def test_sets_of_varying_size_or_too_large_for_memory_are_streamed(offline, stre
 
 
 def test_parameter_servers_refuse_a_streamed_set(jpeg, tmp_path, monkeypatch):
-    monkeypatch.setattr(agreement, "join", lambda config: Workers())
+    monkeypatch.setattr(training, "join", lambda config: Workers())
     config = dataclasses.replace(jpeg, strategy="parameter_server")
     assert "identity_tiny_jpeg" in refused(training.train, config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -78,8 +78,8 @@ def test_a_batch_that_the_devices_do_not_divide_is_refused(batch_size):
 def test_one_worker_hears_itself():
     workers = Workers()
     text = '{"a": "ℓ ≤ π"}\n'
-    assert workers.is_chief and workers.text_from_chief(text) == text
-    np.testing.assert_array_equal(workers.sum([1.5, -2]), [1.5, -2])
+    assert workers.is_chief and workers.broadcast_text(text) == text
+    np.testing.assert_array_equal(workers.all_reduce([1.5, -2]), [1.5, -2])
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ""])
@@ -95,19 +95,19 @@ def test_a_port_that_is_taken_is_named(address):
 
 def test_workers_meet_and_one_that_comes_late_is_named(monkeypatch, capsys):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    monkeypatch.setattr(rendezvous, "QUIET", 0)
+    monkeypatch.setattr(rendezvous, "NOTICE_AFTER", 0)
     with contextlib.ExitStack() as stack:
         late = ("127.0.0.1", int(addresses[1].split(":")[1]))
         monkeypatch.setattr(rendezvous.time, "sleep", lambda _: stack.enter_context(socket.create_server(late)))
-        rendezvous._meet(addresses, 0)
+        rendezvous._await_workers(addresses, 0)
     assert capsys.readouterr().err == f"worker 0 ({addresses[0]}) waits for {addresses[1]}\n"
 
 
 def test_a_worker_that_never_comes_is_named(monkeypatch):
-    monkeypatch.setattr(rendezvous, "PATIENCE", 0.3)
+    monkeypatch.setattr(rendezvous, "RENDEZVOUS_TIMEOUT", 0.3)
     addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
     with pytest.raises(WorkerLost, match=f"{addresses[0]}, {addresses[2]} did not come within 0.3 seconds"):
-        rendezvous._meet(addresses, 1)
+        rendezvous._await_workers(addresses, 1)
 
 
 def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():

@@ -66,7 +66,7 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
 
     monkeypatch.setattr(agreement.time, "sleep", end)
     with contextlib.ExitStack() as stack:
-        agreement._enter(after, stack)
+        agreement._lock(after, stack, 180)
         assert after.status == "diverged" and after.record["diverged_at_step"] == 3
     assert (
         capsys.readouterr().err
@@ -74,11 +74,10 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
     )
 
 
-def test_they_do_not_wait_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(agreement, "LEASE", 0)
+def test_they_do_not_wait_for_ever(tmp_path):
     with RunDirectory(str(tmp_path), TrainConfig()), contextlib.ExitStack() as stack:
         with pytest.raises(ValueError, match="another process is writing"):
-            agreement._enter(RunDirectory(str(tmp_path), TrainConfig()), stack)
+            agreement._lock(RunDirectory(str(tmp_path), TrainConfig()), stack, 0)
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
