@@ -8,6 +8,8 @@ for 5 epochs, 3 seeds each: about 45 minutes on 2 cores. Leaves results.csv, abl
 one run directory a run, and prints a table of the test errors. The same command again continues.
 """
 
+import os
+
 from identity_matters.ablations import AblationConfig
 from launch import launcher
 
@@ -18,6 +20,15 @@ def main(config: AblationConfig, run_dir: str) -> None:
 
     rows = ablations.run_ablations(config, run_dir)
     print(ablations.table(rows))
+
+
+def draw_figures(run_dir: str, title: str = "") -> list[str]:
+    """Draws ablations.png from results.csv; returns its path."""
+    from identity_matters.runs import figures, tables
+
+    path = os.path.join(run_dir, "ablations.png")
+    figures.save_figure(figures.ablation_figure(tables.read_metrics(os.path.join(run_dir, "results.csv")), title), path)
+    return [path]
 
 
 def cli() -> None:

@@ -52,6 +52,16 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
         print(f"  the same command under KERAS_BACKEND=tensorflow adds {os.path.join(run_dir, 'saved_model')}")
 
 
+def draw_figures(run_dir: str, title: str = "") -> list[str]:
+    """Draws convergence.png, Figure 1 of Hardt & Ma, from a run's metrics.csv; returns its path."""
+    from identity_matters.runs import figures, tables
+
+    path = os.path.join(run_dir, "convergence.png")
+    rows = tables.read_metrics(os.path.join(run_dir, "metrics.csv"))
+    figures.save_figure(figures.convergence_figure(rows, title), path)
+    return [path]
+
+
 def cli() -> None:
     launcher.run(main, TRAIN_PRESETS, manual=__doc__)
 
