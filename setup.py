@@ -2,7 +2,7 @@
 
 An index knows no folder that a relative link could lead to. With README_BASE_URL, the address of the
 repository's files (https://HOST/OWNER/REPOSITORY/raw/main), links and pictures lead there;
-without it pictures are left out and links are plain text. README.md itself stays as it is.
+without it pictures and their captions are left out and links are plain text. README.md itself stays as it is.
 """
 
 import os
@@ -17,7 +17,7 @@ def for_index(readme: str, base_url: str) -> str:
     """The README without relative links: absolute ones where there is a base_url, otherwise their text alone."""
     if base_url:
         return re.sub(RELATIVE, rf"[\1]({base_url.rstrip('/')}/\2)", readme)
-    return re.sub(RELATIVE, r"\1", re.sub(rf"!{RELATIVE}\n+", "", readme))
+    return re.sub(RELATIVE, r"\1", re.sub(rf"!{RELATIVE}\n+(\*[^*]+\*\n+)?", "", readme))
 
 
 if __name__ == "__main__":
