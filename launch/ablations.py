@@ -15,6 +15,7 @@ from launch import launcher
 
 
 def main(config: AblationConfig, run_dir: str) -> None:
+    """Trains all variants and prints the table of their errors."""
     with launcher.quiet_import():
         from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
 
@@ -32,6 +33,7 @@ def draw_figures(run_dir: str, title: str = "") -> list[str]:
 
 
 def cli() -> None:
+    """Runs the launcher with the command line's flags."""
     launcher.run(main, {"": AblationConfig()}, manual=__doc__)
 
 

@@ -60,7 +60,7 @@ def _columns(path: str) -> list[str]:
 
 
 def cli() -> None:
-    """Runs the launcher on the command line's flags."""
+    """Runs the launcher with the command line's flags."""
     launcher.run(main, {"": PlotConfig()}, manual=__doc__)
 
 

@@ -25,6 +25,7 @@ from launch import launcher
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
+    """Trains, or continues, the run and says what it has left; returns the exit code."""
     was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
     with launcher.quiet_import():
         from identity_matters import training
@@ -40,7 +41,7 @@ def main(config: TrainConfig, run_dir: str) -> int:
 
 
 def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
-    """The last lines: the test error, the files, what to do next."""
+    """Prints the last lines: the test error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
     print(f"test error {row['test_top1_error']:.2%}, top-5 {row['test_top5_error']:.2%}")
@@ -63,6 +64,7 @@ def draw_figures(run_dir: str, title: str = "") -> list[str]:
 
 
 def cli() -> None:
+    """Runs the launcher with the command line's flags."""
     launcher.run(main, TRAIN_PRESETS, manual=__doc__)
 
 
