@@ -21,7 +21,7 @@ def commands(path: pathlib.Path) -> list[list[str]]:
     """Every `python -m launch.… --flags` or `python -m benchmarks.…` of a page or a module's docstring."""
     text = path.read_text()
     text = ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text
-    text = text.replace("\\\n", " ")
+    text = re.sub(r" *\\\n *", " ", text)
     found = re.findall(r"python -m ((?:launch|benchmarks)\.\w+[^\n`|&;)]*)", text)
     return [shlex.split(command.split("  ")[0]) for command in found]
 
