@@ -5,10 +5,10 @@
 
     T(n) = operations of a device / rate  +  2 (n − 1)/n · bytes / bandwidth  +  rounds(n) · latency
 
-The operations are those of the convolutions of forward and backward pass (train_step.step_flops);
+The operations are those of the convolutions of forward and backward pass (identity_matters.model.training_flops);
 the bytes are four a trained weight, summed by a ring: each device sends and receives every chunk
 twice. rounds(n) is 2 (n − 1) for a ring, 2 log₂ n for NCCL's trees, with which the bandwidth term is the same.
-The sum comes after the backward pass, as in our training, which does not overlap them.
+The all-reduce comes after the backward pass, as in our training, which does not overlap them.
 Strong scaling shares the batch; weak scaling gives each device a whole one.
 
 The default rate is the paper's K40: 60,000 steps in 24 hours. Bandwidth and latency are of a
@@ -19,7 +19,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from benchmarks.input_stream import table
+from benchmarks.harness import table
 from identity_matters.config import TRAIN_PRESETS, check_fields
 from launch import launcher
 
@@ -47,15 +47,16 @@ class CostModel:
     microseconds: float = 50.0
     algorithm: Literal["ring", "tree"] = "ring"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_0=("batch_size", "microseconds"), above_0=("tflops", "gigabytes"))
 
     def all_reduce_seconds(self, num_bytes: float, count: int) -> float:
+        """The seconds of one all-reduce over `count` devices."""
         rounds = 2 * (count - 1) if self.algorithm == "ring" else 2 * math.log2(count)
         return 2 * (count - 1) / count * num_bytes / (1e9 * self.gigabytes) + rounds * 1e-6 * self.microseconds
 
     def step_seconds(self, flops: float, num_bytes: float, count: int) -> float:
-        """Of one device's operations and the sum over `count` devices."""
+        """The seconds of one device's operations and of the all-reduce over `count` devices."""
         return flops / (1e12 * self.tflops) + self.all_reduce_seconds(num_bytes, count)
 
 
@@ -63,18 +64,19 @@ PRESETS = {name: CostModel(network=name) for name in ("cifar10", "mnist", "image
 
 
 def main(model: CostModel) -> None:
+    """Prints the table of a network on 1 … 512 devices."""
     with launcher.quiet_import():
-        from benchmarks.train_step import step_flops
-        from identity_matters.model import all_conv_resnet
+        from identity_matters.model import all_conv_resnet, training_flops
 
     run = TRAIN_PRESETS[model.network]
     network = all_conv_resnet(run.model, 0)
     batch_size = model.batch_size or run.batch_size
-    flops = batch_size * step_flops(network)
+    flops = batch_size * training_flops(network)
     num_bytes = 4.0 * sum(math.prod(v.shape) for v in network.trainable_variables)
     print(
-        f"{model.network}, batch {batch_size}: {flops / 1e12:.3g} TFLOP and {num_bytes / 1e6:.1f} MB of gradients a step; "
-        f"a device: {model.tflops:g} TFLOP/s, {model.gigabytes:g} GB/s, {model.microseconds:g} µs, {model.algorithm}\n"
+        f"{model.network}, batch {batch_size}: {flops / 1e12:.3g} TFLOP and {num_bytes / 1e6:.1f} MB of gradients "
+        f"a step; a device: {model.tflops:g} TFLOP/s, {model.gigabytes:g} GB/s, {model.microseconds:g} µs, "
+        f"{model.algorithm}\n"
     )
     one = model.step_seconds(flops, num_bytes, 1)
     lines, last = [], {}
@@ -95,6 +97,7 @@ def main(model: CostModel) -> None:
 
 
 def cli() -> None:
+    """Runs the benchmark with the command line's flags."""
     launcher.run(main, PRESETS, manual=__doc__, has_run_dir=False)
 
 

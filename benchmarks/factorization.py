@@ -28,12 +28,11 @@ up to fivefold between rounds: NumPy and SciPy bring a BLAS with a thread pool e
 import dataclasses
 import functools
 import importlib.metadata
-import time
 
 import numpy as np
 from scipy import linalg
 
-from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
+from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
 from identity_matters.config import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
@@ -66,43 +65,44 @@ class FactorizationBenchmark:
     dimensions: tuple[int, ...] = (200, TARGET_DIMENSION)
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("repeats", "num_layers"), at_least_0=("seed",))
         if min(self.dimensions, default=0) < 1:
             raise UserError(f"dimensions must be whole numbers of at least 1, got {self.dimensions}")
 
 
 def main(benchmark: FactorizationBenchmark) -> None:
+    """Times the three factorisations of every target in turns and prints the table."""
     num_layers = benchmark.num_layers
     targets = {(d, kind): target(d, kind, benchmark.seed) for d in benchmark.dimensions for kind in KINDS}
     accuracy = {name: check_layers(R, num_layers) for name, R in targets.items()}
     timed = {}
     for name, R in targets.items():
-        timed[(*name, OURS)] = functools.partial(milliseconds, factorize, R, num_layers)
-        timed[(*name, FLOOR)] = functools.partial(milliseconds, decompose, R)
-        timed[(*name, NAIVE)] = functools.partial(milliseconds, layer_by_layer, R, num_layers)
+        timed[(*name, OURS)] = functools.partial(seconds, factorize, R, num_layers)
+        timed[(*name, FLOOR)] = functools.partial(seconds, decompose, R)
+        timed[(*name, NAIVE)] = functools.partial(seconds, layer_by_layer, R, num_layers)
     times = interleaved(timed, benchmark.repeats)
     rows = []
     for name in targets:
         ours, floor, naive = (times[(*name, what)] for what in (OURS, FLOOR, NAIVE))
         (to_floor, floor_range), (to_naive, _) = spread(ratios(ours, floor)), spread(ratios(naive, ours))
         difference, error = (f"{value:.0e}" for value in accuracy[name])
-        rows.append((f"{name[1]}, {name[0]}", spread(ours)[0], to_floor, floor_range, to_naive, difference, error))
+        rows.append(
+            (
+                f"{name[1]}, {name[0]}",
+                spread(1000 * value for value in ours)[0],
+                to_floor,
+                floor_range,
+                to_naive,
+                difference,
+                error,
+            )
+        )
     header = ("target, d", "ours, ms", "/ SVD + Schur", "min – max", f"{NAIVE} / ours", "difference", "error of R")
     print(f"{environment()}, scipy {importlib.metadata.version('scipy')}")
     print(f"\n{num_layers} layers, {benchmark.repeats} rounds; {OTHERS}: {spread(times[OTHERS])[0]}")
     print(f"target: at most {TARGET:g} × SVD + Schur at d = {TARGET_DIMENSION}\n")
     print(table(header, rows))
-
-
-def milliseconds(function, *arguments) -> float:
-    start = time.perf_counter()
-    function(*arguments)
-    return 1000 * (time.perf_counter() - start)
-
-
-def ratios(numerators: list[float], denominators: list[float]) -> list[float]:
-    return [a / b for a, b in zip(numerators, denominators)]
 
 
 def target(d: int, kind: str, seed: int) -> np.ndarray:
@@ -112,17 +112,17 @@ def target(d: int, kind: str, seed: int) -> np.ndarray:
     return R
 
 
-def _haar(gaussian) -> np.ndarray:
+def _haar(gaussian: np.ndarray) -> np.ndarray:
     q, r = np.linalg.qr(gaussian)
     return q * np.sign(np.diag(r))
 
 
-def decompose(R):
-    """The floor: a singular value decomposition and a real Schur form of R."""
+def decompose(R: np.ndarray) -> tuple:
+    """The floor: a singular value decomposition and a real Schur form of R [d, d]."""
     return np.linalg.svd(R), linalg.schur(R, output="real")
 
 
-def layer_by_layer(R, num_layers: int) -> np.ndarray:
+def layer_by_layer(R: np.ndarray, num_layers: int) -> np.ndarray:
     """A [ℓ, d, d] by the definition, each layer in dense products; no eigenvalue of Q may be −1."""
     u, sigma, vt = np.linalg.svd(R)
     root = (vt.T * sigma ** (1 / num_layers)) @ vt
@@ -130,7 +130,7 @@ def layer_by_layer(R, num_layers: int) -> np.ndarray:
     first = np.flatnonzero(np.abs(np.diag(D, -1)) > 1e-12)
     angles = np.arctan2(D[first + 1, first], D[first, first])
 
-    def power(t):
+    def power(t: float) -> np.ndarray:
         turned = S.copy()
         cosine, sine = np.cos(t * angles), np.sin(t * angles)
         turned[:, first] = S[:, first] * cosine + S[:, first + 1] * sine
@@ -143,7 +143,7 @@ def layer_by_layer(R, num_layers: int) -> np.ndarray:
     ])  # fmt: skip
 
 
-def check_layers(R, num_layers: int) -> tuple[float, float]:
+def check_layers(R: np.ndarray, num_layers: int) -> tuple[float, float]:
     """Largest difference of our layers from those of the definition, and ‖(I + A_ℓ)···(I + A_1) − R‖/‖R‖.
 
     Raises ArithmeticError if either is more than rounding.
@@ -161,6 +161,7 @@ def check_layers(R, num_layers: int) -> tuple[float, float]:
 
 
 def cli() -> None:
+    """Runs the benchmark with the command line's flags."""
     launcher.run(main, {"": FactorizationBenchmark()}, manual=__doc__, has_run_dir=False)
 
 

@@ -4,29 +4,32 @@
 
 Ours is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Syx; depth 96 has 9,600 weights and
 a Hessian of 737 MB. The floor is numpy.linalg.eigvalsh of the result, which every figure needs; the
-target is 15 % of it. Peers: torch.func.hessian (skipped with a line where torch is absent) and
+target is 15 % of it. Peers: torch.func.hessian (in a process of its own; without torch left out) and
 tf.GradientTape.jacobian, compiled, both of the loss as a function of the two moments, so that
 no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile.
 
 Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one); peak
 memory of the process 4.7 GiB with the peers, 3.4 without:
 
-    | depth | weights | first call, s | ours, s |        min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
-    | ----- | ------: | ------------: | ------: | ---------------: | -------------: | -----------------: | -----------: | ----------: |
-    | 16    |   1,600 |        0.0149 | 0.00866 | 0.00854 – 0.0197 |          0.185 |               4.7% |         4.83 |        7.56 |
-    | 32    |   3,200 |        0.0714 |  0.0563 |    0.0548 – 0.13 |           1.46 |               3.8% |         3.72 |        5.45 |
-    | 64    |   6,400 |         0.279 |   0.198 |    0.196 – 0.465 |           14.2 |               1.4% |         5.72 |        6.34 |
-    | 96    |   9,600 |         0.579 |   0.616 |    0.598 – 0.694 |           62.7 |               1.0% |            – |           – |
-"""
+| depth | weights | first call, s | ours, s |        min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
+| ----- | ------: | ------------: | ------: | ---------------: | -------------: | -----------------: | -----------: | ----------: |
+| 16    |   1,600 |        0.0149 | 0.00866 | 0.00854 – 0.0197 |          0.185 |               4.7% |         4.83 |        7.56 |
+| 32    |   3,200 |        0.0714 |  0.0563 |    0.0548 – 0.13 |           1.46 |               3.8% |         3.72 |        5.45 |
+| 64    |   6,400 |         0.279 |   0.198 |    0.196 – 0.465 |           14.2 |               1.4% |         5.72 |        6.34 |
+| 96    |   9,600 |         0.579 |   0.616 |    0.598 – 0.694 |           62.7 |               1.0% |            – |           – |
+"""  # noqa: E501, a table as it is printed
 
 import dataclasses
 import functools
 import resource
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from benchmarks.input_stream import environment, spread, table
+from benchmarks import peers
+from benchmarks.harness import Peer, environment, seconds, spread, table
 from identity_matters.config import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
@@ -51,13 +54,14 @@ class HessianBenchmark:
     repeats: int = 5
     eigenvalue_repeats: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("peer_depth", "repeats", "eigenvalue_repeats"))
         if not self.depths or any(depth < 2 or depth % 2 for depth in self.depths):
             raise UserError(f"depths must be even numbers of at least 2, got {self.depths}")
 
 
 def main(benchmark: HessianBenchmark) -> None:
+    """Times the Hessian of each depth, its eigenvalues and the peers, and prints the table."""
     from shortcut_study.hessian import hessian_from_moments
     from shortcut_study.network import ShortcutNetwork
     from theory.shortcut_networks import moments
@@ -69,11 +73,11 @@ def main(benchmark: HessianBenchmark) -> None:
     for depth in benchmark.depths:
         weights = ShortcutNetwork(WIDTH, depth // 2, 2).initialize("xavier", 0) / 2
         first, ours, result = _timed(functools.partial(hessian_from_moments, weights, *pair), benchmark.repeats)
-        floor = [_seconds(functools.partial(np.linalg.eigvalsh, result)) for _ in range(benchmark.eigenvalue_repeats)]
+        floor = [seconds(np.linalg.eigvalsh, result) for _ in range(benchmark.eigenvalue_repeats)]
         row = [f"{depth}", f"{depth * WIDTH**2:,}", f"{first:.3g}", *spread(ours), f"{np.median(floor):.3g}"]
         row.append(f"{np.median(ours) / np.median(floor):.1%}")
-        for peer in (_torch_hessian, _tape_hessian):
-            row += _compared(peer(weights, *pair) if depth <= benchmark.peer_depth else None, ours, result)
+        for peer in (_torch_columns, _tape_columns):
+            row += peer(ours, result, weights, *pair) if depth <= benchmark.peer_depth else ["–", "–"]
         rows.append(tuple(row))
         print(f"depth {depth}: done", flush=True)
     header = ("depth", "weights", "first call, s", "ours, s", "min – max", "eigenvalues, s", "ours / eigenvalues")
@@ -84,59 +88,51 @@ def main(benchmark: HessianBenchmark) -> None:
     print(f"\npeak memory of this process, peers and eigenvalues included: {peak / 2**30:.1f} GiB")
 
 
-def _seconds(function) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def _timed(function, repeats: int):
+def _timed(function: Callable[[], np.ndarray], repeats: int) -> tuple[float, list[float], np.ndarray]:
     """Seconds of the first call, of the others, and the result."""
     start = time.perf_counter()
     result = function()
     first = time.perf_counter() - start
-    return first, [_seconds(function) for _ in range(repeats)], result
+    return first, [seconds(function) for _ in range(repeats)], result
 
 
-def _compared(peer, ours: list[float], result) -> list[str]:
-    if peer is None:
+def _torch_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) -> list[str]:
+    """Cells of torch.func.hessian, in a process of its own; dashes without torch."""
+    try:
+        with Peer(peers.dense_hessian, *problem) as peer:
+            first = peer.call("seconds")
+            _check_same(peer.call("hessian"), result)
+            return _cells(first, [peer.call("seconds") for _ in range(3)], ours)
+    except ModuleNotFoundError as error:
+        print(f"torch is left out: {error}")
         return ["–", "–"]
-    first, times, other = _timed(peer, 3)
+
+
+def _tape_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) -> list[str]:
+    """Cells of GradientTape.jacobian."""
+    first, times, other = _timed(_tape_hessian(*problem), 3)
+    _check_same(other, result)
+    return _cells(first, times, ours)
+
+
+def _check_same(other: np.ndarray, result: np.ndarray) -> None:
     difference = np.abs(other - result).max() / np.abs(result).max()
     if difference > 1e-9:
         raise ArithmeticError(f"a peer's Hessian differs from ours by {difference:.1e}")
+
+
+def _cells(first: float, times: list[float], ours: list[float]) -> list[str]:
     return [f"{first:.3g}", f"{np.median(times) / np.median(ours):.3g}"]
 
 
-def _torch_hessian(weights, input_moment, cross_moment):
-    """A call of torch.func.hessian, parameters by unit, layer, column, row; None without torch."""
-    try:
-        import torch
-    except ImportError:
-        print("no torch: its column is left out")
-        return None
-    shape, d = weights.shape, weights.shape[-1]
-    Sxx, Syx, eye = torch.tensor(input_moment), torch.tensor(cross_moment), torch.eye(d, dtype=torch.float64)
-
-    def loss(columns):
-        W = eye
-        for first, second in columns.reshape(shape).transpose(-1, -2):
-            W = W + second @ first @ W
-        return torch.sum(W @ Sxx * W) / 2 - torch.sum(W * Syx)
-
-    columns = torch.tensor(np.swapaxes(weights, -1, -2).reshape(-1).copy())
-    hessian = torch.func.hessian(loss)
-    return lambda: hessian(columns).numpy()
-
-
-def _tape_hessian(weights, input_moment, cross_moment):
+def _tape_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> Callable[[], np.ndarray]:
     """A call of GradientTape.jacobian of a gradient, inside one tf.function."""
     import tensorflow as tf
 
     shape, eye = weights.shape, tf.eye(weights.shape[-1], dtype=tf.float64)
 
     @tf.function
-    def hessian(columns):
+    def hessian(columns: Any) -> Any:
         with tf.GradientTape() as outer:
             outer.watch(columns)
             with tf.GradientTape() as inner:
@@ -153,6 +149,7 @@ def _tape_hessian(weights, input_moment, cross_moment):
 
 
 def cli() -> None:
+    """Runs the benchmark with the command line's flags."""
     launcher.run(main, {"": HessianBenchmark()}, manual=__doc__, has_run_dir=False)
 
 

@@ -22,19 +22,22 @@ With one other process busy, ours made 26,249 images/s and tf.data 9,517.
 
 import dataclasses
 import functools
-import importlib.metadata
-import os
-import platform
-import statistics
 import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from benchmarks.harness import OTHERS, environment, interleaved, ratios, spread, synthetic_data, table
 from identity_matters.config import TrainConfig, check_fields
 from launch import launcher
+
+if TYPE_CHECKING:
+    from identity_matters.data.batches import ArrayBatches
 
 NUM_IMAGES, IMAGE_SHAPE = 50_000, (32, 32, 3)  # CIFAR-10's training set
 TARGET = 20_000  # images/s
 MAX_DIFFERENCE = 1e-4  # of standardised pixels, ours from NumPy's; their standard deviation is 1
-OTHERS = "other processes, CPU cores"
 PLANS, OURS, TF_DATA, NUMPY = (
     "ours, the plans alone",
     "ours, all of it",
@@ -59,21 +62,18 @@ class StreamBenchmark:
     batch_size: int = 128
     crop_padding: int = 4
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("repeats", "batch_size"), at_least_0=("seconds", "crop_padding"))
 
 
 def main(benchmark: StreamBenchmark) -> None:
-    import numpy as np
-
-    from identity_matters.data.arrays import ArrayData
+    """Times the four streams in turns and prints the table."""
     from identity_matters.data.batches import ArrayBatches
 
     run = TrainConfig(batch_size=benchmark.batch_size, crop_padding=benchmark.crop_padding)
-    random = np.random.default_rng(run.seed)
-    images = random.integers(0, 256, (NUM_IMAGES, *IMAGE_SHAPE), np.uint8)
-    labels = random.integers(0, 10, NUM_IMAGES, np.int32)
-    batches = ArrayBatches(ArrayData("synthetic", images, labels, images[:1], labels[:1], 10), run)
+    data = synthetic_data(run, NUM_IMAGES)
+    images, labels = data.train_images, data.train_labels
+    batches = ArrayBatches(data, run)
     check_same_batches(batches, images, run)
     streams = {
         PLANS: batches.train_batches(0),
@@ -81,24 +81,25 @@ def main(benchmark: StreamBenchmark) -> None:
         TF_DATA: tf_data_stream(images, labels, run),
         NUMPY: numpy_stream(images, batches.train_batches(0), run),
     }
-    timed = {name: functools.partial(rate, stream, benchmark) for name, stream in streams.items()}
+    timed = {name: functools.partial(images_per_second, stream, benchmark) for name, stream in streams.items()}
     rates = interleaved(timed, benchmark.repeats)
-    rows = []
-    for name, values in rates.items():
-        median, low_to_high = spread(values)
-        if name == OTHERS:
-            rows.append((name, median, low_to_high, "", ""))
-            continue
-        target, _ = spread([value / TARGET for value in values])
-        peer, _ = spread([value / other for value, other in zip(values, rates[TF_DATA])])
-        rows.append((name, median, low_to_high, target, peer))
+    others = rates.pop(OTHERS)
+    rows = [
+        (
+            name,
+            *spread(values),
+            spread(value / TARGET for value in values)[0],
+            spread(ratios(values, rates[TF_DATA]))[0],
+        )
+        for name, values in rates.items()
+    ] + [(OTHERS, *spread(others), "", "")]
     print(environment())
     print(f"\n{IMAGE_SHAPE} images, batch {run.batch_size}, {benchmark.repeats} rounds\n")
     print(table(("stream", "images/s", "min – max", f"/ {TARGET:,}", "/ tf.data"), rows))
 
 
-def rate(stream, benchmark: StreamBenchmark) -> float:
-    """Images/s over so many seconds."""
+def images_per_second(stream: Iterator, benchmark: StreamBenchmark) -> float:
+    """The images per second that a stream yields, over the benchmark's seconds."""
     for _ in range(3):
         next(stream)  # it may have prefetched while others were timed
     start, count, elapsed = time.perf_counter(), 0, 0.0
@@ -109,26 +110,26 @@ def rate(stream, benchmark: StreamBenchmark) -> float:
     return count * benchmark.batch_size / elapsed
 
 
-def our_stream(batches):
+def our_stream(batches: "ArrayBatches") -> Iterator[tuple[Any, Any]]:
     """Yields standardised float32 batches from the feed and the compiled layers that training uses."""
     import tensorflow as tf
 
-    from identity_matters import training
+    from identity_matters.data.batches import as_dataset
     from identity_matters.model import standardize
 
     make_batch = tf.function(lambda plan: standardize(batches.device_images(plan)))
-    for plan, labels in training.feed(batches.train_batches(0)):
+    for plan, labels in as_dataset(batches.train_batches(0)):
         yield make_batch(plan), labels
 
 
-def tf_data_stream(images, labels, run: TrainConfig):
+def tf_data_stream(images: np.ndarray, labels: np.ndarray, run: TrainConfig) -> Iterator[tuple[Any, Any]]:
     """Yields such batches from the usual tf.data pipeline: stateless ops on one image at a time, in parallel."""
     import tensorflow as tf
 
     pixels, classes = tf.constant(images), tf.constant(labels)
     padding = ((run.crop_padding, run.crop_padding), (run.crop_padding, run.crop_padding), (0, 0))
 
-    def example(index, position):
+    def example(index: Any, position: Any) -> tuple[Any, Any]:
         seed = tf.stack([tf.constant(run.seed, tf.int64), position])
         image = tf.pad(pixels[index], padding)
         image = tf.image.stateless_random_crop(image, IMAGE_SHAPE, seed)
@@ -141,10 +142,8 @@ def tf_data_stream(images, labels, run: TrainConfig):
     return iter(dataset.batch(run.batch_size, drop_remainder=True).prefetch(2))
 
 
-def numpy_stream(images, planned, run: TrainConfig):
+def numpy_stream(images: np.ndarray, planned: Iterator, run: TrainConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the batches of our plans, made by indexing whole batches in NumPy."""
-    import numpy as np
-
     pad = run.crop_padding
     height, width, _ = IMAGE_SHAPE
     padded = np.pad(images, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
@@ -161,10 +160,8 @@ def numpy_stream(images, planned, run: TrainConfig):
         yield batch / np.maximum(stddev, np.float32(num_values**-0.5)), labels
 
 
-def check_same_batches(batches, images, run: TrainConfig) -> None:
+def check_same_batches(batches: "ArrayBatches", images: np.ndarray, run: TrainConfig) -> None:
     """Raises ArithmeticError if the first batch of `our_stream` is not that of `numpy_stream`."""
-    import numpy as np
-
     ours, our_labels = next(our_stream(batches))
     reference, labels = next(numpy_stream(images, batches.train_batches(0), run))
     difference = np.abs(ours.numpy() - reference).max()
@@ -173,61 +170,8 @@ def check_same_batches(batches, images, run: TrainConfig) -> None:
         raise ArithmeticError(f"our first batch is not NumPy's: the pixels differ by up to {difference:.1e}")
 
 
-def interleaved(measurements: dict, repeats: int) -> dict[str, list[float]]:
-    """What each measurement returns, by name: taken as a, b, c, a, b, c, …, after one round that does not count.
-
-    Under OTHERS, the CPU cores that the rest of the machine kept busy: where that is not
-    near 0, the numbers are not the machine's.
-    """
-    values = {name: [] for name in (*measurements, OTHERS)}
-    for _ in range(repeats + 1):
-        start, others = time.perf_counter(), _others_cpu_seconds()
-        for name, measure in measurements.items():
-            values[name].append(measure())
-        cores = (_others_cpu_seconds() - others) / (time.perf_counter() - start)
-        values[OTHERS].append(max(0.0, round(cores, 2)))  # below 0.01 the clock ticks are too coarse
-    return {name: numbers[1:] for name, numbers in values.items()}
-
-
-def _others_cpu_seconds() -> float:
-    """CPU seconds since boot that did not go to this process, those that the hypervisor took included."""
-    with open("/proc/stat") as file:
-        user, nice, system, _, _, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
-    ticks = user + nice + system + irq + softirq + steal
-    return ticks / os.sysconf("SC_CLK_TCK") - sum(os.times()[:2])
-
-
-def environment() -> str:
-    """One line: the processor, its cores, the versions."""
-    with open("/proc/cpuinfo") as file:
-        models = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    parts = [models[0] if models else platform.machine(), f"{len(os.sched_getaffinity(0))} cores"]
-    for package in ("tensorflow", "keras", "numpy", "torch"):
-        try:
-            parts.append(f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            parts.append(f"no {package}")
-    return ", ".join(parts)
-
-
-def spread(values: list[float]) -> tuple[str, str]:
-    """Median, and min – max, with three digits."""
-    text = [f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in (statistics.median(values), min(values), max(values))]
-    return text[0], f"{text[1]} – {text[2]}"
-
-
-def table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    """A Markdown table, its first column aligned left, the others right."""
-    widths = [max(map(len, column)) for column in zip(header, *rows)]
-    rule = ("-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:]))
-    lines = [
-        [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))]
-        for row in (header, rule, *rows)
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def cli() -> None:
+    """Runs the benchmark with the command line's flags."""
     launcher.run(main, {"": StreamBenchmark()}, manual=__doc__, has_run_dir=False)
 
 

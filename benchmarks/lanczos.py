@@ -8,7 +8,7 @@ examples, a batch at a time. Lanczos is so many steps with their reorthogonalisa
 is hessian.density, whose torch.eig, which PyTorch has dropped, is replaced by torch.linalg.eigh.
 Then the largest eigenvalue of a small network by Lanczos of that order, and by PyHessian's power
 iteration with its defaults, against the exact one in float64.
-Without PyHessian (`pip install pyhessian torch`) its columns are left out.
+PyHessian runs in a process of its own; without it (`pip install pyhessian torch`) its columns are left out.
 
 Measured on 2 cores of an Intel Xeon, TensorFlow 2.21, Keras 3.15, PyTorch 2.13, PyHessian 0.1, 170,928
 weights, 128 examples, order 10, medians of 5, no other process busy:
@@ -27,24 +27,29 @@ weights, 128 examples, order 10, medians of 5, no other process busy:
     | PyHessian          | 1.7292286 | 3.0e-03 |    none |
 """
 
+import contextlib
 import dataclasses
 import functools
-import time
-import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
-from benchmarks.train_step import torch_logits
+from benchmarks import peers
+from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.peers import GRADIENT, LANCZOS, PRODUCT
+from benchmarks.train_step import kernels_of
 from identity_matters.config import ModelConfig, check_fields
 from launch import launcher
+
+if TYPE_CHECKING:
+    import keras
 
 TIMED = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2), residual_initializer="standard")
 EXACT = ModelConfig(
     image_shape=(8, 8, 3), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard"
 )
 MAX_DIFFERENCE = 1e-3  # of two products, over their norm
-GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
+NAMES = (GRADIENT, PRODUCT, LANCZOS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,55 +70,50 @@ class LanczosBenchmark:
     order: int = 10
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("repeats", "examples", "batch_size", "order"), at_least_0=("seed",))
 
 
 def main(benchmark: LanczosBenchmark) -> None:
-    sides = {"ours": ours(TIMED, benchmark)}
-    try:
-        sides["PyHessian"] = pyhessian(TIMED, benchmark)
-    except ModuleNotFoundError as error:
-        print(f"PyHessian is left out: {error}\n")
-    if len(sides) > 1:
-        check_same_products(sides["ours"], sides["PyHessian"])
-    timed = {(side, name): functools.partial(seconds, sides[side][name]) for name in _NAMES for side in sides}
-    times = interleaved(timed, benchmark.repeats)
+    """Times both sides in turns, finds the largest eigenvalue of a small network, and prints the tables."""
+    side = ours(TIMED, benchmark)
+    timed = {("ours", name): functools.partial(seconds, side[name]) for name in NAMES}
+    sides, eigenvalue = ["ours"], None
+    with contextlib.ExitStack() as stack:
+        try:
+            peer = stack.enter_context(pyhessian(TIMED, benchmark))
+            check_same_products(side, peer)
+            eigenvalue = stack.enter_context(pyhessian(EXACT, benchmark)).call("eigenvalue")
+            timed |= {("PyHessian", name): functools.partial(peer.call, name) for name in NAMES}
+            sides.append("PyHessian")
+        except ModuleNotFoundError as error:
+            print(f"PyHessian is left out: {error}\n")
+        turns = {(side, name): timed[side, name] for name in NAMES for side in sides}
+        times = interleaved(turns, benchmark.repeats)
     print(environment())
-    print(f"\n{sides['ours']['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds\n")
+    print(f"\n{side['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds\n")
     print(table(("measured", *_columns(sides)), _rows(times, sides)))
-    print(f"\n{table(('largest eigenvalue', 'value', 'error', 'bound'), _exact_rows(benchmark, len(sides) > 1))}")
+    print(f"\n{table(('largest eigenvalue', 'value', 'error', 'bound'), _exact_rows(benchmark, eigenvalue))}")
 
 
-_NAMES = (GRADIENT, PRODUCT, LANCZOS)
-
-
-def seconds(call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _columns(sides) -> list[str]:
+def _columns(sides: list[str]) -> list[str]:
     return [f"{side}{end}" for side in sides for end in ("", ", min – max")] + ["PyHessian / ours"] * (len(sides) > 1)
 
 
-def _rows(times: dict, sides: dict) -> list[tuple[str, ...]]:
+def _rows(times: dict, sides: list[str]) -> list[tuple[str, ...]]:
     """Seconds of each side, and ratios taken within each round."""
-    by_name = {name: {side: times[side, name] for side in sides} for name in _NAMES}
-    by_name["product / gradient"] = {
-        side: [a / b for a, b in zip(times[side, PRODUCT], times[side, GRADIENT])] for side in sides
-    }
+    by_name = {name: {side: times[side, name] for side in sides} for name in NAMES}
+    by_name["product / gradient"] = {side: ratios(times[side, PRODUCT], times[side, GRADIENT]) for side in sides}
     rows = []
     for name, values in by_name.items():
         cells = [cell for side in sides for cell in spread(values[side])]
         if len(sides) > 1:
-            cells.append(spread([b / a for a, b in zip(values["ours"], values["PyHessian"])])[0])
+            cells.append(spread(ratios(values["PyHessian"], values["ours"]))[0])
         rows.append((name, *cells))
     return rows + [(OTHERS, *spread(times[OTHERS]), *[""] * (len(_columns(sides)) - 2))]
 
 
-def problem(config: ModelConfig, benchmark: LanczosBenchmark):
+def problem(config: ModelConfig, benchmark: LanczosBenchmark) -> tuple["keras.Model", np.ndarray, np.ndarray]:
     """The network, and random images and labels."""
     from identity_matters.model import all_conv_resnet
 
@@ -122,8 +122,8 @@ def problem(config: ModelConfig, benchmark: LanczosBenchmark):
     return all_conv_resnet(config, benchmark.seed), images, random.integers(0, config.num_classes, benchmark.examples)
 
 
-def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict:
-    """Functions by what they compute, and dim."""
+def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
+    """Functions by what they compute, and the number of weights, their shapes and a vector."""
     import tensorflow as tf
 
     from shortcut_study.lanczos import lanczos
@@ -136,7 +136,7 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict:
     variables = [variable.value for variable in network.trainable_variables]
 
     @tf.function(reduce_retracing=True)
-    def of_batch(images, labels):
+    def of_batch(images: Any, labels: Any) -> list:
         with tf.GradientTape() as tape:
             logits = network(images, training=False)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
@@ -154,70 +154,19 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict:
     }
 
 
-def pyhessian(config: ModelConfig, benchmark: LanczosBenchmark) -> dict:
-    """The same of PyHessian. Raises ModuleNotFoundError where it or PyTorch is not installed."""
-    import torch
-    from pyhessian import hessian
-    from torch.nn import functional as F
-
-    torch.eig = _eig
-    warnings.filterwarnings("ignore", "Using backward")  # of a leak that PyHessian avoids
-    torch.manual_seed(benchmark.seed)
+def pyhessian(config: ModelConfig, benchmark: LanczosBenchmark) -> Peer:
+    """PyHessian on the same problem. Raises ModuleNotFoundError where it or PyTorch is not installed."""
     network, images, labels = problem(config, benchmark)
-    model = _torch_module(network, config)
-    x, y = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
-    batches = list(zip(x.split(benchmark.batch_size), y.split(benchmark.batch_size)))
-    peer = hessian(model, F.cross_entropy, dataloader=batches, cuda=False)
-    peer.params = list(model.parameters())
-    vector = [torch.randn_like(parameter) for parameter in peer.params]
-
-    def gradient():
-        for images, labels in batches:
-            model.zero_grad()
-            F.cross_entropy(model(images), labels).backward()
-
-    return {
-        GRADIENT: gradient,
-        PRODUCT: lambda: peer.dataloader_hv_product(vector),
-        LANCZOS: lambda: peer.density(iter=benchmark.order, n_v=1),
-        "apply": lambda parts: peer.dataloader_hv_product([torch.from_numpy(part) for part in parts])[1],
-        "eigenvalues": peer.eigenvalues,
-    }
+    numbers = (benchmark.batch_size, benchmark.order, benchmark.seed)
+    return Peer(peers.pyhessian, config, kernels_of(network), images, labels, *numbers)
 
 
-def _torch_module(network, config: ModelConfig):
-    import torch
-
-    from benchmarks.train_step import _torch_kernels
-
-    class Network(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            kernels = _torch_kernels(network)
-            self.projection = kernels.pop("projection")
-            self.names = list(kernels)
-            self.kernels = torch.nn.ParameterList(kernels.values())
-
-        def forward(self, x):
-            return torch_logits(dict(zip(self.names, self.kernels)) | {"projection": self.projection}, x, config)
-
-    return Network()
-
-
-def _eig(matrix, eigenvectors: bool):
-    """torch.eig for the symmetric matrix that PyHessian gives it."""
-    import torch
-
-    values, vectors = torch.linalg.eigh(matrix)
-    return torch.stack([values, torch.zeros_like(values)], 1), vectors
-
-
-def check_same_products(ours: dict, theirs: dict) -> None:
+def check_same_products(ours: dict, theirs: Peer) -> None:
     """Raises ArithmeticError if the products with one vector differ by more than MAX_DIFFERENCE."""
     sizes = [int(np.prod(shape)) for shape in ours["shapes"]]
     parts = np.split(ours["vector"], np.cumsum(sizes)[:-1])
     kernels = [np.moveaxis(part.reshape(shape), (-1, -2), (0, 1)) for part, shape in zip(parts, ours["shapes"])]
-    found = [np.moveaxis(part.numpy(), (0, 1), (-1, -2)).ravel() for part in theirs["apply"](kernels)]
+    found = [np.moveaxis(part, (0, 1), (-1, -2)).ravel() for part in theirs.call("apply", kernels)]
     exact = ours["apply"](ours["vector"])
     difference = np.linalg.norm(np.concatenate(found) - exact) / np.linalg.norm(exact)
     print(f"difference of the Hessian products, ours and PyHessian's: {difference:.1e} of their norm\n")
@@ -225,8 +174,8 @@ def check_same_products(ours: dict, theirs: dict) -> None:
         raise ArithmeticError(f"PyHessian's product differs from ours by {difference:.1e}: not the same Hessian")
 
 
-def _exact_rows(benchmark: LanczosBenchmark, with_peer: bool) -> list[tuple[str, ...]]:
-    """The largest eigenvalue by |λ| of the network EXACT."""
+def _exact_rows(benchmark: LanczosBenchmark, peer: float | None) -> list[tuple[str, ...]]:
+    """The largest eigenvalue by |λ| of the network EXACT; the peer's is given."""
     from shortcut_study.lanczos import lanczos, ritz
     from shortcut_study.model_hessian import model_mvp, with_dtype
 
@@ -242,13 +191,13 @@ def _exact_rows(benchmark: LanczosBenchmark, with_peer: bool) -> list[tuple[str,
         (f"exact, {dim} weights", f"{exact:.7f}", "", ""),
         ("ours", f"{value:.7f}", f"{abs(value - exact):.1e}", f"{bound:.1e}"),
     ]
-    if with_peer:
-        (value,), _ = pyhessian(EXACT, benchmark)["eigenvalues"]()
-        rows.append(("PyHessian", f"{value:.7f}", f"{abs(value - exact):.1e}", "none"))
+    if peer is not None:
+        rows.append(("PyHessian", f"{peer:.7f}", f"{abs(peer - exact):.1e}", "none"))
     return rows
 
 
 def cli() -> None:
+    """Runs the benchmark with the command line's flags."""
     launcher.run(main, {"": LanczosBenchmark()}, manual=__doc__, has_run_dir=False)
 
 

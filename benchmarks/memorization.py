@@ -23,30 +23,34 @@ No output of 50,000 was wrong, the largest error of a score 1.0e-4 (float32_erro
 gap 3.8e-3; peak memory 1.41 × the data of 614 MB. The first 10,000 images (memorising all 50,000 in float64 at
 width 2 takes 25,000 blocks):
 
-    | width | parameters / image | layers | smallest gap | float64 error | right | float32 error |  right | float32_error |
-    | ----- | -----------------: | -----: | -----------: | ------------: | ----: | ------------: | -----: | ------------: |
-    | 2     |                5.6 |  5,000 |      6.0e-07 |         1e-13 |  100% |         8e+00 | 99.69% |     ½ or more |
-    | 4     |               10.2 |  2,500 |      1.1e-04 |         1e-14 |  100% |         2e-02 |   100% |     ½ or more |
-    | 8     |               19.5 |  1,250 |      2.0e-03 |         1e-15 |  100% |         3e-04 |   100% |         1e-02 |
-    | 16    |               37.9 |    625 |      4.4e-03 |         9e-16 |  100% |         8e-05 |   100% |         5e-03 |
-    | 32    |               75.0 |    313 |      8.6e-03 |         5e-15 |  100% |         4e-04 |   100% |         5e-03 |
-    | 64    |              149.4 |    157 |      5.7e-03 |         4e-14 |  100% |         5e-04 |   100% |         5e-03 |
-    | 128   |              299.3 |     79 |      4.9e-03 |         9e-14 |  100% |         1e-03 |   100% |         1e-02 |
+| width | parameters / image | layers | smallest gap | float64 error | right | float32 error |  right | float32_error |
+| ----- | -----------------: | -----: | -----------: | ------------: | ----: | ------------: | -----: | ------------: |
+| 2     |                5.6 |  5,000 |      6.0e-07 |         1e-13 |  100% |         8e+00 | 99.69% |     ½ or more |
+| 4     |               10.2 |  2,500 |      1.1e-04 |         1e-14 |  100% |         2e-02 |   100% |     ½ or more |
+| 8     |               19.5 |  1,250 |      2.0e-03 |         1e-15 |  100% |         3e-04 |   100% |         1e-02 |
+| 16    |               37.9 |    625 |      4.4e-03 |         9e-16 |  100% |         8e-05 |   100% |         5e-03 |
+| 32    |               75.0 |    313 |      8.6e-03 |         5e-15 |  100% |         4e-04 |   100% |         5e-03 |
+| 64    |              149.4 |    157 |      5.7e-03 |         4e-14 |  100% |         5e-04 |   100% |         5e-03 |
+| 128   |              299.3 |     79 |      4.9e-03 |         9e-14 |  100% |         1e-03 |   100% |         1e-02 |
 """
 
 import dataclasses
+import functools
 import multiprocessing
 import os
 import tempfile
-import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.input_stream import OTHERS, environment, interleaved, spread, table
+from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
 from identity_matters.config import TrainConfig, check_fields
 from launch import launcher
 from theory.memorization import memorize
 from theory.memorizing_network import in_parallel
+
+if TYPE_CHECKING:
+    from theory.memorizing_network import MemorizingNetwork
 
 BUILD, VERIFY, BARE = "build", "verify", "bare products"
 NUM_CLASSES = 10
@@ -75,11 +79,12 @@ class MemorizationBenchmark:
     table_points: int = 10_000
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("repeats",), at_least_0=("table_points", "seed"))
 
 
 def main(benchmark: MemorizationBenchmark) -> None:
+    """Times the network, measures its memory, and prints a table by width."""
     images = load_images(benchmark)
     labels = np.random.default_rng(benchmark.seed).integers(0, NUM_CLASSES, len(images))
     print(environment())
@@ -105,52 +110,46 @@ def load_images(benchmark: MemorizationBenchmark) -> np.ndarray:
     return images.reshape(len(images), -1)
 
 
-def print_times(x, labels, benchmark: MemorizationBenchmark) -> None:
+def print_times(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchmark) -> None:
     """The first table: seconds, and their ratio to the bare products of the same round."""
     made = {}
 
-    def build():
+    def build() -> None:
         made["network"] = memorize(x, labels, NUM_CLASSES, benchmark.width, seed=benchmark.seed)
 
-    def verify():
+    def verify() -> None:
         made["scores"] = made["network"](x)
         made["wrong"] = np.count_nonzero(made["scores"].argmax(axis=1) != labels)
         made["scores"][np.arange(len(x)), labels] -= 1
         made["error"] = np.abs(made["scores"]).max()
 
     steps = {BUILD: build, VERIFY: verify, BARE: lambda: bare_products(x, made["network"])}
-    seconds = interleaved({name: lambda step=step: timed(step) for name, step in steps.items()}, benchmark.repeats)
-    seconds = {f"{BUILD} + {VERIFY}": [a + b for a, b in zip(seconds[BUILD], seconds[VERIFY])], **seconds}
-    rows = []
-    for name, values in seconds.items():
-        ratios = [value / bare for value, bare in zip(values, seconds[BARE])]
-        rows.append((name, *spread(values), "" if name == OTHERS else spread(ratios)[0]))
+    timed = {name: functools.partial(seconds, step) for name, step in steps.items()}
+    times = interleaved(timed, benchmark.repeats)
+    others = times.pop(OTHERS)
+    times = {f"{BUILD} + {VERIFY}": [a + b for a, b in zip(times[BUILD], times[VERIFY])], **times}
+    rows = [(name, *spread(values), spread(ratios(values, times[BARE]))[0]) for name, values in times.items()]
+    rows.append((OTHERS, *spread(others), ""))
     print(table(("step", "seconds", "min – max", f"/ {BARE}"), rows))
     network = made["network"]
     print(f"\nwrong outputs: {made['wrong']} of {len(x):,}; smallest gap {network.smallest_gap:.1e}")
     print(f"largest error of a score: {made['error']:.1e}; float32_error: {network.float32_error:.1e}")
 
 
-def timed(function) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def bare_products(x, network) -> None:
+def bare_products(x: np.ndarray, network: "MemorizingNetwork") -> None:
     """The matrix products of building and verifying, on zeros where the numbers do not matter."""
     width, num_points, dtype = network.width, len(x), network.U.dtype
     projection = network.projection
     z = np.ones((num_points, width), dtype)
 
-    def project(start: int):
+    def project(start: int) -> None:
         x[start : start + PANEL] @ projection.T
 
-    def gram(j: int):
+    def gram(j: int) -> None:
         for start in range((j + 1) * width, num_points, 2 * PANEL):
             network.U[j] @ z[start : start + 2 * PANEL].T
 
-    def forward(start: int):
+    def forward(start: int) -> None:
         h = z[start : start + PANEL]
         products, sums = np.empty((width, len(h)), dtype), np.empty((len(h), width), dtype)
         for U, V in zip(network.U, network.V):
@@ -164,7 +163,7 @@ def bare_products(x, network) -> None:
     in_parallel(forward, range(0, num_points, PANEL))
 
 
-def peak_memory(x, labels, benchmark: MemorizationBenchmark) -> int:
+def peak_memory(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchmark) -> int:
     """Most bytes that a process held while it read x, built the network and verified it."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "sample.npy")
@@ -173,14 +172,14 @@ def peak_memory(x, labels, benchmark: MemorizationBenchmark) -> int:
             return pool.apply(_memorize_file, (path, labels, benchmark))
 
 
-def _memorize_file(path: str, labels, benchmark: MemorizationBenchmark) -> int:
+def _memorize_file(path: str, labels: np.ndarray, benchmark: MemorizationBenchmark) -> int:
     x = np.load(path)
     memorize(x, labels, NUM_CLASSES, benchmark.width, seed=benchmark.seed)(x)
     with open("/proc/self/status") as file:
         return next(1024 * int(line.split()[1]) for line in file if line.startswith("VmHWM"))
 
 
-def print_table(x, labels, benchmark: MemorizationBenchmark) -> None:
+def print_table(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchmark) -> None:
     """The second table: a network per width."""
     header = ("width", "parameters / image", "layers", "smallest gap")
     rows = []
@@ -199,6 +198,7 @@ def print_table(x, labels, benchmark: MemorizationBenchmark) -> None:
 
 
 def cli() -> None:
+    """Runs the benchmark with the command line's flags."""
     launcher.run(main, {"": MemorizationBenchmark()}, manual=__doc__, has_run_dir=False)
 
 

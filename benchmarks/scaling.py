@@ -22,23 +22,29 @@ Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, 20 
     | all-reduce alone, ms                             |   2.85 |      2.42 – 5.8 |
     | all-reduce / step                                | 0.0245 | 0.0194 – 0.0466 |
 
-The sum of the gradients is 2 to 3 % of a step. The mnist preset, with 16 images a worker and two sums a step, loses more:
-two workers are at 0.85 (0.753 – 0.937) of one process, a strategy at 0.995 (0.923 – 1.09) of none.
+The sum of the gradients is 2 to 3 % of a step. The mnist preset, with 16 images a worker and two sums a step, loses
+more: two workers are at 0.85 (0.753 – 0.937) of one process, a strategy at 0.995 (0.923 – 1.09) of none.
 """
 
 import dataclasses
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.input_stream import environment, spread, table
+from benchmarks.harness import environment, ratios, spread, table
 from identity_matters.config import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
 from launch.jobs.local import free_ports, tf_config
+
+if TYPE_CHECKING:
+    from identity_matters.distributed.workers import Workers
 
 BARE, STRATEGY, PAIR = "one process, 2 cores", "one process, 2 cores, under a strategy", "two workers, 1 core each"
 
@@ -59,7 +65,7 @@ class ScalingBenchmark:
     steps: int = 20
     batch_size: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("repeats", "steps"), at_least_0=("batch_size",))
 
 
@@ -69,6 +75,9 @@ PRESETS = {
 
 
 def main(benchmark: ScalingBenchmark) -> None:
+    """Times the three setups in turns and prints the table."""
+    if not hasattr(os, "sched_getaffinity"):
+        raise UserError("this benchmark pins processes to cores, which macOS cannot")
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise UserError("two cores are needed")
@@ -86,20 +95,21 @@ def main(benchmark: ScalingBenchmark) -> None:
     batch_size = facts["batch_size"]
     print(environment())
     print(f"\n{facts['num_weights']:,} weights, batch {batch_size}, {benchmark.repeats} rounds\n")
-    values = {f"{name}, images/s": [batch_size / one[name]["step_seconds"] for one in rounds] for name in setups}
+    step_seconds = {name: [one[name]["step_seconds"] for one in rounds] for name in setups}
+    values = {f"{name}, images/s": [batch_size / second for second in step_seconds[name]] for name in setups}
     for name, over in {"two workers / one process": PAIR, "a strategy / none": STRATEGY}.items():
-        values[name] = [one[BARE]["step_seconds"] / one[over]["step_seconds"] for one in rounds]
+        values[name] = ratios(step_seconds[BARE], step_seconds[over])
     pair = [one[PAIR] for one in rounds]
     values["all-reduced by each worker, MB a step"] = [facts["bytes"] / 1e6 for _ in rounds]
     values["all-reduce alone, ms"] = [1e3 * one["all_reduce_seconds"] for one in pair]
-    values["all-reduce / step"] = [one["all_reduce_seconds"] / one["step_seconds"] for one in pair]
+    values["all-reduce / step"] = ratios([one["all_reduce_seconds"] for one in pair], step_seconds[PAIR])
     print(table(("measured", "median", "min – max"), [(name, *spread(value)) for name, value in values.items()]))
 
 
 class _Setup:
     """Processes that train one network together, one for each list of cores, and only in their turns."""
 
-    def __init__(self, benchmark: ScalingBenchmark, pinned: list[list[int]], under_strategy: bool):
+    def __init__(self, benchmark: ScalingBenchmark, pinned: list[list[int]], under_strategy: bool) -> None:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(pinned))]
         self._processes = []
         for rank, cores in enumerate(pinned):
@@ -135,13 +145,9 @@ def measure() -> None:
     values, cores, under_strategy = json.loads(sys.argv[1])
     os.sched_setaffinity(0, cores)  # before TensorFlow counts them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    import numpy as np
     import tensorflow as tf
 
-    from benchmarks.train_step import NUM_IMAGES, RUNS
-    from identity_matters import training
-    from identity_matters.data.arrays import ArrayData
-    from identity_matters.data.batches import ArrayBatches
+    from benchmarks.train_step import RUNS, our_training
     from identity_matters.distributed import rendezvous
     from identity_matters.distributed.workers import Workers
 
@@ -151,40 +157,32 @@ def measure() -> None:
     workers = rendezvous.join()
     if under_strategy and not workers.strategy:
         workers = Workers(tf.distribute.MirroredStrategy(["CPU:0"]))
-    training.make_deterministic(run.seed)
-    random = np.random.default_rng(run.seed)
-    images = random.integers(0, 256, (NUM_IMAGES, *run.model.image_shape), np.uint8)
-    labels = random.integers(0, run.model.num_classes, NUM_IMAGES, np.int32)
-    data = ArrayData("synthetic", images, labels, images[:1], labels[:1], run.model.num_classes)
-    batches = ArrayBatches(data, run, workers.rows(run.batch_size))
-    network, model = training._model(run, batches, workers)
-    model.make_train_function()
-    iterator = iter(workers.distribute(batches.train_batches(0), training.feed))
-    count = sum(int(np.prod(v.shape)) for v in network.trainable_variables)
+    network, update = our_training(run, workers)
+    count = sum(math.prod(v.shape) for v in network.trainable_variables)
     all_reduce = _all_reduce(workers, count) if workers.count > 1 else lambda: 0.0
     for _ in range(2):  # compiles, and has the next batches wait
-        float(model.train_function(iterator)["loss"])
+        update()
         all_reduce()
     facts = {"num_weights": network.count_params(), "batch_size": run.batch_size, "bytes": 4 * count}
     print(json.dumps(facts), flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
         for _ in range(benchmark.steps):
-            float(model.train_function(iterator)["loss"])
+            update()
         seconds = (time.perf_counter() - start) / benchmark.steps
         alone = statistics.median(all_reduce() for _ in range(20))
         print(json.dumps({"step_seconds": seconds, "all_reduce_seconds": alone}), flush=True)
 
 
-def _all_reduce(workers, count: int):
+def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
     """A function that takes one all-reduce of so many float32, and returns its seconds."""
     import tensorflow as tf
 
     vector = tf.ones(count)
 
     @tf.function
-    def reduce():
-        def of_replica():
+    def reduce() -> Any:
+        def of_replica() -> Any:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, vector)[0]
 
         return workers.strategy.run(of_replica)
@@ -198,6 +196,7 @@ def _all_reduce(workers, count: int):
 
 
 def cli() -> None:
+    """Runs the benchmark with the command line's flags."""
     launcher.run(main, PRESETS, manual=__doc__, has_run_dir=False)
 
 

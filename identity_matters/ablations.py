@@ -67,7 +67,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     from identity_matters import training
 
     load(config.train)  # a mistake in what names the data must not leave a run directory
-    run = RunDirectory(run_dir, config)
+    run = RunDirectory(run_dir, config, "ablations")
     with run:
         run.set_status("running")
         for name, train_config in config.runs():

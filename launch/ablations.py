@@ -8,12 +8,15 @@ for 5 epochs, 3 seeds each: about 45 minutes on 2 cores. Leaves results.csv, abl
 one run directory a run, and prints a table of the test errors. The same command again continues.
 """
 
+import os
+
 from identity_matters.ablations import AblationConfig
 from identity_matters.runs import signals
 from launch import launcher
 
 
 def main(config: AblationConfig, run_dir: str) -> None:
+    """Trains all variants and prints the table of their errors."""
     with launcher.quiet_import():
         from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
 
@@ -21,7 +24,17 @@ def main(config: AblationConfig, run_dir: str) -> None:
     print(ablations.table(rows))
 
 
+def draw_figures(run_dir: str, title: str = "") -> list[str]:
+    """Draws ablations.png from results.csv; returns its path."""
+    from identity_matters.runs import figures, tables
+
+    path = os.path.join(run_dir, "ablations.png")
+    figures.save_figure(figures.ablation_figure(tables.read_metrics(os.path.join(run_dir, "results.csv")), title), path)
+    return [path]
+
+
 def cli() -> None:
+    """Runs the launcher with the command line's flags."""
     with signals.listening():
         launcher.run(main, {"": AblationConfig()}, manual=__doc__)
 

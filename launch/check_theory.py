@@ -59,7 +59,7 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
     job = _search if config.search else _check
     if run_dir is None:
         return job(config, None)
-    with RunDirectory(run_dir, config) as run:
+    with RunDirectory(run_dir, config, "check_theory") as run:
         run.set_status("running")
         code = job(config, run)
         run.set_status("failed" if code else "done")

@@ -47,7 +47,7 @@ class ClusterConfig:
       partition: Slurm's partition (empty: the default one).
       setup: Shell command that a Slurm worker runs first, e.g. to activate a virtual environment.
       image: Container image of a Kubernetes job, with this project installed.
-      volume_claim: PersistentVolumeClaim of a Kubernetes job; mounted at volume_path, where run_dir and data_dir must lie.
+      volume_claim: PersistentVolumeClaim of a Kubernetes job, for run_dir and data_dir; mounted at volume_path.
       volume_path: Where it is mounted.
     """
 
@@ -72,7 +72,7 @@ class ClusterConfig:
     volume_claim: str = ""
     volume_path: str = "/shared"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(
             self,
             at_least_1=("num_workers", "num_servers", "nodes", "cpus_per_node", "memory_per_node", "hours"),
@@ -100,15 +100,17 @@ class ClusterConfig:
 
     @property
     def is_remote(self) -> bool:
+        """Whether Slurm or Kubernetes runs the job."""
         return self.slurm or self.kubernetes
 
     @property
     def is_asynchronous(self) -> bool:
+        """Whether parameter servers hold the weights."""
         return self.train.strategy == "parameter_server"
 
     @property
     def tasks(self) -> dict[str, int]:
-        """TF_CONFIG's tasks of a job on this machine."""
+        """How many tasks of each of TF_CONFIG's types a job on this machine has."""
         workers = {"worker": self.num_workers}
         return {"chief": 1, **workers, "ps": self.num_servers} if self.is_asynchronous else workers
 
@@ -117,15 +119,16 @@ PRESETS = {name: ClusterConfig(train=train) for name, train in TRAIN_PRESETS.ite
 
 
 def main(config: ClusterConfig, run_dir: str) -> int:
-    flags = [f"--run_dir={run_dir}", *launcher.flags_of(config.train, TRAIN_PRESETS)]
+    """Runs the job on this machine, or writes and submits what Slurm or Kubernetes runs; returns the exit code."""
+    flags = launcher.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
-        command = [sys.executable, "-m", "launch.train", *flags]
+        command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *flags]
         try:
             os.makedirs(run_dir, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write to run_dir {run_dir}: {error.strerror}") from error
         return local.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))
-    text = slurm.script(config, flags) if config.slurm else kubernetes.manifest(config, flags)
+    text = (slurm.script if config.slurm else kubernetes.manifest)(config, run_dir, flags)
     if not config.write:
         print(text, end="")
         return 0
@@ -143,6 +146,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
 
 
 def cli() -> None:
+    """Runs the launcher with the command line's flags."""
     launcher.run(main, PRESETS, manual=__doc__)
 
 

@@ -22,7 +22,7 @@ class EvaluateConfig:
 
     Attributes:
       saved_model: Directory of the SavedModel. Required.
-      dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported the model).
+      dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it).
       data_dir: Where TFDS keeps prepared data sets (empty: as in that run).
       npz: Your own data instead: test_images and test_labels of an .npz file, as for training.
       max_examples: Use the first so many examples (0: all).
@@ -36,7 +36,7 @@ class EvaluateConfig:
     max_examples: int = 0
     batch_size: int = 100
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.max_examples < 0:
             raise UserError(f"max_examples must be at least 0, got {self.max_examples}")
         if self.batch_size < 1:
@@ -44,6 +44,7 @@ class EvaluateConfig:
 
 
 def main(config: EvaluateConfig) -> None:
+    """Evaluates the SavedModel and prints its errors."""
     if not config.saved_model:
         raise UserError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
     with launcher.quiet_import():
@@ -64,6 +65,7 @@ def main(config: EvaluateConfig) -> None:
 
 
 def cli() -> None:
+    """Runs the launcher with the command line's flags."""
     launcher.run(main, {"": EvaluateConfig()}, manual=__doc__, has_run_dir=False)
 
 

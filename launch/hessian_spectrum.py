@@ -66,7 +66,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     images, labels = _training_examples(config, run_config)
     model = _load_model(config.saved_run)
     _check_order(config.order, model)
-    with RunDirectory(run_dir, config) as run:
+    with RunDirectory(run_dir, config, "hessian_spectrum") as run:
         if run.status == "done":
             print(f"{run_dir} finished before; its results:")
         else:

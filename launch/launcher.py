@@ -20,7 +20,8 @@ import shutil
 import sys
 import textwrap
 import traceback
-from typing import Literal, get_args, get_origin
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args, get_origin
 
 from absl import flags
 
@@ -29,20 +30,21 @@ from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERRO
 __all__ = ["EXIT_CONTINUE", "EXIT_DIVERGED", "EXIT_ERROR", "UserError", "quiet_import", "run", "user_errors"]
 
 
-def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_dir: bool = True) -> None:
+def run(
+    main: Callable, presets: dict[str, Any], manual: str, has_run_dir: bool = True, needs_run_dir: bool = True
+) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
-    Exit code 0: main returned; its own: it returned an int; 1: an error, 75: an exception whose
-    same_command_continues is true, 130: Ctrl-C. An error that our code raised because of what the user gave is
-    shown as one line, any other in full.
+    The exit code is 0 where main returned None, the int that it returned otherwise; 1 after an error, 75 after an
+    exception whose same_command_continues is true, 130 after Ctrl-C. A UserError, an OSError and a mistake in the
+    flags are shown as one line, any other error in full.
 
     Args:
-      main: callable. main(config, run_dir), or main(config) without has_run_dir.
-      presets: dict. Name to config dataclass; the first is the default. With one entry there
-        is no --preset flag.
-      manual: str. What --help prints above the flags.
-      has_run_dir: bool. Whether there is a --run_dir flag.
-      needs_run_dir: bool. Whether it must be given; else main may get None.
+      main: main(config, run_dir), or main(config) without has_run_dir.
+      presets: Name to config dataclass; the first is the default. With one entry there is no --preset flag.
+      manual: What --help prints above the flags.
+      has_run_dir: Whether there is a --run_dir flag.
+      needs_run_dir: Whether it must be given; else main may get None.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     values = _define_flags(presets, has_run_dir)
@@ -73,7 +75,7 @@ def run(main, presets: dict, manual: str, has_run_dir: bool = True, needs_run_di
 
 
 @contextlib.contextmanager
-def quiet_import():
+def quiet_import() -> Iterator[None]:
     """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does."""
     sys.stderr.flush()
     terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -94,7 +96,7 @@ def _leave(code: int) -> None:
 
 
 @contextlib.contextmanager
-def user_errors():
+def user_errors() -> Iterator[None]:
     """Turns the ValueErrors of a library function, called with what the user gave, into UserErrors."""
     try:
         yield
@@ -107,8 +109,8 @@ def _one_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def flag_fields(config) -> list[tuple[dataclasses.Field, object, object]]:
-    """(field, default, config that holds it) for every flag of a config, those of nested configs after its own."""
+def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
+    """Returns (field, default, config that holds it) of every flag; those of nested configs come after its own."""
     own, nested = [], []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -119,10 +121,10 @@ def flag_fields(config) -> list[tuple[dataclasses.Field, object, object]]:
     return own + nested
 
 
-def flags_of(config, presets: dict) -> list[str]:
-    """The flags that give this config: --preset and what differs from it, with the preset that needs the fewest."""
+def flags_of(config: Any, presets: dict[str, Any]) -> list[str]:
+    """Returns the flags that give this config: --preset, of the nearest preset, and what differs from it."""
 
-    def differing(preset):
+    def differing(preset: Any) -> list[str]:
         pairs = zip(flag_fields(config), flag_fields(preset))
         return [_written(field.name, value) for (field, value, _), (_, old, _) in pairs if value != old]
 
@@ -130,14 +132,14 @@ def flags_of(config, presets: dict) -> list[str]:
     return min(found, key=len)
 
 
-def _written(name: str, value) -> str:
+def _written(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"--{'' if value else 'no'}{name}"
     return f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
-def field_descriptions(config) -> dict[str, str]:
-    """Field name to its text under "Attributes:" in the docstring of the config's class."""
+def field_descriptions(config: Any) -> dict[str, str]:
+    """Returns, by field name, the text under "Attributes:" in the docstring of the config's class."""
     # Python 3.13 strips the indentation of docstrings itself, earlier ones do not.
     text = inspect.getdoc(type(config)).split("Attributes:")[1]
     return {
@@ -175,7 +177,7 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
         raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
 
 
-def _config(values: flags.FlagValues, presets: dict):
+def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     """The preset with the given flags in place of its values."""
     if "preset" in values and values["preset"].value not in presets:
         raise UserError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
@@ -183,7 +185,7 @@ def _config(values: flags.FlagValues, presets: dict):
     return _replaced(preset, values)
 
 
-def _replaced(config, values: flags.FlagValues):
+def _replaced(config: Any, values: flags.FlagValues) -> Any:
     changes = {}
     for field in dataclasses.fields(config):
         default = getattr(config, field.name)
@@ -232,5 +234,5 @@ def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) ->
     return "\n".join(lines)
 
 
-def _example(name: str, default) -> str:
+def _example(name: str, default: Any) -> str:
     return f"--[no]{name}" if isinstance(default, bool) else _written(name, default)

@@ -7,11 +7,16 @@ launch.ablations, ablations.png from results.csv; for one of launch.check_theory
 launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png.
 """
 
+import csv
 import dataclasses
+import importlib
 import os
 
+from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
 from launch import launcher
+
+TITLED = ("train", "ablations")  # kinds of runs whose figures have no title of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,30 +31,36 @@ class PlotConfig:
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
-    from launch import check_theory, hessian_spectrum, study_report
+    """Draws the figures of a run and prints their paths."""
+    record = read_record(run_dir)
+    kind = record["kind"] if record else _kind_of_tables(run_dir)
+    options = {"title": config.title} if kind in TITLED else {}
+    paths = importlib.import_module(f"launch.{kind}").draw_figures(run_dir, **options)
+    if not paths:
+        raise UserError(f"{run_dir} holds results without the data of figures; let launch.{kind} end, with its figures")
+    print("\n".join(paths))
 
-    paths = next(filter(None, (m.draw_figures(run_dir) for m in (check_theory, hessian_spectrum, study_report))), [])
-    if not paths and os.path.exists(os.path.join(run_dir, "claims.md")):
-        raise UserError(f"{run_dir} holds checks without the data of figures; run launch.check_theory on all claims")
-    for path in paths or [_draw_training(config, run_dir)]:
-        print(path)
+
+def _kind_of_tables(run_dir: str) -> str:
+    """The kind of run that CSV files without their config.json come from."""
+    tables = {name for name in (os.listdir(run_dir) if os.path.isdir(run_dir) else ()) if name.endswith(".csv")}
+    if not tables:
+        raise UserError(f"{run_dir} holds no config.json, metrics.csv or other table of a run")
+    for name, kind in (("metrics.csv", "train"), ("density.csv", "hessian_spectrum")):
+        if name in tables:
+            return kind
+    columns = _columns(os.path.join(run_dir, "results.csv")) if "results.csv" in tables else []
+    kinds = {"variant": "ablations", "experiment": "shortcut_study"}
+    return next((kinds[column] for column in columns if column in kinds), "check_theory")
 
 
-def _draw_training(config: PlotConfig, run_dir: str) -> str:
-    from identity_matters.runs import figures, tables
-
-    results = os.path.join(run_dir, "results.csv")
-    if os.path.exists(results):
-        path, figure = "ablations.png", figures.ablation_figure(tables.read_metrics(results), config.title)
-    else:
-        rows = tables.read_metrics(os.path.join(run_dir, "metrics.csv"))
-        path, figure = "convergence.png", figures.convergence_figure(rows, config.title)
-    path = os.path.join(run_dir, path)
-    figures.save_figure(figure, path)
-    return path
+def _columns(path: str) -> list[str]:
+    with open(path, newline="") as file:
+        return next(csv.reader(file), [])
 
 
 def cli() -> None:
+    """Runs the launcher with the command line's flags."""
     launcher.run(main, {"": PlotConfig()}, manual=__doc__)
 
 

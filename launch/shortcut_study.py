@@ -19,6 +19,7 @@ from typing import Literal
 from identity_matters.config import TrainConfig, check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
+from launch.study_report import draw_figures  # noqa: F401, for launch.plot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +125,7 @@ def main(config: StudyConfig, run_dir: str) -> None:
         from launch import study_report
 
     units, num_examples = _units(config, *_images(config))
-    with RunDirectory(run_dir, config) as run:
+    with RunDirectory(run_dir, config, "shortcut_study") as run:
         run.set_status("running")
         rows = _compute(run, units)
         study_report.draw_figures(run.path)

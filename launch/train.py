@@ -25,6 +25,7 @@ from launch import launcher
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
+    """Trains, or continues, the run and says what it has left; returns the exit code."""
     was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
     with launcher.quiet_import():
         from identity_matters import training
@@ -40,7 +41,7 @@ def main(config: TrainConfig, run_dir: str) -> int:
 
 
 def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
-    """The last lines: the test error, the files, what to do next."""
+    """Prints the last lines: the test error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
     print(f"test error {row['test_top1_error']:.2%}, top-5 {row['test_top5_error']:.2%}")
@@ -52,7 +53,18 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
         print(f"  the same command under KERAS_BACKEND=tensorflow adds {os.path.join(run_dir, 'saved_model')}")
 
 
+def draw_figures(run_dir: str, title: str = "") -> list[str]:
+    """Draws convergence.png, Figure 1 of Hardt & Ma, from a run's metrics.csv; returns its path."""
+    from identity_matters.runs import figures, tables
+
+    path = os.path.join(run_dir, "convergence.png")
+    rows = tables.read_metrics(os.path.join(run_dir, "metrics.csv"))
+    figures.save_figure(figures.convergence_figure(rows, title), path)
+    return [path]
+
+
 def cli() -> None:
+    """Runs the launcher with the command line's flags."""
     with signals.listening():
         launcher.run(main, TRAIN_PRESETS, manual=__doc__)
 

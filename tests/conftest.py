@@ -1,11 +1,13 @@
-"""Fixtures that several files share: a small configuration, the run that it leaves, and a data file."""
+"""Fixtures that several files share: a small configuration, the run that it leaves, a data file, a launcher."""
 
+import functools
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
 
 import numpy as np
 import pytest
+from launching import launch_in_process
 
 from identity_matters.config import ModelConfig, TrainConfig
 
@@ -46,3 +48,9 @@ def digits_npz(tmp_path_factory):
     train = {"train_images": data.train_images[:1000, ..., 0], "train_labels": data.train_labels[:1000]}
     np.savez(path, **train, test_images=data.test_images[:200, ..., 0], test_labels=data.test_labels[:200])
     return path
+
+
+@pytest.fixture
+def launch(monkeypatch, capsys):
+    """launch("train", "--flag=value", …) -> (exit code, stdout, stderr), in this process."""
+    return functools.partial(launch_in_process, monkeypatch, capsys)

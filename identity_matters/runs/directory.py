@@ -1,6 +1,6 @@
 """The run directory: what a run writes, and the config.json that says what it is.
 
-    config.json     command, config, versions, status (running | done | diverged | failed)
+    config.json     kind, command, config, versions, status (running | done | diverged | failed)
     checkpoints/    step_00001000.npz …, the newest three
     …               each kind of run adds its own: metrics.csv or results.csv, PNGs, saved_model/
 
@@ -17,15 +17,24 @@ import platform
 import shlex
 import shutil
 import sys
+from typing import Any
 
 from identity_matters.runs.errors import UserError
 
 STATUSES = ("running", "done", "diverged", "failed")
+# The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
+KINDS = {
+    "train": "model",
+    "ablations": "num_seeds",
+    "check_theory": "claim",
+    "shortcut_study": "figure",
+    "hessian_spectrum": "saved_run",
+}
 # Where the data lie does not change what a run computes.
 _NOT_COMPARED = ("data_dir", "download")
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
-_LASTING = ("command", "config", "versions")
+_LASTING = ("kind", "command", "config", "versions")
 _RESULTS = {"checkpoints", "metrics.csv", "results.csv", "saved_model"}
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
@@ -67,18 +76,22 @@ class RunDirectory:
     Args:
       path: str. Created if missing.
       config: a dataclass, compared with that of an earlier run in the same directory.
+      kind: str. A key of KINDS, the launcher whose run this is: it draws the figures again.
 
     Raises:
-      ValueError: the directory holds a run of another config (the message lists what
+      ValueError: the directory holds a run of another kind or config (the message lists what
         differs) or results of an unknown one, or cannot be written.
     """
 
-    def __init__(self, path: str, config):
+    def __init__(self, path: str, config: Any, kind: str = "train"):
+        assert kind in KINDS, kind
         self.path = path
         values = as_json(config)
         self._record = read_record(path)
         if self._record is None:
-            self._create(values)
+            self._create(kind, values)
+        elif self._record["kind"] != kind:
+            raise UserError(f"{path} holds a run of launch.{self._record['kind']}, not of launch.{kind}; choose another")
         else:
             differing = differences(_completed(self._record["config"], config), values)
             if differing:
@@ -124,13 +137,14 @@ class RunDirectory:
                 if name.startswith(_TEMPORARY):
                     _remove(os.path.join(folder, name))
 
-    def _create(self, values: dict) -> None:
+    def _create(self, kind: str, values: dict) -> None:
         try:
             os.makedirs(self.path, exist_ok=True)
             results = sorted(_RESULTS.intersection(os.listdir(self.path)))
             if results:
                 raise UserError(f"run_dir {self.path} holds {results[0]} but no config.json; choose another")
             self._record = {
+                "kind": kind,
                 "command": shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]]),
                 "config": values,
                 "versions": versions(),
@@ -146,7 +160,7 @@ def as_json(config) -> dict:
 
 
 def read_record(path: str) -> dict | None:
-    """What the config.json of a run directory holds; None where there is none.
+    """What the config.json of a run directory holds, its kind included; None where there is none.
 
     Raises:
       ValueError: the file is damaged.
@@ -157,17 +171,24 @@ def read_record(path: str) -> dict | None:
             record = json.load(file)
         if mistake := _mistake(record):
             raise UserError(mistake)
-        return record
+        return {"kind": _kind(record["config"])} | record
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
         raise UserError(f"{file_name} is not a run's config.json: {error}") from error
 
 
+def _kind(config: dict) -> str:
+    """The kind of run that an earlier version's config belongs to."""
+    return next((kind for kind, field in KINDS.items() if field in config), "train")
+
+
 def _mistake(record) -> str:
     """What a reader of the record would stumble over; empty where there is nothing."""
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
         return "it holds no config"
+    if record.get("kind", "train") not in KINDS:
+        return f"its kind is {record['kind']!r}, none of {', '.join(KINDS)}"
     if record.get("status") not in STATUSES:
         return f"its status is {record.get('status')!r}, none of {', '.join(STATUSES)}"
     if record["status"] == "diverged" and not isinstance(record.get("diverged_at_step"), int):

@@ -3,14 +3,52 @@
 import json
 import os
 import re
+import textwrap
+from typing import TYPE_CHECKING
 
 from identity_matters.runs.errors import UserError
 from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
 
+if TYPE_CHECKING:
+    from launch.cluster import ClusterConfig
+
 PORT = 2222
+GRACE_PERIOD = 120  # seconds between SIGTERM and SIGKILL
+
+# The pod of either kind: its container goes by the name that Kubeflow's operator looks for.
+_POD = """\
+terminationGracePeriodSeconds: {grace_period}  # after SIGTERM, to save a checkpoint
+containers:
+- name: tensorflow
+  image: {image}
+  command: {command}
+{environment}  ports:
+  - name: tfjob-port
+    containerPort: {port}
+  resources:
+    limits: {limits}
+  volumeMounts:
+  - name: shared
+    mountPath: {volume_path}
+volumes:
+- name: shared
+  persistentVolumeClaim:
+    claimName: {volume_claim}
+"""
+
+_ENVIRONMENT = """\
+  env:
+  - name: WORKER
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
+  - name: TF_CONFIG
+    value: {tf_config}
+"""
 
 _JOB = """\
-# Written by launch.cluster. kubectl apply -f THIS_FILE; kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0
+# Written by launch.cluster. kubectl apply -f THIS_FILE
+# Log of the chief: kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0
 apiVersion: v1
 kind: Service
 metadata:
@@ -41,42 +79,19 @@ spec:
         status: "True"
     - action: Ignore  # of the workers that have lost one: only that one counts
       onExitCodes:
-        containerName: worker
+        containerName: tensorflow
         operator: In
-        values: [{again}]
+        values: [{retry}]
     - action: FailJob  # a mistake, or the loss became NaN: another try would end the same way
       onExitCodes:
-        containerName: worker
+        containerName: tensorflow
         operator: In
         values: [{error}, {diverged}]
   template:
     spec:
       subdomain: {name}
       restartPolicy: Never
-      terminationGracePeriodSeconds: 120  # after SIGTERM, to save a checkpoint
-      containers:
-      - name: worker
-        image: {image}
-        command: {command}
-        env:
-        - name: WORKER
-          valueFrom:
-            fieldRef:
-              fieldPath: metadata.annotations['batch.kubernetes.io/job-completion-index']
-        - name: TF_CONFIG
-          value: {tf_config}
-        ports:
-        - containerPort: {port}
-        resources:
-          limits: {limits}
-        volumeMounts:
-        - name: shared
-          mountPath: {volume_path}
-      volumes:
-      - name: shared
-        persistentVolumeClaim:
-          claimName: {volume_claim}
-"""
+{pod}"""
 
 _TFJOB = """\
 # Written by launch.cluster, for Kubeflow's training operator, which sets TF_CONFIG. kubectl apply -f THIS_FILE
@@ -86,7 +101,7 @@ metadata:
   name: {name}
 spec:
   runPolicy:
-    backoffLimit: {backoff_limit}
+    backoffLimit: {all_restarts}
     cleanPodPolicy: Running
   tfReplicaSpecs:
     Worker:
@@ -94,37 +109,20 @@ spec:
       restartPolicy: OnFailure
       template:
         spec:
-          terminationGracePeriodSeconds: 120  # after SIGTERM, to save a checkpoint
-          containers:
-          - name: tensorflow  # the operator goes by this name
-            image: {image}
-            command: {command}
-            ports:
-            - name: tfjob-port
-              containerPort: {port}
-            resources:
-              limits: {limits}
-            volumeMounts:
-            - name: shared
-              mountPath: {volume_path}
-          volumes:
-          - name: shared
-            persistentVolumeClaim:
-              claimName: {volume_claim}
-"""
+{pod}"""
 
 
-def manifest(config, flags: list[str]) -> str:
-    """The manifest's YAML.
+def manifest(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
+    """Returns the manifest's YAML.
 
     Args:
-      config: launch.cluster.ClusterConfig.
-      flags: list of str. launch.train's.
+      config: Its image, volume, nodes and resources are those of the job.
+      run_dir: Where the job writes, under config.volume_path.
+      flags: The other flags of launch.train.
 
     Raises:
-      ValueError: job_name is none that Kubernetes takes, or run_dir would be lost with its pod.
+      UserError: job_name is none that Kubernetes takes, or run_dir would be lost with its pod.
     """
-    run_dir = next(flag for flag in flags if flag.startswith("--run_dir=")).split("=", 1)[1]
     if not os.path.normpath(run_dir).startswith(os.path.join(os.path.normpath(config.volume_path), "")):
         raise UserError(
             f"run_dir must lie under volume_path, {config.volume_path}, where it outlives a pod, got {run_dir}"
@@ -132,21 +130,32 @@ def manifest(config, flags: list[str]) -> str:
     name = config.job_name
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name):
         raise UserError(f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
-    limits = {"cpu": str(config.cpus_per_node), "memory": f"{config.memory_per_node}Gi"}
-    if config.gpus_per_node:
-        limits["nvidia.com/gpu"] = str(config.gpus_per_node)
+    pod = _pod(config, [f"--run_dir={run_dir}", *flags])
     return (_TFJOB if config.kubeflow else _JOB).format(
         name=name,
         nodes=config.nodes,
         max_restarts=config.max_restarts,
-        backoff_limit=config.max_restarts * config.nodes,
+        all_restarts=config.max_restarts * config.nodes,
         error=EXIT_ERROR,
         diverged=EXIT_DIVERGED,
-        again=EXIT_CONTINUE,
+        retry=EXIT_CONTINUE,
         port=PORT,
-        image=json.dumps(config.image),  # JSON is YAML
+        pod=textwrap.indent(pod, " " * (10 if config.kubeflow else 6)),
+    )
+
+
+def _pod(config: "ClusterConfig", flags: list[str]) -> str:
+    """The YAML of the pod's containers and volumes; JSON is YAML."""
+    limits = {"cpu": str(config.cpus_per_node), "memory": f"{config.memory_per_node}Gi"}
+    if config.gpus_per_node:
+        limits["nvidia.com/gpu"] = str(config.gpus_per_node)
+    tf_config = json.dumps(_tf_config(config.job_name, config.nodes))
+    return _POD.format(
+        grace_period=GRACE_PERIOD,
+        image=json.dumps(config.image),
         command=json.dumps(["python", "-m", "launch.train", *flags]),
-        tf_config=json.dumps(_tf_config(name, config.nodes)),
+        environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=tf_config),
+        port=PORT,
         limits=json.dumps(limits),
         volume_path=json.dumps(config.volume_path),
         volume_claim=json.dumps(config.volume_claim),
@@ -154,6 +163,6 @@ def manifest(config, flags: list[str]) -> str:
 
 
 def _tf_config(name: str, nodes: int) -> str:
-    """The index is filled in by Kubernetes, from the variable WORKER."""
+    """The text of TF_CONFIG; Kubernetes fills in the index, from the variable WORKER."""
     addresses = [f"{name}-{rank}.{name}:{PORT}" for rank in range(nodes)]
     return f'{{"cluster": {{"worker": {json.dumps(addresses)}}}, "task": {{"type": "worker", "index": $(WORKER)}}}}'

@@ -1,4 +1,4 @@
-"""Workers on this machine as one job: started together, one log, ended together, started again from the last checkpoint."""
+"""Workers on this machine as one job: one log, started and ended together, started again from the last checkpoint."""
 
 import contextlib
 import ctypes
@@ -12,43 +12,47 @@ import subprocess
 import sys
 import threading
 import time
+from types import FrameType
 
 from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
 
-GRACE = 30  # seconds to save a checkpoint after SIGTERM
-FAREWELL = 15  # seconds in which the others notice by themselves that a worker has ended, and say what they know
-BEREAVED = 2  # the same after a kill, of which they know nothing; TensorFlow's heartbeats would take 10
-FINAL = (0, EXIT_ERROR, EXIT_DIVERGED)  # starting again would end the same way
-_POLL = 0.1
+GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
+FAILURE_TIMEOUT = 15  # seconds in which the others notice by themselves that a worker has ended, and log what they know
+KILL_TIMEOUT = 2  # the same after a kill, of which they know nothing; TensorFlow's heartbeats would take 10
+PERMANENT = (0, EXIT_ERROR, EXIT_DIVERGED)  # exit codes after which starting again would end the same way
+_POLL_INTERVAL = 0.1  # seconds
 
 
 def tf_config(cluster: dict[str, list[str]], kind: str = "worker", index: int = 0) -> str:
-    """What a task's variable TF_CONFIG holds."""
+    """Returns the text of a task's environment variable TF_CONFIG."""
     return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
 
 
 def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_path: str) -> int:
-    """Runs the command once a task, all at once, with TF_CONFIG; again, all of it, when one ends before its end.
+    """Runs the command once a task, all at once, with TF_CONFIG; when a task fails, starts all of them again.
 
     What they print goes to stdout and is appended to log_path, a line at a time, with the task
     before it. SIGTERM and Ctrl-C end all of them, after a checkpoint.
 
     Args:
-      tasks: TF_CONFIG's types and how many there are of each; the job is done when the first of the first is.
+      command: The program and its arguments.
+      tasks: TF_CONFIG's types and how many there are of each; the job is done when task 0 of the first type is.
+      max_restarts: How often the job is started again.
+      log_path: File to which the output is appended.
 
     Returns:
-      0; or the exit code of the first task that ended otherwise, 128 + its number for a signal.
+      0; or the exit code of the first task that failed, 128 + its number for a signal.
     """
     job = _Job(command, tasks, log_path)
     before = {number: signal.signal(number, job.stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         for attempt in range(max_restarts + 1):
             if attempt:
-                job.say(f"starting all workers again, {attempt} of at most {max_restarts} times")
+                job.log(f"starting all workers again, {attempt} of at most {max_restarts} times")
             code = job.run()
-            if code in FINAL or job.is_stopped:
+            if code in PERMANENT or job.is_stopped:
                 return code
-        job.say(f"giving up after {max_restarts} restarts")
+        job.log(f"giving up after {max_restarts} restarts")
         return code
     finally:
         for number, handler in before.items():
@@ -63,16 +67,16 @@ class _Job:
       is_stopped: bool. Whether a signal said to stop.
     """
 
-    def __init__(self, command: list[str], tasks: dict[str, int], log_path: str):
+    def __init__(self, command: list[str], tasks: dict[str, int], log_path: str) -> None:
         self._command, self._counts = command, tasks
         self._tasks = [(kind, index) for kind, count in tasks.items() for index in range(count)]
         # Of workers alone the number is enough.
         self._names = [str(index) if len(tasks) == 1 else f"{kind} {index}" for kind, index in self._tasks]
-        self._log, self._lock = open(log_path, "a"), threading.RLock()
+        self._log_file, self._lock = open(log_path, "a"), threading.RLock()
         self._workers, self.is_stopped = [], False
 
     def run(self) -> int:
-        """Starts all workers and waits for their end; returns 0 or the first other exit code."""
+        """Starts all workers and waits for their end; returns 0 or the exit code of the first that failed."""
         ports = iter(free_ports(len(self._tasks)))
         cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in self._counts.items()}
         self._workers = []  # one by one: a signal may come between
@@ -82,47 +86,48 @@ class _Job:
             self._workers.append(self._start(tf_config(cluster, kind, index), *self._devices(kind, index)))
         if self.is_stopped:
             self._signal(signal.SIGTERM)  # to the one that was being started
-        pumps = [threading.Thread(target=self._pump, args=pair) for pair in zip(self._names, self._workers)]
-        for pump in pumps:
-            pump.start()
+        readers = [threading.Thread(target=self._forward_output, args=pair) for pair in zip(self._names, self._workers)]
+        for reader in readers:
+            reader.start()
         try:
             return self._wait()
         finally:
             self._signal(signal.SIGKILL)
-            for worker, pump in zip(self._workers, pumps):
+            for worker, reader in zip(self._workers, readers):
                 worker.wait()
-                pump.join()
+                reader.join()
 
-    def stop(self, number: int, _frame) -> None:
-        """Handler: lets the workers save and leave; called again, kills them."""
+    def stop(self, number: int, _frame: FrameType | None) -> None:
+        """Handles a signal: the workers save and leave within the grace period; a second signal kills them."""
         if self.is_stopped:
             self._signal(signal.SIGKILL)
         else:
-            self.say(f"{signal.Signals(number).name}: the workers save and leave; once more kills them")
+            self.log(f"{signal.Signals(number).name}: the workers save and leave; once more kills them")
             self._signal(signal.SIGTERM)
         self.is_stopped = True
 
-    def say(self, line: str) -> None:
-        """A line to the terminal and to the log."""
+    def log(self, line: str) -> None:
+        """Writes a line to the terminal and to the log."""
         with self._lock:
-            for file in (sys.stdout, self._log):
+            for file in (sys.stdout, self._log_file):
                 print(line, file=file, flush=True)
 
     def close(self) -> None:
-        self._log.close()
+        """Closes the log."""
+        self._log_file.close()
 
-    def _devices(self, kind: str, index: int) -> tuple[list, dict[str, str]]:
-        """A task's cores, and the variable that shows it its GPUs: workers share both, others use any core and no GPU."""
+    def _devices(self, kind: str, index: int) -> tuple[list[int], dict[str, str]]:
+        """Returns a task's cores and the variable that names its GPUs; only workers have any of their own."""
         if kind != "worker":
             return [], {"CUDA_VISIBLE_DEVICES": ""}
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         gpus, count = visible_gpus(), self._counts["worker"]
         if gpus and len(gpus) < count and index == 0:
-            self.say(f"{count} workers cannot share {len(gpus)} GPU(s): they train on CPUs")
+            self.log(f"{count} workers cannot share {len(gpus)} GPU(s): they train on CPUs")
         return share(cores, index, count), {"CUDA_VISIBLE_DEVICES": ",".join(share(gpus, index, count))} if gpus else {}
 
-    def _start(self, config: str, cores: list, gpus: dict[str, str]) -> subprocess.Popen:
-        def in_the_child():
+    def _start(self, config: str, cores: list[int], gpus: dict[str, str]) -> subprocess.Popen:
+        def in_the_child() -> None:
             _die_with_parent()
             if cores:
                 os.sched_setaffinity(0, cores)
@@ -137,48 +142,52 @@ class _Job:
             preexec_fn=in_the_child,
         )
 
-    def _pump(self, name: str, worker: subprocess.Popen) -> None:
+    def _forward_output(self, name: str, worker: subprocess.Popen) -> None:
         rest = b""
         while block := os.read(worker.stdout.fileno(), 65536):
             # A progress bar redraws itself after carriage returns.
             *lines, rest = re.split(rb"[\r\n]+", rest + block)
-            self._say_lines(name, lines)
-        self._say_lines(name, [rest])
+            self._log_lines(name, lines)
+        self._log_lines(name, [rest])
 
-    def _say_lines(self, name: str, lines: list[bytes]) -> None:
+    def _log_lines(self, name: str, lines: list[bytes]) -> None:
         for line in lines:
             if text := line.decode(errors="replace").rstrip():
-                self.say(f"[{name}] {text}")
+                self.log(f"[{name}] {text}")
 
     def _wait(self) -> int:
+        """Waits until all workers have ended, killing those that outlast the timeout; returns the job's exit code."""
         code, deadline = None, None
         while any(worker.poll() is None for worker in self._workers):
-            if code is None:
-                code = self._outcome()
-                if code is not None and not self.is_stopped:
-                    deadline = time.monotonic() + (BEREAVED if code > 128 else FAREWELL)
-            if self.is_stopped and deadline is None:
-                deadline = time.monotonic() + GRACE
+            code = self._first_exit() if code is None else code
+            if deadline is None and (code is not None or self.is_stopped):
+                deadline = time.monotonic() + self._timeout(code)
             if deadline and time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
-            time.sleep(_POLL)
-        code = self._outcome() if code is None else code
-        if code == EXIT_CONTINUE:  # said by a worker that lost one which had ended for good, perhaps
+            time.sleep(_POLL_INTERVAL)
+        code = self._first_exit() if code is None else code
+        if code == EXIT_CONTINUE:  # of a worker that lost another one, which may have failed for good
             return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in self._codes()), code)
-        # SIGTERM ends a worker that has nothing to save yet, and SIGKILL one that took too long.
+        # SIGTERM ends a worker that has nothing to save yet, and SIGKILL one that outlasts the grace period.
         return EXIT_CONTINUE if self.is_stopped and (code is None or code > 128) else code
+
+    def _timeout(self, code: int | None) -> float:
+        """Seconds that the workers have left, after a signal to the job or after the exit code of one of them."""
+        if self.is_stopped:
+            return GRACE_PERIOD
+        return KILL_TIMEOUT if code > 128 else FAILURE_TIMEOUT
 
     def _codes(self) -> list[int | None]:
         return [worker.poll() for worker in self._workers]
 
-    def _outcome(self) -> int | None:
-        """0 when the first task is done, the code of one that failed before; None: neither."""
+    def _first_exit(self) -> int | None:
+        """Returns 0 when task 0 is done, the exit code of a task that failed before; None: neither yet."""
         codes = self._codes()
         if codes and codes[0] == 0:
             return 0
         for name, code in zip(self._names, codes):
             if code:
-                self.say(f"{'worker ' if name.isdigit() else ''}{name} {_ending(code)}")
+                self.log(f"{'worker ' if name.isdigit() else ''}{name} {_describe_exit(code)}")
                 return code if code > 0 else 128 - code
         return None
 
@@ -190,12 +199,12 @@ class _Job:
 
 
 def share(devices: list, index: int, count: int) -> list:
-    """Those of one of count workers; none where there are fewer than workers."""
+    """Returns the devices of worker `index` of `count`; none where there are fewer devices than workers."""
     return devices[index * len(devices) // count : (index + 1) * len(devices) // count] if len(devices) >= count else []
 
 
 def visible_gpus() -> list[str]:
-    """Names of NVIDIA's GPUs that a process started here would see, as CUDA_VISIBLE_DEVICES has them; none where they are unknown."""
+    """Returns the NVIDIA GPUs that a process started here sees, as CUDA_VISIBLE_DEVICES has them; [] if unknown."""
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
     with contextlib.suppress(OSError):
@@ -204,7 +213,7 @@ def visible_gpus() -> list[str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on, below those that it gives to outgoing connections (on Linux from 32,768 on)."""
+    """Returns ports that nobody listens on, below those of outgoing connections (on Linux from 32,768 on)."""
     found, candidates = [], range(10_000, 32_000)
     while len(found) < count:
         port = random.choice(candidates)
@@ -214,12 +223,12 @@ def free_ports(count: int) -> list[int]:
 
 
 def _die_with_parent() -> None:
-    """In a worker before it starts: when the launcher is killed, so is it (Linux only)."""
+    """Called in a worker before it starts: when the launcher is killed, so is the worker (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _ending(code: int) -> str:
+def _describe_exit(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return "stopped before the end" if code == EXIT_CONTINUE else f"ended with exit code {code}"

@@ -2,10 +2,14 @@
 
 import os
 import shlex
+from typing import TYPE_CHECKING
 
 from launch.launcher import EXIT_DIVERGED, EXIT_ERROR
 
-NOTICE = 120  # seconds before the time limit at which the workers are told to save
+if TYPE_CHECKING:
+    from launch.cluster import ClusterConfig
+
+GRACE_PERIOD = 120  # seconds before the time limit at which the workers get SIGTERM, to save a checkpoint
 
 _SCRIPT = """\
 #!/bin/bash
@@ -37,7 +41,8 @@ export workers ended
 rm -f "$ended"
 
 srun --kill-on-bad-exit=1 --cpus-per-task={cpus} bash -c '
-    export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\"task\\": {{\\"type\\": \\"worker\\", \\"index\\": $SLURM_PROCID}}}}"
+    task="{{\\"type\\": \\"worker\\", \\"index\\": $SLURM_PROCID}}"
+    export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\"task\\": $task}}"
     trap : TERM  # which the training answers
     "$@"
     code=$?
@@ -56,15 +61,15 @@ exit $code
 """
 
 
-def script(config, flags: list[str]) -> str:
-    """The script's text.
+def script(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
+    """Returns the script's text.
 
     Args:
-      config: launch.cluster.ClusterConfig.
-      flags: list of str. launch.train's.
+      config: Its nodes, limits and partition are those of the job.
+      run_dir: Where the job writes; a relative one lies below the folder in which this is called.
+      flags: The other flags of launch.train.
     """
-    run_dir = os.path.abspath(next(flag for flag in flags if flag.startswith("--run_dir=")).split("=", 1)[1])
-    flags = [f"--run_dir={run_dir}" if flag.startswith("--run_dir=") else flag for flag in flags]
+    run_dir = os.path.abspath(run_dir)
     options = {
         "job-name": config.job_name,
         "nodes": config.nodes,
@@ -76,7 +81,7 @@ def script(config, flags: list[str]) -> str:
         "partition": config.partition or None,
         "output": f"{config.job_name}-%j.log",
         "open-mode": "append",
-        "signal": f"TERM@{NOTICE}",
+        "signal": f"TERM@{GRACE_PERIOD}",
         "requeue": "",
     }
     lines = [
@@ -90,7 +95,7 @@ def script(config, flags: list[str]) -> str:
         run_dir=run_dir,
         directory=shlex.quote(os.getcwd()),
         setup=f"{config.setup}\n" if config.setup else "",
-        command=shlex.join(["python", "-m", "launch.train", *flags]),
+        command=shlex.join(["python", "-m", "launch.train", f"--run_dir={run_dir}", *flags]),
         error=EXIT_ERROR,
         diverged=EXIT_DIVERGED,
     )

@@ -11,10 +11,12 @@ import sys
 import time
 
 import pytest
+import yaml
+from processes import children, until
 
 from identity_matters.config import TRAIN_PRESETS
 from launch import launcher
-from launch.cluster import PRESETS, ClusterConfig
+from launch.cluster import PRESETS
 from launch.jobs import kubernetes, local, slurm
 
 RANK = "import json, os, sys, time, signal; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
@@ -82,8 +84,8 @@ def test_a_mistake_is_not_hidden_by_the_worker_that_lost_another(tmp_path, code)
     """Both have ended before the supervisor looks, and the one that only lost the other comes first."""
     program = f"sys.exit(75 if rank == 0 else {code})"
     with shortened(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "_POLL", 1)
-        patch.setattr(local, "FAREWELL", 30)
+        patch.setattr(local, "_POLL_INTERVAL", 1)
+        patch.setattr(local, "FAILURE_TIMEOUT", 30)
         assert job(tmp_path, program, max_restarts=5)[0] == code
     assert not any("again" in line for line in (tmp_path / "workers.log").read_text().splitlines())
 
@@ -117,7 +119,7 @@ class shortened:
 
     def __enter__(self):
         self._patch = pytest.MonkeyPatch()
-        for name in ("FAREWELL", "BEREAVED"):
+        for name in ("FAILURE_TIMEOUT", "KILL_TIMEOUT"):
             self._patch.setattr(local, name, 0.2)
 
     def __exit__(self, *_):
@@ -129,9 +131,9 @@ import sys
 from launch.jobs import local
 sys.exit(local.run_job([sys.executable, "-c", sys.argv[1]], {"worker": 2}, 3, sys.argv[2]))
 """
-LEAVES = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); print('ready', flush=True); time.sleep(600)"
-STAYS = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+LEAVES, STAYS = (
+    f"import signal, sys, time; signal.signal(signal.SIGTERM, {handler}); print('ready', flush=True); time.sleep(600)"
+    for handler in ("lambda *_: sys.exit(75)", "signal.SIG_IGN")
 )
 
 
@@ -139,17 +141,8 @@ def supervised(tmp_path, program):
     """A supervisor in a process of its own, whose two workers are ready."""
     log = tmp_path / "workers.log"
     process = subprocess.Popen([sys.executable, "-c", SUPERVISED, program, str(log)], stdout=subprocess.DEVNULL)
-    while not log.exists() or log.read_text().count("ready") < 2:
-        assert process.poll() is None
-        time.sleep(0.01)
+    until(lambda: log.exists() and log.read_text().count("ready") == 2, process)
     return process, log
-
-
-def children(process):
-    return [
-        int(pid)
-        for pid in subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -180,8 +173,7 @@ def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
 def test_a_second_signal_kills_workers_that_stay(tmp_path):
     process, log = supervised(tmp_path, STAYS)
     process.send_signal(signal.SIGINT)
-    while "save and leave" not in log.read_text():
-        time.sleep(0.01)
+    until(lambda: "save and leave" in log.read_text(), process)
     process.send_signal(signal.SIGINT)
     assert process.wait() == launcher.EXIT_CONTINUE
     assert log.read_text().count("was killed by SIGKILL") >= 1
@@ -232,11 +224,12 @@ def test_mistakes_are_named(changes, named):
         dataclasses.replace(PRESETS["mnist"], **changes)
 
 
-FLAGS = ["--run_dir=/shared/my runs/1", "--preset=mnist", "--widths=1,2"]
+RUN_DIR, FLAGS = "/shared/my runs/1", ["--preset=mnist", "--widths=1,2"]
+COMMAND = ["python", "-m", "launch.train", f"--run_dir={RUN_DIR}", *FLAGS]
 
 
 def slurm_script(**changes):
-    return slurm.script(dataclasses.replace(PRESETS["mnist"], slurm=True, **changes), FLAGS)
+    return slurm.script(dataclasses.replace(PRESETS["mnist"], slurm=True, **changes), RUN_DIR, FLAGS)
 
 
 def test_the_slurm_script_is_a_shell_script_with_the_command():
@@ -245,7 +238,7 @@ def test_the_slurm_script_is_a_shell_script_with_the_command():
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", text, re.M))
     assert (options["nodes"], options["gpus-per-node"], options["partition"]) == ("4", "8", "gpu")
     assert options["requeue"] == "" and options["open-mode"] == "append" and options["ntasks-per-node"] == "1"
-    assert shlex.join(["python", "-m", "launch.train", *FLAGS]) in text
+    assert shlex.join(COMMAND) in text
     assert "\n. venv/bin/activate\n" in text and "-lt 7 ]" in text
     assert "gpus" not in slurm_script() and "partition" not in slurm_script()
 
@@ -260,7 +253,8 @@ FAKE = {
     "sleep": "true",
     "getent": '[ "$2" = localhost ]',
     # Of rank 1 srun saw only that it killed it.
-    "srun": """while [[ $1 == --* ]]; do echo "$1" >> options; shift; done; for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@" >> ranks; done; [ "$CODE" = 0 ] || exit 137""",
+    "srun": """while [[ $1 == --* ]]; do echo "$1" >> options; shift; done
+for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@" >> ranks; done; [ "$CODE" = 0 ] || exit 137""",
     "python": 'echo "$TF_CONFIG $*"; exit "$CODE"',
 }
 
@@ -288,7 +282,7 @@ def test_the_slurm_script_gives_every_rank_its_address_and_port(tmp_path):
         config, end = json.JSONDecoder().raw_decode(line)
         assert config["cluster"]["worker"] == ["localhost:10014", "10.0.0.2:10015"]
         assert config["task"] == {"type": "worker", "index": rank}
-        assert line[end:].strip() == "-m launch.train " + " ".join(FLAGS)
+        assert line[end:].strip() == " ".join(COMMAND[1:])
 
 
 @pytest.mark.parametrize(
@@ -307,17 +301,17 @@ def test_the_slurm_script_gives_up_when_slurm_itself_has_restarted_it_too_often(
     assert done.returncode == 1 and "giving up after 3 restarts" in done.stdout and not (folder / "ranks").exists()
 
 
-def kubernetes_config(**changes) -> ClusterConfig:
+def manifest(run_dir=RUN_DIR, **changes) -> list[dict]:
     values = {"kubernetes": True, "image": "registry/image:1", "volume_claim": "claim", "gpus_per_node": 2, **changes}
-    return dataclasses.replace(PRESETS["mnist"], **values)
+    text = kubernetes.manifest(dataclasses.replace(PRESETS["mnist"], **values), run_dir, FLAGS)
+    return list(yaml.safe_load_all(text))
 
 
 @pytest.mark.parametrize("version", ["1.29", "1.34"])
 def test_the_manifest_fits_the_schemas_of_kubernetes(version):
     import kubernetes_validate as validate
-    import yaml
 
-    service, job = yaml.safe_load_all(kubernetes.manifest(kubernetes_config(), FLAGS))
+    service, job = manifest()
     for document in (service, job):
         validate.validate(document, version, strict=True)
     job["spec"]["completionModes"] = "Indexed"
@@ -326,13 +320,11 @@ def test_the_manifest_fits_the_schemas_of_kubernetes(version):
 
 
 def test_the_manifest_gives_every_pod_the_cluster_and_its_index():
-    import yaml
-
-    service, job = yaml.safe_load_all(kubernetes.manifest(kubernetes_config(nodes=4), FLAGS))
+    service, job = manifest(nodes=4)
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     index, config = container["env"]
-    assert container["command"] == ["python", "-m", "launch.train", *FLAGS]
+    assert container["command"] == COMMAND
     assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
     config = json.loads(config["value"].replace(f"$({index['name']})", "3"))
     assert config["task"]["index"] == 3 and len(config["cluster"]["worker"]) == 4
@@ -346,10 +338,9 @@ def test_the_manifest_gives_every_pod_the_cluster_and_its_index():
 
 
 def test_a_tfjob_fits_kubeflows_model():
-    import yaml
     from kubeflow import training
 
-    (job,) = yaml.safe_load_all(kubernetes.manifest(kubernetes_config(kubeflow=True), FLAGS))
+    (job,) = manifest(kubeflow=True)
     client = training.ApiClient()
 
     class Response:
@@ -357,6 +348,10 @@ def test_a_tfjob_fits_kubeflows_model():
 
     parsed = client.deserialize(Response, "KubeflowOrgV1TFJob")
     assert client.sanitize_for_serialization(parsed) == job  # no field is unknown
+    pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    _, indexed = manifest()
+    assert pod["volumes"] == indexed["spec"]["template"]["spec"]["volumes"]
+    assert "env" not in pod["containers"][0] and pod["containers"][0]["command"] == COMMAND
     (container,) = parsed.spec.tf_replica_specs["Worker"].template.spec.containers
     assert container.name == "tensorflow" and container.ports[0].name == "tfjob-port"
 
@@ -364,13 +359,11 @@ def test_a_tfjob_fits_kubeflows_model():
 def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
     for run_dir in ("runs/1", "/shared", "/shared/../tmp", "/shared2/runs"):
         with pytest.raises(ValueError, match="run_dir must lie under volume_path, /shared, .* got " + run_dir):
-            kubernetes.manifest(kubernetes_config(), [f"--run_dir={run_dir}"])
+            manifest(run_dir)
 
 
 def test_the_pods_that_lost_another_do_not_count_and_a_mistake_ends_the_job():
-    import yaml
-
-    _, job = yaml.safe_load_all(kubernetes.manifest(kubernetes_config(max_restarts=4), FLAGS))
+    _, job = manifest(max_restarts=4)
     rules = {
         tuple(rule["onExitCodes"]["values"]): rule["action"]
         for rule in job["spec"]["podFailurePolicy"]["rules"]
@@ -381,4 +374,4 @@ def test_the_pods_that_lost_another_do_not_count_and_a_mistake_ends_the_job():
 
 def test_a_job_name_that_kubernetes_does_not_take_is_named():
     with pytest.raises(ValueError, match="job_name .* 'My_Job'"):
-        kubernetes.manifest(kubernetes_config(job_name="My_Job"), FLAGS)
+        manifest(job_name="My_Job")

@@ -1,7 +1,7 @@
 """Killed, stopped, preempted, out of disk: what a job survives, to the bit, and what it says otherwise.
 
 Moments are drawn at random, from the duration of an undisturbed run on the same machine or from its checkpoints. The
-whole suite takes a quarter of an hour: python -m pytest -m slow tests/test_faults.py
+whole suite takes a quarter of an hour: python -m pytest -m slow tests/launch/test_faults.py
 """
 
 import os
@@ -11,60 +11,30 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 
 import numpy as np
+import processes
 import pytest
+from processes import FLAGS, STEPS, assert_same_variables, children, final_variables, last_step, log_of, until
 
-from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import read_record
 from launch.jobs.local import free_ports, tf_config
 from launch.launcher import EXIT_CONTINUE, EXIT_ERROR
 
 pytestmark = pytest.mark.slow
-STEPS = 300
-FLAGS = [
-    "--train_examples=400", "--eval_examples=50", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
-    "--batch_size=16", f"--train_steps={STEPS}", "--decay_steps=200", "--eval_every=100", "--checkpoint_every=5",
-    "--learning_rate=0.01",  # at 0.1 rounding grows
-]  # fmt: skip
 PAIR = ["--num_workers=2", "--max_restarts=5"]
+AGAIN = "starting all workers again"
+SLOW_RATE = "--learning_rate=0.01"  # at 0.1 rounding grows
 
 
 def start(run_dir, launcher="train", *flags, **arguments):
-    """A process of its own, whose output goes to run_dir.log."""
-    command = [sys.executable, "-m", f"launch.{launcher}", f"--run_dir={run_dir}", *FLAGS, *flags]
-    with open(f"{run_dir}.log", "a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **arguments)
-
-
-def log_of(run_dir) -> str:
-    with open(f"{run_dir}.log") as file:
-        return file.read()
-
-
-def last_step(run_dir) -> int:
-    """Of the newest checkpoint; 0 before the first."""
-    names = [path.name for path in (run_dir / "checkpoints").glob("step_*.npz")]
-    return max((int(name[5:13]) for name in names), default=0)
-
-
-def until(condition, process):
-    """Waits for it, as long as the process lives."""
-    while not condition():
-        assert process.poll() is None, process.args
-        time.sleep(0.005)
+    return processes.start(run_dir, launcher, *FLAGS, SLOW_RATE, *flags, **arguments)
 
 
 def assert_same_end(run_dir, other):
-    (step, arrays), (other_step, other_arrays) = (
-        checkpoint.load_newest(str(d / "checkpoints")) for d in (run_dir, other)
-    )
-    assert step == other_step == STEPS and read_record(str(run_dir))["status"] == "done"
-    for name in arrays:
-        if name.startswith("variable/"):
-            np.testing.assert_array_equal(arrays[name], other_arrays[name], name)
+    assert_same_variables(run_dir, other)
+    assert read_record(str(run_dir))["status"] == "done"
 
 
 def undisturbed(folder, launcher, *flags):
@@ -88,11 +58,6 @@ def pair(tmp_path_factory):
     return undisturbed(tmp_path_factory.mktemp("pair"), "cluster", *PAIR)
 
 
-def workers(process) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    return [int(pid) for pid in found]
-
-
 def test_killed_twenty_times_it_ends_bit_identical(tmp_path, alone):
     reference, first, whole = alone
     moments, killed, finished = random.Random(0), 0, 0
@@ -112,8 +77,8 @@ def test_killed_twenty_times_it_ends_bit_identical(tmp_path, alone):
 
 
 def test_two_workers_end_as_one(alone, pair):
-    one, two = (checkpoint.load_newest(str(run_dir / "checkpoints"))[1] for run_dir in (alone[0], pair[0]))
-    differences = [np.abs(one[name] - two[name]).max() for name in one if name.startswith("variable/")]
+    one, two = final_variables(alone[0]), final_variables(pair[0])
+    differences = [np.abs(one[name] - two[name]).max() for name in one]
     assert 0 < max(differences) < 1e-5
     of_one, of_two = ({name for name in os.listdir(d) if "tfevents" not in name} for d in (alone[0], pair[0]))
     assert of_two == of_one | {"workers.log"}
@@ -128,14 +93,14 @@ def test_with_either_worker_killed_the_launcher_brings_the_job_to_the_same_end(t
     chance = random.Random(f"{rank} {moment}")
     process = start(tmp_path / "run", "cluster", *PAIR)
     if moment == "joining":
-        until(lambda: len(workers(process)) == 2, process)
+        until(lambda: len(children(process)) == 2, process)
         time.sleep(chance.uniform(0, 0.8 * first))
     else:
         step = chance.randrange(5, STEPS // 2, 5) + (STEPS // 4 if moment == "late" else 0)
         until(lambda: last_step(tmp_path / "run") >= step, process)
-    os.kill(workers(process)[rank], signal.SIGKILL)
+    os.kill(children(process)[rank], signal.SIGKILL)
     assert process.wait() == 0, log_of(tmp_path / "run")
-    assert "starting all workers again" in log_of(tmp_path / "run")
+    assert AGAIN in log_of(tmp_path / "run")
     assert_same_end(tmp_path / "run", reference)
 
 
@@ -154,26 +119,18 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     assert_same_end(run_dir, alone[0])
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGSTOP])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_sigterm_to_one_worker_of_two_saves_and_stops_both_at_one_step(tmp_path, pair, rank):
+def test_with_either_worker_told_to_leave_or_stopped_the_job_ends_the_same(tmp_path, pair, rank, number):
+    """On SIGTERM both save and leave at one step; a worker that SIGSTOP has stopped is noticed by the other."""
     run_dir = tmp_path / "run"
     process = start(run_dir, "cluster", *PAIR)
     until(lambda: last_step(run_dir) >= 5, process)
-    os.kill(workers(process)[rank], signal.SIGTERM)
+    os.kill(children(process)[rank], number)
     assert process.wait() == 0
-    lines = [line.split("saved at step ") for line in log_of(run_dir).splitlines() if "saved at step" in line]
-    assert len(lines) == 2 and lines[0][1] == lines[1][1]
-    assert_same_end(run_dir, pair[0])
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_stopped_worker_is_noticed_and_the_job_started_again(tmp_path, pair, rank):
-    run_dir = tmp_path / "run"
-    process = start(run_dir, "cluster", *PAIR)
-    until(lambda: last_step(run_dir) >= 5, process)
-    os.kill(workers(process)[rank], signal.SIGSTOP)
-    assert process.wait() == 0
-    assert "starting all workers again" in log_of(run_dir)
+    saved = [line.split("saved at step ")[1] for line in log_of(run_dir).splitlines() if "saved at step" in line]
+    assert (len(saved), len(set(saved))) == ((2, 1) if number == signal.SIGTERM else (0, 0))
+    assert AGAIN in log_of(run_dir)
     assert_same_end(run_dir, pair[0])
 
 

@@ -17,23 +17,6 @@ from launch import launcher
 LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study", "cluster"]
 
 
-@pytest.fixture
-def launch(monkeypatch, capsys):
-    """launch("train", "--flag=value", …) -> (exit code, stdout, stderr), in this process."""
-
-    def leave(code):
-        raise SystemExit(code)
-
-    def run(name, *arguments):
-        monkeypatch.setattr(launcher, "_leave", leave)
-        monkeypatch.setattr(sys, "argv", [f"launch/{name}.py", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            importlib.import_module(f"launch.{name}").cli()
-        return exit.value.code, *capsys.readouterr()
-
-    return run
-
-
 def npz(path, **changes):
     rng = np.random.default_rng(0)
     arrays = {

@@ -1,4 +1,4 @@
-"""The batch script of launch.cluster under a real Slurm: munge, slurmctld and two slurmd, all private, on this machine."""
+"""The batch script of launch.cluster under a real Slurm on this machine: munge, slurmctld, two slurmd, all private."""
 
 import getpass
 import os
@@ -9,12 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
-import numpy as np
 import pytest
+from processes import FLAGS, assert_same_variables, last_step, until
 
-from identity_matters.runs import checkpoint
 from launch.jobs.local import free_ports
 
 pytestmark = pytest.mark.slow
@@ -26,10 +24,7 @@ if MISSING:
         allow_module_level=True,
     )
 
-FLAGS = [
-    "--train_examples=400", "--eval_examples=50", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",
-    "--batch_size=16", "--train_steps=300", "--decay_steps=200", "--eval_every=100", "--checkpoint_every=5",
-]  # fmt: skip
+LIMIT = 120  # seconds for what a daemon does
 CONFIG = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -91,11 +86,11 @@ class Slurm:
             f"--key-file={self.folder}/key",
             *files,
         )
-        until(lambda: (self.folder / "munge.socket").exists())
+        until(lambda: (self.folder / "munge.socket").exists(), seconds=LIMIT)
         self._daemon("slurmctld", "-D")
         for node in ("n1", "n2"):
             self._daemon("slurmd", "-D", "-N", node)
-        until(lambda: self("sinfo", "-h", "-o", "%T", check=False).split() == ["idle"])
+        until(lambda: self("sinfo", "-h", "-o", "%T", check=False).split() == ["idle"], seconds=LIMIT)
 
     def __call__(self, *command, check=True) -> str:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True)
@@ -113,14 +108,6 @@ class Slurm:
     def _daemon(self, *command):
         log = open(self.folder / f"{command[0]}{len(self._daemons)}.out", "w")
         self._daemons.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
-
-
-def until(condition, seconds=120):
-    """Waits for what a daemon does; the limit is only there to end a test that would never end."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +141,7 @@ def log_of(slurm, job) -> str:
 
 def ended(slurm, job) -> str:
     """The state in which a job ends."""
-    until(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING"), 300)
+    until(lambda: slurm.state(job) not in ("PENDING", "RUNNING", "COMPLETING", "REQUEUED", "CONFIGURING"), seconds=300)
     return slurm.state(job)
 
 
@@ -185,14 +172,6 @@ def undisturbed(slurm, tmp_path_factory):
     return folder, submit(slurm, folder)
 
 
-def assert_same_end(folder, reference):
-    found, expected = (checkpoint.load_newest(str(f / "run" / "checkpoints")) for f in (folder, reference))
-    assert found[0] == expected[0] == 300
-    for name in expected[1]:
-        if name.startswith("variable/"):
-            np.testing.assert_array_equal(found[1][name], expected[1][name], name)
-
-
 def test_a_job_of_two_nodes_trains(slurm, undisturbed):
     _, job = undisturbed
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
@@ -209,24 +188,24 @@ def test_a_job_that_is_told_to_stop_saves_requeues_itself_and_ends_the_same(slur
     reference, first_job = undisturbed
     assert ended(slurm, first_job) == "COMPLETED"
     job = submit(slurm, tmp_path)
-    until(lambda: list((tmp_path / "run" / "checkpoints").glob("step_*.npz")))
+    until(lambda: last_step(tmp_path / "run"), seconds=LIMIT)
     slurm("scancel", "--signal=TERM", job)
-    until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job))
+    until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job), seconds=LIMIT)
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
     assert len(set(re.findall(r"stopped: told to stop by SIGTERM, saved at step (\d+)", log_of(slurm, job)))) == 1
-    assert_same_end(tmp_path, reference)
+    assert_same_variables(tmp_path / "run", reference / "run")
 
 
 def test_a_job_whose_second_worker_is_killed_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path):
     reference, first_job = undisturbed
     assert ended(slurm, first_job) == "COMPLETED"
     job = submit(slurm, tmp_path)
-    until(lambda: list((tmp_path / "run" / "checkpoints").glob("step_*.npz")))
+    until(lambda: last_step(tmp_path / "run"), seconds=LIMIT)
     (pid,) = processes_of_rank(job, 1)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job))
+    until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job), seconds=LIMIT)
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
-    assert_same_end(tmp_path, reference)
+    assert_same_variables(tmp_path / "run", reference / "run")
 
 
 def test_a_job_with_a_mistake_fails_at_once(slurm, undisturbed, tmp_path):

@@ -1,0 +1,166 @@
+"""The PyTorch side of the benchmarks: each function makes what a harness.Peer calls, and nothing imports TensorFlow.
+
+Kernels come as our layers hold them, NumPy [k, k, in, out] by layer name, so that both sides compute one function.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import rate, seconds
+from identity_matters.config import ModelConfig, TrainConfig
+
+GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
+
+
+def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
+    """Steps of the same network: "rate" (steps → images/s) and "logits" (kernels, images → logits).
+
+    The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are spared.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    tensors = torch_kernels(kernels)
+    trained = [kernel.requires_grad_() for name, kernel in tensors.items() if name != "projection"]
+    decay = run.model.weight_decay
+    optimizer = torch.optim.SGD(trained, run.learning_rate, run.momentum, weight_decay=decay, fused=True)
+    random = torch.Generator().manual_seed(run.seed)
+    images = torch.randn(run.batch_size, *run.model.image_shape, generator=random).permute(0, 3, 1, 2)
+    labels = torch.randint(run.model.num_classes, (run.batch_size,), generator=random)
+
+    def update() -> None:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(torch_logits(tensors, images, run.model), labels)
+        loss.backward()
+        if run.clip_norm:
+            torch.nn.utils.clip_grad_norm_(trained, run.clip_norm)
+        optimizer.step()
+        loss.item()
+
+    def logits(kernels: dict[str, np.ndarray], images: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            x = torch.from_numpy(images).permute(0, 3, 1, 2)
+            return torch_logits(torch_kernels(kernels), x, run.model).numpy()
+
+    return {"rate": lambda steps: rate(update, steps, run.batch_size), "logits": logits}
+
+
+def torch_kernels(kernels: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Copies as tensors: [out, in, k, k] in channels_last, the projection [out, in]."""
+    import torch
+
+    tensors = {name: torch.tensor(np.moveaxis(kernel, (-1, -2), (0, 1))) for name, kernel in kernels.items()}
+    return {
+        name: tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def torch_logits(kernels: dict[str, Any], x: Any, config: ModelConfig) -> Any:
+    """The logits [n, classes] of all_conv_resnet with these kernels; x [n, channels, height, width]."""
+    from torch.nn import functional as F
+
+    x = F.conv2d(x, kernels["stem_conv"], padding="same")
+    for stage, (width, blocks) in enumerate(zip(config.widths, config.blocks_per_stage), start=1):
+        for block in range(1, blocks + 1):
+            name = f"stage{stage}_block{block}"
+            if stage > 1 and block == 1:
+                # TensorFlow's "same" at stride 2 pads after the last pixel only.
+                y = F.conv2d(F.pad(x, (0, 1, 0, 1)), kernels[f"{name}_conv1"], stride=2)
+                x = F.avg_pool2d(x, 2)
+            else:
+                y = F.conv2d(x, kernels[f"{name}_conv1"], padding=1)
+            y = F.conv2d(F.relu(y, inplace=True), kernels[f"{name}_conv2"], padding=1)
+            new_channels = width - x.shape[1]
+            if new_channels:
+                x = F.pad(x, (0, 0, 0, 0, new_channels // 2, new_channels - new_channels // 2))
+            x = x + y
+    return F.linear(x.mean((2, 3)), kernels["projection"])
+
+
+def pyhessian(
+    config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
+    order: int, seed: int,
+) -> dict[str, Callable]:  # fmt: skip
+    """PyHessian on the same network and examples: the seconds of each measurement, "apply" and "eigenvalue"."""
+    import torch
+    from pyhessian import hessian
+    from torch.nn import functional as F
+
+    torch.eig = _eig
+    warnings.filterwarnings("ignore", "Using backward")  # of a leak that PyHessian avoids
+    torch.manual_seed(seed)
+    model = _torch_module(config, kernels)
+    x, y = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+    batches = list(zip(x.split(batch_size), y.split(batch_size)))
+    peer = hessian(model, F.cross_entropy, dataloader=batches, cuda=False)
+    peer.params = list(model.parameters())
+    vector = [torch.randn_like(parameter) for parameter in peer.params]
+
+    def gradient() -> None:
+        for images, labels in batches:
+            model.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+
+    def apply(parts: list[np.ndarray]) -> list[np.ndarray]:
+        return [part.numpy() for part in peer.dataloader_hv_product([torch.from_numpy(part) for part in parts])[1]]
+
+    return {
+        GRADIENT: lambda: seconds(gradient),
+        PRODUCT: lambda: seconds(peer.dataloader_hv_product, vector),
+        LANCZOS: lambda: seconds(lambda: peer.density(iter=order, n_v=1)),
+        "apply": apply,
+        "eigenvalue": lambda: peer.eigenvalues()[0][0],
+    }
+
+
+def _torch_module(config: ModelConfig, kernels: dict[str, np.ndarray]) -> Any:
+    import torch
+
+    class Network(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            tensors = torch_kernels(kernels)
+            self.projection = tensors.pop("projection")
+            self.names = list(tensors)
+            self.kernels = torch.nn.ParameterList(tensors.values())
+
+        def forward(self, x: Any) -> Any:
+            return torch_logits(dict(zip(self.names, self.kernels)) | {"projection": self.projection}, x, config)
+
+    return Network()
+
+
+def _eig(matrix: Any, eigenvectors: bool) -> tuple[Any, Any]:
+    """torch.eig, which PyTorch has dropped, for the symmetric matrix that PyHessian gives it."""
+    import torch
+
+    values, vectors = torch.linalg.eigh(matrix)
+    return torch.stack([values, torch.zeros_like(values)], 1), vectors
+
+
+def dense_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> dict[str, Callable]:
+    """torch.func.hessian of a linear 2-shortcut network's loss: "hessian" and the "seconds" of one call.
+
+    Args:
+      weights: [units, 2, d, d]; the parameters are ordered by unit, layer, column, row.
+      input_moment: Sxx [d, d].
+      cross_moment: Syx [d, d].
+    """
+    import torch
+
+    shape, d = weights.shape, weights.shape[-1]
+    Sxx, Syx, eye = torch.tensor(input_moment), torch.tensor(cross_moment), torch.eye(d, dtype=torch.float64)
+
+    def loss(columns: Any) -> Any:
+        W = eye
+        for first, second in columns.reshape(shape).transpose(-1, -2):
+            W = W + second @ first @ W
+        return torch.sum(W @ Sxx * W) / 2 - torch.sum(W * Syx)
+
+    columns = torch.tensor(np.swapaxes(weights, -1, -2).reshape(-1).copy())
+    hessian = torch.func.hessian(loss)
+    return {"hessian": lambda: hessian(columns).numpy(), "seconds": lambda: seconds(hessian, columns)}

@@ -1,0 +1,64 @@
+"""benchmarks.harness: the rounds, the table, and peers that fail."""
+
+import os
+
+import pytest
+
+from benchmarks import harness
+
+
+def peer_functions(start):
+    return {"add": lambda number: start + number, "pid": os.getpid, "crash": lambda: os._exit(139), "fail": fail}
+
+
+def fail():
+    raise ArithmeticError("not the same function")
+
+
+def missing():
+    import no_such_framework  # noqa: F401
+
+
+def test_measurements_take_turns_and_the_first_round_does_not_count():
+    calls = []
+
+    def measure(name):
+        calls.append(name)
+        return len(calls)
+
+    found = harness.interleaved({name: lambda name=name: measure(name) for name in "ab"}, 2)
+    assert calls == list("ababab")
+    assert found["a"] == [3, 5] and found["b"] == [4, 6] and len(found[harness.OTHERS]) == 2
+
+
+def test_a_peer_answers_from_a_process_of_its_own_which_ends_with_it():
+    with harness.Peer(peer_functions, 3) as peer:
+        assert peer.call("add", 4) == 7
+        pid = peer.call("pid")
+        assert pid != os.getpid()
+        with pytest.raises(ArithmeticError, match="not the same function"):
+            peer.call("fail")
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_peer_that_crashes_is_an_error_here_and_no_crash():
+    with harness.Peer(peer_functions, 3) as peer, pytest.raises(RuntimeError, match="exit code 139"):
+        peer.call("crash")
+
+
+def test_a_peer_whose_framework_is_not_installed_says_so():
+    with pytest.raises(ModuleNotFoundError, match="no_such_framework"):
+        harness.Peer(missing)
+
+
+def test_the_environment_line_names_the_versions():
+    line = harness.environment()
+    assert f"{len(harness.cores())} cores" in line and "numpy " in line
+
+
+def test_a_table_is_aligned_and_a_spread_has_three_digits():
+    rows = [("step", *harness.spread([1.23456, 1234.5, 12.0]))]
+    assert rows == [("step", "12", "1.23 – 1,234")]
+    lines = harness.table(("measured", "median", "min – max"), rows).splitlines()
+    assert len({len(line) for line in lines}) == 1 and lines[1].startswith("| ----")

@@ -1,0 +1,94 @@
+"""launch.plot: config.json says whose figures it draws, old ones by their config, lone tables by their columns."""
+
+import dataclasses
+import importlib
+import json
+
+import pytest
+
+from identity_matters.runs.directory import KINDS, RunDirectory, read_record
+from identity_matters.runs.tables import write_metrics
+from launch import plot
+
+CONFIGS = {
+    "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
+    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig",
+}  # fmt: skip
+
+
+def config(kind):
+    return getattr(importlib.import_module(f"launch.{kind}"), CONFIGS[kind])()
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The kinds of runs whose launcher was asked for figures."""
+    asked = []
+    for kind in KINDS:
+        module = importlib.import_module(f"launch.{kind}")
+        monkeypatch.setattr(module, "draw_figures", lambda run_dir, kind=kind, **_: asked.append(kind) or [run_dir])
+    return asked
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_launcher_that_config_json_names_draws_alone(tmp_path, kind, drawn):
+    RunDirectory(str(tmp_path), config(kind), kind)
+    assert read_record(str(tmp_path))["kind"] == kind
+    plot.main(plot.PlotConfig(), str(tmp_path))
+    assert drawn == [kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_config_json_that_does_not_name_its_kind_still_plots_and_goes_on(tmp_path, kind, drawn):
+    RunDirectory(str(tmp_path), config(kind), kind)
+    path = tmp_path / "config.json"
+    record = json.loads(path.read_text())
+    del record["kind"]
+    path.write_text(json.dumps(record))
+    plot.main(plot.PlotConfig(), str(tmp_path))
+    assert drawn == [kind]
+    RunDirectory(str(tmp_path), config(kind), kind).set_status("done")
+    assert json.loads(path.read_text())["kind"] == kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_is_known_by_a_field_that_no_other_has(kind):
+    fields = {other: {field.name for field in dataclasses.fields(config(other))} for other in KINDS}
+    assert [other for other in KINDS if KINDS[kind] in fields[other]] == [kind]
+
+
+def test_a_run_of_another_kind_is_named_as_such(tmp_path):
+    RunDirectory(str(tmp_path), config("ablations"), "ablations")
+    with pytest.raises(ValueError, match="holds a run of launch.ablations, not of launch.train; choose another"):
+        RunDirectory(str(tmp_path), config("train"))
+
+
+def test_an_unknown_kind_is_refused_and_nothing_of_its_name_imported(tmp_path, launch):
+    RunDirectory(str(tmp_path), config("train"))
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"kind": "train"', '"kind": "jobs.local"'))
+    code, _, err = launch("plot", f"--run_dir={tmp_path}")
+    assert code == 1 and err.count("\n") == 1 and "'jobs.local', none of train, ablations" in err
+
+
+@pytest.mark.parametrize(
+    "kind, name, columns",
+    [
+        ("train", "metrics.csv", {"step": 1}),
+        ("ablations", "results.csv", {"variant": "paper", "step": 1}),
+        ("shortcut_study", "results.csv", {"experiment": "norms"}),
+        ("check_theory", "norms.csv", {"num_layers": 1}),
+        ("check_theory", "points.csv", {"radius": 1}),
+        ("hessian_spectrum", "density.csv", {"eigenvalue": 1.0}),
+    ],
+)
+def test_a_table_without_its_config_json_is_drawn_by_its_launcher(tmp_path, drawn, kind, name, columns):
+    write_metrics(str(tmp_path / name), [columns])
+    plot.main(plot.PlotConfig(), str(tmp_path))
+    assert drawn == [kind]
+
+
+def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
+    RunDirectory(str(tmp_path), config("check_theory"), "check_theory")
+    with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
+        plot.main(plot.PlotConfig(), str(tmp_path))

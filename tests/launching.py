@@ -1,0 +1,21 @@
+"""How tests call a launcher: in this process, where it is quick and its modules can be changed."""
+
+import importlib
+import sys
+
+import pytest
+
+from launch import launcher
+
+
+def launch_in_process(monkeypatch, capsys, name, *arguments) -> tuple[int, str, str]:
+    """Runs launch.NAME with these arguments; returns its exit code, stdout and stderr. The fixture `launch` is this."""
+
+    def leave(code):
+        raise SystemExit(code)
+
+    monkeypatch.setattr(launcher, "_leave", leave)
+    monkeypatch.setattr(sys, "argv", [f"launch/{name}.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit:
+        importlib.import_module(f"launch.{name}").cli()
+    return exit.value.code, *capsys.readouterr()
