@@ -19,7 +19,7 @@ from identity_matters.data.loading import load
 from identity_matters.distributed.agreement import can_export, join, open_run
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import all_conv_resnet, training_flops
-from identity_matters.optimization import compile_model, learning_rate_schedule, make_deterministic
+from identity_matters.optimization import build, learning_rate_schedule, make_deterministic
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory, replacing
 from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
@@ -233,28 +233,6 @@ class Training:
         self.workers.all_reduce([0.0])  # until the chief has written all: where it has not, the job is not done
         self.workers.barrier()  # until the others have heard it: a sum fails where one has left
         return self.recorder.rows[-1] if self.directory else {}
-
-
-def build(
-    config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers
-) -> tuple[keras.Model, keras.Model]:
-    """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
-    with workers.scope():
-        network = all_conv_resnet(config.model, config.seed)
-        if workers.strategy:
-            from identity_matters.distributed.replicated import ReplicatedModel
-
-            model = batches.attach(network)
-            model = ReplicatedModel(model.inputs, model.outputs, name=model.name)
-            compile_model(model, config, on_replicas=True)
-            return network, model
-    if config.strategy == "parameter_server":
-        from identity_matters.distributed.parameter_server import AsynchronousModel
-
-        return network, AsynchronousModel(network, batches, config, workers)
-    model = batches.attach(network)
-    compile_model(model, config)
-    return network, model
 
 
 def _describe(row: dict[str, float]) -> str:

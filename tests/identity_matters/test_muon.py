@@ -1,9 +1,15 @@
 """identity_matters.muon: orthogonalisation against a singular value decomposition, and the update against NumPy."""
 
+import dataclasses
+import os
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
 
+from identity_matters import training
 from identity_matters.muon import COEFFICIENTS, Muon, orthogonalize
 
 
@@ -73,3 +79,29 @@ def test_the_config_makes_the_same_optimizer_again():
     optimizer = Muon(0.1, momentum=0.8, nesterov=False, newton_schulz_steps=2, weight_decay=0.1)
     again = Muon.from_config(optimizer.get_config())
     assert again.get_config() == optimizer.get_config()
+
+
+def test_training_goes_on_bit_by_bit_from_a_checkpoint(tiny_config, tmp_path):
+    changes = {"optimizer": "muon", "schedule": "linear", "warmup_steps": 2, "decoupled_weight_decay": 0.1}
+    config = dataclasses.replace(tiny_config, checkpoint_every=2, **changes)
+    for name in ("whole", "resumed"):
+        training.train(config, str(tmp_path / name))
+    checkpoints = tmp_path / "resumed" / "checkpoints"
+    newest = max(checkpoints.iterdir())
+    expected = dict(np.load(newest))
+    assert any("momentum" in name for name in expected)
+    newest.unlink()
+    record = (tmp_path / "resumed" / "config.json").read_text()
+    (tmp_path / "resumed" / "config.json").write_text(record.replace('"done"', '"running"'))
+    training.train(config, str(tmp_path / "resumed"))
+    found = dict(np.load(newest))
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="this is the test that starts them under JAX")
+def test_the_other_tests_of_this_file_pass_under_jax():
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "not bit_by_bit", __file__]
+    done = subprocess.run(command, env=os.environ | {"KERAS_BACKEND": "jax"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
