@@ -7,6 +7,7 @@ event happens outside fit, on every Keras backend.
 import contextlib
 import dataclasses
 import itertools
+from collections.abc import Iterator
 
 import keras
 import numpy as np
@@ -39,8 +40,8 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     bit-identical to those of an uninterrupted one on the same machine: under TensorFlow this turns op determinism on,
     for the whole process.
 
-    Where there are several workers (see distributed/workers.py) each calls this, before anything else that TensorFlow
-    computes; only worker 0, the chief, uses its run_dir.
+    Each of several workers (see distributed/workers.py) calls this, before anything else that TensorFlow computes;
+    only worker 0, the chief, uses its run_dir.
 
     Args:
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
@@ -73,7 +74,7 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
 
 
 def _load_in_turn(config: TrainConfig, workers: Workers) -> ArrayData:
-    """Loads the data; where the chief may download them it comes first, and the others may find them on the same disk."""
+    """Loads the data; a chief that may download them comes first, and the others may find them on the same disk."""
     in_turn = workers.broadcast([config.download])[0]
     if in_turn and not workers.is_chief:
         workers.barrier()
@@ -86,7 +87,7 @@ def _load_in_turn(config: TrainConfig, workers: Workers) -> ArrayData:
 
 
 @contextlib.contextmanager
-def _recording_failure(directory: RunDirectory | None):
+def _recording_failure(directory: RunDirectory | None) -> Iterator[None]:
     """A context that writes into config.json how it ended, unless the same command can continue."""
     try:
         yield
@@ -139,8 +140,8 @@ class Training:
                 while self.state.step < self.config.train_steps:
                     self._advance(self._next_event(), stop)
                     # A checkpoint comes before the evaluation of its step, which can be long.
-                    if self._is_saved() or stop.is_agreed:
-                        self._save()
+                    if self.directory and (self._is_saved() or stop.is_agreed):
+                        self.state.save(self.directory.file("checkpoints"))
                     if stop.is_agreed and self.state.step < self.config.train_steps:
                         self.workers.barrier()  # until the chief has saved
                         raise Preempted(self.state.step)
@@ -174,10 +175,6 @@ class Training:
             verbose=0,
         ).history
         self.state.advance(callback.step, {name: values[-1] for name, values in history.items()})
-
-    def _save(self) -> None:
-        if self.directory:
-            self.state.save(self.directory.file("checkpoints"))
 
     def _evaluate_once(self) -> None:
         """Evaluates, unless metrics.csv has the row of this step."""
