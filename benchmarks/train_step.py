@@ -9,10 +9,11 @@ augmentation, standardisation, forward, backward, momentum update, weight decay,
 PyTorch's is eager and channels_last, with the same kernels, shortcuts, weight decay, momentum
 and clipping, and is checked to give the same logits; its one batch is prepared in advance, and it
 runs in a process of its own.
-Without PyTorch (`pip install torch`) its lines are left out.
+Without PyTorch (`pip install torch`) its lines are left out. The same step is also timed with convolutions in bfloat16
+(--mixed_precision) and with Muon.
 
-"Our convolutions" divides the operations that the convolutions of a step need (identity_matters.model.training_flops) by
-the time of the whole step, so "ours / matrix product" counts everything else as loss. The
+"Our convolutions" divides the operations that the convolutions of a step need (model.training_flops) by the time of
+the whole step, so "ours / matrix product" counts everything else as loss. The
 measurements take turns, and a ratio is of the same minute. Distrust a table whose last line is
 not near 0: PyTorch's threads wait for each other, so a second busy process costs it more than us.
 
@@ -52,6 +53,7 @@ GEMM_SIZE, GEMM_PRODUCTS = 4096, 4  # per round
 MAX_RELATIVE_DIFFERENCE = 1e-3  # of the logits of the two frameworks
 
 OURS, PYTORCH = "our training step, images/s", "PyTorch's training step, images/s"
+BFLOAT16, MUON = "our step with convolutions in bfloat16, images/s", "our step with Muon, images/s"
 GEMM = f"float32 matrix product {GEMM_SIZE}³, GFLOP/s"
 
 _SMALL = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2))
@@ -87,9 +89,13 @@ def main(benchmark: StepBenchmark) -> None:
     run = RUNS[benchmark.run]
     run = dataclasses.replace(run, batch_size=benchmark.batch_size or run.batch_size)
     network, our_update = our_training(run)
+    mixed = dataclasses.replace(run, model=dataclasses.replace(run.model, mixed_precision=True))
+    muon = dataclasses.replace(run, optimizer="muon")
     timed = {
         GEMM: functools.partial(rate, matrix_product(), GEMM_PRODUCTS, 2 * GEMM_SIZE**3 / 1e9),
         OURS: functools.partial(rate, our_update, benchmark.steps, run.batch_size),
+        BFLOAT16: functools.partial(rate, our_training(mixed)[1], benchmark.steps, run.batch_size),
+        MUON: functools.partial(rate, our_training(muon)[1], benchmark.steps, run.batch_size),
     }
     with contextlib.ExitStack() as stack:
         try:
@@ -112,6 +118,8 @@ def _rows(rates: dict[str, list[float]], flops_per_image: float) -> list[tuple[s
     values = {name: rates[name] for name in rates if name != OTHERS}
     if PYTORCH in rates:
         values["ours / PyTorch"] = ratios(rates[OURS], rates[PYTORCH])
+    values["bfloat16 / float32"] = ratios(rates[BFLOAT16], rates[OURS])
+    values["Muon / momentum"] = ratios(rates[MUON], rates[OURS])
     values["our convolutions over the whole step, GFLOP/s"] = convolutions
     values["ours / matrix product"] = ratios(convolutions, rates[GEMM])
     values[OTHERS] = rates[OTHERS]
