@@ -13,7 +13,7 @@ import keras
 import numpy as np
 
 from identity_matters.config import TRAIN_PRESETS as PRESETS
-from identity_matters.config import TrainConfig
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
 from identity_matters.data.loading import load
@@ -29,7 +29,7 @@ from identity_matters.runs.progress import Progress, StepCallback
 from identity_matters.runs.recording import Recorder, kernel_norms
 from identity_matters.runs.signals import StopRequest, deferring
 
-__all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
+__all__ = ["PRESETS", "Diverged", "ModelConfig", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
 
 def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
@@ -56,6 +56,14 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
       Diverged: the loss became NaN or infinite, now or in an earlier call.
       Preempted: SIGTERM came to one of the workers; a checkpoint was saved after the step under way.
       WorkerLost: another worker is gone; the last checkpoint stands.
+
+    >>> import tempfile
+    >>> tiny = ModelConfig(image_shape=(28, 28, 1), stem_width=2, widths=(2,), blocks_per_stage=(1,))
+    >>> config = TrainConfig(model=tiny, dataset="mnist_sample", train_steps=2, decay_steps=(), eval_examples=100)
+    >>> row = train(config, tempfile.mkdtemp())  # doctest: +ELLIPSIS
+    step      2  loss 2.3...  train error ...%  test error ...%  ... images/s
+    >>> row["step"], 0 <= row["test_top1_error"] <= 1
+    (2, True)
     """
     workers = join(config)
     if workers is None:
