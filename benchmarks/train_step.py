@@ -64,7 +64,7 @@ class StepBenchmark:
 
     Attributes:
       run: Key of RUNS. Set by the preset.
-      repeats: Rounds of (matrix product, our steps, PyTorch's); medians and ranges are over the rounds.
+      repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
       steps: Updates per round.
       batch_size: Images per update (0: what the preset trains with).
     """
