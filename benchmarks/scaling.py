@@ -101,7 +101,7 @@ class _Setup:
             self._processes.append(subprocess.Popen(command, env=environment, text=True, **pipes))
 
     def turn(self) -> dict:
-        """What the first process says of its next steps."""
+        """Lets the processes take their next steps; returns what the first one says of them."""
         for process in self._processes:
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -120,7 +120,7 @@ class _Setup:
 
 
 def measure() -> None:
-    """In a process of its own: for each line that comes, takes steps and prints their time, as JSON."""
+    """Runs in a process of its own: for each line of stdin, takes steps and prints their time, as JSON."""
     values, cores, under_strategy = json.loads(sys.argv[1])
     os.sched_setaffinity(0, cores)  # before TensorFlow counts them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -153,7 +153,7 @@ def measure() -> None:
 
 
 def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
-    """A function that takes one all-reduce of so many float32, and returns its seconds."""
+    """Returns a function that makes one all-reduce of so many float32 and returns its seconds."""
     import tensorflow as tf
 
     vector = tf.ones(count)
