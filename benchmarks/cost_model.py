@@ -1,4 +1,4 @@
-"""When does another device still pay? A step's time on 1 … 512 devices, from operations, bytes and four rates.
+"""Predict when another device still pays: a step's time on 1 … 512 devices, from operations, bytes and four rates.
 
     python -m benchmarks.cost_model                                       Table 1's network, batch 128
     python -m benchmarks.cost_model --preset=imagenet_wide --tflops=100 --gigabytes=25
@@ -37,7 +37,7 @@ class CostModel:
       tflops: What a device computes of the convolutions, in 10¹² operations per second.
       gigabytes: What a device sends, and at the same time receives, in 10⁹ bytes per second.
       microseconds: Latency of a message.
-      algorithm: How sums are taken.
+      algorithm: Algorithm of the all-reduce.
     """
 
     network: str = dataclasses.field(default="cifar10", metadata={"flag": False})
@@ -51,12 +51,12 @@ class CostModel:
         check_fields(self, at_least_0=("batch_size", "microseconds"), above_0=("tflops", "gigabytes"))
 
     def all_reduce_seconds(self, num_bytes: float, count: int) -> float:
-        """The seconds of one all-reduce over `count` devices."""
+        """Returns the seconds of one all-reduce over `count` devices."""
         rounds = 2 * (count - 1) if self.algorithm == "ring" else 2 * math.log2(count)
         return 2 * (count - 1) / count * num_bytes / (1e9 * self.gigabytes) + rounds * 1e-6 * self.microseconds
 
     def step_seconds(self, flops: float, num_bytes: float, count: int) -> float:
-        """The seconds of one device's operations and of the all-reduce over `count` devices."""
+        """Returns the seconds of a step: one device's operations and of the all-reduce over `count` devices."""
         return flops / (1e12 * self.tflops) + self.all_reduce_seconds(num_bytes, count)
 
 

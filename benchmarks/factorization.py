@@ -55,9 +55,9 @@ class FactorizationBenchmark:
 
     Attributes:
       repeats: Rounds of (ours, SVD + Schur, layer by layer) for every target; medians are over the rounds.
-      num_layers: ℓ.
-      dimensions: d of the targets, with commas between.
-      seed: Of the targets.
+      num_layers: Layers of a factorisation, ℓ.
+      dimensions: Sizes d of the targets, with commas between.
+      seed: Seed of the targets.
     """
 
     repeats: int = 5
@@ -106,7 +106,7 @@ def main(benchmark: FactorizationBenchmark) -> None:
 
 
 def target(d: int, kind: str, seed: int) -> np.ndarray:
-    """R [d, d] of that kind, det R > 0."""
+    """Returns a target R [d, d] of one of KINDS, with det R > 0."""
     R = KINDS[kind](d, np.random.default_rng(seed))
     R[0] *= np.linalg.slogdet(R)[0]
     return R
@@ -118,12 +118,12 @@ def _haar(gaussian: np.ndarray) -> np.ndarray:
 
 
 def decompose(R: np.ndarray) -> tuple:
-    """The floor: a singular value decomposition and a real Schur form of R [d, d]."""
+    """Returns the floor of the work: a singular value decomposition and a real Schur form of R [d, d]."""
     return np.linalg.svd(R), linalg.schur(R, output="real")
 
 
 def layer_by_layer(R: np.ndarray, num_layers: int) -> np.ndarray:
-    """A [ℓ, d, d] by the definition, each layer in dense products; no eigenvalue of Q may be −1."""
+    """Returns A [ℓ, d, d] by the definition, each layer in dense products; no eigenvalue of Q may be −1."""
     u, sigma, vt = np.linalg.svd(R)
     root = (vt.T * sigma ** (1 / num_layers)) @ vt
     D, S = linalg.schur(u @ vt, output="real")
@@ -144,7 +144,7 @@ def layer_by_layer(R: np.ndarray, num_layers: int) -> np.ndarray:
 
 
 def check_layers(R: np.ndarray, num_layers: int) -> tuple[float, float]:
-    """Largest difference of our layers from those of the definition, and ‖(I + A_ℓ)···(I + A_1) − R‖/‖R‖.
+    """Returns the largest difference of our layers from those of the definition, and ‖(I + A_ℓ)···(I + A_1) − R‖/‖R‖.
 
     Raises ArithmeticError if either is more than rounding.
     """

@@ -21,7 +21,7 @@ OTHERS = "other processes, CPU cores"
 
 
 def interleaved(measurements: dict[Any, Callable[[], float]], repeats: int) -> dict[Any, list[float]]:
-    """What each measurement returns, by name: taken as a, b, c, a, b, c, …, after one round that does not count.
+    """Returns what each measurement gives, by name: taken as a, b, c, a, b, c, …, after one round that does not count.
 
     Under OTHERS, the CPU cores that the rest of the machine kept busy: where that is not
     near 0, the numbers are not the machine's. NaN where there is no /proc to say so (macOS).
@@ -37,7 +37,7 @@ def interleaved(measurements: dict[Any, Callable[[], float]], repeats: int) -> d
 
 
 def _others_cpu_seconds() -> float:
-    """CPU seconds since boot of processes that are not ours, those that the hypervisor took included."""
+    """Returns the CPU seconds since boot of processes that are not ours, and those that the hypervisor took."""
     if not os.path.exists("/proc/stat"):
         return float("nan")
     with open("/proc/stat") as file:
@@ -52,24 +52,24 @@ def _ticks(process: multiprocessing.Process) -> int:
 
 
 def seconds(function: Callable, *arguments: Any) -> float:
-    """The seconds that one call takes."""
+    """Returns the seconds that one call takes."""
     start = time.perf_counter()
     function(*arguments)
     return time.perf_counter() - start
 
 
 def rate(call: Callable[[], Any], times: int, amount: float) -> float:
-    """The amount per second, where each of so many calls does `amount`."""
+    """Returns the amount per second, where each of so many calls does `amount`."""
     return times * amount / seconds(lambda: [call() for _ in range(times)])
 
 
 def ratios(numerators: Iterable[float], denominators: Iterable[float]) -> list[float]:
-    """One ratio per round."""
+    """Returns the ratio of each round."""
     return [a / b for a, b in zip(numerators, denominators)]
 
 
 class Peer:
-    """Functions of another framework, in a process that never imports ours.
+    """Functions of another framework, which run in a process that never imports TensorFlow.
 
     Args:
       make: A module's function that returns the functions by name.
@@ -88,7 +88,7 @@ class Peer:
         self._receive()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """What the function returns; an exception of its is raised here."""
+        """Returns what the function of that name returns, or raises what it raises."""
         self._connection.send((name, arguments))
         return self._receive()
 
@@ -111,7 +111,7 @@ class Peer:
 
 
 def _serve(connection: Connection, make: Callable[..., dict[str, Callable]], arguments: tuple) -> None:
-    """In the peer's process: makes the functions, then calls them as it is told."""
+    """Runs in the peer's process: makes the functions, then calls those that the connection names."""
     try:
         functions = make(*arguments)
         connection.send(None)
@@ -125,7 +125,7 @@ def _serve(connection: Connection, make: Callable[..., dict[str, Callable]], arg
 
 
 def synthetic_data(run: TrainConfig, num_images: int) -> ArrayData:
-    """Random uint8 images of the shape that the run's network takes, with random labels."""
+    """Returns random uint8 images of the shape that the run's network takes, with random labels."""
     import numpy as np
 
     random = np.random.default_rng(run.seed)
@@ -135,7 +135,7 @@ def synthetic_data(run: TrainConfig, num_images: int) -> ArrayData:
 
 
 def environment() -> str:
-    """One line: the processor, its cores, the versions."""
+    """Returns one line that names the processor, its cores and the versions."""
     parts = [_processor(), f"{len(cores())} cores"]
     for package in ("tensorflow", "keras", "numpy", "torch"):
         try:
@@ -155,19 +155,19 @@ def _processor() -> str:
 
 
 def cores() -> list[int]:
-    """Numbers of the cores that this process may use; macOS does not say which, only how many there are."""
+    """Returns the numbers of the cores that this process may use; on macOS, which does not say, those of all cores."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def spread(values: Iterable[float]) -> tuple[str, str]:
-    """Median, and min – max, with three digits."""
+    """Returns the median, and "min – max", with three digits."""
     values = list(values)
     text = [f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in (statistics.median(values), min(values), max(values))]
     return text[0], f"{text[1]} – {text[2]}"
 
 
 def table(header: Iterable[str], rows: list[tuple[str, ...]]) -> str:
-    """A Markdown table, its first column aligned left, the others right."""
+    """Returns a Markdown table, its first column aligned left, the others right."""
     header = tuple(header)
     widths = [max(map(len, column)) for column in zip(header, *rows)]
     rule = ("-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:]))

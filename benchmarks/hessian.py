@@ -45,7 +45,7 @@ class HessianBenchmark:
     Attributes:
       depths: Numbers of weight matrices, even.
       peer_depth: The deepest network that the peers are given; beyond they need tens of GB.
-      repeats: Timed calls of each; medians and ranges are over these.
+      repeats: Timed calls of our Hessian; medians and ranges are over the calls.
       eigenvalue_repeats: Timed eigenvalue decompositions.
     """
 
@@ -89,7 +89,7 @@ def main(benchmark: HessianBenchmark) -> None:
 
 
 def _timed(function: Callable[[], np.ndarray], repeats: int) -> tuple[float, list[float], np.ndarray]:
-    """Seconds of the first call, of the others, and the result."""
+    """Returns the seconds of the first call, those of the others, and the result."""
     start = time.perf_counter()
     result = function()
     first = time.perf_counter() - start
@@ -97,7 +97,7 @@ def _timed(function: Callable[[], np.ndarray], repeats: int) -> tuple[float, lis
 
 
 def _torch_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) -> list[str]:
-    """Cells of torch.func.hessian, in a process of its own; dashes without torch."""
+    """Returns the cells of torch.func.hessian, timed in a process of its own; dashes without torch."""
     try:
         with Peer(peers.dense_hessian, *problem) as peer:
             first = peer.call("seconds")
@@ -109,7 +109,7 @@ def _torch_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) 
 
 
 def _tape_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) -> list[str]:
-    """Cells of GradientTape.jacobian."""
+    """Returns the cells of GradientTape.jacobian."""
     first, times, other = _timed(_tape_hessian(*problem), 3)
     _check_same(other, result)
     return _cells(first, times, ours)
@@ -126,7 +126,7 @@ def _cells(first: float, times: list[float], ours: list[float]) -> list[str]:
 
 
 def _tape_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> Callable[[], np.ndarray]:
-    """A call of GradientTape.jacobian of a gradient, inside one tf.function."""
+    """Returns a function that computes GradientTape.jacobian of a gradient, inside one tf.function."""
     import tensorflow as tf
 
     shape, eye = weights.shape, tf.eye(weights.shape[-1], dtype=tf.float64)

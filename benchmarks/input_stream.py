@@ -52,7 +52,7 @@ class StreamBenchmark:
 
     Attributes:
       repeats: Rounds of (our plans, our batches, tf.data's, NumPy's); medians and ranges are over the rounds.
-      seconds: How long each is timed in a round.
+      seconds: How long each stream is timed in a round.
       batch_size: Images per batch.
       crop_padding: Pixels of zeros around an image before it is cropped at random.
     """
@@ -99,7 +99,7 @@ def main(benchmark: StreamBenchmark) -> None:
 
 
 def images_per_second(stream: Iterator, benchmark: StreamBenchmark) -> float:
-    """The images per second that a stream yields, over the benchmark's seconds."""
+    """Returns the images per second that a stream yields, over the benchmark's seconds."""
     for _ in range(3):
         next(stream)  # it may have prefetched while others were timed
     start, count, elapsed = time.perf_counter(), 0, 0.0

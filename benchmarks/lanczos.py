@@ -57,11 +57,11 @@ class LanczosBenchmark:
     """What is timed, and how often.
 
     Attributes:
-      repeats: Rounds of everything; medians and ranges are over the rounds.
-      examples: In the loss.
+      repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
+      examples: Number of examples in the loss.
       batch_size: Examples at a time.
-      order: Lanczos steps.
-      seed: Of kernels, images, labels and vectors.
+      order: Number of Lanczos steps.
+      seed: Seed of the kernels, the images, the labels and the vectors.
     """
 
     repeats: int = 5
@@ -101,7 +101,7 @@ def _columns(sides: list[str]) -> list[str]:
 
 
 def _rows(times: dict, sides: list[str]) -> list[tuple[str, ...]]:
-    """Seconds of each side, and ratios taken within each round."""
+    """Returns the lines of the table: seconds of each side, and ratios taken within each round."""
     by_name = {name: {side: times[side, name] for side in sides} for name in NAMES}
     by_name["product / gradient"] = {side: ratios(times[side, PRODUCT], times[side, GRADIENT]) for side in sides}
     rows = []
@@ -114,7 +114,7 @@ def _rows(times: dict, sides: list[str]) -> list[tuple[str, ...]]:
 
 
 def problem(config: ModelConfig, benchmark: LanczosBenchmark) -> tuple["keras.Model", np.ndarray, np.ndarray]:
-    """The network, and random images and labels."""
+    """Returns the network, and random images and labels."""
     from identity_matters.model import all_conv_resnet
 
     random = np.random.default_rng(benchmark.seed)
@@ -123,7 +123,7 @@ def problem(config: ModelConfig, benchmark: LanczosBenchmark) -> tuple["keras.Mo
 
 
 def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
-    """Functions by what they compute, and the number of weights, their shapes and a vector."""
+    """Returns functions by what they compute, and the number of weights, their shapes and a vector."""
     import tensorflow as tf
 
     from shortcut_study.lanczos import lanczos
@@ -155,7 +155,7 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
 
 
 def pyhessian(config: ModelConfig, benchmark: LanczosBenchmark) -> Peer:
-    """PyHessian on the same problem. Raises ModuleNotFoundError where it or PyTorch is not installed."""
+    """Returns PyHessian on the same problem. Raises ModuleNotFoundError where it or PyTorch is not installed."""
     network, images, labels = problem(config, benchmark)
     numbers = (benchmark.batch_size, benchmark.order, benchmark.seed)
     return Peer(peers.pyhessian, config, kernels_of(network), images, labels, *numbers)
@@ -175,7 +175,7 @@ def check_same_products(ours: dict, theirs: Peer) -> None:
 
 
 def _exact_rows(benchmark: LanczosBenchmark, peer: float | None) -> list[tuple[str, ...]]:
-    """The largest eigenvalue by |λ| of the network EXACT; the peer's is given."""
+    """Returns the lines of the second table: the largest eigenvalue by |λ| of EXACT; the peer's is given."""
     from shortcut_study.lanczos import lanczos, ritz
     from shortcut_study.model_hessian import model_mvp, with_dtype
 

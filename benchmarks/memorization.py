@@ -66,9 +66,9 @@ class MemorizationBenchmark:
       dataset: The TFDS set whose training images are memorised, with --data_dir.
       width: Width of the timed network.
       repeats: Rounds of (build, verify, bare products); medians and ranges are over the rounds.
-      widths: Widths of the table.
+      widths: Widths of the table's networks.
       table_points: Images that the table's networks memorise (0: no table).
-      seed: Of the labels and the networks.
+      seed: Seed of the labels and of the networks.
     """
 
     data_dir: str = ""
@@ -101,7 +101,7 @@ def main(benchmark: MemorizationBenchmark) -> None:
 
 
 def load_images(benchmark: MemorizationBenchmark) -> np.ndarray:
-    """The training images as uint8 [n, d]."""
+    """Returns the training images as uint8 [n, d]."""
     from identity_matters.data import loading
     from identity_matters.data.arrays import MNIST_SAMPLE
 
@@ -111,7 +111,7 @@ def load_images(benchmark: MemorizationBenchmark) -> np.ndarray:
 
 
 def print_times(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchmark) -> None:
-    """The first table: seconds, and their ratio to the bare products of the same round."""
+    """Prints the first table: seconds, and their ratio to the bare products of the same round."""
     made = {}
 
     def build() -> None:
@@ -137,7 +137,7 @@ def print_times(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchm
 
 
 def bare_products(x: np.ndarray, network: "MemorizingNetwork") -> None:
-    """The matrix products of building and verifying, on zeros where the numbers do not matter."""
+    """Computes the matrix products of building and verifying, on zeros where the numbers do not matter."""
     width, num_points, dtype = network.width, len(x), network.U.dtype
     projection = network.projection
     z = np.ones((num_points, width), dtype)
@@ -164,7 +164,7 @@ def bare_products(x: np.ndarray, network: "MemorizingNetwork") -> None:
 
 
 def peak_memory(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchmark) -> int:
-    """Most bytes that a process held while it read x, built the network and verified it."""
+    """Returns the most bytes that a process held while it read x, built the network and verified it."""
     with tempfile.TemporaryDirectory() as directory:
         path = os.path.join(directory, "sample.npy")
         np.save(path, x)
@@ -180,7 +180,7 @@ def _memorize_file(path: str, labels: np.ndarray, benchmark: MemorizationBenchma
 
 
 def print_table(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchmark) -> None:
-    """The second table: a network per width."""
+    """Prints the second table: a network per width."""
     header = ("width", "parameters / image", "layers", "smallest gap")
     rows = []
     for width in benchmark.widths:

@@ -16,7 +16,7 @@ GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
 
 
 def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
-    """Steps of the same network: "rate" (steps → images/s) and "logits" (kernels, images → logits).
+    """Returns steps of the same network: "rate" (steps → images/s) and "logits" (kernels, images → logits).
 
     The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are spared.
     """
@@ -49,7 +49,7 @@ def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Call
 
 
 def torch_kernels(kernels: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Copies as tensors: [out, in, k, k] in channels_last, the projection [out, in]."""
+    """Returns copies as tensors: [out, in, k, k] in channels_last, the projection [out, in]."""
     import torch
 
     tensors = {name: torch.tensor(np.moveaxis(kernel, (-1, -2), (0, 1))) for name, kernel in kernels.items()}
@@ -60,7 +60,7 @@ def torch_kernels(kernels: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 def torch_logits(kernels: dict[str, Any], x: Any, config: ModelConfig) -> Any:
-    """The logits [n, classes] of all_conv_resnet with these kernels; x [n, channels, height, width]."""
+    """Returns the logits [n, classes] of all_conv_resnet with these kernels; x [n, channels, height, width]."""
     from torch.nn import functional as F
 
     x = F.conv2d(x, kernels["stem_conv"], padding="same")
@@ -85,7 +85,7 @@ def pyhessian(
     config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
     order: int, seed: int,
 ) -> dict[str, Callable]:  # fmt: skip
-    """PyHessian on the same network and examples: the seconds of each measurement, "apply" and "eigenvalue"."""
+    """Returns PyHessian on the same network and examples: the seconds of each measurement, "apply" and "eigenvalue"."""
     import torch
     from pyhessian import hessian
     from torch.nn import functional as F
@@ -143,7 +143,7 @@ def _eig(matrix: Any, eigenvectors: bool) -> tuple[Any, Any]:
 
 
 def dense_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> dict[str, Callable]:
-    """torch.func.hessian of a linear 2-shortcut network's loss: "hessian" and the "seconds" of one call.
+    """Returns torch.func.hessian of a linear 2-shortcut network's loss: "hessian" and the "seconds" of one call.
 
     Args:
       weights: [units, 2, d, d]; the parameters are ordered by unit, layer, column, row.

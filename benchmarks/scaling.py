@@ -38,7 +38,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import environment, ratios, spread, table
-from identity_matters.config import check_fields
+from benchmarks.train_step import RUNS, StepBenchmark, our_training
 from identity_matters.runs.errors import UserError
 from launch import launcher
 from launch.jobs.local import free_ports, tf_config
@@ -49,32 +49,11 @@ if TYPE_CHECKING:
 BARE, STRATEGY, PAIR = "one process, 2 cores", "one process, 2 cores, under a strategy", "two workers, 1 core each"
 
 
-@dataclasses.dataclass(frozen=True)
-class ScalingBenchmark:
-    """What is timed, and how often.
-
-    Attributes:
-      run: Key of benchmarks.train_step.RUNS. Set by the preset.
-      repeats: Rounds of the three setups; medians and ranges are over the rounds.
-      steps: Updates per round.
-      batch_size: Images per update (0: what the preset trains with).
-    """
-
-    run: str = dataclasses.field(default="small", metadata={"flag": False})
-    repeats: int = 20
-    steps: int = 20
-    batch_size: int = 0
-
-    def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats", "steps"), at_least_0=("batch_size",))
+_STEPS = {"small": 20, "mnist": 100, "cifar10": 1}
+PRESETS = {name: StepBenchmark(name, repeats=20, steps=steps) for name, steps in _STEPS.items()}
 
 
-PRESETS = {
-    name: ScalingBenchmark(name, steps=steps) for name, steps in {"small": 20, "mnist": 100, "cifar10": 1}.items()
-}
-
-
-def main(benchmark: ScalingBenchmark) -> None:
+def main(benchmark: StepBenchmark) -> None:
     """Times the three setups in turns and prints the table."""
     if not hasattr(os, "sched_getaffinity"):
         raise UserError("this benchmark pins processes to cores, which macOS cannot")
@@ -109,7 +88,7 @@ def main(benchmark: ScalingBenchmark) -> None:
 class _Setup:
     """Processes that train one network together, one for each list of cores, and only in their turns."""
 
-    def __init__(self, benchmark: ScalingBenchmark, pinned: list[list[int]], under_strategy: bool) -> None:
+    def __init__(self, benchmark: StepBenchmark, pinned: list[list[int]], under_strategy: bool) -> None:
         addresses = [f"127.0.0.1:{port}" for port in free_ports(len(pinned))]
         self._processes = []
         for rank, cores in enumerate(pinned):
@@ -122,7 +101,7 @@ class _Setup:
             self._processes.append(subprocess.Popen(command, env=environment, text=True, **pipes))
 
     def turn(self) -> dict:
-        """What the first process says of its next steps."""
+        """Lets the processes take their next steps; returns what the first one says of them."""
         for process in self._processes:
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -141,17 +120,16 @@ class _Setup:
 
 
 def measure() -> None:
-    """In a process of its own: for each line that comes, takes steps and prints their time, as JSON."""
+    """Runs in a process of its own: for each line of stdin, takes steps and prints their time, as JSON."""
     values, cores, under_strategy = json.loads(sys.argv[1])
     os.sched_setaffinity(0, cores)  # before TensorFlow counts them
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
-    from benchmarks.train_step import RUNS, our_training
     from identity_matters.distributed import rendezvous
     from identity_matters.distributed.workers import Workers
 
-    benchmark = ScalingBenchmark(**values)
+    benchmark = StepBenchmark(**values)
     run = RUNS[benchmark.run]
     run = dataclasses.replace(run, batch_size=benchmark.batch_size or run.batch_size)
     workers = rendezvous.join()
@@ -175,7 +153,7 @@ def measure() -> None:
 
 
 def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
-    """A function that takes one all-reduce of so many float32, and returns its seconds."""
+    """Returns a function that makes one all-reduce of so many float32 and returns its seconds."""
     import tensorflow as tf
 
     vector = tf.ones(count)

@@ -45,12 +45,12 @@ class SweepBenchmark:
 
     Attributes:
       depths: Numbers of weight matrices of linear networks, even.
-      relu_depths: The same for networks with ReLUs.
+      relu_depths: Numbers of weight matrices of networks with ReLUs, even.
       runs: Learning rates × seeds in a sweep of linear networks.
-      relu_runs: The same with ReLUs.
-      epochs: Timed epochs.
-      relu_epochs: The same with ReLUs, and of the peer.
-      repeats: Rounds; medians and ranges are over these.
+      relu_runs: Learning rates × seeds in a sweep of networks with ReLUs.
+      epochs: Timed epochs of linear networks.
+      relu_epochs: Timed epochs of networks with ReLUs, and of the peer.
+      repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
     """
 
     depths: tuple[int, ...] = (16, 96)
@@ -100,7 +100,7 @@ def main(benchmark: SweepBenchmark) -> None:
 def _measurements(
     network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray, runs: int, epochs: int, peer_epochs: int
 ) -> dict[str, Callable[[], float]]:
-    """Name to a function that returns seconds per epoch of all runs."""
+    """Returns, by name, functions that return the seconds per epoch of all runs."""
     from shortcut_study.dynamics import descend
 
     starts = np.stack([network.initialize("zero", seed) for seed in range(runs)])
@@ -127,7 +127,7 @@ def _measurements(
 
 
 def _gradient_tape_training(network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray) -> Callable[..., list[float]]:
-    """A function of weights, rate and epochs: the losses of one run, trained as usual."""
+    """Returns a function of weights, rate and epochs that returns the losses of one run, trained as usual."""
     import tensorflow as tf
 
     from shortcut_study.tape import tensor_forward

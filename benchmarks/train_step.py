@@ -66,7 +66,7 @@ class StepBenchmark:
 
     Attributes:
       run: Key of RUNS. Set by the preset.
-      repeats: Rounds of (matrix product, our steps, PyTorch's); medians and ranges are over the rounds.
+      repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
       steps: Updates per round.
       batch_size: Images per update (0: what the preset trains with).
     """
@@ -113,7 +113,7 @@ def main(benchmark: StepBenchmark) -> None:
 
 
 def _rows(rates: dict[str, list[float]], flops_per_image: float) -> list[tuple[str, ...]]:
-    """The lines of the table; a ratio is taken within each round, then summarised."""
+    """Returns the lines of the table; a ratio is taken within each round, then summarised."""
     convolutions = [images * flops_per_image / 1e9 for images in rates[OURS]]
     values = {name: rates[name] for name in rates if name != OTHERS}
     if PYTORCH in rates:
@@ -127,7 +127,7 @@ def _rows(rates: dict[str, list[float]], flops_per_image: float) -> list[tuple[s
 
 
 def matrix_product() -> Callable[[], float]:
-    """A function that computes one float32 product of square matrices in TensorFlow."""
+    """Returns a function that computes one float32 product of square matrices in TensorFlow."""
     import tensorflow as tf
 
     a, b = (tf.random.stateless_normal((GEMM_SIZE, GEMM_SIZE), (0, i)) for i in range(2))
@@ -135,7 +135,7 @@ def matrix_product() -> Callable[[], float]:
 
 
 def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["keras.Model", Callable[[], float]]:
-    """The network, and a function that makes one update as training.train does; the first has been made."""
+    """Returns the network, and a function that makes one update as training.train does; the first has been made."""
     from identity_matters import training
     from identity_matters.data.batches import ArrayBatches
     from identity_matters.distributed.workers import Workers
@@ -155,7 +155,7 @@ def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["k
 
 
 def kernels_of(network: "keras.Model") -> dict[str, np.ndarray]:
-    """The kernels of a network by layer name, [k, k, in, out]; that of the projection [in, out]."""
+    """Returns the kernels of a network by layer name, [k, k, in, out]; that of the projection is [in, out]."""
     return {layer.name: layer.kernel.numpy() for layer in network.layers if layer.weights}
 
 

@@ -48,7 +48,7 @@ class ClusterConfig:
       setup: Shell command that a Slurm worker runs first, e.g. to activate a virtual environment.
       image: Container image of a Kubernetes job, with this project installed.
       volume_claim: PersistentVolumeClaim of a Kubernetes job, for run_dir and data_dir; mounted at volume_path.
-      volume_path: Where it is mounted.
+      volume_path: Folder in which the volume claim is mounted.
     """
 
     train: TrainConfig = TrainConfig()
@@ -110,7 +110,7 @@ class ClusterConfig:
 
     @property
     def tasks(self) -> dict[str, int]:
-        """How many tasks of each of TF_CONFIG's types a job on this machine has."""
+        """The number of tasks of each of TF_CONFIG's types that a job on this machine has."""
         workers = {"worker": self.num_workers}
         return {"chief": 1, **workers, "ps": self.num_servers} if self.is_asynchronous else workers
 

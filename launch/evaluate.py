@@ -25,7 +25,7 @@ class EvaluateConfig:
       dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it).
       data_dir: Where TFDS keeps prepared data sets (empty: as in that run).
       npz: Your own data instead: test_images and test_labels of an .npz file, as for training.
-      max_examples: Use the first so many examples (0: all).
+      max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
     """
 

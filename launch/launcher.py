@@ -178,7 +178,7 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
 
 
 def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """The preset with the given flags in place of its values."""
+    """Returns the preset with the given flags in place of its values."""
     if "preset" in values and values["preset"].value not in presets:
         raise UserError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
     preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
@@ -205,7 +205,7 @@ def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
 
 
 def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) -> str:
-    """The manual and one entry per flag, as wide as the terminal allows."""
+    """Returns the manual and one entry per flag, as wide as the terminal allows."""
     first = next(iter(presets.values()))
     entries = []
     if has_run_dir:

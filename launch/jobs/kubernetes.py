@@ -145,7 +145,7 @@ def manifest(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
 
 
 def _pod(config: "ClusterConfig", flags: list[str]) -> str:
-    """The YAML of the pod's containers and volumes; JSON is YAML."""
+    """Returns the YAML of the pod's containers and volumes; JSON is YAML."""
     limits = {"cpu": str(config.cpus_per_node), "memory": f"{config.memory_per_node}Gi"}
     if config.gpus_per_node:
         limits["nvidia.com/gpu"] = str(config.gpus_per_node)
@@ -163,6 +163,6 @@ def _pod(config: "ClusterConfig", flags: list[str]) -> str:
 
 
 def _tf_config(name: str, nodes: int) -> str:
-    """The text of TF_CONFIG; Kubernetes fills in the index, from the variable WORKER."""
+    """Returns the text of TF_CONFIG; Kubernetes fills in the index, from the variable WORKER."""
     addresses = [f"{name}-{rank}.{name}:{PORT}" for rank in range(nodes)]
     return f'{{"cluster": {{"worker": {json.dumps(addresses)}}}, "task": {{"type": "worker", "index": $(WORKER)}}}}'

@@ -172,7 +172,7 @@ class _Job:
         return EXIT_CONTINUE if self.is_stopped and (code is None or code > 128) else code
 
     def _timeout(self, code: int | None) -> float:
-        """Seconds that the workers have left, after a signal to the job or after the exit code of one of them."""
+        """Returns the seconds that the workers have left after a signal to the job, or after a worker's exit code."""
         if self.is_stopped:
             return GRACE_PERIOD
         return KILL_TIMEOUT if code > 128 else FAILURE_TIMEOUT

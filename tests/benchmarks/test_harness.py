@@ -52,7 +52,11 @@ def test_a_peer_whose_framework_is_not_installed_says_so():
         harness.Peer(missing)
 
 
-def test_the_environment_line_names_the_versions():
+@pytest.mark.parametrize("system", ["Linux", "macOS"])
+def test_the_environment_line_names_the_cores_and_the_versions(system, monkeypatch):
+    if system == "macOS":
+        monkeypatch.delattr(os, "sched_getaffinity")
+        monkeypatch.setattr(os.path, "exists", lambda path: not path.startswith("/proc"))
     line = harness.environment()
     assert f"{len(harness.cores())} cores" in line and "numpy " in line
 

@@ -71,6 +71,14 @@ def test_a_worker_sees_its_cores_only(tmp_path):
     assert code == 0 and sorted(lines) == [f"[{rank}] {{{core}}}" for rank, core in enumerate(sorted(cores))]
 
 
+def test_workers_share_all_cores_where_the_system_cannot_say_which_there_are(tmp_path, monkeypatch):
+    """As on macOS."""
+    cores = os.sched_getaffinity(0)
+    monkeypatch.delattr(os, "sched_getaffinity")
+    code, lines = job(tmp_path, "print(os.sched_getaffinity(0))", 2)
+    assert code == 0 and sorted(lines) == [f"[{rank}] {cores}" for rank in range(2)]
+
+
 @pytest.mark.parametrize("code", [1, 3])
 def test_a_mistake_or_divergence_ends_the_job_at_once(tmp_path, code):
     program = f"rank == 1 and sys.exit({code}); time.sleep(600)"
