@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from theory import claims, linear_residual
+from theory import claims, gradient_bounds
 from theory.checks.evidence import CheckFailed, Evidence, at_least, at_most, relative_error
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def test_the_function_and_the_test_of_a_claim_exist(claim):
 
 
 def test_a_claim_said_to_be_false_fails_without_a_counterexample(monkeypatch):
-    monkeypatch.setattr(linear_residual, "smallest_counterexample", lambda power: None)
+    monkeypatch.setattr(gradient_bounds, "smallest_counterexample", lambda power: None)
     check = claims.check("review.eq_6", trials=5)
     assert not check.holds and "no small numbers" in check.counterexample
 

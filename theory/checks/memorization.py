@@ -11,95 +11,90 @@ from theory import memorization, projection_width, residual_block
 from theory.checks.evidence import ROUNDING, Evidence, at_most, relative_error, require
 
 
-def lemma_b_1(rng, trials: int) -> Evidence:
+def lemma_b_1(rng: np.random.Generator, trials: int) -> Evidence:
     """A block moves its points to their targets and no other, for D² > 2ρ′ (row) and D² > 4ρ′ (common bias)."""
-
-    def pairs():
-        for trial in range(trials):
-            bias, factor = (("row", 2.1), ("common", 4.1))[trial % 2]
-            points = _points(rng, 30, 8, factor)
-            targets = rng.standard_normal((8, 8))
-            block = residual_block.transform_block(points[:8], targets, points[8:], bias)
-            moved = points + residual_block.apply_block(*block, points)
-            yield relative_error(moved, np.concatenate([targets, points[8:]])), ROUNDING
+    pairs = []
+    for trial in range(trials):
+        bias, factor = (("row", 2.1), ("common", 4.1))[trial % 2]
+        points = _points(rng, 30, 8, factor)
+        targets = rng.standard_normal((8, 8))
+        block = residual_block.transform_block(points[:8], targets, points[8:], bias)
+        moved = points + residual_block.apply_block(*block, points)
+        pairs.append((relative_error(moved, np.concatenate([targets, points[8:]])), ROUNDING))
 
     error = _printed_block_error(rho=0.1, squared_distance=0.3)
     require(error > 0.1, "the printed bias works at |α₁ − α₂|² = 3ρ′")
     _require_hull_example()
-    return at_most(pairs())._replace(
+    return at_most(pairs)._replace(
         counterexample=f"ρ′ = 0.1, |α₁ − α₂|² = 3ρ′: the printed bias −(1 − 2ρ′) misses its target by {error:.2f}; with "
         "|α₁ − α₂| ≥ 3ρ′ unsquared no block exists: ρ′ = 0.05, two points in the hull of 20 others"
     )
 
 
-def eq_b_1(rng, trials: int) -> Evidence:
+def eq_b_1(rng: np.random.Generator, trials: int) -> Evidence:
     """⟨α_i, α_j⟩ against 1 + ρ′ − D²/2, norms in [1 − ρ′, 1 + ρ′]."""
-
-    def pairs():
-        for _ in range(20 * trials):
-            points = rng.standard_normal((2, 3))
-            points *= np.sqrt(rng.uniform(0.9, 1.1, (2, 1))) / np.linalg.norm(points, axis=1, keepdims=True)
-            bound = 1.1 - np.square(points[0] - points[1]).sum() / 2
-            yield 2 + points[0] @ points[1], 2 + bound + ROUNDING  # both shifted above 0, for the slack
+    pairs = []
+    for _ in range(20 * trials):
+        points = rng.standard_normal((2, 3))
+        points *= np.sqrt(rng.uniform(0.9, 1.1, (2, 1))) / np.linalg.norm(points, axis=1, keepdims=True)
+        bound = 1.1 - np.square(points[0] - points[1]).sum() / 2
+        pairs.append((2 + points[0] @ points[1], 2 + bound + ROUNDING))  # both shifted above 0, for the slack
 
     first, second = _unit_pair(squared_distance=0.3)
-    return at_most(pairs())._replace(
+    return at_most(pairs)._replace(
         counterexample=f"unit vectors with |α₁ − α₂|² = 0.3: ⟨α₁, α₂⟩ = {first @ second:.2f}, "
         f"as printed, without the ½ before the distance, {1 - 0.3:.2f}"
     )
 
 
-def lemma_b_2(rng, trials: int) -> Evidence:
+def lemma_b_2(rng: np.random.Generator, trials: int) -> Evidence:
     """After the blocks every point sits on the surrogate of its label, with one bias per row."""
-
-    def pairs():
-        for trial in range(max(1, trials // 5)):
-            x, labels = _labelled(rng, 60, 20, 3)
-            x /= np.linalg.norm(x, axis=1, keepdims=True)
-            network = memorization.memorize(x, labels, 3, method="row_bias", seed=trial)
-            hidden = _hidden(network, x)
-            surrogates = np.stack([hidden[labels == label][0] for label in range(3)])
-            yield relative_error(hidden, surrogates[labels]), ROUNDING
+    pairs = []
+    for trial in range(max(1, trials // 5)):
+        x, labels = _labelled(rng, 60, 20, 3)
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        network = memorization.memorize(x, labels, 3, method="row_bias", seed=trial)
+        hidden = _hidden(network, x)
+        surrogates = np.stack([hidden[labels == label][0] for label in range(3)])
+        pairs.append((relative_error(hidden, surrogates[labels]), ROUNDING))
 
     error = _printed_block_error(rho=0.1, squared_distance=0.2)
     require(error > 0.1, "Lemma B.2's hypothesis is enough for Lemma B.1's bias")
-    return at_most(pairs())._replace(
+    return at_most(pairs)._replace(
         counterexample=f"its hypothesis, |z_i − z_j|² ≥ 2ρ′ at most, is not Lemma B.1's: ρ′ = 0.1 misses by {error:.2f}"
     )
 
 
-def lemma_3_3(rng, trials: int) -> Evidence:
+def lemma_3_3(rng: np.random.Generator, trials: int) -> Evidence:
     """For any distinct points, also nearly equal or parallel ones, blocks that bring them to their surrogates."""
+    pairs = []
+    for trial in range(max(1, trials // 5)):
+        x, labels = _labelled(rng, 40, 5, 3)
+        x[1] = x[0] * (1 + 1e-4)
+        x[3] = x[2] + 1e-4 * rng.standard_normal(5)
+        network = memorization.memorize(x, labels, 3, width=8, seed=trial)
+        pairs.append((np.abs(network(x) - np.eye(3)[labels]).max(), 1e-6))  # gaps of 1e-4 cost four digits and some
 
-    def pairs():
-        for trial in range(max(1, trials // 5)):
-            x, labels = _labelled(rng, 40, 5, 3)
-            x[1] = x[0] * (1 + 1e-4)
-            x[3] = x[2] + 1e-4 * rng.standard_normal(5)
-            network = memorization.memorize(x, labels, 3, width=8, seed=trial)
-            yield np.abs(network(x) - np.eye(3)[labels]).max(), 1e-6  # gaps of 1e-4 cost four digits and some
-
-    return at_most(pairs())
+    return at_most(pairs)
 
 
-def theorem_3_2(rng, trials: int) -> Evidence:
+def theorem_3_2(rng: np.random.Generator, trials: int) -> Evidence:
     """|ŷ − e_y| over all points, random labels, any n, r and width; the parameter count against its formula."""
-
-    def pairs():
-        for trial in range(max(1, trials // 5)):
-            num_points, num_classes = int(rng.integers(1, 200)), int(rng.integers(1, 20))
-            x, labels = _labelled(rng, num_points, 10, num_classes)
-            width = int(rng.integers(8, 40))
-            network = memorization.memorize(x, labels, num_classes, width=width, seed=trial)
-            yield np.abs(network(x) - np.eye(num_classes)[labels]).max(), ROUNDING
-            formula = memorization.parameter_count(num_points, 10, num_classes, width)
-            require(network.num_parameters == formula, f"{network.num_parameters} parameters, not {formula}")
+    pairs = []
+    for trial in range(max(1, trials // 5)):
+        num_points, num_classes = int(rng.integers(1, 200)), int(rng.integers(1, 20))
+        x, labels = _labelled(rng, num_points, 10, num_classes)
+        width = int(rng.integers(8, 40))
+        network = memorization.memorize(x, labels, num_classes, width=width, seed=trial)
+        pairs.append((np.abs(network(x) - np.eye(num_classes)[labels]).max(), ROUNDING))
+        formula = memorization.parameter_count(num_points, 10, num_classes, width)
+        require(network.num_parameters == formula, f"{network.num_parameters} parameters, not {formula}")
 
     error = _printed_block_error(rho=0.1, squared_distance=0.3)
-    return at_most(pairs())._replace(counterexample=f"Lemma B.1's bias at |α₁ − α₂|² = 3ρ′ = 0.3 is off by {error:.2f}")
+    return at_most(pairs)._replace(counterexample=f"Lemma B.1's bias at |α₁ − α₂|² = 3ρ′ = 0.3 is off by {error:.2f}")
 
 
-def paper_width(rng, trials: int) -> Evidence:
+def paper_width(rng: np.random.Generator, trials: int) -> Evidence:
     """How often one bias per row fails at `row_bias_width`, δ = 0.01; how often one common bias fails at k = 10 ln n/ρ²."""
     builds, failures, printed_failures = max(10, trials // 5), 0, 0
     for trial in range(builds):
@@ -117,62 +112,59 @@ def paper_width(rng, trials: int) -> Evidence:
     )
 
 
-def pair_law(rng, trials: int) -> Evidence:
+def pair_law(rng: np.random.Generator, trials: int) -> Evidence:
     """P(⟨z_i, z_j⟩ ≥ |z_i|²) against draws, in standard deviations of the draws."""
+    pairs = []
+    for _ in range(max(1, trials // 10)):
+        cosine, width, draws = rng.uniform(-0.5, 0.95), int(rng.integers(2, 12)), 100_000
+        first = rng.standard_normal((draws, width))
+        second = cosine * first + math.sqrt(1 - cosine**2) * rng.standard_normal((draws, width))
+        share = ((first * second).sum(1) >= np.square(first).sum(1)).mean()
+        law = float(projection_width.pair_failure_probability(cosine, width))
+        # 5σ is passed by chance once in two million; one draw more or less is no evidence.
+        pairs.append((abs(share - law), 5 * math.sqrt(law * (1 - law) / draws) + 1 / draws))
 
-    def pairs():
-        for _ in range(max(1, trials // 10)):
-            cosine, width, draws = rng.uniform(-0.5, 0.95), int(rng.integers(2, 12)), 100_000
-            first = rng.standard_normal((draws, width))
-            second = cosine * first + math.sqrt(1 - cosine**2) * rng.standard_normal((draws, width))
-            share = ((first * second).sum(1) >= np.square(first).sum(1)).mean()
-            law = float(projection_width.pair_failure_probability(cosine, width))
-            # 5σ is passed by chance once in two million; one draw more or less is no evidence.
-            yield abs(share - law), 5 * math.sqrt(law * (1 - law) / draws) + 1 / draws
-
-    return at_most(pairs())
+    return at_most(pairs)
 
 
-def review_last_layer(rng, trials: int) -> Evidence:
+def review_last_layer(rng: np.random.Generator, trials: int) -> Evidence:
     """The last block with U [r, k], V [r, r], s [r] fits r = 12 labels at width 6; its count is kr + r² + r."""
+    pairs = []
+    for trial in range(max(1, trials // 10)):
+        x, labels = _labelled(rng, 50, 10, 12)
+        network = memorization.memorize(x, labels, 12, width=6, seed=trial)
+        count = network.head_U.size + network.head_V.size + network.head_s.size
+        require(network.head_V.shape == (12, 12) and count == 6 * 12 + 12**2 + 12, "the last block's shape")
+        pairs.append((np.abs(network(x) - np.eye(12)[labels]).max(), 1e-6))  # width 6 has gaps of down to 1e-4
 
-    def pairs():
-        for trial in range(max(1, trials // 10)):
-            x, labels = _labelled(rng, 50, 10, 12)
-            network = memorization.memorize(x, labels, 12, width=6, seed=trial)
-            count = network.head_U.size + network.head_V.size + network.head_s.size
-            require(network.head_V.shape == (12, 12) and count == 6 * 12 + 12**2 + 12, "the last block's shape")
-            yield np.abs(network(x) - np.eye(12)[labels]).max(), 1e-6  # width 6 has gaps of down to 1e-4
-
-    return at_most(pairs())._replace(counterexample="r = 12, k = 6: a B [6, 6] gives 6 scores for 12 labels")
+    return at_most(pairs)._replace(counterexample="r = 12, k = 6: a B [6, 6] gives 6 scores for 12 labels")
 
 
-def review_theorem_3(rng, trials: int) -> Evidence:
+def review_theorem_3(rng: np.random.Generator, trials: int) -> Evidence:
     """ρ > 0 is needed: a point with two labels has no network; any ρ > 0 is enough, here 1e-6."""
-
-    def pairs():
-        for trial in range(max(1, trials // 10)):
-            x, labels = _labelled(rng, 20, 5, 2)
-            x[1] = x[0] + 1e-6 * rng.standard_normal(5)
-            labels[:2] = 0, 1
-            network = memorization.memorize(x, labels, 2, width=8, seed=trial)
-            yield np.abs(network(x) - np.eye(2)[labels]).max(), 1e-2  # 1e-6 apart: gaps of 1e-12 cost most digits
+    pairs = []
+    for trial in range(max(1, trials // 10)):
+        x, labels = _labelled(rng, 20, 5, 2)
+        x[1] = x[0] + 1e-6 * rng.standard_normal(5)
+        labels[:2] = 0, 1
+        network = memorization.memorize(x, labels, 2, width=8, seed=trial)
+        pairs.append((np.abs(network(x) - np.eye(2)[labels]).max(), 1e-2))  # 1e-6 apart: gaps of 1e-12 cost most digits
 
     try:
         memorization.memorize(np.ones((2, 3)), np.array([0, 1]), 2)
     except ValueError as error:
-        return at_most(pairs())._replace(counterexample=f"ρ = 0: {error}")
-    return at_most(pairs())
+        return at_most(pairs)._replace(counterexample=f"ρ = 0: {error}")
+    return at_most(pairs)
 
 
-def _labelled(rng, num_points: int, dimension: int, num_classes: int):
+def _labelled(rng: np.random.Generator, num_points: int, dimension: int, num_classes: int):
     """Gaussian x [n, d]; random labels [n], of which the first r are all different where n ≥ r."""
     labels = rng.integers(0, num_classes, num_points)
     labels[:num_classes] = np.arange(num_classes)[:num_points]
     return rng.standard_normal((num_points, dimension)), labels
 
 
-def _points(rng, count: int, dimension: int, factor: float) -> np.ndarray:
+def _points(rng: np.random.Generator, count: int, dimension: int, factor: float) -> np.ndarray:
     """Points with |α|² spread over [1 − ρ′, 1 + ρ′], ρ′ = D²/factor for the least squared distance D² of the result."""
     directions = rng.standard_normal((count, dimension))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
@@ -216,14 +208,14 @@ def _require_hull_example() -> None:
     require(inside and nearest >= 3 * rho, "the hull example breaks a condition")
 
 
-def _hidden(network, x) -> np.ndarray:
+def _hidden(network: memorization.MemorizingNetwork, x: np.ndarray) -> np.ndarray:
     hidden = x @ network.projection.T
     for block in zip(network.U, network.V, network.s):
         hidden = hidden + residual_block.apply_block(*block, hidden)
     return hidden
 
 
-def _fails(x, rng, width: int, method: str, seed: int) -> bool:
+def _fails(x: np.ndarray, rng: np.random.Generator, width: int, method: str, seed: int) -> bool:
     try:
         memorization.memorize(x, rng.integers(0, 2, len(x)), 2, width=width, method=method, seed=seed)
     except ValueError:

@@ -22,7 +22,7 @@ ROWS = [
         verdict="holds",
         proof="complete",
         our_text="the exponent of o(‖x − x₀‖^k)",
-        function="shortcut_hessians.order_of_stationarity",
+        function="stationarity.order_of_stationarity",
         check=shortcut.definition_4,
         test=(
             "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
@@ -35,7 +35,7 @@ ROWS = [
         statement="L(tW) − L(0) = c tⁿ Σ_r tr(W_n···W_1 Mᵀ) + o(tⁿ); for n ≥ 3 the Hessian at zero is 0",
         verdict="holds",
         proof="complete",
-        function="shortcut_hessians.leading_term",
+        function="stationarity.leading_term",
         check=shortcut.theorem_1_1,
         test=(
             "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
@@ -51,7 +51,7 @@ ROWS = [
             " in its place true, of another loss"
         ),
         proof="none given",
-        function="shortcut_hessians.order_of_stationarity",
+        function="stationarity.order_of_stationarity",
         check=shortcut.theorem_1_1_relu,
         test=(
             "theory/test_shortcut_hessians.py::test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_"
@@ -65,7 +65,7 @@ ROWS = [
         verdict="holds under the paper's own caveat: “except for degenerate cases”, which are cM = 0",
         proof="complete",
         our_text="transposes; (12)'s number",
-        function="shortcut_hessians.escape_from_saddle",
+        function="stationarity.escape_from_saddle",
         check=hessian.theorem_1_2,
         test=(
             "theory/test_shortcut_hessians.py::test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_"

@@ -26,7 +26,7 @@ ROWS = [
         statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} (σ_min²/σ_max)(f − C), not σ_min²",
         verdict="false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)",
         proof="none given",
-        function="linear_residual.smallest_counterexample",
+        function="gradient_bounds.smallest_counterexample",
         check=linear.review_eq_6,
         test="theory/test_linear_residual.py::test_the_reviews_inequality_6_fails_on_whole_numbers_and_2_3_does_not",
     ),
