@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from theory.arrays import real
 from theory.linear_residual import checked_problem, gradient, least_nonzero_eigenvalue, risk
 
 
@@ -23,6 +24,22 @@ def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarra
     smallest = np.linalg.svd(np.eye(A.shape[-1]) + A, compute_uv=False)[:, -1] ** 2
     others = [np.prod(np.delete(smallest, i)) for i in range(len(A))]
     return 4 * least_nonzero_eigenvalue(Sigma) * excess * float(np.sum(others))
+
+
+def product_lower_bound(X: np.ndarray, Y: np.ndarray) -> float:
+    """Returns σ_min(X)‖Y‖_F ≤ ‖XY‖_F (Hardt & Ma, Claim C.2), with equality where Y's columns are X's last singular vector.
+
+    Args:
+      X: [m, d], m ≥ d: for a wide X, which has a kernel, no such bound exists.
+      Y: [d, c].
+
+    Raises:
+      ValueError: a wide X.
+    """
+    X, Y = real("X", X), real("Y", Y)
+    if X.shape[0] < X.shape[1]:
+        raise ValueError(f"X must be square or tall, got shape {X.shape}")
+    return float(np.linalg.svd(X, compute_uv=False)[-1] * np.linalg.norm(Y))
 
 
 class Counterexample(NamedTuple):

@@ -36,6 +36,7 @@ from theory.parallel import in_parallel, single_threaded_products
 from theory.projection_width import (
     common_bias_width,
     default_width,
+    draw_projection,
     pair_failure_probability,
     row_bias_width,
     separation,
@@ -122,7 +123,7 @@ def memorize(
     whitener = _whitener(x) if whiten else None
     width = width or default_width(x if whitener is None else project(x, whitener), method)
     rng = np.random.default_rng(seed)
-    projection = rng.standard_normal((width, x.shape[1])) / width**0.5
+    projection = draw_projection(rng, width, x.shape[1])
     if whitener is not None:
         projection = project(projection, whitener)
     for dtype in (np.float32, np.float64) if working_dtype(x) == np.float32 else (np.float64,):

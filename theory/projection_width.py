@@ -14,7 +14,7 @@ import math
 import numbers
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
 from theory.arrays import real
 from theory.parallel import in_parallel
@@ -46,6 +46,39 @@ def pair_failure_probability(cosine: float | np.ndarray, width: int) -> np.ndarr
     with np.errstate(divide="ignore"):
         law = stats.t.sf(np.sqrt(width * (1 - cosine) / (1 + cosine)), width)
     return np.where(cosine == 1, 1.0, law)
+
+
+def draw_projection(rng: np.random.Generator, width: int, dim: int) -> np.ndarray:
+    """Returns A_0 [k, d] with entries N(0, 1/k), so that E|A_0 x|² = |x|² (Hardt & Ma, proof of Theorem 3.2).
+
+    The paper says standard normal, with which E|A_0 x|² = k|x|².
+    """
+    return rng.standard_normal((width, dim)) / width**0.5
+
+
+def largest_distortion(rho: float, bias: str) -> float:
+    """Returns the ε up to which squares within 1 ± ε of their value leave Lemma B.1 its separation.
+
+    Norms |z|² in [1 − ε, 1 + ε] and squared distances of at least ρ(1 − ε) are what is left of unit vectors at squared
+    distances of at least ρ. With ρ′ = ε the printed bias −(1 − 2ρ′) needs 6ρ′, some common bias 4ρ′, one per row 2ρ′,
+    so ε = ρ/(6 + ρ), ρ/(4 + ρ), ρ/(2 + ρ). The paper's ε = ρ/3 is more than each of them for ρ > 1.
+
+    Args:
+      rho: ρ, 0 < ρ ≤ 4.
+      bias: printed, common or row.
+    """
+    _check(1, rho, 0.5)
+    return rho / ({"printed": 6, "common": 4, "row": 2}[bias] + rho)
+
+
+def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> float:
+    """Returns the expected number of pairs, of r random unit vectors in R^k, with an inner product of at least c ≥ 0.
+
+    (r(r − 1)/2) · ½ I_{1 − c²}((k − 1)/2, ½), I the regularised incomplete beta function: the share of the sphere in a
+    cap. Hardt & Ma §3 say that k > 4 log r leaves none; for r = 1,000, k = 28 it is 1,435.
+    """
+    pairs = num_surrogates * (num_surrogates - 1) / 2
+    return float(pairs * special.betainc((width - 1) / 2, 0.5, 1 - cosine**2) / 2)
 
 
 def row_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int:

@@ -89,6 +89,21 @@ def linear_map(weights: np.ndarray) -> np.ndarray:
     return forward(weights, np.eye(d)).T
 
 
+def output_growth(num_units: int, shortcut_depth: int, gain: float = 1.0) -> float:
+    """Returns E‖ŷ‖²/‖x‖² = (1 + gⁿ)^R of a linear network with independent random weights (Li et al. §4.1).
+
+    Entries of mean 0 and variance g/d make each matrix multiply E‖h‖² by g: Xavier's g = 1 doubles it in every unit,
+    where a plain network keeps it.
+
+    Args:
+      num_units: R ≥ 1.
+      shortcut_depth: n ≥ 1.
+      gain: g ≥ 0, d times the variance of a weight.
+    """
+    checked_counts(num_units, shortcut_depth)
+    return (1 + gain**shortcut_depth) ** num_units
+
+
 def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σ_XX − Σ_YX) (W_before^{r,l} W_before^r)ᵀ (Li et al., (7)).
 

@@ -1,6 +1,6 @@
 """Rows of the review and of the blog, which restate Hardt & Ma."""
 
-from theory.checks import linear, memorization
+from theory.checks import convergence, linear, memorization
 from theory.claim import Claim
 
 ROWS = [
@@ -14,7 +14,7 @@ ROWS = [
         ),
         proof="none given",
         function="linear_residual.stationarity_in_ball",
-        check=linear.review_theorem_1,
+        check=convergence.review_theorem_1,
         test=(
             "theory/test_linear_residual.py::test_the_constrained_problem_has_stationary_points_on_the_boundary_"
             "that_are_no_minima"
@@ -27,7 +27,7 @@ ROWS = [
         verdict="false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)",
         proof="none given",
         function="gradient_bounds.smallest_counterexample",
-        check=linear.review_eq_6,
+        check=convergence.review_eq_6,
         test="theory/test_linear_residual.py::test_the_reviews_inequality_6_fails_on_whole_numbers_and_2_3_does_not",
     ),
     Claim(
