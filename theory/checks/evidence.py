@@ -25,6 +25,7 @@ class Evidence(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Whether measured and bound are numbers and stand in the relation."""
         if not (math.isfinite(self.measured) and math.isfinite(self.bound)):
             return False
         return self.measured <= self.bound if self.relation == "≤" else self.measured >= self.bound
@@ -41,6 +42,7 @@ class CheckFailed(Exception):
 
 
 def require(condition: bool, what: str) -> None:
+    """Raises CheckFailed with what went wrong unless the condition holds."""
     if not condition:
         raise CheckFailed(what)
 
