@@ -47,7 +47,7 @@ from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds
 from identity_matters.config import TrainConfig, check_fields
 from launch import launcher
 from theory.memorization import memorize
-from theory.memorizing_network import in_parallel
+from theory.parallel import in_parallel
 
 if TYPE_CHECKING:
     from theory.memorizing_network import MemorizingNetwork
