@@ -21,8 +21,9 @@ pytestmark = pytest.mark.slow
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
 FLAGS = (
-    "--stem_width=8 --widths=8,16 --blocks_per_stage=1,1 --residual_initializer=standard --crop_padding=0 --norandom_flip "
-    "--learning_rate=0.1 --clip_norm=0.5 --decay_steps=90 --train_steps=120 --eval_every=30 --steps_per_execution=10"
+    "--stem_width=8 --widths=8,16 --blocks_per_stage=1,1 --residual_initializer=standard "
+    "--crop_padding=0 --norandom_flip --learning_rate=0.1 --clip_norm=0.5 --decay_steps=90 --train_steps=120 "
+    "--eval_every=30 --steps_per_execution=10"
 ).split()
 
 
