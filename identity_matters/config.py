@@ -63,7 +63,8 @@ class ModelConfig:
       use_batch_norm: Batch normalisation after each convolution, the paper's comparison.
       weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
       mixed_precision: Compute the convolutions in bfloat16; weights, the sums of the shortcuts and logits stay float32.
-        Faster on a GPU, and on CPUs whose /proc/cpuinfo lists avx512_bf16 or amx_bf16; slower on others.
+        Faster on a GPU. On a CPU it depends: some with avx512_bf16 in /proc/cpuinfo are twice as fast, others slower;
+        python -m benchmarks.train_step tells.
     """
 
     image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})

@@ -120,7 +120,7 @@ class Workers:
 
     @contextlib.contextmanager
     def reporting_lost_workers(self) -> Iterator[None]:
-        """Opens a context that raises WorkerLost in place of the errors by which TensorFlow says that a worker is gone."""
+        """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone."""
         if not self.has_peers:
             yield
             return

@@ -94,8 +94,9 @@ class RunDirectory:
         if self._record is None:
             self._create(kind, values)
         elif self._record["kind"] != kind:
-            found = self._record["kind"]
-            raise UserError(f"{path} holds a run of launch.{found}, not of launch.{kind}; choose another")
+            raise UserError(
+                f"{path} holds a run of launch.{self._record['kind']}, not of launch.{kind}; choose another"
+            )
         else:
             differing = differences(_with_new_fields(self._record["config"], config), values)
             if differing:

@@ -17,6 +17,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.model import all_conv_resnet, standardize
+from identity_matters.optimization import compile_model
 from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.tables import read_metrics
@@ -67,7 +68,7 @@ def test_two_updates_equal_momentum_sgd_written_out_in_numpy():
     batches = ArrayBatches(mnist_sample(), config)
     network = all_conv_resnet(config.model, seed=1)
     model = batches.attach(network)
-    training.compile_model(model, config)
+    compile_model(model, config)
     weights = [v.numpy().astype(np.float64) for v in network.trainable_variables]
     velocity = [np.zeros_like(w) for w in weights]
     reference = all_conv_resnet(config.model, seed=1)
@@ -94,7 +95,7 @@ def test_the_gradient_is_scaled_down_to_the_clip_norm():
     batches = ArrayBatches(mnist_sample(), config)
     network = all_conv_resnet(config.model)
     model = batches.attach(network)
-    training.compile_model(model, config)
+    compile_model(model, config)
     before = [v.numpy() for v in network.trainable_variables]
     model.train_on_batch(*next(batches.train_batches(0)))
     moved = np.sqrt(sum(np.sum((v.numpy() - b) ** 2) for v, b in zip(network.trainable_variables, before)))
