@@ -3,12 +3,11 @@
 import dataclasses
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import keras
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 
@@ -191,24 +190,15 @@ def test_tensorboard_holds_the_scalars_the_histograms_and_the_figure(tiny_run):
     assert [e.value for e in events.Scalars("test/top1_error")] == pytest.approx([r["test_top1_error"] for r in rows])
 
 
-@pytest.mark.slow  # tests/test_faults.py does it twenty times
+@pytest.mark.slow  # tests/launch/test_faults.py does it twenty times
 def test_killed_at_any_moment_and_run_again_it_ends_bit_identical(tmp_path):
-    command = [sys.executable, "-m", "launch.train", *FLAGS]
-    run = lambda name: subprocess.Popen(  # noqa: E731
-        [*command, f"--run_dir={tmp_path / name}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    uninterrupted = run("uninterrupted")
-    killed = run("killed")
-    checkpoints = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 120
-    while not (checkpoints.is_dir() and any(checkpoints.glob("step_*.npz"))):
-        assert time.monotonic() < deadline and killed.poll() is None
-        time.sleep(0.01)
+    uninterrupted, killed = (processes.start(tmp_path / name, "train", *FLAGS) for name in ("uninterrupted", "killed"))
+    processes.until(lambda: processes.last_step(tmp_path / "killed"), killed, seconds=120)
     time.sleep(0.7)  # wherever that is: in a step, an evaluation or a checkpoint
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     assert read_record(tmp_path / "killed")["status"] == "running"
-    resumed = run("killed")
+    resumed = processes.start(tmp_path / "killed", "train", *FLAGS)
     assert (uninterrupted.wait(120), resumed.wait(120)) == (0, 0)
     assert_same_run(tmp_path / "uninterrupted", tmp_path / "killed")
 
