@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -122,18 +122,13 @@ def evaluate(
     batches = _labelled_batches(dataset, data_dir, npz, batch_size, image_size=shape[0], saved_model=saved_model)
     top1 = top5 = num_examples = 0
     with tqdm(unit=" images", disable=not progress) as bar:
-        for images, labels in batches:
-            if max_examples:
-                images, labels = images[: max_examples - num_examples], labels[: max_examples - num_examples]
-            images, labels = np.asarray(images, np.float32), np.asarray(labels)
+        for images, labels in _first_examples(batches, max_examples):
             _check_batch(images, labels, shape, num_classes)
             rank = _label_ranks(serve(images=tf.constant(images))["logits"].numpy(), labels)
             top1 += int(np.sum(rank < 1))
             top5 += int(np.sum(rank < 5))
             num_examples += len(labels)
             bar.update(len(labels))
-            if num_examples == max_examples:
-                break
     if not num_examples:
         raise UserError("there are no examples to evaluate on")
     return {
@@ -156,6 +151,18 @@ def _labelled_batches(
     if not dataset and not npz:
         fields = exported_data(saved_model) | ({"data_dir": data_dir} if data_dir else {})
     return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
+
+
+def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the batches as arrays, up to the first max_examples examples (0: all)."""
+    num_left = max_examples
+    for images, labels in batches:
+        if max_examples:
+            images, labels = images[:num_left], labels[:num_left]
+        yield np.asarray(images, np.float32), np.asarray(labels)
+        num_left -= len(labels)
+        if max_examples and not num_left:
+            return
 
 
 def _load_signature(saved_model: str) -> Any:

@@ -59,7 +59,7 @@ class Coordinator(Workers):
 
 
 def join() -> Coordinator | None:
-    """Returns the coordinator, on the chief, once all workers and servers are there; None on these once it is gone.
+    """Returns the coordinator on the chief, once all workers and servers are there; None on these, once it is gone.
 
     Raises:
       UserError: TF_CONFIG is missing or cannot be used, or the port that it gives this task is taken.
@@ -167,7 +167,7 @@ class AsynchronousModel:
         return self._local.evaluate(batches, **arguments)
 
     def _compute_and_send_gradient(self, images: Iterator, plan: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Computes a gradient on a worker and sends it to the servers; returns the figures of before the update."""
+        """Computes a gradient on a worker and sends it to the servers; returns the figures from before the update."""
         config, network, optimizer = self._config, self._network, self.optimizer
         read = tf.identity(optimizer.iterations.value)
         with tf.control_dependencies([read]), tf.GradientTape() as tape:  # no weight is older than that number

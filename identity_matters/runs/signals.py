@@ -17,7 +17,7 @@ from identity_matters.runs.errors import EXIT_CONTINUE, Preempted
 
 
 class StopRequest:
-    """Whether this process, and the job that it belongs to, is to stop.
+    """Says whether this process, and the job that it belongs to, is to stop.
 
     Attributes:
       is_made: bool. SIGTERM came to this process.
@@ -34,7 +34,7 @@ class StopRequest:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether to stop after the step under way."""
+        """Returns whether to stop after the step under way."""
         return self._is_agreed if self.is_collective else self.is_made
 
     @is_agreed.setter

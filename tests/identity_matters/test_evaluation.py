@@ -125,6 +125,7 @@ def test_batches_may_come_from_a_generator_a_list_or_tf_data(pixel_model, ranked
     batches = [(images[i : i + 9], labels[i : i + 9]) for i in range(0, 40, 9)]
     assert evaluate(pixel_model, batches) == expected
     assert evaluate(pixel_model, (batch for batch in batches)) == expected
+    assert evaluate(pixel_model, [(images[:0], labels[:0]), *batches]) == expected
     assert evaluate(pixel_model, tf.data.Dataset.from_tensor_slices((images, labels)).batch(9)) == expected
 
 
