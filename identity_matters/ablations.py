@@ -40,12 +40,12 @@ class AblationConfig:
     )
     num_seeds: int = 3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.num_seeds < 1:
             raise UserError(f"num_seeds must be at least 1, got {self.num_seeds}")
 
     def runs(self) -> list[tuple[str, TrainConfig]]:
-        """(name, config) of every run, one seed of all the variants after another."""
+        """Returns (name, config) of every run: all the variants with the first seed, then with the next."""
         return [
             (
                 f"{variant}_seed{seed}",
@@ -59,8 +59,15 @@ class AblationConfig:
 def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     """Trains every run in a directory of its own under run_dir; finished ones are not run again.
 
+    Args:
+      config: AblationConfig.
+      run_dir: str. The directory of each run lies in it, beside results.csv and ablations.png.
+
     Returns:
       The rows of results.csv: one per evaluation of each run, with variant, seed and status.
+
+    Raises:
+      UserError: the data or the run directory cannot be used.
     """
     import keras
 
@@ -85,9 +92,9 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 
 
 def collect(config: AblationConfig, run_dir: str) -> list[dict]:
-    """One row per evaluation of each run; of a diverged one also the step at which it did."""
+    """Returns a row per evaluation of each run, and one more for the step at which a run diverged."""
     rows = []
-    for name, train_config in config.runs():
+    for name, _ in config.runs():
         record = read_record(os.path.join(run_dir, name))
         path = os.path.join(run_dir, name, "metrics.csv")
         variant, seed = name.rsplit("_seed", 1)
@@ -100,16 +107,16 @@ def collect(config: AblationConfig, run_dir: str) -> list[dict]:
 
 
 def table(rows: list[dict]) -> str:
-    """A Markdown table: per variant the runs that diverged, and mean ± standard deviation over the others."""
+    """Returns a Markdown table: per variant the runs that diverged, and mean ± standard deviation over the others."""
     lines = [
         "| variant | runs | diverged (at step) | test error | train error | loss |",
         "|---|---|---|---|---|---|",
     ]
     for variant in dict.fromkeys(row["variant"] for row in rows):
-        of_variant = [row for row in rows if row["variant"] == variant]
-        diverged = [row["step"] for row in of_variant if row["status"] == "diverged" and np.isnan(row["loss"])]
-        last_step = max(row["step"] for row in of_variant)
-        final = [row for row in of_variant if row["status"] == "done" and row["step"] == last_step]
+        variant_rows = [row for row in rows if row["variant"] == variant]
+        diverged = [row["step"] for row in variant_rows if row["status"] == "diverged" and np.isnan(row["loss"])]
+        last_step = max(row["step"] for row in variant_rows)
+        final = [row for row in variant_rows if row["status"] == "done" and row["step"] == last_step]
         cells = [
             _mean_and_spread([row[column] * scale for row in final], unit)
             for column, scale, unit in (
@@ -118,13 +125,14 @@ def table(rows: list[dict]) -> str:
                 ("loss", 1, ""),
             )
         ]
-        at = f"{len(diverged)} ({', '.join(map(str, diverged))})" if diverged else "0"
-        runs = len({row["seed"] for row in of_variant})
-        lines.append(f"| {variant.replace('_', ' ')} | {runs} | {at} | {' | '.join(cells)} |")
+        divergence = f"{len(diverged)} ({', '.join(map(str, diverged))})" if diverged else "0"
+        num_runs = len({row["seed"] for row in variant_rows})
+        lines.append(f"| {variant.replace('_', ' ')} | {num_runs} | {divergence} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _mean_and_spread(values: list[float], unit: str) -> str:
+    """Returns mean ± standard deviation as text; a dash where there are no values."""
     if not values:
         return "–"
     spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""

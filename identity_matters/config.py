@@ -5,7 +5,8 @@ builds its flags from them and `--help` must not wait for TensorFlow.
 """
 
 import dataclasses
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 from identity_matters.runs.errors import UserError
 
@@ -15,8 +16,18 @@ def _require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
-def check_fields(config, at_least_1=(), at_least_0=(), above_0=()) -> None:
-    """Raises ValueError for a number out of range, or a word that is none of its field's."""
+def check_fields(
+    config: Any, at_least_1: Iterable[str] = (), at_least_0: Iterable[str] = (), above_0: Iterable[str] = ()
+) -> None:
+    """Checks the numbers of a config against their ranges, and its words against the choices of their fields.
+
+    Args:
+      config: A dataclass. A field of type Literal holds one of its words.
+      at_least_1, at_least_0, above_0: The names of the fields whose numbers must be ≥ 1, ≥ 0, > 0.
+
+    Raises:
+      UserError: a number is out of range, or a word is none of its field's choices.
+    """
     for name in at_least_1:
         _require(getattr(config, name) >= 1, f"{name} must be at least 1, got {getattr(config, name)}")
     for name in at_least_0:
@@ -44,7 +55,8 @@ class ModelConfig:
       widths: Output channels of each stage; every stage but the first halves the resolution.
       blocks_per_stage: Residual blocks in each stage.
       convs_per_block: Convolutions that a shortcut passes, with a ReLU between them; the paper has two.
-      residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the last convolution of each block starts at 0, so each block starts as its shortcut.
+      residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the
+        last convolution of each block starts at 0, so each block starts as its shortcut.
       train_projection: Train the last layer; the paper leaves it at its random values.
       projection_scale: Factor on the initial values of the last layer, so on the logits.
       shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
@@ -72,7 +84,7 @@ class ModelConfig:
     weight_decay: float = 1e-4
     mixed_precision: bool = False
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         stem = ("stem_width", "stem_kernel_size", "stem_stride", "stem_pool")
         check_fields(
             self,
@@ -109,7 +121,7 @@ class ModelConfig:
 
     @property
     def downsampling(self) -> int:
-        """Input pixels per pixel of the last stage, along each side."""
+        """Returns how many input pixels one pixel of the last stage covers, along each side."""
         return self.stem_stride * self.stem_pool * 2 ** (len(self.widths) - 1)
 
 
@@ -121,21 +133,27 @@ class TrainConfig:
       model: The network.
       dataset: mnist_sample (5,000 real digits, embedded), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
-      npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images uint8 [n,h,w] or [n,h,w,c].
+      npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images
+        uint8 [n,h,w] or [n,h,w,c].
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       train_examples: Train on the first so many examples (0: all).
-      validation_examples: Keep the last so many training examples out of training and evaluate on them in place of the test examples, to choose settings by (0: evaluate on the test examples).
-      crop_padding: Zero-pad training images so many pixels a side, then crop at random. Streamed sets are cropped as ImageNet is, and ignore this.
+      validation_examples: Keep the last so many training examples out of training and evaluate on them in place of the
+        test examples, to choose settings by (0: evaluate on the test examples).
+      crop_padding: Zero-pad training images so many pixels a side, then crop at random. Streamed sets are cropped as
+        ImageNet is, and ignore this.
       random_flip: Mirror half of the training images, left to right.
       train_steps: Gradient updates in all.
       batch_size: Examples per update.
-      optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's; muon: Nesterov's momentum, orthogonalised for each convolution kernel, other variables as nesterov.
+      optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's; muon: Nesterov's momentum,
+        orthogonalised for each convolution kernel, other variables as nesterov.
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
       newton_schulz_steps: muon: steps of the iteration that orthogonalises.
-      decoupled_weight_decay: λ of w ← (1 − rate·λ) w for each convolution kernel, outside the loss; with muon it stands in for weight_decay, which orthogonalised steps hardly feel.
-      schedule: piecewise: multiply the rate by decay_factor at each of decay_steps; exponential: every decay_steps steps; constant; linear, cosine: down to 0 at train_steps.
+      decoupled_weight_decay: λ of w ← (1 − rate·λ) w for each convolution kernel, outside the loss; with muon it stands
+        in for weight_decay, which orthogonalised steps hardly feel.
+      schedule: piecewise: multiply the rate by decay_factor at each of decay_steps; exponential: every decay_steps
+        steps; constant; linear, cosine: down to 0 at train_steps.
       decay_steps: piecewise: the steps of the drops; exponential: one number, the interval.
       decay_factor: What the learning rate is multiplied by at a drop.
       warmup_steps: Raise the rate linearly over the first so many steps (0: off).
@@ -144,9 +162,11 @@ class TrainConfig:
       eval_every: Evaluate every so many steps, and after the last.
       eval_examples: Evaluate on the first so many test examples (0: all).
       checkpoint_every: Save a checkpoint every so many steps, and after the last.
-      jit_compile: Compile with XLA: auto is off for TensorFlow, where XLA is slower on a CPU and Keras leaves it off for the sake of determinism, and on for JAX.
+      jit_compile: Compile with XLA: auto is off for TensorFlow, where XLA is slower on a CPU and Keras leaves it off
+        for the sake of determinism, and on for JAX.
       steps_per_execution: Steps per call into the compiled program; saves overhead on an accelerator.
-      strategy: How several workers train: synchronous: all of them on shares of each batch; parameter_server: each on batches of its own, without waiting for the others.
+      strategy: How several workers train: synchronous: all of them on shares of each batch; parameter_server: each on
+        batches of its own, without waiting for the others.
     """
 
     model: ModelConfig = ModelConfig()
@@ -179,7 +199,7 @@ class TrainConfig:
     steps_per_execution: int = 1
     strategy: Literal["synchronous", "parameter_server"] = "synchronous"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(
             self,
             at_least_1=(

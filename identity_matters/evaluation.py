@@ -9,7 +9,8 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -17,7 +18,7 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.loading import test_batches
+from identity_matters.data.loading import raw_test_batches
 from identity_matters.model import standardize
 from identity_matters.runs.directory import replacing
 from identity_matters.runs.errors import UserError
@@ -41,7 +42,7 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
     signature = tf.TensorSpec([None, *network.input_shape[1:]], tf.float32, name="images")
 
     @tf.function(input_signature=[signature])
-    def serve(images):
+    def serve(images: tf.Tensor) -> dict[str, tf.Tensor]:
         logits = network(standardize(images), training=False)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
@@ -54,13 +55,18 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
 
 
 def _data_fields(config: TrainConfig) -> dict:
+    """Returns the fields of the config that name its data, paths as absolute ones."""
     fields = {name: getattr(config, name) for name in _DATA_FIELDS}
     # The SavedModel may be evaluated from another working directory.
     return fields | {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
 
 
 def exported_data(saved_model: str) -> dict:
-    """The data fields of the TrainConfig of the run that exported a SavedModel."""
+    """Returns the data fields of the TrainConfig of the run that exported a SavedModel.
+
+    Raises:
+      UserError: the SavedModel does not hold them.
+    """
     try:
         with open(os.path.join(saved_model, _DATA_FILE)) as file:
             fields = json.load(file)
@@ -80,42 +86,49 @@ def evaluate(
     batch_size: int = 100,
     progress: bool = False,
 ) -> dict[str, float]:
-    """Top-1 and top-5 error of a SavedModel on test images.
+    """Returns the top-1 and top-5 error of a SavedModel on test images.
+
+    An example counts as wrong where another class scores as high as its label's: on black images, whose logits are
+    all 0, everything is wrong.
+
+    >>> import tempfile
+    >>> from identity_matters.model import ModelConfig, all_conv_resnet
+    >>> network = all_conv_resnet(ModelConfig(image_shape=(8, 8, 1), widths=(16,), blocks_per_stage=(1,)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "saved_model")
+    ...     export(network, TrainConfig(), path)
+    ...     evaluate(path, (np.zeros((4, 8, 8, 1)), np.array([0, 1, 2, 3])))
+    {'top1_error': 1.0, 'top5_error': 1.0, 'num_examples': 4}
 
     Args:
-      saved_model: str. Its directory.
+      saved_model: str. The directory of the SavedModel.
       dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images
         [n, h, w, c] in 0–255, labels [n]); or an iterable of such batches; or None: the data
         of the run that exported the model.
       data_dir, npz: str. As in TrainConfig.
-      max_examples: int. Use the first so many (0: all).
-      batch_size: int.
-      progress: bool. Show a progress bar.
+      max_examples: int. How many examples to use, from the first on (0: all).
+      batch_size: int. Images that are evaluated at once.
+      progress: bool. Whether to show a progress bar.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
 
     Raises:
-      ValueError: not a SavedModel of ours, or data that do not fit it.
+      UserError: not a SavedModel of ours, or data that do not fit it.
     """
     serve = _load_signature(saved_model)
     shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
     num_classes = serve.structured_outputs["logits"].shape[-1]
-    batches = _batches(dataset, data_dir, npz, batch_size, image_size=shape[0], saved_model=saved_model)
+    batches = _labelled_batches(dataset, data_dir, npz, batch_size, image_size=shape[0], saved_model=saved_model)
     top1 = top5 = num_examples = 0
     with tqdm(unit=" images", disable=not progress) as bar:
-        for images, labels in batches:
-            if max_examples:
-                images, labels = images[: max_examples - num_examples], labels[: max_examples - num_examples]
-            images, labels = np.asarray(images, np.float32), np.asarray(labels)
+        for images, labels in _first_examples(batches, max_examples):
             _check_batch(images, labels, shape, num_classes)
-            rank = _rank_of_label(serve(images=tf.constant(images))["logits"].numpy(), labels)
+            rank = _label_ranks(serve(images=tf.constant(images))["logits"].numpy(), labels)
             top1 += int(np.sum(rank < 1))
             top5 += int(np.sum(rank < 5))
             num_examples += len(labels)
             bar.update(len(labels))
-            if num_examples == max_examples:
-                break
     if not num_examples:
         raise UserError("there are no examples to evaluate on")
     return {
@@ -125,8 +138,10 @@ def evaluate(
     }
 
 
-def _batches(dataset, data_dir: str, npz: str, batch_size: int, image_size: int, saved_model: str):
-    """Batches of raw images and labels from any of the forms that `evaluate` takes."""
+def _labelled_batches(
+    dataset: str | tuple | Iterable | None, data_dir: str, npz: str, batch_size: int, image_size: int, saved_model: str
+) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    """Returns batches of raw images and labels from any of the forms that `evaluate` takes."""
     if isinstance(dataset, tuple):
         images, labels = dataset
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
@@ -135,11 +150,23 @@ def _batches(dataset, data_dir: str, npz: str, batch_size: int, image_size: int,
     fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": image_size}
     if not dataset and not npz:
         fields = exported_data(saved_model) | ({"data_dir": data_dir} if data_dir else {})
-    return test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
+    return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
 
 
-def _load_signature(saved_model: str):
-    """The serving_default function of a SavedModel."""
+def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the batches as arrays, up to the first max_examples examples (0: all)."""
+    num_left = max_examples
+    for images, labels in batches:
+        if max_examples:
+            images, labels = images[:num_left], labels[:num_left]
+        yield np.asarray(images, np.float32), np.asarray(labels)
+        num_left -= len(labels)
+        if max_examples and not num_left:
+            return
+
+
+def _load_signature(saved_model: str) -> Any:
+    """Returns the serving_default function of a SavedModel."""
     try:
         loaded = tf.saved_model.load(saved_model)
         serve = loaded.signatures["serving_default"]
@@ -152,6 +179,7 @@ def _load_signature(saved_model: str):
 
 
 def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_classes: int) -> None:
+    """Raises UserError where a batch does not fit the model."""
     if images.shape[1:] != shape:
         raise UserError(f"the model takes images {shape}, the data are {images.shape[1:]}")
     if labels.shape != images.shape[:1]:
@@ -162,8 +190,8 @@ def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_class
         raise UserError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
 
 
-def _rank_of_label(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """How many classes score above the label's: int [n]. Ties, and logits that are not finite, count against it."""
-    of_label = np.take_along_axis(logits, labels[:, None], axis=1)
-    not_below = np.sum(~(logits < of_label), axis=1)
-    return not_below - 1
+def _label_ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Returns how many classes score above the label's: int [n]. Ties and logits that are not finite count as above."""
+    label_scores = np.take_along_axis(logits, labels[:, None], axis=1)
+    num_not_below = np.sum(~(logits < label_scores), axis=1)  # the label itself is one of them
+    return num_not_below - 1

@@ -15,6 +15,7 @@ keras.ops are used, so every Keras backend builds the same network.
 """
 
 import zlib
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,7 +28,10 @@ __all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "resid
 
 
 def residual_stddev(kernel_size: int, filters: int) -> float:
-    """1/(k²c): initial standard deviation of a residual convolution (Hardt & Ma §4.1).
+    """Returns 1/(k²c), the initial standard deviation of a residual convolution (Hardt & Ma §4.1).
+
+    >>> round(residual_stddev(kernel_size=3, filters=64), 6)
+    0.001736
 
     Args:
       kernel_size: int. k, the side of the square kernel, pixels.
@@ -37,18 +41,29 @@ def residual_stddev(kernel_size: int, filters: int) -> float:
 
 
 def standard_stddev(kernel_size: int, filters: int) -> float:
-    """1/(k√c): initial standard deviation of a standard convolution (Hardt & Ma §4.1)."""
+    """Returns 1/(k√c), the initial standard deviation of a standard convolution (Hardt & Ma §4.1).
+
+    Args:
+      kernel_size: int. k, the side of the square kernel, pixels.
+      filters: int. c, the number of output channels.
+    """
     return 1 / (kernel_size * filters**0.5)
 
 
 def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
-    """The network of Hardt & Ma's Table 1, or the variant that `config` describes.
+    """Returns the network of Hardt & Ma's Table 1, or the variant that `config` describes.
 
-    With the default config: 55 convolutions of 13,538,736 weights, all of them trained,
-    and a random projection of 2,560, not trained.
+    With the default config it has 55 convolutions with 13,538,736 weights, all of them trained, and a random
+    projection of 2,560, not trained:
+
+    >>> network = all_conv_resnet(ModelConfig())
+    >>> sum(int(np.prod(kernel.shape)) for kernel in network.trainable_variables)
+    13538736
+    >>> network.output_shape
+    (None, 10)
 
     Args:
-      config: ModelConfig.
+      config: ModelConfig. The sizes, and what differs from the paper.
       seed: int. Every kernel is drawn from (seed, its layer's name) alone, so two variants
         with the same seed share all the kernels that they share by name and shape.
 
@@ -80,8 +95,10 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
     return keras.Model(images, logits, name="all_conv_resnet")
 
 
-def residual_block(x, config: ModelConfig, width: int, stride: int, name: str, seed: int = 0):
-    """x + C₂(ReLU(C₁x)), C₁ with the stride (Hardt & Ma §4.1).
+def residual_block(
+    x: keras.KerasTensor, config: ModelConfig, width: int, stride: int, name: str, seed: int = 0
+) -> keras.KerasTensor:
+    """Returns x + C₂(ReLU(C₁x)), where C₁ has the stride (Hardt & Ma §4.1).
 
     Args:
       x: KerasTensor [n, h, w, c].
@@ -101,16 +118,16 @@ def residual_block(x, config: ModelConfig, width: int, stride: int, name: str, s
         y = _convolution(_relu(y, config, name, i - 1), config, width, f"{name}_conv{i}", seed)
     if not config.shortcut:
         return _relu(y, config, name, config.convs_per_block)
-    return layers.Add(dtype="float32", name=f"{name}_add")([_shortcut(x, config, width, stride, name), y])
+    return layers.Add(dtype="float32", name=f"{name}_add")([_shortcut(x, width, stride, name), y])
 
 
-def _relu(x, config: ModelConfig, block: str, convolution: int):
-    """ReLU, named after the convolution that it follows: _relu, _relu2, _relu3, …"""
+def _relu(x: keras.KerasTensor, config: ModelConfig, block: str, convolution: int) -> keras.KerasTensor:
+    """Returns ReLU(x), named after the convolution that it follows: _relu, _relu2, _relu3, …"""
     return layers.ReLU(dtype=_dtype(config), name=f"{block}_relu{'' if convolution == 1 else convolution}")(x)
 
 
-def _shortcut(x, config: ModelConfig, width: int, stride: int, name: str):
-    """x itself; where the shape changes, average-pooled and padded with zero channels.
+def _shortcut(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
+    """Returns x itself; where the shape changes, x average-pooled and padded with zero channels.
 
     Not in the paper, which says "as is standard": pooling over stride × stride pixels, and
     half of the zero channels before, half after, as the original TensorFlow ResNet did.
@@ -124,8 +141,10 @@ def _shortcut(x, config: ModelConfig, width: int, stride: int, name: str):
     return x
 
 
-def _convolution(x, config: ModelConfig, filters: int, name: str, seed: int, stride=1, kernel_size=3):
-    """A convolution without bias, padded to keep the resolution; normalised if the config says so."""
+def _convolution(
+    x: keras.KerasTensor, config: ModelConfig, filters: int, name: str, seed: int, stride: int = 1, kernel_size: int = 3
+) -> keras.KerasTensor:
+    """Returns x convolved without bias, padded to keep the resolution; normalised if the config says so."""
     x = layers.Conv2D(
         filters,
         kernel_size,
@@ -143,8 +162,10 @@ def _convolution(x, config: ModelConfig, filters: int, name: str, seed: int, str
     return x
 
 
-def _kernel_initializer(config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int):
-    """Gaussian: the residual initialiser of the config, or the standard one for the stem."""
+def _kernel_initializer(
+    config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int
+) -> initializers.Initializer:
+    """Returns the residual initialiser of the config, or the standard one for the stem; both are Gaussian."""
     kind = "standard" if name == "stem_conv" else config.residual_initializer
     if kind == "zero" and name.endswith(f"conv{config.convs_per_block}"):
         # C₁ = C₂ = 0 would be a critical point of the loss, which training would never leave.
@@ -154,12 +175,15 @@ def _kernel_initializer(config: ModelConfig, kernel_size: int, filters: int, nam
 
 
 def _layer_seed(seed: int, name: str) -> int:
+    """Returns the seed of a layer, a function of the network's seed and of the layer's name."""
     return int(np.random.SeedSequence([seed, zlib.crc32(name.encode())]).generate_state(1)[0] >> 1)
 
 
 def _dtype(config: ModelConfig) -> str:
-    """The dtype policy of convolutions and of the ReLUs between them. All else is float32: the sums of the shortcuts in
-    bfloat16 would round the small branches away, by 36 % of their part of the logits at Table 1's initial weights.
+    """Returns the dtype policy of convolutions and of the ReLUs between them.
+
+    All else is float32: the sums of the shortcuts in bfloat16 would round the small branches away, by 36 % of their
+    part of the logits at Table 1's initial weights.
     """
     return "mixed_bfloat16" if config.mixed_precision else "float32"
 
@@ -179,8 +203,8 @@ def training_flops(network: keras.Model) -> float:
     return float(3 * sum(forward) - forward[0])
 
 
-def standardize(images):
-    """Each image with mean 0 and standard deviation 1 over all its pixels and channels.
+def standardize(images: Any) -> Any:
+    """Returns each image with mean 0 and standard deviation 1 over all its pixels and channels.
 
     The divisor is at least 1/√(number of values), so that a constant image gives zeros.
 

@@ -195,7 +195,7 @@ class Training:
     def _evaluate(self) -> None:
         """Adds a row to metrics.csv. Its training figures are means over the steps since the row before."""
         test = self.model.evaluate(
-            self.workers.distribute(self.batches.test_batches()),
+            self.workers.distribute(self.batches.weighted_test_batches()),
             steps=self.batches.test_steps,
             verbose=0,
             return_dict=True,

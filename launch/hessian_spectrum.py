@@ -126,11 +126,12 @@ def _raw_batches(run_config: TrainConfig, count: int, size: int = 500):
             batch = slice(start, min(start + size, count))
             yield arrays.train_images[batch], arrays.train_labels[batch]
         return
-    from identity_matters.data.tfds import TfdsSource, prepared_builder
+    from identity_matters.data.preparation import prepared_builder
+    from identity_matters.data.tfds import TfdsSource
 
     builder = prepared_builder(run_config.dataset, run_config.data_dir)
     source = TfdsSource(builder, "train", image_size=run_config.image_size, eval_examples=count)
-    yield from source.test_batches(size)
+    yield from source.raw_test_batches(size)
 
 
 def _load_model(saved_run: str):

@@ -50,16 +50,16 @@ def last_step(run_dir: pathlib.Path) -> int:
     return max((int(name[5:13]) for name in names), default=0)
 
 
-def final_variables(run_dir: pathlib.Path) -> dict[str, np.ndarray]:
-    """The weights and the optimiser's variables in the checkpoint of the last step, STEPS."""
+def final_variables(run_dir: pathlib.Path, num_steps: int = STEPS) -> dict[str, np.ndarray]:
+    """The weights and the optimiser's variables in the newest checkpoint, which must be that of the last step."""
     step, arrays = checkpoint.load_newest(str(run_dir / "checkpoints"))
-    assert step == STEPS
+    assert step == num_steps
     return {name: array for name, array in arrays.items() if name.startswith("variable/")}
 
 
-def assert_same_variables(run_dir: pathlib.Path, other: pathlib.Path) -> None:
+def assert_same_variables(run_dir: pathlib.Path, other: pathlib.Path, num_steps: int = STEPS) -> None:
     """Whether two runs ended with the same weights, to the bit."""
-    found, expected = final_variables(run_dir), final_variables(other)
-    assert found.keys() == expected.keys()
+    found, expected = final_variables(run_dir, num_steps), final_variables(other, num_steps)
+    assert found.keys() == expected.keys() and len(found) > 10
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], name)

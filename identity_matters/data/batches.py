@@ -10,6 +10,7 @@ N workers together see the batch that one would. The images stay on the device, 
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
@@ -19,33 +20,39 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.model import standardize
 
+if TYPE_CHECKING:
+    from identity_matters.data.tfds import TfdsSource
+
 _ORDER, _AUGMENTATION = 0, 1  # what a Philox key is used for
 
 
 def _random_words(seed: int, purpose: int, index: int, count: int) -> np.ndarray:
-    """uint64 [count]: raw Philox output, which is the same in every NumPy version."""
+    """Returns uint64 [count], raw output of Philox, which is the same in every NumPy version."""
     return np.random.Philox(key=[seed, purpose], counter=[0, 0, 0, index]).random_raw(count)
 
 
 @functools.lru_cache(maxsize=4)
 def epoch_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    """The order of the examples in one epoch: int64 [num_examples], a permutation."""
+    """Returns the order of the examples in one epoch: int64 [num_examples], a permutation."""
     return np.argsort(_random_words(seed, _ORDER, epoch, num_examples), kind="stable")
 
 
 def plan_batch(
     seed: int, step: int, batch_size: int, num_examples: int, crop_padding: int = 0, random_flip: bool = False
 ) -> np.ndarray:
-    """What the batch of one step holds.
+    """Returns the plan of one step: which examples its batch holds, and how each is augmented.
 
     Every epoch visits each example once; a batch may end one epoch and begin the next.
+
+    >>> plan_batch(seed=7, step=2, batch_size=3, num_examples=20, crop_padding=4, random_flip=True).tolist()
+    [[2, 2, -3, 0], [19, 1, 0, 1], [12, -3, -2, 0]]
 
     Args:
       seed: int ≥ 0.
       step: int ≥ 0. The number of the update, from 0.
-      batch_size, num_examples: int.
+      batch_size, num_examples: int. Examples of a batch, and of an epoch.
       crop_padding: int. Crops are offset by −crop_padding … crop_padding pixels.
-      random_flip: bool.
+      random_flip: bool. Whether half of the images are mirrored.
 
     Returns:
       int32 [batch_size, 4]: example, row offset, column offset, flipped (0 or 1).
@@ -73,22 +80,30 @@ class DeviceImages(keras.layers.Layer):
       images: uint8 [N, h, w, c].
     """
 
-    def __init__(self, images: np.ndarray, **kwargs):
+    def __init__(self, images: np.ndarray, **kwargs: Any) -> None:
         super().__init__(trainable=False, dtype="float32", **kwargs)
         self.image_shape = images.shape[1:]
         shape = (len(images), int(np.prod(self.image_shape)))
         self.pixels = self.add_weight(shape=shape, dtype="uint8", initializer="zeros", trainable=False, name="pixels")
         self.pixels.assign(images.reshape(shape))
 
-    def call(self, plan):
+    def call(self, plan: Any) -> Any:
+        """Returns the images that a plan asks for."""
         return planned_images(self.pixels, plan, self.image_shape)
 
-    def compute_output_spec(self, plan):
+    def compute_output_spec(self, plan: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns the shape and type of what `call` returns."""
         return keras.KerasTensor((plan.shape[0], *self.image_shape), dtype="float32")
 
 
-def planned_images(pixels, plan, image_shape: tuple[int, int, int]):
-    """float32 [n, h, w, c] of plans int32 [n, 4] and all images as rows, uint8 [N, h·w·c]."""
+def planned_images(pixels: Any, plan: Any, image_shape: tuple[int, int, int]) -> Any:
+    """Returns the images that a plan asks for, cropped and flipped: float32 [n, h, w, c].
+
+    Args:
+      pixels: tensor uint8 [N, h·w·c]. All images, as rows.
+      plan: tensor int32 [n, 4]. See plan_batch.
+      image_shape: (h, w, c).
+    """
     height, width, channels = image_shape
     example, row_offset, column_offset, flipped = (ops.expand_dims(plan[:, i], -1) for i in range(4))
     columns = ops.arange(width, dtype="int32")
@@ -101,8 +116,8 @@ def planned_images(pixels, plan, image_shape: tuple[int, int, int]):
     return ops.einsum("nhwc,nvw->nhvc", images, select_columns)
 
 
-def _one_hot(index, size: int):
-    """float32 [n, k, size] of int32 [n, k]; zeros for an index outside 0 … size − 1."""
+def _one_hot(index: Any, size: int) -> Any:
+    """Returns float32 [n, k, size] for int32 [n, k]; zeros for an index outside 0 … size − 1."""
     return ops.cast(ops.expand_dims(index, -1) == ops.arange(size, dtype="int32"), "float32")
 
 
@@ -112,37 +127,41 @@ class ArrayBatches:
     Args:
       data: ArrayData.
       config: TrainConfig. Read: seed, batch_size, crop_padding, random_flip.
-      rows: slice. Those of every batch that this process takes; other processes take the others.
+      rows: slice. The rows of every batch that this process takes; other processes take the others.
+
+    Attributes:
+      test_steps: int. How many batches weighted_test_batches yields.
+      device_images: DeviceImages. The training images, then the test images.
     """
 
-    def __init__(self, data: ArrayData, config: TrainConfig, rows: slice = slice(None)):
+    def __init__(self, data: ArrayData, config: TrainConfig, rows: slice = slice(None)) -> None:
         self._data, self._config, self._rows = data, config, rows
         self.test_steps = -(-data.num_test // config.batch_size)
         self.device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]), name="device_images")
 
     @property
     def train_pixels(self) -> np.ndarray:
-        """The training images as rows, uint8 [N, h·w·c]; see planned_images."""
+        """Returns the training images as rows, uint8 [N, h·w·c]; see planned_images."""
         return self._data.train_images.reshape(self._data.num_train, -1)
 
     def attach(self, network: keras.Model) -> keras.Model:
-        """The model that fit trains: plans to logits, through look-up, augmentation, standardisation and network."""
+        """Returns the model that fit trains: plans to logits, by look-up, augmentation, standardisation and network."""
         plan = keras.Input((4,), dtype="int32", name="plan")
         return keras.Model(plan, network(standardize(self.device_images(plan))), name="training")
 
-    def batch(self, step: int):
-        """The batch of a training step as arrays: float32 images [b, h, w, c] in 0–255, int32 labels [b]."""
-        plan, labels = self._planned(step)
+    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the batch of a training step: float32 images [b, h, w, c] in 0–255, int32 labels [b]."""
+        plan, labels = self._planned_batch(step)
         return ops.convert_to_numpy(self.device_images(plan)), labels
 
-    def train_batches(self, first_step: int):
+    def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b]) of first_step, first_step + 1, … without end."""
         step = first_step
         while True:
-            yield self._planned(step)
+            yield self._planned_batch(step)
             step += 1
 
-    def test_batches(self):
+    def weighted_test_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b], weights [b]) once through the test images, in order.
 
         The last batch is filled up with examples of weight 0, so that every batch has one shape.
@@ -156,7 +175,8 @@ class ArrayBatches:
             plan[:, 0] = data.num_train + example
             yield tuple(array[self._rows] for array in (plan, data.test_labels[example], weights))
 
-    def _planned(self, step: int):
+    def _planned_batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns this process's rows of the plan [b, 4] and the labels [b] of a training step."""
         config = self._config
         plan = plan_batch(
             config.seed, step, config.batch_size, self._data.num_train, config.crop_padding, config.random_flip
@@ -170,28 +190,34 @@ class StreamedBatches:
     Args:
       source: TfdsSource.
       config: TrainConfig. Read: seed, batch_size.
-      rows: slice. Those of every batch that this process takes; only these are decoded.
+      rows: slice. The rows of every batch that this process takes; only these are decoded.
+
+    Attributes:
+      test_steps: int. How many batches weighted_test_batches yields.
     """
 
-    def __init__(self, source, config: TrainConfig, rows: slice = slice(None)):
+    def __init__(self, source: "TfdsSource", config: TrainConfig, rows: slice = slice(None)) -> None:
         self._source, self._config = source, config
         self._rows = range(config.batch_size)[rows]
         self.test_steps = -(-source.num_test // config.batch_size)
 
     def attach(self, network: keras.Model) -> keras.Model:
-        """The model that fit trains: uint8 images to logits, through standardisation and network."""
+        """Returns the model that fit trains: uint8 images to logits, by standardisation and network."""
         images = keras.Input(self._source.image_shape, dtype="uint8", name="images")
         return keras.Model(images, network(standardize(images)), name="training")
 
-    def train_batches(self, first_step: int):
-        """Yields (images, labels) of first_step, first_step + 1, … without end."""
+    def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end."""
         config = self._config
         return self._source.train_batches(config.seed, first_step, config.batch_size, config.random_flip, self._rows)
 
-    def test_batches(self):
-        """Yields (images, labels, weights) once through the test images; see ArrayBatches."""
+    def weighted_test_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yields (uint8 images [b, h, w, c], labels [b], weights [b]) once through the test images, in order.
+
+        The last batch is filled up with black images of weight 0, so that every batch has one shape.
+        """
         size = len(self._rows)
-        batches = self._source.test_batches(self._config.batch_size, self._rows)
+        batches = self._source.raw_test_batches(self._config.batch_size, self._rows)
         nothing = np.zeros((0, *self._source.image_shape), np.uint8), np.zeros(0, np.int32)
         for _ in range(self.test_steps):
             images, labels = next(batches, nothing)
@@ -201,7 +227,14 @@ class StreamedBatches:
 
 
 def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
-    """Returns batches in the form that keras.Model.fit and evaluate take quickest: a tf.data.Dataset under TensorFlow."""
+    """Returns batches in the form that keras.Model.fit and evaluate take quickest.
+
+    Args:
+      batches: Iterator of tuples of arrays, of the same shapes and types each time.
+
+    Returns:
+      A tf.data.Dataset under TensorFlow, a generator under other Keras backends.
+    """
     if keras.backend.backend() != "tensorflow":
         return (batch for batch in batches)
     import tensorflow as tf

@@ -5,13 +5,20 @@ size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
 """
 
 import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import MNIST_SAMPLE, held_out, load_npz, mnist_sample, resized, shortened
+from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, held_out, load_npz, mnist_sample, resized, shortened
 from identity_matters.runs.errors import UserError
 
+if TYPE_CHECKING:
+    from identity_matters.data.tfds import TfdsSource
 
-def load(config: TrainConfig):
+
+def load(config: TrainConfig) -> "ArrayData | TfdsSource":
     """Returns the data that the config names.
 
     Args:
@@ -40,8 +47,8 @@ def load(config: TrainConfig):
     return shortened(data, config.train_examples, config.eval_examples)
 
 
-def _checked_stream(source, config: TrainConfig):
-    """A streamed source, if it can be trained on."""
+def _checked_stream(source: "TfdsSource", config: TrainConfig) -> "TfdsSource":
+    """Returns the streamed source, or raises UserError where it cannot be trained on."""
     if config.validation_examples:
         raise UserError(f"validation_examples needs data that fit in memory, which those of {source.name} do not")
     if config.batch_size > source.num_train:
@@ -51,12 +58,20 @@ def _checked_stream(source, config: TrainConfig):
     return source
 
 
-def test_batches(config: TrainConfig, batch_size: int):
-    """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order. See `load`."""
+def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
+
+    Args:
+      config: TrainConfig. Read as by `load`.
+      batch_size: int. Examples of a batch; the last may have fewer.
+
+    Raises:
+      UserError: as `load`.
+    """
     if not config.npz and config.dataset != MNIST_SAMPLE:
         from identity_matters.data.tfds import tfds_source
 
-        yield from tfds_source(config).test_batches(batch_size)
+        yield from tfds_source(config).raw_test_batches(batch_size)
         return
     data = load(config)
     for start in range(0, data.num_test, batch_size):

@@ -6,15 +6,15 @@ so that seed must be the same too; training sets it to the config's. Starting in
 reads, but does not decode, the examples before.
 """
 
-import difflib
-import os
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
+from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
+from identity_matters.data.preparation import prepared_builder
 from identity_matters.runs.errors import UserError
 
 # Test splits without labels, and what is evaluated instead.
@@ -32,22 +32,34 @@ class TfdsSource:
       builder: tfds.core.DatasetBuilder, prepared.
       eval_split: str. The labelled split to test on.
       image_size: int. Pixels a side (0: as in the set).
-      train_examples, eval_examples: int. Use the first so many (0: all).
+      train_examples, eval_examples: int. How many examples to use, from the first on (0: all).
+
+    Attributes:
+      name: str. Name of the set.
+      num_train, num_test, num_classes: int. How many training examples, test examples and classes there are.
+      image_shape: (height, width, channels) of the images that it gives.
 
     Raises:
-      ValueError: not an image-classification set, a split is missing, or its images vary in
+      UserError: not an image-classification set, a split is missing, or its images vary in
         size and no image_size is given.
     """
 
-    def __init__(self, builder, eval_split: str, image_size=0, train_examples=0, eval_examples=0):
+    def __init__(
+        self,
+        builder: tfds.core.DatasetBuilder,
+        eval_split: str,
+        image_size: int = 0,
+        train_examples: int = 0,
+        eval_examples: int = 0,
+    ) -> None:
         self.name, self._builder, self._image_size = builder.name, builder, image_size
         self._image_key, self._label_key = _supervised_keys(builder)
         for split in ("train", eval_split):
             if split not in builder.info.splits:
                 raise UserError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
         self._splits = {
-            "train": _first("train", train_examples, builder),
-            "test": _first(eval_split, eval_examples, builder),
+            "train": _shortened_split("train", train_examples, builder),
+            "test": _shortened_split(eval_split, eval_examples, builder),
         }
         self.num_train = builder.info.splits[self._splits["train"]].num_examples
         self.num_test = builder.info.splits[self._splits["test"]].num_examples
@@ -60,14 +72,14 @@ class TfdsSource:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the set is too large for memory, or has images of varying size."""
+        """Returns whether the set is too large for memory, or has images of varying size."""
         if None in self._stored_shape:
             return True
         size = np.prod(self.image_shape) * (self.num_train + self.num_test)
         return size > MAX_BYTES_IN_MEMORY
 
     def load(self) -> ArrayData:
-        """The whole set in memory."""
+        """Returns the whole set in memory."""
         arrays = {}
         for split in ("train", "test"):
             images, labels = zip(*self._whole_images(split).batch(1000).as_numpy_iterator())
@@ -77,12 +89,16 @@ class TfdsSource:
 
     def train_batches(
         self, seed: int, first_step: int, batch_size: int, random_flip: bool = True, rows: range | None = None
-    ):
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end.
 
         An epoch is num_train // batch_size ≥ 1 steps; what is left over differs in each epoch.
 
         Args:
+          seed: int. The order and the crops of every epoch follow from it.
+          first_step: int. The number of the update, from 0.
+          batch_size: int. Examples of a batch.
+          random_flip: bool. Whether half of the images are mirrored.
           rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
         """
         rows = rows or range(batch_size)
@@ -97,22 +113,30 @@ class TfdsSource:
             )
             epoch, step = epoch + 1, 0
 
-    def test_batches(self, batch_size: int, rows: range | None = None):
-        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order; rows as train_batches."""
+    def raw_test_batches(self, batch_size: int, rows: range | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order.
+
+        Args:
+          batch_size: int. Examples of a batch; the last may have fewer.
+          rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
+        """
         rows = rows or range(batch_size)
         if self.is_streamed:
-            images = self._cropped(_of_rows(self._encoded("test").enumerate(), batch_size, rows), None)
+            images = self._cropped(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
         else:
-            images = _of_rows(self._whole_images("test").enumerate(), batch_size, rows).map(lambda _, example: example)
+            selected = _select_rows(self._whole_images("test").enumerate(), batch_size, rows)
+            images = selected.map(lambda _, example: example)
         yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
 
     def _whole_images(self, split: str) -> tf.data.Dataset:
+        """Returns (image, label) of every example of a split, decoded."""
         images = self._builder.as_dataset(split=self._splits[split], as_supervised=True)
         if self._image_size and self._stored_shape != self.image_shape:
             return images.map(lambda image, label: (_resize(image, self.image_shape[:2]), label), tf.data.AUTOTUNE)
         return images
 
     def _encoded(self, split: str, shuffle_seed: int | None = None) -> tf.data.Dataset:
+        """Returns (encoded image, label) of every example of a split, whose files a seed shuffles."""
         shuffle = shuffle_seed is not None
         return self._builder.as_dataset(
             split=self._splits[split],
@@ -121,20 +145,22 @@ class TfdsSource:
             read_config=tfds.ReadConfig(shuffle_seed=shuffle_seed, shuffle_reshuffle_each_iteration=False),
         ).map(lambda example: (example[self._image_key], example[self._label_key]))
 
-    def _epoch(self, seed: int, epoch: int, skip: int, stop: int, batch_size: int, rows: range, random_flip: bool):
-        """The examples number skip … stop − 1 of an epoch's order that lie in `rows` of their batches."""
+    def _epoch(
+        self, seed: int, epoch: int, skip: int, stop: int, batch_size: int, rows: range, random_flip: bool
+    ) -> tf.data.Dataset:
+        """Returns the examples number skip … stop − 1 of an epoch's order that lie in `rows` of their batches."""
         order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
         examples = self._encoded("train", order_seed).shuffle(
             SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False
         )
         examples = examples.enumerate().take(stop).skip(skip)
-        return self._cropped(_of_rows(examples, batch_size, rows), order_seed, random_flip)
+        return self._cropped(_select_rows(examples, batch_size, rows), order_seed, random_flip)
 
     def _cropped(self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False) -> tf.data.Dataset:
-        """Decoded square crops: at random and flipped at random under a seed, central without one."""
+        """Returns decoded square crops: at random and flipped at random under a seed, central without one."""
         is_jpeg = self._builder.info.features[self._image_key].encoding_format == "jpeg"
 
-        def crop(index, example):
+        def crop(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label = example
             shape = tf.image.extract_jpeg_shape(encoded) if is_jpeg else tf.shape(tf.io.decode_image(encoded))
             side = tf.cast(CROP_FRACTION * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
@@ -153,19 +179,20 @@ class TfdsSource:
         return examples.map(crop, tf.data.AUTOTUNE, deterministic=True)
 
 
-def _of_rows(enumerated: tf.data.Dataset, batch_size: int, rows: range) -> tf.data.Dataset:
-    """Of pairs (index, example) those that lie in these rows of their batches."""
+def _select_rows(enumerated: tf.data.Dataset, batch_size: int, rows: range) -> tf.data.Dataset:
+    """Returns those of the pairs (index, example) that lie in these rows of their batches."""
     if len(rows) == batch_size:
         return enumerated
     return enumerated.filter(lambda i, _: (i % batch_size >= rows.start) & (i % batch_size < rows.stop))
 
 
-def _first(split: str, count: int, builder) -> str:
-    """The first `count` examples of a split; all of it for 0 or a larger number than it has."""
+def _shortened_split(split: str, count: int, builder: tfds.core.DatasetBuilder) -> str:
+    """Returns TFDS's name for the first `count` examples of a split; for all of it where count is 0 or too large."""
     return f"{split}[:{count}]" if 0 < count < builder.info.splits[split].num_examples else split
 
 
-def _supervised_keys(builder) -> tuple[str, str]:
+def _supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
+    """Returns the names of an example's image and label."""
     keys, features = builder.info.supervised_keys, builder.info.features
     if (
         not keys
@@ -177,21 +204,29 @@ def _supervised_keys(builder) -> tuple[str, str]:
     return keys
 
 
-def _decode(encoded, window, channels: int, is_jpeg: bool):
-    """The window (top, left, height, width) of an encoded image; of a JPEG no more is decoded."""
+def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, is_jpeg: bool) -> tf.Tensor:
+    """Returns the window (top, left, height, width) of an encoded image; of a JPEG no more is decoded."""
     if is_jpeg:
         return tf.io.decode_and_crop_jpeg(encoded, window, channels=channels)
     image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
     return tf.image.crop_to_bounding_box(image, window[0], window[1], window[2], window[3])
 
 
-def _resize(image, sides):
+def _resize(image: tf.Tensor, sides: tuple[int, int]) -> tf.Tensor:
+    """Returns the image at (height, width) = sides, as uint8."""
     resized = tf.image.resize(tf.cast(image, tf.float32), sides, antialias=True)
     return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
 
-def tfds_source(config: TrainConfig):
-    """The TFDS set that the config names, not yet read. See `load`."""
+def tfds_source(config: TrainConfig) -> TfdsSource:
+    """Returns the TFDS set that the config names, not yet read.
+
+    Args:
+      config: TrainConfig. Read: dataset, data_dir, download, image_size, train_examples, eval_examples.
+
+    Raises:
+      UserError: see prepared_builder and TfdsSource.
+    """
     builder = prepared_builder(config.dataset, config.data_dir, config.download)
     return TfdsSource(
         builder,
@@ -200,36 +235,3 @@ def tfds_source(config: TrainConfig):
         train_examples=config.train_examples,
         eval_examples=config.eval_examples,
     )
-
-
-def prepared_builder(name: str, data_dir: str = "", download: bool = False):
-    """The tfds.core.DatasetBuilder of a data set whose files are there.
-
-    Raises:
-      ValueError: TFDS knows no such set, or it is not prepared and download is False.
-    """
-    import tensorflow_datasets as tfds
-
-    try:
-        builder = tfds.builder(name, data_dir=data_dir or None)
-    except tfds.core.DatasetNotFoundError:
-        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
-        raise UserError(f"there is no data set {name!r}{hint}") from None
-    except (ValueError, AssertionError, ImportError) as error:  # of a version, a config or the name's syntax
-        raise UserError(f"TFDS cannot make {name!r}: {str(error).splitlines()[0]}") from error
-    if not builder.is_prepared():
-        if not download:
-            raise UserError(
-                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; add --download "
-                f"to have TFDS fetch it, or name another --data_dir"
-            )
-        from identity_matters.runs.errors import Preempted
-
-        try:
-            builder.download_and_prepare()
-        except Preempted:
-            raise
-        except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
-            raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
-    return builder

@@ -1,4 +1,4 @@
-"""The start of a run: its workers come together, and agree on the config and on what is done already."""
+"""The start of a run: its workers come together and agree on the config and on what is done already."""
 
 import contextlib
 import json
@@ -23,7 +23,8 @@ def join(config: TrainConfig) -> Workers | None:
     """Returns the workers, once all of them are there; None on a server whose chief is gone.
 
     Raises:
-      UserError, WorkerLost: see rendezvous.join.
+      UserError: TF_CONFIG cannot be used.
+      WorkerLost: another worker does not come.
     """
     if config.strategy == "parameter_server":
         from identity_matters.distributed import parameter_server
@@ -63,12 +64,12 @@ def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tu
             except ValueError as error:
                 record["mistake"] = str(error)
         record = json.loads(workers.broadcast_text(json.dumps(record | {"config": own})))
-        _check(record, differences(record["config"], own), workers)
+        _require_agreement(record, differences(record["config"], own), workers)
         yield directory, record
 
 
-def _check(record: dict, differing: list[str], workers: Workers) -> None:
-    """Raises UserError on all workers, once all know of it, where one of them cannot take part."""
+def _require_agreement(record: dict, differing: list[str], workers: Workers) -> None:
+    """Raises UserError on all workers, once all of them know of it, where one of them cannot take part."""
     num_differing = int(workers.all_reduce([bool(differing)])[0])
     if "mistake" in record or num_differing:
         workers.barrier()
@@ -85,7 +86,10 @@ def _check(record: dict, differing: list[str], workers: Workers) -> None:
 
 
 def _lock(directory: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
-    """Locks the directory; the file system may take time to notice that a chief before this one died with its machine."""
+    """Locks the directory.
+
+    The file system may take time to notice that a chief before this one died with its machine.
+    """
     deadline, has_said = time.monotonic() + timeout, False
     while True:
         try:

@@ -8,11 +8,13 @@ each gradient as one locked operation, as TensorFlow's did then.
 A job is a chief, which hands out batches, saves and evaluates, workers, and servers (ps), as TF_CONFIG says.
 """
 
+import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -31,30 +33,37 @@ _POLL = 1.0  # seconds between a server's looks at whether the chief is still th
 
 
 class Coordinator(Workers):
-    """The chief of a job with parameter servers: one process to all that is not the training step.
+    """The chief of a job with parameter servers; to all but the training step it is the only process.
+
+    Args:
+      strategy: tf.distribute.ParameterServerStrategy.
+      num_workers: int. See below.
 
     Attributes:
       coordinator: tf.distribute.coordinator.ClusterCoordinator.
       num_workers: int. Processes that compute gradients.
     """
 
-    def __init__(self, strategy, num_workers: int):
+    def __init__(self, strategy: tf.distribute.ParameterServerStrategy, num_workers: int) -> None:
         super().__init__()
         self.parameter_servers, self.num_workers, self.has_peers = strategy, num_workers, True
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
-    def scope(self):
+    def scope(self) -> contextlib.AbstractContextManager:
+        """Returns the context in which variables are made on the servers."""
         return self.parameter_servers.scope()
 
     def distribute(self, batches: Iterator) -> Iterator:
+        """Returns the batches as they are: AsynchronousModel.fit hands them out."""
         return batches
 
 
 def join() -> Coordinator | None:
-    """The chief's coordinator, once all workers and servers are there; on these: None, once the chief is gone.
+    """Returns the coordinator on the chief, once all workers and servers are there; None on these, once it is gone.
 
     Raises:
-      ValueError: TF_CONFIG is missing or cannot be used, or the port that it gives this task is taken.
+      UserError: TF_CONFIG is missing or cannot be used, or the port that it gives this task is taken.
+      WorkerLost: another task does not come.
     """
     cluster, kind, index = parse_tf_config(os.environ.get("TF_CONFIG", ""), ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
@@ -81,7 +90,7 @@ def join() -> Coordinator | None:
 
 
 class AsynchronousModel:
-    """What training needs of a keras.Model: fit on the workers, evaluate here.
+    """Offers what training needs of a keras.Model: fit runs on the workers, evaluate in this process.
 
     Args:
       network: keras.Model, made in the strategy's scope.
@@ -94,9 +103,9 @@ class AsynchronousModel:
       stop_training: bool. Set by a callback: nothing more is handed out.
     """
 
-    def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator):
+    def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator) -> None:
         self._network, self._config, self._chief = network, config, chief
-        self._evaluated = all_conv_resnet(config.model, config.seed)  # of weights of this process
+        self._evaluated = all_conv_resnet(config.model, config.seed)  # its weights lie in this process
         self._local = batches.attach(self._evaluated)
         compile_model(self._local, config)
         with chief.scope():
@@ -108,11 +117,22 @@ class AsynchronousModel:
         # Each worker holds the images, and gives the same tensor again and again.
         images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
         self._images = iter(images)
-        self._update = tf.function(self._one_update)
+        self._update = tf.function(self._compute_and_send_gradient)
         self.stop_training = False
 
-    def fit(self, batches, steps_per_epoch: int, callbacks, **_) -> SimpleNamespace:
-        """Hands out the batches; its history holds means over the stretch, as keras.Model.fit's, and the mean staleness."""
+    def fit(
+        self, batches: Iterable, steps_per_epoch: int, callbacks: list[keras.callbacks.Callback], **_: Any
+    ) -> SimpleNamespace:
+        """Hands out the batches, and reads what came of each.
+
+        Args:
+          batches: (plan [b, 4], labels [b]) of at least steps_per_epoch steps.
+          steps_per_epoch: int. How many batches to hand out.
+          callbacks: list of keras.callbacks.Callback.
+
+        Returns:
+          An object whose history holds, as that of keras.Model.fit, means over these steps, the staleness among them.
+        """
         self.stop_training = False
         totals, read = {}, 0
         for callback in callbacks:
@@ -120,7 +140,7 @@ class AsynchronousModel:
             callback.on_train_begin()
         waiting = deque()
 
-        def read_one():
+        def read_one() -> None:
             nonlocal read
             for name, value in waiting.popleft().fetch().items():
                 totals[name] = totals.get(name, 0.0) + float(value)
@@ -141,13 +161,13 @@ class AsynchronousModel:
             callback.on_train_end()
         return SimpleNamespace(history={name: [total / read] for name, total in totals.items()})
 
-    def evaluate(self, batches, **arguments) -> dict[str, float]:
-        """keras.Model.evaluate of the weights as they are now, in this process."""
+    def evaluate(self, batches: Iterable, **arguments: Any) -> dict[str, float]:
+        """Evaluates the weights as they are now, in this process; see keras.Model.evaluate."""
         self._evaluated.set_weights(self._network.get_weights())
         return self._local.evaluate(batches, **arguments)
 
-    def _one_update(self, images, plan, labels):
-        """On a worker: one gradient, sent to the servers. Its figures are those before the update."""
+    def _compute_and_send_gradient(self, images: Iterator, plan: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Computes a gradient on a worker and sends it to the servers; returns the figures from before the update."""
         config, network, optimizer = self._config, self._network, self.optimizer
         read = tf.identity(optimizer.iterations.value)
         with tf.control_dependencies([read]), tf.GradientTape() as tape:  # no weight is older than that number
@@ -161,8 +181,8 @@ class AsynchronousModel:
         rate = tf.cast(learning_rate_schedule(config)(read), tf.float32)
         applied = [
             tf.raw_ops.ResourceApplyKerasMomentum(
-                var=variable.value.handle, accum=momentum.value.handle, lr=rate, grad=gradient, momentum=config.momentum,
-                use_locking=True, use_nesterov=config.optimizer == "nesterov",
+                var=variable.value.handle, accum=momentum.value.handle, lr=rate, grad=gradient,
+                momentum=config.momentum, use_locking=True, use_nesterov=config.optimizer == "nesterov",
             )
             for variable, momentum, gradient in zip(network.trainable_variables, optimizer.momentums, gradients)
         ]  # fmt: skip

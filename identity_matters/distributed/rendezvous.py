@@ -16,12 +16,12 @@ NOTICE_AFTER = 5  # seconds of it before a line says what is missing
 
 
 def join() -> Workers:
-    """The workers of TF_CONFIG, once all of them are there, or the devices of this process alone.
+    """Returns the workers of TF_CONFIG, once all of them are there, or the devices of this process alone.
 
-    Must come before anything that TensorFlow computes.
+    It must be called before anything that TensorFlow computes.
 
     Raises:
-      ValueError: TF_CONFIG cannot be used, or the port that it gives this worker is taken.
+      UserError: TF_CONFIG cannot be used, or the port that it gives this worker is taken.
       WorkerLost: another worker does not come.
     """
     if keras.backend.backend() != "tensorflow":
@@ -29,7 +29,7 @@ def join() -> Workers:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
-    addresses, rank = workers_of(os.environ.get("TF_CONFIG", ""))
+    addresses, rank = worker_addresses(os.environ.get("TF_CONFIG", ""))
     if len(addresses) < 2:
         return Workers(tf.distribute.MirroredStrategy() if len(gpus) > 1 else None)
     _await_workers(addresses, rank)
@@ -45,15 +45,23 @@ def join() -> Workers:
 
 
 def _await_workers(addresses: list[str], rank: int) -> None:
-    """Until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
-    with _listening(addresses[rank], f"worker {rank}"):
+    """Waits until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
+    with _listener_on(addresses[rank], f"worker {rank}"):
         await_listeners(
             [address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})"
         )
 
 
 def await_listeners(addresses: list[str], who: str) -> None:
-    """Until somebody listens on each of them; says so where it takes long, and raises WorkerLost in the end."""
+    """Waits until somebody listens on each of the addresses; says so where that takes long.
+
+    Args:
+      addresses: host:port of each.
+      who: What messages call the process that waits.
+
+    Raises:
+      WorkerLost: an address is silent for RENDEZVOUS_TIMEOUT seconds.
+    """
     began, has_said, missing = time.monotonic(), False, addresses
     while missing := [address for address in missing if not is_listening(address)]:
         waited = time.monotonic() - began
@@ -68,7 +76,7 @@ def await_listeners(addresses: list[str], who: str) -> None:
 
 
 def is_listening(address: str) -> bool:
-    """Whether somebody listens there."""
+    """Returns whether somebody listens on the address, host:port."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
@@ -77,11 +85,17 @@ def is_listening(address: str) -> bool:
         return False
 
 
-def workers_of(tf_config: str) -> tuple[list[str], int]:
-    """Addresses host:port of the workers, the chief first, and this process's number, from TF_CONFIG's text.
+def worker_addresses(tf_config: str) -> tuple[list[str], int]:
+    """Returns the addresses host:port of the workers, the chief first, and this process's number.
+
+    >>> worker_addresses('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}')
+    (['a:1', 'b:2'], 1)
+
+    Args:
+      tf_config: The text of TF_CONFIG (empty: there are no workers).
 
     Raises:
-      ValueError: see parse_tf_config; or it has tasks other than chief and worker.
+      UserError: see parse_tf_config; or it has tasks other than chief and worker.
     """
     if not tf_config:
         return [], 0
@@ -91,10 +105,15 @@ def workers_of(tf_config: str) -> tuple[list[str], int]:
 
 
 def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
-    """The cluster, and this task's type and index, from TF_CONFIG's text.
+    """Returns the cluster, and this task's type and index.
+
+    Args:
+      tf_config: The text of TF_CONFIG.
+      kinds: The types of tasks that are known.
 
     Raises:
-      ValueError: it is no JSON of the form {"cluster": {"worker": [host:port, …]}, "task": {"type": "worker", "index": 0}},
+      UserError: it is no JSON of the form
+        {"cluster": {"worker": [host:port, …]}, "task": {"type": "worker", "index": 0}},
         or has tasks of other kinds.
     """
     try:
@@ -116,11 +135,12 @@ def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, l
 
 
 def check_port(address: str, task: str) -> None:
-    """Raises ValueError where the port is taken; TensorFlow would say it in a page, or share the port."""
-    _listening(address, task).close()
+    """Raises UserError where the port is taken; TensorFlow would say it in a page, or share the port."""
+    _listener_on(address, task).close()
 
 
-def _listening(address: str, task: str) -> socket.socket:
+def _listener_on(address: str, task: str) -> socket.socket:
+    """Returns a socket that listens on the port of the address."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:

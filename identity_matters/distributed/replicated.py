@@ -6,6 +6,8 @@ gradient of each replica before they sum them, so that with clipping two replica
 """
 
 import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -17,105 +19,120 @@ class ReplicatedModel(keras.Model):
     """A model whose fit and evaluate run on all replicas; to be made and compiled in the strategy's scope.
 
     Attributes:
-      stop_request: StopRequest. After every step of fit it is agreed on where it is made on one of the workers.
+      stop_request: StopRequest. After every step of fit the workers agree on it, once it is made on one of them.
     """
 
     stop_request = StopRequest()
 
-    def compile(self, **arguments):
+    def compile(self, **arguments: Any) -> None:
+        """Compiles as keras.Model.compile, and makes the variables of the loss and of the metrics at once."""
         super().compile(**arguments)
         labels, logits = tf.zeros([1], tf.int32), tf.zeros([1, self.output_shape[-1]])
         self._compile_loss.build(labels, logits)
         self._compile_metrics.build(labels, logits)
 
-    def fit(self, *arguments, **options):
-        """As keras.Model.fit; then the moments of batch normalisation, which each replica has followed alone, are averaged."""
+    def fit(self, *arguments: Any, **options: Any) -> keras.callbacks.History:
+        """Trains as keras.Model.fit; then averages the moments of batch normalisation, which each replica keeps alone.
+
+        Returns:
+          The History of keras.Model.fit.
+        """
         history = super().fit(*arguments, **options)
         self._average_moments()
         return history
 
     @functools.cached_property
-    def _average_moments(self):
+    def _average_moments(self) -> Callable[[], None]:
+        """Returns the function that gives every replica the mean of all replicas' moments."""
         normalisations = [
             layer for layer in self._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)
         ]
         moments = [moment for layer in normalisations for moment in layer.non_trainable_weights]
 
-        def of_replica():
+        def average_on_replica() -> None:
             replica = tf.distribute.get_replica_context()
             means = replica.all_reduce(tf.distribute.ReduceOp.MEAN, [tf.identity(moment.value) for moment in moments])
             for moment, mean in zip(moments, means):
                 moment.assign(mean)
 
         @tf.function
-        def average():
-            self.distribute_strategy.run(of_replica)
+        def average() -> None:
+            self.distribute_strategy.run(average_on_replica)
 
         return average if moments else lambda: None
 
-    def evaluate(self, *arguments, **options):
-        """As keras.Model.evaluate, one batch a call: steps_per_execution need not divide them."""
+    def evaluate(self, *arguments: Any, **options: Any) -> Any:
+        """Evaluates as keras.Model.evaluate, one batch a call: steps_per_execution need not divide their number."""
         steps, self.steps_per_execution = self.steps_per_execution, 1
         try:
             return super().evaluate(*arguments, **options)
         finally:
             self.steps_per_execution = steps
 
-    def make_train_function(self, force=False):
+    def make_train_function(self, force: bool = False) -> None:
+        """Makes the function that fit calls: steps_per_execution training steps on all replicas."""
         if self.train_function is None or force:
             self.train_function = self._on_replicas(self.train_step, self.steps_per_execution)
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> None:
+        """Makes the function that evaluate calls: one test step on all replicas."""
         if self.test_function is None or force:
             self.test_function = self._on_replicas(self.test_step, 1)
 
     @property
     def _means(self) -> list[keras.metrics.Mean]:
+        """Returns the loss and the metrics, each of them a mean."""
         return [self._loss_tracker, *self._compile_metrics.metrics]
 
-    def _on_replicas(self, step, num_steps: int):
-        """iterator -> logs: means over all examples since the metrics were reset, from one collective."""
+    def _on_replicas(self, step: Callable, num_steps: int) -> Callable[[Iterator], dict[str, float]]:
+        """Returns the function iterator -> logs that runs a step on all replicas, num_steps times.
+
+        The logs are means over all examples since the metrics were reset, and come from one collective.
+        """
         strategy, means = self.distribute_strategy, self._means
 
-        def totals(is_stopping):
+        def totals(is_stopping: tf.Tensor) -> tf.Tensor:
             pairs = [tf.stack([mean.total.value, mean.count.value]) for mean in means]
             return tf.concat([*pairs, [is_stopping]], axis=0)
 
         @tf.function(reduce_retracing=True)
-        def run(iterator, is_stopping):
+        def run(iterator: Iterator, is_stopping: tf.Tensor) -> tf.Tensor:
             for _ in tf.range(num_steps):
                 strategy.run(step, args=(next(iterator),))
             return strategy.reduce("SUM", strategy.run(totals, args=(is_stopping,)), axis=None)
 
-        def function(iterator):
+        def run_and_agree(iterator: Iterator) -> dict[str, float]:
             stop = self.stop_request
             *pairs, num_stopping = run(iterator, tf.constant(float(stop.is_made))).numpy()
             stop.is_collective, stop.is_agreed = True, bool(num_stopping)
             return {mean.name: pairs[2 * i] / pairs[2 * i + 1] for i, mean in enumerate(means)}
 
-        return function
+        return run_and_agree
 
-    def reset_metrics(self):
-        """As keras.Model.reset_metrics, which would first sum every value over all workers."""
+    def reset_metrics(self) -> None:
+        """Resets the metrics; keras.Model.reset_metrics would first sum every value over all workers."""
         self._reset_means()
 
     @functools.cached_property
-    def _reset_means(self):
-        def of_replica():
+    def _reset_means(self) -> Callable[[], None]:
+        """Returns the function that resets the means on every replica."""
+
+        def reset_on_replica() -> None:
             for mean in self._means:
                 for variable in mean.variables:
                     variable.assign(tf.zeros_like(variable.value))
 
         @tf.function
-        def reset():
-            self.distribute_strategy.run(of_replica)
+        def reset() -> None:
+            self.distribute_strategy.run(reset_on_replica)
 
         return reset
 
-    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        """All is built."""
+    def _maybe_symbolic_build(self, iterator: Iterator | None = None, data_batch: Any = None) -> None:
+        """Does nothing: model, metrics and optimiser are built before fit."""
 
-    def _get_metrics_result_or_logs(self, logs):
+    def _get_metrics_result_or_logs(self, logs: dict[str, float]) -> dict[str, float]:
+        """Returns the logs: they are means over all replicas already."""
         return logs
 
 

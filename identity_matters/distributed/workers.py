@@ -25,10 +25,10 @@ class Workers:
     """The processes that train one network together, seen from one of them.
 
     Attributes:
-      strategy: tf.distribute.Strategy; None for a single device.
-      rank: int. This process's number.
+      strategy: tf.distribute.Strategy. None where this process has a single device and is alone.
+      rank: int. The number of this process, from 0.
       num_processes: int. How many processes there are.
-      num_replicas: int. Devices of all processes.
+      num_replicas: int. How many devices all processes have together.
       is_chief: bool. Whether this one writes the files.
       has_peers: bool. Whether another process can be lost.
     """
@@ -42,7 +42,7 @@ class Workers:
         """Returns the rows of every batch that the devices of this process take.
 
         Raises:
-          ValueError: the devices of all processes do not divide the batch.
+          UserError: the devices of all processes do not divide the batch.
         """
         if batch_size % self.num_replicas:
             raise UserError(
@@ -93,7 +93,7 @@ class Workers:
 
     @functools.cached_property
     def _total(self) -> Any:
-        """A compiled function from values per replica to their sum."""
+        """Returns the compiled function from values per replica to their sum."""
         import tensorflow as tf
 
         return tf.function(
@@ -120,7 +120,7 @@ class Workers:
 
     @contextlib.contextmanager
     def reporting_lost_workers(self) -> Iterator[None]:
-        """A context that turns the errors by which TensorFlow says that another worker is gone into WorkerLost."""
+        """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone."""
         if not self.has_peers:
             yield
             return
@@ -131,8 +131,7 @@ class Workers:
             yield
         except (errors.UnavailableError, errors.AbortedError, errors.DeadlineExceededError, errors.InternalError,
                 errors.CancelledError, errors.FailedPreconditionError, errors.UnknownError) as error:  # fmt: skip
-            if "Traceback (most recent call last)" in str(
-                error
-            ):  # of Python code that TensorFlow called: reading data, say
+            # Python code that TensorFlow called has failed: reading data, say.
+            if "Traceback (most recent call last)" in str(error):
                 raise
             raise WorkerLost(f"worker {self.rank}", error) from error

@@ -23,10 +23,15 @@ _NAME = re.compile(r"step_(\d{8})\.npz")
 
 
 def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
-    """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP, returns its path.
+    """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP checkpoints, returns its path.
+
+    Args:
+      directory: str. Created if missing.
+      step: int. Updates done.
+      arrays: Name to array.
 
     Raises:
-      OSError: it cannot be written; the older ones are as they were.
+      OSError: the file cannot be written; the older checkpoints are as they were.
     """
     path = os.path.join(directory, f"step_{step:08d}.npz")
     try:
@@ -38,30 +43,30 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
-    for _, old in _found(directory)[:-KEEP]:
+    for _, old in _list_checkpoints(directory)[:-KEEP]:
         os.remove(old)
     return path
 
 
 def load_newest(directory: str) -> tuple[int, dict[str, np.ndarray]] | None:
-    """(step, arrays) of the newest intact checkpoint; None where there is none.
+    """Returns (step, arrays) of the newest intact checkpoint; None where there is none.
 
     A damaged file is skipped with a warning.
     """
-    for step, path in reversed(_found(directory)):
+    for step, path in reversed(_list_checkpoints(directory)):
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = dict(file)
             if len(arrays) != arrays["num_arrays"]:
                 raise UserError("arrays are missing")
             return step, arrays
-        # RuntimeError: of a bit flipped in the archive's directory, which then seems encrypted, say.
+        # A bit flipped in the archive's directory can make a file seem encrypted, which raises RuntimeError.
         except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             warnings.warn(f"skipping the damaged checkpoint {path}: {error}", stacklevel=2)
     return None
 
 
-def _found(directory: str) -> list[tuple[int, str]]:
+def _list_checkpoints(directory: str) -> list[tuple[int, str]]:
     """Returns the checkpoints as (step, path), the oldest first."""
     if not os.path.isdir(directory):
         return []

@@ -17,6 +17,7 @@ import platform
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.runs.errors import UserError
@@ -34,13 +35,13 @@ KINDS = {
 _NOT_COMPARED = ("data_dir", "download")
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
-_LASTING = ("kind", "command", "config", "versions")
+_LASTING_KEYS = ("kind", "command", "config", "versions")
 _RESULTS = {"checkpoints", "metrics.csv", "results.csv", "saved_model"}
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
 @contextlib.contextmanager
-def replacing(path: str):
+def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path that becomes `path` when the block ends: the file is written whole or not at all."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}_{name}")
@@ -52,6 +53,7 @@ def replacing(path: str):
 
 
 def _remove(path: str) -> None:
+    """Removes a file or a directory, if there is one."""
     if os.path.isdir(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -60,13 +62,14 @@ def _remove(path: str) -> None:
 
 
 def write_text(path: str, text: str) -> None:
+    """Writes a text file whole or not at all."""
     with replacing(path) as temporary, open(temporary, "w") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
 
 
-class Busy(ValueError):
+class Busy(UserError):
     """Another process is writing to the run directory."""
 
 
@@ -79,11 +82,11 @@ class RunDirectory:
       kind: str. A key of KINDS, the launcher whose run this is: it draws the figures again.
 
     Raises:
-      ValueError: the directory holds a run of another kind or config (the message lists what
+      UserError: the directory holds a run of another kind or config (the message lists what
         differs) or results of an unknown one, or cannot be written.
     """
 
-    def __init__(self, path: str, config: Any, kind: str = "train"):
+    def __init__(self, path: str, config: Any, kind: str = "train") -> None:
         assert kind in KINDS, kind
         self.path = path
         values = as_json(config)
@@ -95,11 +98,11 @@ class RunDirectory:
                 f"{path} holds a run of launch.{self._record['kind']}, not of launch.{kind}; choose another"
             )
         else:
-            differing = differences(_completed(self._record["config"], config), values)
+            differing = differences(_with_new_fields(self._record["config"], config), values)
             if differing:
                 raise UserError(f"{path} holds a run of another config (old, new): {'; '.join(differing)}")
 
-    def __enter__(self):
+    def __enter__(self) -> "RunDirectory":
         self._lock = open(self.file(_LOCK), "w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -110,25 +113,27 @@ class RunDirectory:
         self._tidy()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._lock.close()
 
     @property
     def status(self) -> str:
+        """Returns the status that config.json holds, one of STATUSES."""
         return self._record["status"]
 
     @property
     def record(self) -> dict:
-        """What config.json holds."""
+        """Returns what config.json holds."""
         return self._record
 
     def file(self, *names: str) -> str:
+        """Returns the path of a file in the directory."""
         return os.path.join(self.path, *names)
 
-    def set_status(self, status: str, **details) -> None:
+    def set_status(self, status: str, **details: Any) -> None:
         """Writes config.json with the status and what else belongs to it, e.g. the step of divergence."""
         assert status in STATUSES, status
-        lasting = {key: value for key, value in self._record.items() if key in _LASTING}
+        lasting = {key: value for key, value in self._record.items() if key in _LASTING_KEYS}
         self._record = lasting | {"status": status, **details}
         write_text(self.file("config.json"), json.dumps(self._record, indent=2) + "\n")
 
@@ -140,6 +145,7 @@ class RunDirectory:
                     _remove(os.path.join(folder, name))
 
     def _create(self, kind: str, values: dict) -> None:
+        """Makes the directory and writes its first config.json."""
         try:
             os.makedirs(self.path, exist_ok=True)
             results = sorted(_RESULTS.intersection(os.listdir(self.path)))
@@ -156,37 +162,37 @@ class RunDirectory:
             raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
 
 
-def as_json(config) -> dict:
-    """A config as JSON gives it back: tuples are lists."""
+def as_json(config: Any) -> dict:
+    """Returns a config dataclass as JSON gives it back: tuples are lists."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def read_record(path: str) -> dict | None:
-    """What the config.json of a run directory holds, its kind included; None where there is none.
+    """Returns what the config.json of a run directory holds, its kind included; None where there is none.
 
     Raises:
-      ValueError: the file is damaged.
+      UserError: the file is damaged.
     """
     file_name = os.path.join(path, "config.json")
     try:
         with open(file_name) as file:
             record = json.load(file)
-        if mistake := _mistake(record):
+        if mistake := _find_mistake(record):
             raise UserError(mistake)
-        return {"kind": _kind(record["config"])} | record
+        return {"kind": _infer_kind(record["config"])} | record
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
         raise UserError(f"{file_name} is not a run's config.json: {error}") from error
 
 
-def _kind(config: dict) -> str:
-    """The kind of run that an earlier version's config belongs to."""
+def _infer_kind(config: dict) -> str:
+    """Returns the kind of run that an earlier version's config belongs to."""
     return next((kind for kind, field in KINDS.items() if field in config), "train")
 
 
-def _mistake(record) -> str:
-    """What a reader of the record would stumble over; empty where there is nothing."""
+def _find_mistake(record: Any) -> str:
+    """Returns what a reader of the record would stumble over; empty where there is nothing."""
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
         return "it holds no config"
     if record.get("kind", "train") not in KINDS:
@@ -199,7 +205,7 @@ def _mistake(record) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on, as installed."""
+    """Returns the versions of Python and of the packages that results depend on, as installed."""
     found = {"python": platform.python_version()}
     if "keras" in sys.modules:
         found["keras_backend"] = sys.modules["keras"].backend.backend()
@@ -209,27 +215,27 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _completed(old: dict, config) -> dict:
-    """An earlier version's config with the fields it did not know, at what are now their defaults."""
+def _with_new_fields(old: dict, config: Any) -> dict:
+    """Returns an earlier version's config with the fields that it did not know, at what are now their defaults."""
     completed = dict(old)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value) and isinstance(old.get(field.name), dict):
-            completed[field.name] = _completed(old[field.name], value)
+            completed[field.name] = _with_new_fields(old[field.name], value)
         elif field.name not in old and field.default is not dataclasses.MISSING:
             completed[field.name] = json.loads(json.dumps(field.default))
     return completed
 
 
 def differences(old: dict, new: dict) -> list[str]:
-    """Fields of two configs, as JSON holds them, that change what a run computes: "name (old, new)"."""
-    return list(_differences(old, new))
+    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes."""
+    return list(_yield_differences(old, new))
 
 
-def _differences(old: dict, new: dict, prefix: str = ""):
+def _yield_differences(old: dict, new: dict, prefix: str = "") -> Iterator[str]:
     for key in [key for key in {**old, **new} if key not in _NOT_COMPARED]:
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            yield from _differences(a, b, f"{prefix}{key}.")
+            yield from _yield_differences(a, b, f"{prefix}{key}.")
         elif a != b:
             yield f"{prefix}{key} ({a}, {b})"

@@ -1,6 +1,7 @@
 """Figures, drawn from metrics.csv and results.csv alone: convergence (Hardt & Ma, Figure 1) and ablations."""
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -11,11 +12,11 @@ MAX_MARKED_DROPS = 5
 
 
 def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
-    """Top-1 training and test error against steps, the drops of the learning rate marked.
+    """Returns a figure of the top-1 training and test error against steps, the drops of the learning rate marked.
 
     Args:
-      rows: of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
-      title: str.
+      rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
+      title: str. What stands above the figure.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
@@ -38,11 +39,13 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
 
 
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
-    """Test error (left) and training loss (right) against steps: a line per variant, a band from its lowest to its highest seed.
+    """Returns a figure of the test error (left) and the training loss (right) against steps.
+
+    A line is the mean over the seeds of a variant, the band around it reaches from its lowest to its highest seed.
 
     Args:
-      rows: of an ablation's results.csv. A run that diverged ends in a cross at that step.
-      title: str.
+      rows: The rows of an ablation's results.csv. A run that diverged ends in a cross at that step.
+      title: str. What stands above the figure.
     """
     figure = Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
     for axes, column, label in zip(
@@ -58,7 +61,8 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     return figure
 
 
-def _draw_variant(axes, rows: list[dict], column: str, colour: str, variant: str) -> None:
+def _draw_variant(axes: Axes, rows: list[dict], column: str, colour: str, variant: str) -> None:
+    """Draws the line, the band and the crosses of one variant."""
     measured = [row for row in rows if np.isfinite(row[column])]
     steps = sorted({row["step"] for row in measured})
     values = [[row[column] for row in measured if row["step"] == step] for step in steps]
@@ -74,17 +78,18 @@ def _draw_variant(axes, rows: list[dict], column: str, colour: str, variant: str
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:
-    """The steps after which the rate was lower, to the resolution of the evaluations."""
+    """Returns the steps after which the learning rate was lower, to the resolution of the evaluations."""
     return [a["step"] for a, b in zip(rows, rows[1:]) if b["learning_rate"] < a["learning_rate"]]
 
 
 def save_figure(figure: Figure, path: str) -> None:
+    """Writes a figure as a PNG file, whole or not at all."""
     with replacing(path) as temporary:
         figure.savefig(temporary, format="png")
 
 
 def figure_to_array(figure: Figure) -> np.ndarray:
-    """uint8 [h, w, 3]."""
+    """Returns the pixels of a figure, red, green and blue: uint8 [h, w, 3]."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = FigureCanvasAgg(figure)

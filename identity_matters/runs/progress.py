@@ -1,4 +1,4 @@
-"""What happens at the end of every call into the compiled step: progress bar, timing, the check of the loss, stopping."""
+"""What happens after every call into the compiled step: progress bar, timing, the check of the loss, stopping."""
 
 import sys
 import time
@@ -16,9 +16,9 @@ class Progress:
     """The progress bar of a run, and its speed; a context that closes the bar.
 
     Args:
-      num_steps: int. Of the whole run.
+      num_steps: int. Updates of the whole run.
       first_step: int. Updates done before.
-      is_shown: bool.
+      is_shown: bool. Whether there is a bar at all.
     """
 
     def __init__(self, num_steps: int, first_step: int, is_shown: bool) -> None:
@@ -40,7 +40,7 @@ class Progress:
         self._bar.close()
 
     def show(self, step: int, loss: float) -> None:
-        """Moves the bar."""
+        """Moves the bar to a step, and shows the loss beside it."""
         self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
         self._bar.update(step - self._bar.n)
 
@@ -50,7 +50,7 @@ class Progress:
             self._bar.write(line)
 
     def time(self, steps: int, seconds: float) -> None:
-        """Counts steps that took so long."""
+        """Counts steps, and the seconds that they took."""
         self._steps += steps
         self._seconds += seconds
 
@@ -62,7 +62,7 @@ class Progress:
 
 
 class StepCallback(keras.callbacks.Callback):
-    """Follows one stretch of training: shows and times its steps, and ends it where the loss is not finite or on request.
+    """Follows one call of fit: shows and times its steps, and ends it where the loss is not finite or on request.
 
     The first call of a fit may compile, so it is not timed unless it is the only one.
 

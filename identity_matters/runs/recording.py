@@ -14,7 +14,7 @@ HISTOGRAM_BINS = 64
 
 
 def kernel_norms(network: keras.Model) -> dict[str, float]:
-    """Average Frobenius norm of the convolution kernels: of all, of the stem's and of each stage's."""
+    """Returns the average Frobenius norm of all convolution kernels, of the stem's and of each stage's."""
     norms = {}
     for layer in network.layers:
         if isinstance(layer, keras.layers.Conv2D):
@@ -28,11 +28,14 @@ class Recorder:
     """Appends rows to metrics.csv and writes them to TensorBoard.
 
     Args:
-      run: RunDirectory; None: nothing is written.
-      first_step: int. Rows of later steps, of an interrupted run, are dropped.
+      run: RunDirectory. None: nothing is written.
+      first_step: int. Rows of later steps, which an interrupted run has left, are dropped.
+
+    Attributes:
+      rows: list of dict. One per evaluation of the run so far.
     """
 
-    def __init__(self, run: RunDirectory | None, first_step: int):
+    def __init__(self, run: RunDirectory | None, first_step: int) -> None:
         self.rows, self._writer = [], None
         if run is None:
             return
@@ -42,7 +45,7 @@ class Recorder:
         self._writer = tensorboardX.SummaryWriter(run.path, purge_step=first_step + 1)
 
     def add(self, row: dict[str, float], network: keras.Model) -> None:
-        """One evaluation. Every row of a run has the same keys; `step` is one of them.
+        """Adds the row of one evaluation. Every row of a run has the same keys; `step` is one of them.
 
         TensorBoard also gets histograms of the network's kernels, and the convergence figure so far.
         """
@@ -62,12 +65,13 @@ class Recorder:
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
 
     def close(self) -> None:
+        """Closes the event file."""
         if self._writer:
             self._writer.close()
 
 
 def _tag(name: str) -> str:
-    """TensorBoard groups tags by what stands before the slash."""
+    """Returns the tag of a column; TensorBoard groups tags by what stands before the slash."""
     for prefix in ("train_", "test_", "kernel_norm_"):
         if name.startswith(prefix):
             return f"{prefix[:-1]}/{name[len(prefix) :]}"

@@ -1,4 +1,4 @@
-"""SIGTERM, by which schedulers ask a run to stop: while it trains a checkpoint is saved first, before that it ends at once.
+"""SIGTERM, by which schedulers ask a run to stop: one that trains saves a checkpoint first, others end at once.
 
 TensorFlow installs a handler of its own where several workers train, and a Python handler that raises inside one of its
 collectives surfaces as some other error. So a command that trains blocks the signal in every thread from its start
@@ -17,7 +17,7 @@ from identity_matters.runs.errors import EXIT_CONTINUE, Preempted
 
 
 class StopRequest:
-    """Whether this process, and the job that it belongs to, is to stop.
+    """Says whether this process, and the job that it belongs to, is to stop.
 
     Attributes:
       is_made: bool. SIGTERM came to this process.
@@ -34,7 +34,7 @@ class StopRequest:
 
     @property
     def is_agreed(self) -> bool:
-        """Whether to stop after the step under way."""
+        """Returns whether to stop after the step under way."""
         return self._is_agreed if self.is_collective else self.is_made
 
     @is_agreed.setter
@@ -51,6 +51,7 @@ class _Listener:
         self._thread.start()
 
     def _wait(self) -> None:
+        """Waits for SIGTERM again and again, until `close`."""
         while True:
             signal.sigwait([signal.SIGTERM])
             with self.lock:
@@ -61,6 +62,7 @@ class _Listener:
                 self.stop.make()
 
     def close(self) -> None:
+        """Ends the thread."""
         with self.lock:
             self._is_closed = True
             signal.pthread_kill(self._thread.ident, signal.SIGTERM)
@@ -72,7 +74,7 @@ _listener: _Listener | None = None
 
 @contextlib.contextmanager
 def listening() -> Iterator[None]:
-    """A context in which SIGTERM ends the process with exit code 75, or is acted on by `deferring`.
+    """Opens a context in which SIGTERM ends the process with exit code 75, or is acted on by `deferring`.
 
     To be entered before TensorFlow is imported: threads that exist already still get the signal by whatever handler
     there is. Processes started inside inherit that the signal is blocked.
@@ -90,7 +92,10 @@ def listening() -> Iterator[None]:
 
 @contextlib.contextmanager
 def deferring() -> Iterator[StopRequest]:
-    """A context in which SIGTERM makes the StopRequest that it yields, and nothing else; elsewhere than in `listening` it must be in the main thread."""
+    """Opens a context in which SIGTERM makes the StopRequest that it yields, and does nothing else.
+
+    Outside of `listening` this works in the main thread only; in other threads SIGTERM acts as before.
+    """
     stop = StopRequest()
     if _listener:
         with _listener.lock:
@@ -111,6 +116,7 @@ def deferring() -> Iterator[StopRequest]:
 
 
 def _leave_at_once() -> None:
+    """Ends the process with the exit code that means: the same command continues."""
     with contextlib.suppress(OSError, ValueError):
         print(f"stopped: {Preempted()}; the same command continues", flush=True)
     with contextlib.suppress(OSError, ValueError):

@@ -12,10 +12,10 @@ _READ_COLUMNS = ("step", "loss", "learning_rate", "train_top1_error", "test_top1
 
 
 def read_metrics(path: str) -> list[dict[str, float]]:
-    """The rows of a metrics.csv or results.csv: numbers as float (NaN where empty), `step` as int.
+    """Returns the rows of a metrics.csv or results.csv: numbers as float (NaN where empty), `step` as int.
 
     Raises:
-      ValueError: the file is missing or is neither.
+      UserError: the file is missing or is neither.
     """
     try:
         with open(path, newline="") as file:
@@ -29,7 +29,7 @@ def read_metrics(path: str) -> list[dict[str, float]]:
 
 
 def write_metrics(path: str, rows: list[dict]) -> None:
-    """Rows as a CSV file, floats to 7 digits; a column is empty where a row has no such key."""
+    """Writes rows as a CSV file, floats to 7 digits; a column is empty where a row has no such key."""
     text = io.StringIO()
     table = csv.DictWriter(
         text, fieldnames=list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
@@ -41,14 +41,14 @@ def write_metrics(path: str, rows: list[dict]) -> None:
 
 
 def read_rows(path: str) -> list[dict]:
-    """The rows of any CSV file that `write_metrics` wrote, numbers as int or float; none where there is no file."""
+    """Returns the rows of any CSV file that `write_metrics` wrote, numbers as int or float; [] if there is no file."""
     if not os.path.exists(path):
         return []
     with open(path, newline="") as file:
         return [{name: _number_or_text(text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
-def _number_or_text(text: str):
+def _number_or_text(text: str) -> int | float | str:
     for kind in (int, float):
         try:
             return kind(text)
@@ -57,5 +57,5 @@ def _number_or_text(text: str):
     return text
 
 
-def _number(name: str, value: str):
+def _number(name: str, value: str) -> float | str:
     return value if name in _TEXT_COLUMNS else float(value or "nan")

@@ -1,4 +1,4 @@
-"""A program for tests/test_distribution.py: fit of Keras as it is, by a worker of TF_CONFIG. Prints what comes of it."""
+"""A program for test_distribution.py: Keras's own fit, by a worker of TF_CONFIG. It prints what comes of it."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A program for tests/test_distribution.py: trains on two logical CPUs and on one, prints the differences as JSON."""
+"""A program for test_distribution.py: trains on two logical CPUs and on one, prints the differences as JSON."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ CONFIG = TrainConfig(
 
 
 def train(workers: Workers, sgd=None):
-    """Weights before and after, logs, test logs."""
+    """Returns the weights before and after, the logs and the test logs."""
     data = load(CONFIG)
     batches = ArrayBatches(data, CONFIG, workers.rows(CONFIG.batch_size))
     if sgd is None:
@@ -57,14 +57,14 @@ def train(workers: Workers, sgd=None):
     ).history
     after = np.concatenate([w.ravel() for w in network.get_weights()])
     test = model.evaluate(
-        workers.distribute(batches.test_batches()), steps=batches.test_steps, verbose=0, return_dict=True
+        workers.distribute(batches.weighted_test_batches()), steps=batches.test_steps, verbose=0, return_dict=True
     )
     test = {name: float(test[name]) for name in ("cross_entropy", "top1", "top5")}  # the loss counts what fills up
     return before, after, {name: float(values[-1]) for name, values in logs.items()}, test
 
 
-def moments_of(workers: Workers):
-    """Of batch normalisation on each replica after a fit, and before it."""
+def moments_before_and_after(workers: Workers):
+    """Returns the moments of batch normalisation on each replica before a fit, and after it."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, use_batch_norm=True))
     batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
     network, model = training.build(config, batches, workers)
@@ -83,7 +83,7 @@ def main():
     before, one, logs_of_one, test_of_one = train(Workers())
     _, ours, logs, test = train(two)
     _, kerass, _, _ = train(two, keras.optimizers.SGD)
-    moments_before, moments = moments_of(two)
+    moments_before, moments = moments_before_and_after(two)
     found = {
         "moments_before": moments_before,
         "moments": moments,

@@ -210,7 +210,7 @@ def test_the_slices_of_the_workers_together_are_the_batch_of_one(data, config, n
 def test_test_batches_cover_each_test_image_once_and_fill_up_with_weight_0(data, config, batch_size):
     batches = ArrayBatches(data, dataclasses.replace(config, batch_size=batch_size))
     device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]))
-    shown = list(batches.test_batches())
+    shown = list(batches.weighted_test_batches())
     assert len(shown) == batches.test_steps == -(-NUM_TEST // batch_size)
     assert {plan.shape for plan, _, _ in shown} == {(batch_size, 4)}
     plans, labels, weights = (np.concatenate(parts) for parts in zip(*shown))

@@ -1,4 +1,4 @@
-"""identity_matters.distribution: who the workers are, what each takes of a batch, and that replicas train as one device."""
+"""identity_matters.distributed: who the workers are, what each takes of a batch; replicas train as one device."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.distributed import rendezvous
-from identity_matters.distributed.rendezvous import workers_of
+from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.errors import WorkerLost
 from launch.jobs.local import free_ports, tf_config
@@ -31,7 +31,7 @@ from launch.jobs.local import free_ports, tf_config
     ],
 )
 def test_the_workers_of_tf_config_the_chief_first(text, expected):
-    assert workers_of(text) == expected
+    assert worker_addresses(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_workers_of_tf_config_the_chief_first(text, expected):
 )
 def test_a_tf_config_that_cannot_be_used_is_named(text, named):
     with pytest.raises(ValueError, match="TF_CONFIG cannot be used") as error:
-        workers_of(text)
+        worker_addresses(text)
     assert named in str(error.value) and text in str(error.value) and "\n" not in str(error.value)
 
 
@@ -117,7 +117,7 @@ def test_the_workers_together_see_the_batches_that_one_would_and_every_test_imag
     config = TrainConfig(batch_size=12, crop_padding=1)
     one = ArrayBatches(data, config)
     parts = [ArrayBatches(data, config, Workers(Replicas(3), rank, 3).rows(12)) for rank in range(3)]
-    for streams in (lambda b: (next(b.train_batches(4)),), lambda b: list(b.test_batches())):
+    for streams in (lambda b: (next(b.train_batches(4)),), lambda b: list(b.weighted_test_batches())):
         for whole, *shares in zip(streams(one), *map(streams, parts), strict=True):
             for expected, *pieces in zip(whole, *shares, strict=True):
                 np.testing.assert_array_equal(expected, np.concatenate(pieces))
@@ -125,7 +125,7 @@ def test_the_workers_together_see_the_batches_that_one_would_and_every_test_imag
 
 @pytest.fixture(scope="module")
 def on_two_devices():
-    """What tests/replicas.py finds: two replicas of a process of its own, whose TensorFlow has two logical CPUs."""
+    """What replicas.py finds: two replicas of a process of its own, whose TensorFlow has two logical CPUs."""
     script = os.path.join(os.path.dirname(__file__), "replicas.py")
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -139,7 +139,7 @@ def test_two_replicas_train_as_one_device(on_two_devices):
 
 
 def test_kerass_own_sgd_does_not_because_it_clips_before_it_sums(on_two_devices):
-    """Why replicated.ReplicatedSGD is there."""
+    """Why replicated.summing_first is there."""
     assert on_two_devices["weights_of_keras_sgd"] > 1e-3
 
 

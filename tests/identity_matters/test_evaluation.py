@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from refusals import refused
 
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.evaluation import evaluate, export
@@ -124,6 +125,7 @@ def test_batches_may_come_from_a_generator_a_list_or_tf_data(pixel_model, ranked
     batches = [(images[i : i + 9], labels[i : i + 9]) for i in range(0, 40, 9)]
     assert evaluate(pixel_model, batches) == expected
     assert evaluate(pixel_model, (batch for batch in batches)) == expected
+    assert evaluate(pixel_model, [(images[:0], labels[:0]), *batches]) == expected
     assert evaluate(pixel_model, tf.data.Dataset.from_tensor_slices((images, labels)).batch(9)) == expected
 
 
@@ -170,14 +172,6 @@ def test_an_npz_file_is_used_whole(exported, digits_npz):
     )
 
 
-def refused(saved_model, *args, **kwargs) -> str:
-    """The message of the ValueError, which is one line."""
-    with pytest.raises(ValueError) as error:
-        evaluate(str(saved_model), *args, **kwargs)
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
 @pytest.mark.parametrize("damage", ["missing", "empty", "no graph", "junk graph", "no weights", "short weights"])
 def test_a_directory_that_is_no_saved_model_is_refused_by_name(tmp_path, exported, damage):
     path = tmp_path / "saved_model"
@@ -195,44 +189,44 @@ def test_a_directory_that_is_no_saved_model_is_refused_by_name(tmp_path, exporte
     elif damage == "short weights":
         weights = next((path / "variables").glob("*data*"))
         weights.write_bytes(weights.read_bytes()[:100])
-    assert f"{path} is not a SavedModel of this project" in refused(path, "mnist_sample")
+    assert f"{path} is not a SavedModel of this project" in refused(evaluate, str(path), "mnist_sample")
 
 
 def test_a_saved_model_of_something_else_is_refused(tmp_path):
     tf.saved_model.save(tf.Module(), str(tmp_path))
-    assert "is not a SavedModel of this project" in refused(tmp_path, "mnist_sample")
+    assert "is not a SavedModel of this project" in refused(evaluate, str(tmp_path), "mnist_sample")
 
 
 def test_a_saved_model_that_does_not_name_its_data_asks_for_a_data_set(pixel_model):
-    assert "name a dataset" in refused(pixel_model)
+    assert "name a dataset" in refused(evaluate, pixel_model)
 
 
 def test_images_of_another_shape_are_refused_with_both_shapes(pixel_model, ranked):
     images, labels, *_ = ranked
-    message = refused(pixel_model, (images.reshape(40, 5, 2, 1), labels))
+    message = refused(evaluate, pixel_model, (images.reshape(40, 5, 2, 1), labels))
     assert "(2, 5, 1)" in message and "(5, 2, 1)" in message
-    assert "(2, 5, 1)" in refused(pixel_model, (images[..., 0], labels))
-    assert "(2, 5, 1)" in refused(pixel_model, "mnist_sample")
+    assert "(2, 5, 1)" in refused(evaluate, pixel_model, (images[..., 0], labels))
+    assert "(2, 5, 1)" in refused(evaluate, pixel_model, "mnist_sample")
 
 
 @pytest.mark.parametrize("label", [-1, 10])
 def test_labels_out_of_range_are_refused_with_the_range(pixel_model, ranked, label):
     images, labels, *_ = ranked
-    message = refused(pixel_model, (images, np.where(np.arange(40) == 39, label, labels)), batch_size=10)
+    message = refused(evaluate, pixel_model, (images, np.where(np.arange(40) == 39, label, labels)), batch_size=10)
     assert "0–9" in message and str(label) in message
 
 
 def test_labels_that_are_no_integers_are_refused(pixel_model, ranked):
     images, labels, *_ = ranked
-    assert "integers" in refused(pixel_model, (images, labels.astype(np.float32)))
+    assert "integers" in refused(evaluate, pixel_model, (images, labels.astype(np.float32)))
 
 
 def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):
     images, labels, *_ = ranked
-    assert "39 images" in refused(pixel_model, [(images[:39], labels)])
-    assert "40" in refused(pixel_model, (images, labels[:39]))
+    assert "39 images" in refused(evaluate, pixel_model, [(images[:39], labels)])
+    assert "40" in refused(evaluate, pixel_model, (images, labels[:39]))
 
 
 def test_no_examples_are_refused(pixel_model, ranked):
-    assert "no examples" in refused(pixel_model, [])
-    assert "no examples" in refused(pixel_model, (ranked[0][:0], ranked[1][:0]))
+    assert "no examples" in refused(evaluate, pixel_model, [])
+    assert "no examples" in refused(evaluate, pixel_model, (ranked[0][:0], ranked[1][:0]))

@@ -10,19 +10,21 @@ import venv
 
 import numpy as np
 import pytest
+from processes import assert_same_variables, final_variables
 
 import identity_matters
 from identity_matters.evaluation import evaluate
-from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.tables import read_metrics
 
 pytestmark = pytest.mark.slow
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
+STEPS = 120
 FLAGS = (
-    "--stem_width=8 --widths=8,16 --blocks_per_stage=1,1 --residual_initializer=standard --crop_padding=0 --norandom_flip "
-    "--learning_rate=0.1 --clip_norm=0.5 --decay_steps=90 --train_steps=120 --eval_every=30 --steps_per_execution=10"
+    "--stem_width=8 --widths=8,16 --blocks_per_stage=1,1 --residual_initializer=standard "
+    "--crop_padding=0 --norandom_flip --learning_rate=0.1 --clip_norm=0.5 --decay_steps=90 "
+    f"--train_steps={STEPS} --eval_every=30 --steps_per_execution=10"
 ).split()
 
 
@@ -66,19 +68,6 @@ def finished(train, tmp_path_factory):
     return run_dir, train(run_dir)
 
 
-def final_weights(run_dir) -> dict[str, np.ndarray]:
-    step, arrays = checkpoint.load_newest(str(run_dir / "checkpoints"))
-    assert step == 120
-    return {name: array for name, array in arrays.items() if name.startswith("variable/")}
-
-
-def assert_same_weights(run_dir, other) -> None:
-    weights, others = final_weights(run_dir), final_weights(other)
-    assert weights.keys() == others.keys() and len(weights) > 10
-    for name in weights:
-        np.testing.assert_array_equal(weights[name], others[name], err_msg=name)
-
-
 def test_tensorflow_is_not_there(jax_python):
     result = run(jax_python, "jax", "-c", "import tensorflow")
     assert "No module named 'tensorflow'" in result.stderr
@@ -105,10 +94,10 @@ def test_the_loss_falls_and_the_digits_are_learnt_on_jax(finished):
 
 def test_another_checkpoint_interval_gives_bit_identical_weights_on_jax(finished, train, tmp_path):
     train(tmp_path / "run", "--checkpoint_every=30")
-    assert_same_weights(tmp_path / "run", finished[0])
+    assert_same_variables(tmp_path / "run", finished[0], STEPS)
     train(tmp_path / "other_seed", "--seed=1")
     with pytest.raises(AssertionError):
-        assert_same_weights(tmp_path / "other_seed", finished[0])
+        assert_same_variables(tmp_path / "other_seed", finished[0], STEPS)
 
 
 def test_resumed_at_step_60_it_ends_bit_identical_on_jax(finished, train, tmp_path):
@@ -122,7 +111,7 @@ def test_resumed_at_step_60_it_ends_bit_identical_on_jax(finished, train, tmp_pa
     (run_dir / "config.json").write_text(json.dumps(read_record(run_dir) | {"status": "running"}))
     kept = (run_dir / "checkpoints" / "step_00000060.npz").stat().st_mtime_ns
     train(run_dir, "--checkpoint_every=30")
-    assert_same_weights(run_dir, finished[0])
+    assert_same_variables(run_dir, finished[0], STEPS)
     assert (run_dir / "checkpoints" / "step_00000060.npz").stat().st_mtime_ns == kept  # not trained from 0 again
     assert (run_dir / "model.keras").exists()
     rows, others = (read_metrics(path / "metrics.csv") for path in (run_dir, finished[0]))
@@ -133,10 +122,10 @@ def test_resumed_at_step_60_it_ends_bit_identical_on_jax(finished, train, tmp_pa
 
 def test_the_same_command_under_tensorflow_adds_the_saved_model_to_a_run_of_jax(finished, train):
     run_dir, _ = finished
-    before = final_weights(run_dir)
+    before = final_variables(run_dir, STEPS)
     printed = train(run_dir, python=sys.executable, backend="tensorflow")
     assert "saved_model" in printed
-    assert all(np.array_equal(array, before[name]) for name, array in final_weights(run_dir).items())
+    assert all(np.array_equal(array, before[name]) for name, array in final_variables(run_dir, STEPS).items())
     last = read_metrics(run_dir / "metrics.csv")[-1]
     result = evaluate(str(run_dir / "saved_model"))
     assert result["num_examples"] == 200

@@ -2,17 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import keras
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
+from processes import children, final_variables, last_step, log_of, until
 
 from identity_matters.distributed import parameter_server
-from identity_matters.runs import checkpoint
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
 from launch.launcher import EXIT_CONTINUE
@@ -25,25 +23,15 @@ FLAGS = [
 
 
 def start(run_dir, *flags, num_workers, cores=None):
+    launcher = "cluster" if num_workers else "train"
     asynchronous = ["--strategy=parameter_server", f"--num_workers={num_workers}"] if num_workers else []
-    command = [sys.executable, "-m", "launch.cluster" if num_workers else "launch.train", f"--run_dir={run_dir}"]
-    with open(f"{run_dir}.log", "a") as log:
-        return subprocess.Popen(
-            [*command, *asynchronous, *FLAGS, *flags], stdout=log, stderr=subprocess.STDOUT,
-            preexec_fn=(lambda: os.sched_setaffinity(0, cores)) if cores else None,
-        )  # fmt: skip
+    binding = {"preexec_fn": lambda: os.sched_setaffinity(0, cores)} if cores else {}
+    return processes.start(run_dir, launcher, *asynchronous, *FLAGS, *flags, **binding)
 
 
-def log_of(run_dir) -> str:
-    with open(f"{run_dir}.log") as file:
-        return file.read()
-
-
-def end_of(run_dir):
-    """(step, variables) of the newest checkpoint, and the last row of metrics.csv."""
-    step, arrays = checkpoint.load_newest(str(run_dir / "checkpoints"))
-    variables = {name: array for name, array in arrays.items() if name.startswith("variable/")}
-    return step, variables, read_metrics(str(run_dir / "metrics.csv"))[-1]
+def end_of(run_dir, num_steps):
+    """The variables in the checkpoint of the last step, and the last row of metrics.csv."""
+    return final_variables(run_dir, num_steps), read_metrics(str(run_dir / "metrics.csv"))[-1]
 
 
 @pytest.mark.slow
@@ -52,8 +40,8 @@ def test_with_one_worker_it_is_plain_sgd(tmp_path, optimizer):
     alone, server = tmp_path / "alone", tmp_path / "server"
     for run_dir, num_workers in ((alone, 0), (server, 1)):
         assert start(run_dir, f"--optimizer={optimizer}", num_workers=num_workers).wait() == 0, log_of(run_dir)
-    (step, expected, row), (other_step, found, other_row) = end_of(alone), end_of(server)
-    assert step == other_step == 40 and expected.keys() == found.keys()
+    (expected, row), (found, other_row) = end_of(alone, 40), end_of(server, 40)
+    assert expected.keys() == found.keys()
     for name in expected:
         np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
     assert other_row.pop("staleness") == 0
@@ -65,8 +53,8 @@ def test_with_one_worker_it_is_plain_sgd(tmp_path, optimizer):
 def test_two_workers_apply_every_update(tmp_path):
     run_dir = tmp_path / "run"
     assert start(run_dir, "--train_steps=200", num_workers=2).wait() == 0, log_of(run_dir)
-    step, variables, row = end_of(run_dir)
-    assert step == variables["variable/sgd/iteration"] == 200
+    variables, row = end_of(run_dir, 200)
+    assert variables["variable/sgd/iteration"] == 200
     staleness = [row["staleness"] for row in read_metrics(str(run_dir / "metrics.csv"))]
     assert 0 < max(staleness) < 4  # at most AHEAD batches of each worker are on their way
     assert row["loss"] < read_metrics(str(run_dir / "metrics.csv"))[0]["loss"]
@@ -84,33 +72,25 @@ def test_on_a_single_core_it_does_not_wait_for_ever(tmp_path):
 def test_with_a_task_killed_the_launcher_starts_all_again(tmp_path, task):
     run_dir = tmp_path / "run"
     process = start(run_dir, "--train_steps=200", num_workers=2)
-    kill_when_saved(run_dir, process, task, signal.SIGKILL)
+    until(lambda: last_step(run_dir), process)
+    os.kill(children(process)[task], signal.SIGKILL)
     assert process.wait() == 0, log_of(run_dir)
-    assert "starting all workers again" in log_of(run_dir) and end_of(run_dir)[0] == 200
+    assert "starting all workers again" in log_of(run_dir) and last_step(run_dir) == 200
 
 
 @pytest.mark.slow
 def test_sigterm_saves_and_the_same_command_continues(tmp_path):
     run_dir = tmp_path / "run"
     process = start(run_dir, "--train_steps=400", "--checkpoint_every=400", "--eval_every=5", num_workers=2)
-    while not (run_dir / "metrics.csv").exists():
-        assert process.poll() is None, log_of(run_dir)
-        time.sleep(0.01)
+    until((run_dir / "metrics.csv").exists, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait() == EXIT_CONTINUE, log_of(run_dir)
-    step, variables, _ = end_of(run_dir)
+    step = last_step(run_dir)
+    variables = final_variables(run_dir, step)
     assert 0 < step < 400 and variables["variable/sgd/iteration"] == step
     assert f"saved at step {step}" in log_of(run_dir)
     assert start(run_dir, "--train_steps=400", "--checkpoint_every=400", "--eval_every=5", num_workers=2).wait() == 0
-    assert end_of(run_dir)[0] == 400
-
-
-def kill_when_saved(run_dir, process, task, number):
-    while not any((run_dir / "checkpoints").glob("step_*.npz")):
-        assert process.poll() is None, log_of(run_dir)
-        time.sleep(0.01)
-    tasks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-    os.kill(int(tasks[task]), number)
+    assert last_step(run_dir) == 400
 
 
 def test_kerass_own_sgd_reads_a_momentum_and_writes_it_back():

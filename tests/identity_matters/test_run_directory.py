@@ -14,6 +14,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.distributed import agreement
 from identity_matters.runs import checkpoint, figures
 from identity_matters.runs.directory import RunDirectory, replacing
+from identity_matters.runs.errors import UserError
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 
@@ -76,7 +77,7 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
 
 def test_they_do_not_wait_for_ever(tmp_path):
     with RunDirectory(str(tmp_path), TrainConfig()), contextlib.ExitStack() as stack:
-        with pytest.raises(ValueError, match="another process is writing"):
+        with pytest.raises(UserError, match="another process is writing"):
             agreement._lock(RunDirectory(str(tmp_path), TrainConfig()), stack, 0)
 
 

@@ -3,12 +3,11 @@
 import dataclasses
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import keras
 import numpy as np
+import processes
 import pytest
 import tensorflow as tf
 
@@ -17,6 +16,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.model import all_conv_resnet, standardize
+from identity_matters.optimization import compile_model
 from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.tables import read_metrics
@@ -67,7 +67,7 @@ def test_two_updates_equal_momentum_sgd_written_out_in_numpy():
     batches = ArrayBatches(mnist_sample(), config)
     network = all_conv_resnet(config.model, seed=1)
     model = batches.attach(network)
-    training.compile_model(model, config)
+    compile_model(model, config)
     weights = [v.numpy().astype(np.float64) for v in network.trainable_variables]
     velocity = [np.zeros_like(w) for w in weights]
     reference = all_conv_resnet(config.model, seed=1)
@@ -94,7 +94,7 @@ def test_the_gradient_is_scaled_down_to_the_clip_norm():
     batches = ArrayBatches(mnist_sample(), config)
     network = all_conv_resnet(config.model)
     model = batches.attach(network)
-    training.compile_model(model, config)
+    compile_model(model, config)
     before = [v.numpy() for v in network.trainable_variables]
     model.train_on_batch(*next(batches.train_batches(0)))
     moved = np.sqrt(sum(np.sum((v.numpy() - b) ** 2) for v, b in zip(network.trainable_variables, before)))
@@ -190,24 +190,15 @@ def test_tensorboard_holds_the_scalars_the_histograms_and_the_figure(tiny_run):
     assert [e.value for e in events.Scalars("test/top1_error")] == pytest.approx([r["test_top1_error"] for r in rows])
 
 
-@pytest.mark.slow  # tests/test_faults.py does it twenty times
+@pytest.mark.slow  # tests/launch/test_faults.py does it twenty times
 def test_killed_at_any_moment_and_run_again_it_ends_bit_identical(tmp_path):
-    command = [sys.executable, "-m", "launch.train", *FLAGS]
-    run = lambda name: subprocess.Popen(  # noqa: E731
-        [*command, f"--run_dir={tmp_path / name}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    uninterrupted = run("uninterrupted")
-    killed = run("killed")
-    checkpoints = tmp_path / "killed" / "checkpoints"
-    deadline = time.monotonic() + 120
-    while not (checkpoints.is_dir() and any(checkpoints.glob("step_*.npz"))):
-        assert time.monotonic() < deadline and killed.poll() is None
-        time.sleep(0.01)
+    uninterrupted, killed = (processes.start(tmp_path / name, "train", *FLAGS) for name in ("uninterrupted", "killed"))
+    processes.until(lambda: processes.last_step(tmp_path / "killed"), killed, seconds=120)
     time.sleep(0.7)  # wherever that is: in a step, an evaluation or a checkpoint
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     assert read_record(tmp_path / "killed")["status"] == "running"
-    resumed = run("killed")
+    resumed = processes.start(tmp_path / "killed", "train", *FLAGS)
     assert (uninterrupted.wait(120), resumed.wait(120)) == (0, 0)
     assert_same_run(tmp_path / "uninterrupted", tmp_path / "killed")
 

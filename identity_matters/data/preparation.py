@@ -1,0 +1,43 @@
+"""Finds the prepared files of a TFDS set, or has TFDS download and prepare them."""
+
+import difflib
+import os
+
+import tensorflow_datasets as tfds
+
+from identity_matters.data.arrays import MNIST_SAMPLE
+from identity_matters.runs.errors import Preempted, UserError
+
+
+def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
+    """Returns the builder of a data set whose files are there.
+
+    Args:
+      name: str. As `tfds.load` takes it.
+      data_dir: str. Where TFDS keeps prepared data sets (empty: TFDS's default).
+      download: bool. Whether to have TFDS download and prepare a set that is not there.
+
+    Raises:
+      UserError: TFDS knows no such set, or it is not prepared and download is False.
+    """
+    try:
+        builder = tfds.builder(name, data_dir=data_dir or None)
+    except tfds.core.DatasetNotFoundError:
+        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
+        raise UserError(f"there is no data set {name!r}{hint}") from None
+    except (ValueError, AssertionError, ImportError) as error:  # a wrong version, config or syntax of the name
+        raise UserError(f"TFDS cannot make {name!r}: {str(error).splitlines()[0]}") from error
+    if not builder.is_prepared():
+        if not download:
+            raise UserError(
+                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; add --download "
+                f"to have TFDS fetch it, or name another --data_dir"
+            )
+        try:
+            builder.download_and_prepare()
+        except Preempted:
+            raise
+        except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
+            raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
+    return builder

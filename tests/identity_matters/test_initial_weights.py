@@ -1,0 +1,108 @@
+"""The weights that a network starts with: their distribution, and what variants share."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from network_in_numpy import (
+    FLOAT32,
+    SMALL,
+    arrays,
+    changed,
+    convolutions,
+    numpy_forward,
+    relative_difference,
+    single_block,
+)
+
+from identity_matters.config import ModelConfig
+from identity_matters.model import all_conv_resnet, residual_stddev
+
+
+def deviations(sample, stddev) -> tuple[float, float]:
+    """How many standard errors the sample's mean and standard deviation lie from 0 and stddev, if it is Gaussian."""
+    n = sample.size
+    return abs(sample.mean()) / (stddev / n**0.5), abs(sample.std() / stddev - 1) * (2 * n) ** 0.5
+
+
+def test_residual_kernels_start_gaussian_with_sigma_1_over_k2_c(cifar10):
+    for layer in convolutions(cifar10)[1:]:
+        sigma = 1 / (9 * layer.filters)
+        assert residual_stddev(3, layer.filters) == sigma
+        assert max(deviations(layer.kernel.numpy(), sigma)) < 5, layer.name
+    kernel = cifar10.get_layer("stage2_block1_conv1").kernel.numpy()
+    assert deviations(kernel, 1 / (9 * kernel.shape[2]))[1] > 50  # input channels in place of output channels
+    assert np.abs(kernel).max() > 4 / (9 * 128)  # 73,728 draws: not truncated at two sigma
+
+
+def test_the_stem_and_standard_kernels_start_with_sigma_1_over_k_root_c():
+    wide = ModelConfig(widths=(64,), blocks_per_stage=(1,), stem_width=64, residual_initializer="standard")
+    for layer in convolutions(all_conv_resnet(wide)):
+        kernel = layer.kernel.numpy()
+        assert max(deviations(kernel, 1 / (3 * 64**0.5))) < 5, layer.name
+        assert deviations(kernel, 1 / (9 * 64))[1] > 50
+    stem = all_conv_resnet(dataclasses.replace(wide, residual_initializer="small", stem_kernel_size=7)).get_layer(
+        "stem_conv"
+    )
+    assert max(deviations(stem.kernel.numpy(), 1 / (7 * 64**0.5))) < 5
+
+
+def test_the_projection_is_random_with_variance_1_over_fan_in_and_not_trained(cifar10):
+    projection = cifar10.get_layer("projection")
+    kernel = projection.kernel.numpy()
+    n, sigma = kernel.size, 256**-0.5
+    assert not projection.trainable
+    assert np.abs(kernel).max() <= 3**0.5 * sigma  # uniform
+    assert abs(kernel.mean()) < 5 * sigma / n**0.5
+    # A uniform distribution's fourth moment is 1.8 σ⁴.
+    assert abs(kernel.std() / sigma - 1) < 5 * (0.8 / n) ** 0.5 / 2
+
+
+def test_zero_initialised_blocks_differ_from_standard_ones_in_the_second_kernels_only(images):
+    standard, zero = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, residual_initializer="zero"))
+    assert changed(standard, zero) == {p for p in arrays(zero) if p.endswith("conv2/kernel")}
+    assert not any(arrays(zero)[path].any() for path in changed(standard, zero))
+    assert relative_difference(zero(images), numpy_forward(zero, SMALL, images)) < FLOAT32
+
+
+def test_small_and_standard_initialisation_share_all_but_the_residual_kernels():
+    standard, small = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, residual_initializer="small"))
+    assert changed(standard, small) == {p for p in arrays(small) if p.startswith("stage")}
+    for path in changed(standard, small):  # one draw, scaled: by √c / (k c)
+        kernel = arrays(small)[path]
+        np.testing.assert_allclose(kernel * 3 * kernel.shape[3] ** 0.5, arrays(standard)[path], rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_convs", [1, 3])
+def test_the_zero_initialiser_zeroes_the_last_convolution_so_that_each_block_is_its_shortcut(num_convs):
+    c = dataclasses.replace(SMALL, convs_per_block=num_convs, residual_initializer="zero")
+    network = all_conv_resnet(c)
+    standard = all_conv_resnet(dataclasses.replace(c, residual_initializer="standard"))
+    assert changed(standard, network) == {path for path in arrays(network) if path.endswith(f"conv{num_convs}/kernel")}
+    assert not any(arrays(network)[path].any() for path in changed(standard, network))
+    x = np.random.default_rng(1).standard_normal((4, 8, 6, 5), np.float32)
+    assert single_block(5, 5, stride=1, c=c)(x).numpy().tobytes() == x.tobytes()
+    assert not np.array_equal(single_block(5, 5, 1, dataclasses.replace(c, residual_initializer="small"))(x), x)
+
+
+def test_networks_of_other_numbers_of_convolutions_share_the_kernels_of_the_same_name():
+    one, two, three = (all_conv_resnet(dataclasses.replace(SMALL, convs_per_block=n), seed=1) for n in (1, 2, 3))
+    assert not changed(one, two) and not changed(two, three)
+    assert arrays(one).keys() < arrays(two).keys() < arrays(three).keys()
+
+
+def test_a_deeper_network_shares_the_kernels_of_the_same_name():
+    base, deeper = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, blocks_per_stage=(2, 2, 2)))
+    assert not changed(base, deeper) and len(arrays(deeper)) == len(arrays(base)) + 4
+
+
+def test_one_seed_gives_one_network_and_another_seed_another():
+    assert not changed(all_conv_resnet(SMALL, seed=1), all_conv_resnet(SMALL, seed=1))
+    assert (
+        changed(all_conv_resnet(SMALL, seed=1), all_conv_resnet(SMALL, seed=2)) == arrays(all_conv_resnet(SMALL)).keys()
+    )
+
+
+def test_no_two_kernels_of_one_network_are_the_same_draw():
+    equal_shapes = [k for path, k in arrays(all_conv_resnet(SMALL)).items() if k.shape == (3, 3, 8, 8)]
+    assert len(equal_shapes) == 3 and len({k.tobytes() for k in equal_shapes}) == 3

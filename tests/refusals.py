@@ -1,0 +1,11 @@
+"""How tests read what a function refuses."""
+
+import pytest
+
+
+def refused(function, *arguments, **options) -> str:
+    """Calls the function; returns the message of its ValueError, which is one line."""
+    with pytest.raises(ValueError) as error:
+        function(*arguments, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
