@@ -20,7 +20,8 @@ import math
 from typing import Literal
 
 from benchmarks.harness import table
-from identity_matters.config import TRAIN_PRESETS, check_fields
+from identity_matters.config import check_fields
+from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 
 COUNTS = tuple(2**i for i in range(10))

@@ -21,8 +21,8 @@ import keras
 import numpy as np
 from keras import initializers, layers, ops
 
-from identity_matters.config import MODEL_PRESETS as PRESETS
 from identity_matters.config import ModelConfig
+from identity_matters.presets import MODEL_PRESETS as PRESETS
 
 __all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "residual_stddev", "standardize"]
 

@@ -1,4 +1,4 @@
-"""What fit trains, and with what: the compiled model, its loss, optimiser, learning rates, metrics, determinism."""
+"""What a model is trained with: loss, optimiser, learning rates, metrics, determinism."""
 
 from typing import Any
 
@@ -6,9 +6,6 @@ import keras
 from keras import ops
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.batches import ArrayBatches, StreamedBatches
-from identity_matters.distributed.workers import Workers
-from identity_matters.model import all_conv_resnet
 from identity_matters.muon import Muon
 
 
@@ -49,6 +46,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         self.schedule, self.steps = schedule, steps
 
     def __call__(self, step: Any) -> Any:
+        """Returns the rate of update `step`."""
         return self.schedule(step) * ops.minimum((ops.cast(step, "float32") + 1) / self.steps, 1.0)
 
     def get_config(self) -> dict:
@@ -80,28 +78,6 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
 
         kind = summing_first(kind)
     return kind(**options)
-
-
-def build(
-    config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers
-) -> tuple[keras.Model, keras.Model]:
-    """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
-    with workers.scope():
-        network = all_conv_resnet(config.model, config.seed)
-        if workers.strategy:
-            from identity_matters.distributed.replicated import ReplicatedModel
-
-            model = batches.attach(network)
-            model = ReplicatedModel(model.inputs, model.outputs, name=model.name)
-            compile_model(model, config, on_replicas=True)
-            return network, model
-    if config.strategy == "parameter_server":
-        from identity_matters.distributed.parameter_server import AsynchronousModel
-
-        return network, AsynchronousModel(network, batches, config, workers)
-    model = batches.attach(network)
-    compile_model(model, config)
-    return network, model
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:

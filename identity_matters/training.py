@@ -12,36 +12,33 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 
-from identity_matters.config import TRAIN_PRESETS as PRESETS
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
 from identity_matters.data.loading import load
 from identity_matters.distributed.agreement import can_export, join, open_run
+from identity_matters.distributed.building import build
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import all_conv_resnet, training_flops
-from identity_matters.optimization import build, learning_rate_schedule, make_deterministic
+from identity_matters.optimization import learning_rate_schedule, make_deterministic
+from identity_matters.presets import TRAIN_PRESETS as PRESETS
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory, replacing
 from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
 from identity_matters.runs.figures import convergence_figure, save_figure
 from identity_matters.runs.progress import Progress, StepCallback
-from identity_matters.runs.recording import Recorder, kernel_norms
+from identity_matters.runs.recording import Recorder, describe, kernel_norms
 from identity_matters.runs.signals import StopRequest, deferring
 
-__all__ = ["PRESETS", "Diverged", "ModelConfig", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
+__all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
 
 def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
-    Leaves in run_dir: config.json, metrics.csv, TensorBoard events, checkpoints/, convergence.png, model.keras (the
-    network alone, on standardised images) and, under TensorFlow, saved_model/. The weights after a resumed run are
-    bit-identical to those of an uninterrupted one on the same machine: under TensorFlow this turns op determinism on,
-    for the whole process.
-
-    Each of several workers (see distributed/workers.py) calls this, before anything else that TensorFlow computes;
-    only worker 0, the chief, uses its run_dir.
+    docs/run_directory.md says what it leaves in run_dir. The weights after a resumed run are bit-identical to those of
+    an uninterrupted one on the same machine: under TensorFlow this turns op determinism on, for the whole process.
+    Each of several workers calls this, before anything else that TensorFlow computes; only the chief uses its run_dir.
 
     Args:
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
@@ -58,6 +55,7 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
       WorkerLost: another worker is gone; the last checkpoint stands.
 
     >>> import tempfile
+    >>> from identity_matters.config import ModelConfig
     >>> tiny = ModelConfig(image_shape=(28, 28, 1), stem_width=2, widths=(2,), blocks_per_stage=(1,))
     >>> config = TrainConfig(model=tiny, dataset="mnist_sample", train_steps=2, decay_steps=(), eval_examples=100)
     >>> row = train(config, tempfile.mkdtemp())  # doctest: +ELLIPSIS
@@ -221,7 +219,7 @@ class Training:
             **kernel_norms(self.network),
         }
         self.recorder.add(row, self.network)
-        self.progress.write(_describe(row))
+        self.progress.write(describe(row))
 
     def _finish(self) -> dict[str, float]:
         """Writes the results on the chief, while the other workers wait."""
@@ -234,18 +232,10 @@ class Training:
             _write_results(self.config, network, self.recorder.rows, self.directory)
             self.directory.set_status("done")
         elif self.recorder.rows:
-            print(f"worker {self.workers.rank} is done: {_describe(self.recorder.rows[-1])}", flush=True)
+            print(f"worker {self.workers.rank} is done: {describe(self.recorder.rows[-1])}", flush=True)
         self.workers.all_reduce([0.0])  # until the chief has written all: where it has not, the job is not done
         self.workers.barrier()  # until the others have heard it: a sum fails where one has left
         return self.recorder.rows[-1] if self.directory else {}
-
-
-def _describe(row: dict[str, float]) -> str:
-    rate = row["images_per_second"]  # NaN where nothing was timed: a run that goes on with an evaluation
-    return (
-        f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
-        f"test error {row['test_top1_error']:.2%}" + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
-    )
 
 
 def _write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:

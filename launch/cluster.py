@@ -18,7 +18,8 @@ import os
 import subprocess
 import sys
 
-from identity_matters.config import TRAIN_PRESETS, TrainConfig, check_fields
+from identity_matters.config import TrainConfig, check_fields
+from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import UserError
 from launch import launcher
 from launch.jobs import kubernetes, local, slurm

@@ -19,7 +19,8 @@ With TF_CONFIG in the environment this process is one of several workers; launch
 
 import os
 
-from identity_matters.config import TRAIN_PRESETS, TrainConfig
+from identity_matters.config import TrainConfig
+from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory, signals
 from launch import launcher
 

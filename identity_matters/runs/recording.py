@@ -24,6 +24,15 @@ def kernel_norms(network: keras.Model) -> dict[str, float]:
     return {"kernel_norm": float(np.mean(everything))} | {name: float(np.mean(n)) for name, n in norms.items()}
 
 
+def describe(row: dict[str, float]) -> str:
+    """Returns a row of metrics.csv as one line for the terminal."""
+    rate = row["images_per_second"]  # NaN where nothing was timed: a run that goes on with an evaluation
+    return (
+        f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
+        f"test error {row['test_top1_error']:.2%}" + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
+    )
+
+
 class Recorder:
     """Appends rows to metrics.csv and writes them to TensorBoard.
 

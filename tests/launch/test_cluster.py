@@ -14,7 +14,7 @@ import pytest
 import yaml
 from processes import children, until
 
-from identity_matters.config import TRAIN_PRESETS
+from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 from launch.cluster import PRESETS
 from launch.jobs import kubernetes, local, slurm

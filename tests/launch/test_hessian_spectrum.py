@@ -226,7 +226,7 @@ def test_help_says_what_it_does_without_importing_tensorflow():
 
 @pytest.mark.slow
 def test_a_streamed_set_gives_its_training_images_without_augmentation():
-    from identity_matters.config import TRAIN_PRESETS
+    from identity_matters.presets import TRAIN_PRESETS
     from launch.hessian_spectrum import _raw_batches
 
     config = dataclasses.replace(TRAIN_PRESETS["imagenet"], data_dir="../shared/data/tfds")

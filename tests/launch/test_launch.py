@@ -11,7 +11,8 @@ from typing import Literal, get_args, get_origin
 import numpy as np
 import pytest
 
-from identity_matters.config import TRAIN_PRESETS, TrainConfig
+from identity_matters.config import TrainConfig
+from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 
 LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study", "cluster"]
