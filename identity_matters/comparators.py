@@ -179,8 +179,7 @@ def _original_unit(x: Tensor, config: ModelConfig, width: int, stride: int, name
     y = _convolution(x, config, width, f"{name}_conv1", seed, stride=stride)
     y = _convolution(_bn_relu(y, f"{name}_bn1", _dtype(config)), config, width, f"{name}_conv2", seed)
     terms = [_shortcut(x, width, stride, name), _batch_norm(y, f"{name}_bn2")]
-    total = layers.Add(dtype="float32", name=f"{name}_add")(terms)
-    return layers.ReLU(dtype="float32", name=f"{name}_relu2")(total)
+    return layers.ReLU(dtype="float32", name=f"{name}_relu2")(layers.Add(dtype="float32", name=f"{name}_add")(terms))
 
 
 def _preact_unit(x: Tensor, config: ModelConfig, width: int, stride: int, name: str, seed: int, first: bool) -> Tensor:
