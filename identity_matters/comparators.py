@@ -1,0 +1,250 @@
+"""The networks that Hardt & Ma's Table 2 compares theirs with, and the pre-activation ResNets of Li et al.'s Figure 2.
+
+    network                 paper                                                     builder
+    All-CNN-C               Springenberg et al. 2015, arXiv:1412.6806, Tables 1, 2    all_cnn_c
+    ResNet-20 to 110        He et al. 2016, arXiv:1512.03385, §4.2, Table 6           resnet
+    pre-activation ResNet   He et al. 2016b, arXiv:1603.05027, Figure 4(e), appendix  preact_resnet
+    DenseNet-BC-100-12      Huang et al. 2017, arXiv:1608.06993, §3, Table 2          densenet_bc
+
+Each is a functional keras.Model from standardised images to float32 logits, by the rules of
+identity_matters.model: each kernel is drawn from (seed, its layer's name) alone, weight decay is
+on convolution kernels (the papers decay all weights), mixed precision is for convolutions and
+the ReLUs before them. Counts of parameters leave out moving averages.
+
+Not in the papers: all kernels, the dense layer's too, are Gaussian of variance 2/fan_in (He et al. 2015);
+code of the ResNets' and DenseNet's authors takes the fan-out, Springenberg et al. say nothing.
+"""
+
+import functools
+from collections.abc import Callable
+
+import keras
+from keras import initializers, layers, ops
+
+from identity_matters.config import ModelConfig
+from identity_matters.model import _dtype, _layer_seed
+from identity_matters.runs.errors import UserError
+
+Tensor = keras.KerasTensor
+SMALLEST_IMAGE = 9  # a side, pixels: All-CNN-C's convolution without padding still has 3×3 pixels to see
+
+
+def all_cnn_c(config: ModelConfig, seed: int = 0, dropout: tuple[float, float] = (0.2, 0.5)) -> keras.Model:
+    """All-CNN-C: nine convolutions with biases, and a global average (Springenberg et al. 2015, Tables 1 and 2).
+
+    Six 3×3 convolutions, the third and the sixth with stride 2; a seventh without padding, as the
+    average is over 6×6 pixels; two of 1×1. A ReLU follows each, the last one too.
+
+    Args:
+      config, seed: ModelConfig, int. See `comparator`.
+      dropout: (float, float). Fractions dropped of the image, and after strided convolutions. Defaults to the paper's.
+
+    Returns:
+      A keras.Model of 1,369,738 parameters for CIFAR-10 (published: 1.4 M).
+    """
+    x = images = keras.Input(config.image_shape, name="images")
+    for stage, width in ((1, 96), (2, 192)):
+        x = _dropout(x, dropout[stage - 1], f"stage{stage}_dropout", seed)
+        for i, stride in ((1, 1), (2, 1), (3, 2)):
+            x = _convolution(x, config, width, f"stage{stage}_conv{i}", seed, stride=stride, use_bias=True)
+            x = layers.ReLU(dtype=_dtype(config), name=f"stage{stage}_relu{i}")(x)
+    x = _dropout(x, dropout[1], "stage3_dropout", seed)
+    for i, width, kernel_size in ((1, 192, 3), (2, 192, 1), (3, config.num_classes, 1)):
+        x = _convolution(x, config, width, f"stage3_conv{i}", seed, kernel_size, use_bias=True, padding="valid")
+        x = layers.ReLU(dtype="float32" if i == 3 else _dtype(config), name=f"stage3_relu{i}")(x)
+    logits = layers.GlobalAveragePooling2D(dtype="float32", name="average_pool")(x)
+    return keras.Model(images, logits, name="all_cnn_c")
+
+
+def resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.Model:
+    """ResNet of 6n + 2 layers for CIFAR, with shortcuts of option A (He et al. 2016, §4.2).
+
+    A 3×3 convolution, 3 stages of n units of two 3×3 convolutions with 16, 32 and 64 channels
+    at 32×32, 16×16 and 8×8 pixels, a global average and a dense layer.
+
+    Args:
+      config, seed: ModelConfig, int. See `comparator`.
+      depth: int. 6n + 2, the convolutions and the dense layer. Defaults to 20.
+
+    Returns:
+      A keras.Model. Published parameters (Table 6), and exact for CIFAR-10: depth 20: 0.27 M,
+      269,722; 32: 0.46 M, 464,154; 44: 0.66 M, 658,586; 56: 0.85 M, 853,018; 110: 1.7 M, 1,727,962.
+
+    Raises: UserError if depth is not 6n + 2.
+    """
+    images = keras.Input(config.image_shape, name="images")
+    x = _bn_relu(_convolution(images, config, 16, "stem_conv", seed), "stem_bn")
+    for name, width, stride, _ in _units(depth):
+        x = _original_unit(x, config, width, stride, name, seed)
+    return _classifier(images, x, config, seed, f"resnet_{depth}")
+
+
+def preact_resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.Model:
+    """Pre-activation ResNet of 6n + 2 layers for CIFAR (He et al. 2016b, Figure 4(e) and appendix).
+
+    As `resnet`, with batch normalisation and ReLU before each convolution of a unit and before the
+    global average; in the first unit of a stage before the branch point, so on its shortcut too: in
+    stage 1 by the appendix, in 2 and 3 by the authors' code and fb.resnet.torch, which Li et al. used.
+
+    Args:
+      config, seed: ModelConfig, int. See `comparator`.
+      depth: int. 6n + 2, the convolutions and the dense layer. Defaults to 20.
+
+    Returns:
+      A keras.Model with as many parameters as `resnet` of this depth: for CIFAR-10 75,290 at
+      depth 8, 172,506 at 14, 269,722 at 20, 464,154 at 32 (published: 1.7 M at 110).
+
+    Raises: UserError if depth is not 6n + 2.
+    """
+    images = keras.Input(config.image_shape, name="images")
+    x = _convolution(images, config, 16, "stem_conv", seed)
+    for name, width, stride, is_first in _units(depth):
+        x = _preact_unit(x, config, width, stride, name, seed, is_first)
+    return _classifier(images, _bn_relu(x, "final_bn"), config, seed, f"preact_resnet_{depth}")
+
+
+def densenet_bc(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rate: int = 12) -> keras.Model:
+    """DenseNet-BC for CIFAR, with bottlenecks and compression ½ (Huang et al. 2017, §3).
+
+    A 3×3 convolution of 2k channels; 3 dense blocks of (depth − 4)/6 layers, each of which adds
+    k channels to its input; between blocks a 1×1 convolution to half of the channels and 2×2
+    average pooling; a dense layer. No dropout, as where the paper trains with crops and flips.
+
+    Args:
+      config, seed: ModelConfig, int. See `comparator`.
+      depth: int. 6n + 4, the convolutions and the dense layer. Defaults to 100.
+      growth_rate: int. k, the new channels of a layer. Defaults to 12.
+
+    Returns:
+      A keras.Model, by default of 769,162 parameters for CIFAR-10 (published in Table 2: 0.8 M).
+
+    Raises: UserError if depth is not 6n + 4.
+    """
+    images = keras.Input(config.image_shape, name="images")
+    x = _convolution(images, config, 2 * growth_rate, "stem_conv", seed)
+    for block in (1, 2, 3):
+        for layer in range(1, _repeats(depth, 4) + 1):
+            x = _dense_layer(x, config, growth_rate, f"block{block}_layer{layer}", seed)
+        if block < 3:
+            y = _bn_relu(x, f"transition{block}_bn", _dtype(config))
+            y = _convolution(y, config, x.shape[-1] // 2, f"transition{block}_conv", seed, kernel_size=1)
+            x = layers.AveragePooling2D(2, dtype="float32", name=f"transition{block}_pool")(y)
+    return _classifier(images, _bn_relu(x, "final_bn"), config, seed, f"densenet_bc_{depth}_{growth_rate}")
+
+
+NETWORKS: dict[str, Callable[[ModelConfig, int], keras.Model]] = {
+    "all_cnn_c": all_cnn_c,
+    **{f"resnet_{depth}": functools.partial(resnet, depth=depth) for depth in (20, 32, 44, 56, 110)},
+    **{f"preact_resnet_{depth}": functools.partial(preact_resnet, depth=depth) for depth in (8, 14, 20, 32)},
+    "densenet_bc_100_12": densenet_bc,
+}
+
+
+def comparator(name: str, config: ModelConfig, seed: int = 0) -> keras.Model:
+    """Returns the network of that name as its paper describes it, with initial weights from the seed.
+
+    Args:
+      name: str. A key of NETWORKS, such as resnet_20.
+      config: ModelConfig. Its image_shape, num_classes, weight_decay and mixed_precision are
+        used; its other fields are not: they describe Hardt & Ma's network.
+      seed: int. Every kernel is drawn from (seed, its layer's name) alone. Defaults to 0.
+
+    Raises: UserError if there is no network of that name, or the images are under 9 pixels a side.
+    """
+    if name not in NETWORKS:
+        raise UserError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
+    if min(config.image_shape[:2]) < SMALLEST_IMAGE:
+        raise UserError(f"{name} needs images of at least {SMALLEST_IMAGE} pixels a side, got {config.image_shape}")
+    return NETWORKS[name](config, seed)
+
+
+def _repeats(depth: int, others: int) -> int:
+    n, remainder = divmod(depth - others, 6)
+    if n < 1 or remainder:
+        raise UserError(f"depth must be 6n + {others} with n at least 1, got {depth}")
+    return n
+
+
+def _units(depth: int) -> list[tuple[str, int, int, bool]]:
+    """(name, width, stride, whether it is the first of its stage) of each unit of a ResNet."""
+    return [
+        (f"stage{stage}_block{block}", width, 2 if stage > 1 and block == 1 else 1, block == 1)
+        for stage, width in ((1, 16), (2, 32), (3, 64))
+        for block in range(1, _repeats(depth, 2) + 1)
+    ]
+
+
+def _original_unit(x: Tensor, config: ModelConfig, width: int, stride: int, name: str, seed: int) -> Tensor:
+    """ReLU(x + BN(C₂ ReLU(BN(C₁x)))) (He et al. 2016, Figure 2)."""
+    y = _convolution(x, config, width, f"{name}_conv1", seed, stride=stride)
+    y = _convolution(_bn_relu(y, f"{name}_bn1", _dtype(config)), config, width, f"{name}_conv2", seed)
+    terms = [_shortcut(x, width, stride, name), _batch_norm(y, f"{name}_bn2")]
+    return layers.ReLU(dtype="float32", name=f"{name}_relu2")(layers.Add(dtype="float32", name=f"{name}_add")(terms))
+
+
+def _preact_unit(x: Tensor, config: ModelConfig, width: int, stride: int, name: str, seed: int, first: bool) -> Tensor:
+    """x + C₂ ReLU(BN(C₁a)), a = ReLU(BN(x)); a + C₂ ReLU(BN(C₁a)) for the first unit of a stage."""
+    a = _bn_relu(x, f"{name}_bn1", "float32" if first else _dtype(config))
+    y = _convolution(a, config, width, f"{name}_conv1", seed, stride=stride)
+    y = _convolution(_bn_relu(y, f"{name}_bn2", _dtype(config)), config, width, f"{name}_conv2", seed)
+    return layers.Add(dtype="float32", name=f"{name}_add")([_shortcut(a if first else x, width, stride, name), y])
+
+
+def _shortcut(x: Tensor, width: int, stride: int, name: str) -> Tensor:
+    """Option A: every second pixel, from the first, and zero channels after those of x."""
+    if stride > 1:
+        x = layers.AveragePooling2D(1, strides=stride, dtype="float32", name=f"{name}_subsample")(x)
+    new_channels = width - x.shape[-1]
+    return ops.pad(x, ((0, 0), (0, 0), (0, 0), (0, new_channels))) if new_channels else x
+
+
+def _dense_layer(x: Tensor, config: ModelConfig, growth: int, name: str, seed: int) -> Tensor:
+    """[x, C₂ ReLU(BN(C₁ ReLU(BN(x))))], C₁ 1×1 to 4k channels, C₂ 3×3 to k (Huang et al. 2017, §3)."""
+    y = _bn_relu(x, f"{name}_bn1", _dtype(config))
+    y = _convolution(y, config, 4 * growth, f"{name}_conv1", seed, kernel_size=1)
+    y = _convolution(_bn_relu(y, f"{name}_bn2", _dtype(config)), config, growth, f"{name}_conv2", seed)
+    return layers.Concatenate(dtype="float32", name=f"{name}_concatenate")([x, y])
+
+
+def _convolution(
+    x: Tensor, config: ModelConfig, filters: int, name: str, seed: int, kernel_size: int = 3, stride: int = 1,
+    use_bias: bool = False, padding: str = "same",
+) -> Tensor:  # fmt: skip
+    """A convolution; one with a stride is centred on every second pixel from the first, as shortcuts are."""
+    if stride > 1:  # "same" would pad an even side at its end alone
+        padding = "valid"
+        x = layers.ZeroPadding2D(kernel_size // 2, dtype=_dtype(config), name=f"{name}_padding")(x)
+    regularizer = keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None
+    options = {"kernel_initializer": _he_normal(name, seed), "kernel_regularizer": regularizer, "use_bias": use_bias}
+    return layers.Conv2D(filters, kernel_size, stride, padding, dtype=_dtype(config), name=name, **options)(x)
+
+
+def _he_normal(name: str, seed: int) -> initializers.Initializer:
+    return initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal", seed=_layer_seed(seed, name))
+
+
+def _batch_norm(x: Tensor, name: str) -> Tensor:
+    """Batch normalisation with the momentum and the epsilon of the authors' code."""
+    return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype="float32", name=name)(x)
+
+
+def _bn_relu(x: Tensor, name: str, dtype: str = "float32") -> Tensor:
+    """ReLU(BN(x)); name holds bn, for which the ReLU's has relu."""
+    return layers.ReLU(dtype=dtype, name=name.replace("bn", "relu"))(_batch_norm(x, name))
+
+
+def _dropout(x: Tensor, rate: float, name: str, seed: int) -> Tensor:
+    """Dropout with masks from (seed, name); x itself where the rate is 0."""
+    if not rate:
+        return x
+    layer = layers.Dropout(rate, seed=_layer_seed(seed, name), dtype="float32", name=name)
+    # Keras numbers the generators of a process; checkpoints need a name that does not depend on what was built before.
+    layer.seed_generator.state._path = f"{name}/seed_generator_state"
+    return layer(x)
+
+
+def _classifier(images: Tensor, x: Tensor, config: ModelConfig, seed: int, name: str) -> keras.Model:
+    x = layers.GlobalAveragePooling2D(dtype="float32", name="average_pool")(x)
+    initializer = _he_normal("dense", seed)
+    logits = layers.Dense(config.num_classes, kernel_initializer=initializer, dtype="float32", name="dense")(x)
+    return keras.Model(images, logits, name=name)

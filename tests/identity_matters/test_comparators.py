@@ -1,0 +1,438 @@
+"""The networks for comparison: the papers' counts, a NumPy forward pass written separately, the rules of model.py."""
+
+import dataclasses
+import functools
+import inspect
+import os
+import pathlib
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import identity_matters
+from identity_matters.comparators import NETWORKS, all_cnn_c, comparator, densenet_bc, preact_resnet, resnet
+from identity_matters.config import ModelConfig
+from identity_matters.model import training_flops
+from identity_matters.runs.errors import UserError
+
+PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
+CIFAR10, DIGITS = ModelConfig(), ModelConfig(image_shape=(28, 28, 1))
+# Sides that are halved to odd ones, and two to six layers a stage: every kind of unit occurs.
+SMALL = ModelConfig(image_shape=(16, 12, 3), num_classes=7, weight_decay=0.3)
+ANY_SIZE = dataclasses.replace(SMALL, widths=(16,), blocks_per_stage=(1,))  # a ModelConfig checks sides by its stages
+SMALL_NETWORKS = {
+    "all_cnn_c": all_cnn_c,
+    "resnet": functools.partial(resnet, depth=14),
+    "preact_resnet": functools.partial(preact_resnet, depth=14),
+    "densenet_bc": functools.partial(densenet_bc, depth=16, growth_rate=5),
+}
+RESNET_DEPTHS, PREACT_DEPTHS = (20, 32, 44, 56, 110), (8, 14, 20, 32)
+each_kind = pytest.mark.parametrize("kind", SMALL_NETWORKS)
+
+
+@functools.cache
+def cifar10_network(name: str) -> keras.Model:
+    return comparator(name, CIFAR10)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return np.random.default_rng(0).standard_normal((3, *SMALL.image_shape), np.float32)
+
+
+def arrays(network) -> dict[str, np.ndarray]:
+    return {v.path: keras.ops.convert_to_numpy(v) for v in network.variables}
+
+
+def count(variables) -> int:
+    return sum(int(np.prod(v.shape)) for v in variables)
+
+
+def layers_of(network, *kinds) -> list[layers.Layer]:
+    return [layer for layer in network.layers if isinstance(layer, kinds)]
+
+
+def relative_difference(a, b) -> float:
+    return float(np.max(np.abs(np.asarray(a) - b)) / np.max(np.abs(b)))
+
+
+# Numbers of parameters, from the tables of the papers.
+
+
+def all_cnn_c_parameters() -> int:
+    """Springenberg et al., Table 1, model C, with the poolings of Table 2: (side, inputs, outputs), and biases."""
+    table = [(3, 3, 96), (3, 96, 96), (3, 96, 96), (3, 96, 192), (3, 192, 192), (3, 192, 192)]
+    return sum(k * k * a * b + b for k, a, b in [*table, (3, 192, 192), (1, 192, 192), (1, 192, 10)])
+
+
+def resnet_parameters(depth: int, preact: bool = False) -> int:
+    """He et al., §4.2: 1 + 2n convolutions of 16 filters, 2n of 32 and 2n of 64, each normalised; a dense layer.
+
+    With preact what each convolution takes is normalised, the images aside, and the last unit's sum.
+    """
+    n = (depth - 2) // 6
+    kernels = 9 * (3 * 16 + 2 * n * 16**2 + 16 * 32 + (2 * n - 1) * 32**2 + 32 * 64 + (2 * n - 1) * 64**2)
+    normalised = 16 + 2 * n * 16 + 2 * n * 32 + 2 * n * 64
+    if preact:
+        normalised = 2 * n * 16 + 16 + (2 * n - 1) * 32 + 32 + (2 * n - 1) * 64 + 64
+    return kernels + 2 * normalised + 64 * 10 + 10
+
+
+def densenet_bc_parameters(depth: int, k: int) -> int:
+    """Huang et al., §3: each layer BN, 1×1 to 4k, BN, 3×3 to k; transitions BN, 1×1 to half; BN and a dense layer."""
+    channels, total = 2 * k, 9 * 3 * 2 * k
+    for block in range(3):
+        for _ in range((depth - 4) // 6):
+            total += 2 * channels + channels * 4 * k + 2 * 4 * k + 9 * 4 * k * k
+            channels += k
+        if block < 2:
+            total += 2 * channels + channels * (channels // 2)
+            channels //= 2
+    return total + 2 * channels + channels * 10 + 10
+
+
+PARAMETERS = {
+    "all_cnn_c": all_cnn_c_parameters(),
+    **{f"resnet_{depth}": resnet_parameters(depth) for depth in RESNET_DEPTHS},
+    **{f"preact_resnet_{depth}": resnet_parameters(depth, preact=True) for depth in PREACT_DEPTHS},
+    "densenet_bc_100_12": densenet_bc_parameters(100, 12),
+}
+
+
+def test_the_formulas_give_the_numbers_of_parameters_that_the_papers_print():
+    def millions(number, digits):
+        return f"{number / 1e6:.{digits}f}M"
+
+    assert millions(all_cnn_c_parameters(), 1) == "1.4M"
+    resnets = [millions(resnet_parameters(depth), 2) for depth in (20, 32, 44, 56)]
+    assert resnets == ["0.27M", "0.46M", "0.66M", "0.85M"]
+    assert millions(resnet_parameters(110), 1) == millions(resnet_parameters(110, preact=True), 1) == "1.7M"
+    densenets = [millions(densenet_bc_parameters(*sizes), 1) for sizes in ((100, 12), (250, 24), (190, 40))]
+    assert densenets == ["0.8M", "15.3M", "25.6M"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_has_the_parameters_of_its_table(name):
+    assert count(cifar10_network(name).trainable_variables) == PARAMETERS[name]
+
+
+def test_the_docstrings_state_these_numbers():
+    for builder in (all_cnn_c, resnet, preact_resnet, densenet_bc):
+        numbers = [f"{number:,}" for name, number in PARAMETERS.items() if name.startswith(builder.__name__)]
+        assert numbers and [number for number in numbers if number not in builder.__doc__] == []
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_name_says_how_many_layers_have_weights(name):
+    depth = {"all_cnn_c": 9, "densenet_bc_100_12": 100}.get(name) or int(name.split("_")[-1])
+    assert len(layers_of(cifar10_network(name), layers.Conv2D, layers.Dense)) == depth
+    assert cifar10_network(name).name == name
+
+
+def test_the_names_are_those_of_the_papers_depths():
+    resnets = [f"resnet_{depth}" for depth in RESNET_DEPTHS] + [f"preact_resnet_{depth}" for depth in PREACT_DEPTHS]
+    assert list(NETWORKS) == ["all_cnn_c", *resnets, "densenet_bc_100_12"]
+
+
+def test_training_needs_the_operations_counted_by_hand():
+    # Multiplications and additions forward: inputs of one output, output channels, output pixels.
+    all_cnn = 2 * (
+        27 * 96 * 32**2 + 864 * 96 * 32**2 + 864 * 96 * 16**2
+        + 864 * 192 * 16**2 + 1728 * 192 * 16**2 + 1728 * 192 * 8**2
+        + 1728 * 192 * 6**2 + 192 * 192 * 6**2 + 192 * 10 * 6**2
+    )  # fmt: skip
+    assert training_flops(cifar10_network("all_cnn_c")) == 3 * all_cnn - 2 * 27 * 96 * 32**2 == 1_619_481_600
+    stages = 6 * 144 * 16 * 32**2 + (144 + 5 * 288) * 32 * 16**2 + (288 + 5 * 576) * 64 * 8**2
+    stem = 27 * 16 * 32**2
+    for name in ("resnet_20", "preact_resnet_20"):
+        assert training_flops(cifar10_network(name)) == 2 * (3 * (stem + stages) - stem) == 242_417_664
+
+
+# Layer: (side, channels) of its output.
+STAGES = {
+    "all_cnn_c": {"stage1_relu2": (32, 96), "stage1_relu3": (16, 96), "stage2_relu3": (8, 192), "stage3_relu3": (6, 10)},
+    "resnet_20": {"stage1_block3_relu2": (32, 16), "stage2_block3_relu2": (16, 32), "stage3_block3_relu2": (8, 64)},
+    "preact_resnet_8": {"stage1_block1_add": (32, 16), "stage2_block1_add": (16, 32), "final_relu": (8, 64)},
+    "densenet_bc_100_12": {
+        "stem_conv": (32, 24), "block1_layer16_concatenate": (32, 216), "transition1_pool": (16, 108),
+        "block2_layer16_concatenate": (16, 300), "transition2_pool": (8, 150), "final_relu": (8, 342),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_each_stage_ends_at_the_papers_resolution_and_width(name):
+    network = cifar10_network(name)
+    shapes = {layer: network.get_layer(layer).output.shape for layer in STAGES[name]}
+    assert shapes == {layer: (None, side, side, channels) for layer, (side, channels) in STAGES[name].items()}
+    assert network.output_shape == (None, 10) and network.output.dtype == "float32"
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_digits_of_28_pixels_and_one_colour_are_taken_too(name):
+    logits = comparator(name, DIGITS)(np.ones((2, 28, 28, 1), np.float32))
+    assert logits.shape == (2, 10) and np.isfinite(keras.ops.convert_to_numpy(logits)).all()
+
+
+@each_kind
+def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
+    assert SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3))).output_shape == (None, 7)
+    name = next(name for name in NETWORKS if name.startswith(kind))
+    with pytest.raises(UserError, match=rf"^{name} needs images of at least 9 pixels a side, got \(8, 32, 3\)$"):
+        comparator(name, dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3)))
+
+
+def test_an_unknown_network_and_an_impossible_depth_are_refused_in_one_line():
+    with pytest.raises(UserError, match="^network must be one of all_cnn_c, .*densenet_bc_100_12, got 'resnet_18'$"):
+        comparator("resnet_18", CIFAR10)
+    for build, others, depths in ((resnet, 2, (2, 18)), (preact_resnet, 2, (2, 110 + 1)), (densenet_bc, 4, (4, 101))):
+        for depth in depths:
+            with pytest.raises(UserError, match=f"^depth must be 6n \\+ {others} with n at least 1, got {depth}$"):
+                build(CIFAR10, depth=depth)
+
+
+# Reference: the same networks in NumPy, float64, from the papers.
+
+
+class Reference:
+    """The networks' operations with the weights of a network; `mistake` names one to be caught."""
+
+    def __init__(self, network, mistake: str = ""):
+        self.weights = {path: a.astype(np.float64) for path, a in arrays(network).items()}
+        self.mistake = mistake
+
+    def conv(self, x, name, stride=1, padded=True):
+        """Sums over the k×k pixels around every stride-th one, from the first; zeros outside of the image."""
+        kernel = self.weights[f"{name}/kernel"]
+        if padded:
+            margin = len(kernel) // 2
+            x = np.pad(x, ((0, 0), (margin, margin), (margin, margin), (0, 0)))
+        first = int(self.mistake == "strides from the second pixel" and stride == 2)
+        patches = np.lib.stride_tricks.sliding_window_view(x, kernel.shape[:2], (1, 2))[:, first::stride, first::stride]
+        return np.einsum("nhwaij,ijab->nhwb", patches, kernel) + self.weights.get(f"{name}/bias", 0)
+
+    def bn(self, x, name):
+        mean, variance, gamma, beta = (
+            self.weights[f"{name}/{part}"] for part in ("moving_mean", "moving_variance", "gamma", "beta")
+        )
+        return (x - mean) / np.sqrt(variance + 1e-5) * gamma + beta
+
+    def bn_relu(self, x, name):
+        return self.bn(np.maximum(x, 0), name) if self.mistake == "ReLU before BN" else np.maximum(self.bn(x, name), 0)
+
+    def shortcut(self, x, width, stride):
+        x = x[:, ::stride, ::stride]
+        zeros = np.zeros((*x.shape[:3], width - x.shape[3]))
+        return np.concatenate([zeros, x] if self.mistake == "zero channels first" else [x, zeros], axis=3)
+
+    def dense(self, x):
+        return x.mean((1, 2)) @ self.weights["dense/kernel"] + self.weights["dense/bias"]
+
+    def all_cnn_c(self, x):
+        for stage in (1, 2, 3):
+            for i in (1, 2, 3):
+                padded = stage < 3 or self.mistake == "seventh convolution padded"
+                x = self.conv(x, f"stage{stage}_conv{i}", 2 if stage < 3 and i == 3 else 1, padded)
+                x = x if self.mistake == "no last ReLU" and (stage, i) == (3, 3) else np.maximum(x, 0)
+        return x.mean((1, 2))
+
+    def resnet(self, x):
+        x = self.bn_relu(self.conv(x, "stem_conv"), "stem_bn")
+        for stage in (1, 2, 3):
+            for block in (1, 2):
+                name, stride = f"stage{stage}_block{block}", 2 if stage > 1 and block == 1 else 1
+                y = self.conv(self.bn_relu(self.conv(x, f"{name}_conv1", stride), f"{name}_bn1"), f"{name}_conv2")
+                x = self.shortcut(x, 8 * 2**stage, stride) + self.bn(y, f"{name}_bn2")
+                x = x if self.mistake == "no ReLU after the sum" else np.maximum(x, 0)
+        return self.dense(x)
+
+    def preact_resnet(self, x):
+        x = self.conv(x, "stem_conv")
+        for stage in (1, 2, 3):
+            for block in (1, 2):
+                name, stride = f"stage{stage}_block{block}", 2 if stage > 1 and block == 1 else 1
+                a = self.bn_relu(x, f"{name}_bn1")
+                y = self.bn_relu(self.conv(a, f"{name}_conv1", stride), f"{name}_bn2")
+                shared = (block == 1) != (self.mistake == "shortcut from the other side of the ReLU")
+                x = self.shortcut(a if shared else x, 8 * 2**stage, stride) + self.conv(y, f"{name}_conv2")
+        return self.dense(self.bn_relu(x, "final_bn"))
+
+    def densenet_bc(self, x):
+        x = self.conv(x, "stem_conv")
+        for block in (1, 2, 3):
+            for layer in (1, 2):
+                name = f"block{block}_layer{layer}"
+                y = self.conv(self.bn_relu(x, f"{name}_bn1"), f"{name}_conv1")
+                y = self.conv(self.bn_relu(y, f"{name}_bn2"), f"{name}_conv2")
+                x = np.concatenate([y, x] if self.mistake == "new channels first" else [x, y], axis=3)
+            if block < 3:
+                x = self.conv(self.bn_relu(x, f"transition{block}_bn"), f"transition{block}_conv")
+                n, height, width, channels = x.shape
+                x = x[:, : height // 2 * 2, : width // 2 * 2]
+                x = x.reshape(n, height // 2, 2, width // 2, 2, channels).mean((2, 4))
+        return self.dense(self.bn_relu(x, "final_bn"))
+
+
+MISTAKES = {
+    "all_cnn_c": ["strides from the second pixel", "seventh convolution padded", "no last ReLU"],
+    "resnet": ["ReLU before BN", "strides from the second pixel", "zero channels first", "no ReLU after the sum"],
+    "preact_resnet": [
+        "ReLU before BN",
+        "strides from the second pixel",
+        "zero channels first",
+        "shortcut from the other side of the ReLU",
+    ],
+    "densenet_bc": ["ReLU before BN", "new channels first"],
+}
+
+
+def with_random_statistics(network, seed=1) -> keras.Model:
+    """The network with values of batch normalisation and biases that a layer cannot leave out unnoticed."""
+    generator = np.random.default_rng(seed)
+    for variable in network.variables:
+        if len(variable.shape) == 1 and variable.dtype == "float32":
+            low, high = (-0.5, 0.5) if variable.name in ("beta", "moving_mean", "bias") else (0.5, 1.5)
+            variable.assign(generator.uniform(low, high, variable.shape))
+    return network
+
+
+@pytest.mark.parametrize("sides", [(16, 12), (18, 9)])
+@each_kind
+def test_each_network_equals_a_forward_pass_in_numpy(kind, sides):
+    config = dataclasses.replace(ANY_SIZE, image_shape=(*sides, 3))
+    x = np.random.default_rng(0).standard_normal((3, *config.image_shape))
+    network = with_random_statistics(SMALL_NETWORKS[kind](config, seed=2))
+    logits = network(x.astype(np.float32))
+    assert relative_difference(logits, getattr(Reference(network), kind)(x)) < 1e-5  # half the digits of float32
+    for mistake in MISTAKES[kind] if sides == (16, 12) else ():
+        assert relative_difference(logits, getattr(Reference(network, mistake), kind)(x)) > 1e-2, mistake
+
+
+# Initial weights, training and the rules of model.py.
+
+
+@each_kind
+def test_a_kernel_depends_on_the_seed_and_the_name_of_its_layer_alone(kind):
+    build = SMALL_NETWORKS[kind]
+    first, again, other = (arrays(build(SMALL, seed)) for seed in (3, 3, 4))
+    kernels = [path for path in first if path.endswith("kernel")]
+    assert first.keys() == again.keys() == other.keys()  # what a checkpoint is keyed by
+    assert not [path for path in first if not np.array_equal(first[path], again[path])]
+    assert not [path for path in kernels if np.array_equal(first[path], other[path])]
+    assert len({first[path].ravel()[:5].tobytes() for path in kernels}) == len(kernels)
+
+
+def test_a_deeper_network_shares_the_kernels_of_the_shallower_one():
+    shallow, deep = arrays(cifar10_network("preact_resnet_8")), arrays(cifar10_network("preact_resnet_32"))
+    assert shallow.keys() < deep.keys()
+    assert not [path for path in shallow if not np.array_equal(shallow[path], deep[path])]
+
+
+@pytest.mark.parametrize("name", ["all_cnn_c", "resnet_20", "densenet_bc_100_12"])
+def test_kernels_start_gaussian_with_variance_2_over_fan_in(name):
+    for path, kernel in arrays(cifar10_network(name)).items():
+        if path.endswith("kernel"):
+            stddev = (2 / np.prod(kernel.shape[:-1])) ** 0.5
+            assert abs(kernel.std() / stddev - 1) < 5 / (2 * kernel.size) ** 0.5, path
+            assert abs(kernel.mean()) < 5 * stddev / kernel.size**0.5, path
+        elif path.endswith("bias"):
+            assert not kernel.any()
+
+
+@each_kind
+def test_one_step_of_training_moves_every_weight_and_statistic(kind):
+    network = SMALL_NETWORKS[kind](dataclasses.replace(SMALL, weight_decay=0.0))
+    before = arrays(network)
+    network.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x = np.random.default_rng(0).standard_normal((32, *SMALL.image_shape), np.float32)
+    network.train_on_batch(x, np.arange(32) % SMALL.num_classes)
+    assert [path for path, array in arrays(network).items() if np.array_equal(array, before[path])] == []
+
+
+def test_all_cnn_c_drops_a_fifth_of_the_image_and_half_after_each_strided_convolution(images):
+    network = all_cnn_c(SMALL)
+    dropped = [(layer.rate, layer.input.shape[1:]) for layer in layers_of(network, layers.Dropout)]
+    assert dropped == [(0.2, (16, 12, 3)), (0.5, (8, 6, 96)), (0.5, (4, 3, 192))]
+    assert not np.array_equal(network(images, training=True), network(images))
+    without = all_cnn_c(SMALL, dropout=(0.0, 0.0))
+    assert layers_of(without, layers.Dropout) == []
+    np.testing.assert_array_equal(without(images, training=True), network(images))
+
+
+@each_kind
+def test_weight_decay_is_half_lambda_times_the_squared_norm_of_the_convolution_kernels(kind):
+    network = SMALL_NETWORKS[kind](SMALL)
+    kernels = [a for path, a in arrays(network).items() if path.endswith("kernel") and "conv" in path]
+    squared = sum(np.sum(kernel.astype(np.float64) ** 2) for kernel in kernels)
+    assert float(sum(network.losses)) == pytest.approx(0.3 / 2 * squared, rel=1e-5)
+    assert SMALL_NETWORKS[kind](dataclasses.replace(SMALL, weight_decay=0.0)).losses == []
+
+
+def test_the_other_fields_of_the_config_change_nothing():
+    other = dataclasses.replace(SMALL, stem_width=5, widths=(8, 16), blocks_per_stage=(1, 1), use_batch_norm=True)
+    weights, others = arrays(preact_resnet(SMALL)), arrays(preact_resnet(other))
+    assert weights.keys() == others.keys() and all(np.array_equal(weights[path], others[path]) for path in weights)
+
+
+def readers(network, tensor) -> list:
+    return [layer for layer in network.operations if any(t is tensor for t in keras.tree.flatten(layer.input))]
+
+
+@each_kind
+def test_mixed_precision_computes_convolutions_and_relus_before_them_in_bfloat16_and_all_else_in_float32(kind, images):
+    base = with_random_statistics(SMALL_NETWORKS[kind](SMALL))
+    mixed = with_random_statistics(SMALL_NETWORKS[kind](dataclasses.replace(SMALL, mixed_precision=True)))
+    assert {v.dtype for v in mixed.trainable_variables} == {mixed.output.dtype} == {"float32"}
+    for layer in mixed.layers:
+        half = isinstance(layer, (layers.Conv2D, layers.ZeroPadding2D))
+        if isinstance(layer, layers.ReLU):
+            convolutions = (layers.Conv2D, layers.ZeroPadding2D, layers.Dropout)
+            half = all(isinstance(reader, convolutions) for reader in readers(mixed, layer.output))
+        assert layer.compute_dtype == ("bfloat16" if half else "float32"), layer.name
+    # A bfloat16 is off by at most 2⁻⁹; some 30 roundings on the way.
+    assert 2**-14 < relative_difference(mixed(images), np.asarray(base(images))) < 30 * 2**-9
+
+
+@each_kind
+def test_a_keras_file_gives_back_the_same_network_exactly(kind, images, tmp_path):
+    network = with_random_statistics(SMALL_NETWORKS[kind](SMALL, seed=5))
+    network.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert [layer.name for layer in loaded.layers] == [layer.name for layer in network.layers]
+    np.testing.assert_array_equal(loaded(images), network(images))
+
+
+@each_kind
+def test_only_layers_and_operations_of_keras_are_used(kind):
+    used = {type(operation) for operation in SMALL_NETWORKS[kind](SMALL).operations}
+    assert all(kind.__module__.startswith("keras.") for kind in used) and layers.Lambda not in used
+
+
+@pytest.mark.slow
+def test_the_jax_backend_answers_as_tensorflow_does(images, tmp_path):
+    pytest.importorskip("jax")
+    networks = {kind: with_random_statistics(build(SMALL)) for kind, build in SMALL_NETWORKS.items()}
+    for kind, network in networks.items():
+        np.savez(tmp_path / f"{kind}.npz", images=images, **arrays(network))
+    code = inspect.cleandoc(
+        """
+        import sys
+        import numpy as np
+        from test_comparators import SMALL, SMALL_NETWORKS
+        for kind, build in SMALL_NETWORKS.items():
+            network, given = build(SMALL), np.load(f"{kind}.npz")
+            for variable in network.variables:
+                variable.assign(given[variable.path])
+            np.save(f"{kind}.npy", network.predict(given["images"]))
+        assert "tensorflow" not in sys.modules
+        """
+    )
+    path = os.pathsep.join([str(PROJECT), os.path.dirname(__file__)])
+    environment = os.environ | {"KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True)
+    for kind, network in networks.items():
+        assert relative_difference(np.load(tmp_path / f"{kind}.npy"), np.asarray(network(images))) < 1e-5, kind
