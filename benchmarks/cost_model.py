@@ -67,10 +67,11 @@ PRESETS = {name: CostModel(network=name) for name in ("cifar10", "mnist", "image
 def main(model: CostModel) -> None:
     """Prints the table of a network on 1 … 512 devices."""
     with launcher.quiet_import():
-        from identity_matters.model import all_conv_resnet, training_flops
+        from identity_matters.comparators import build_network
+        from identity_matters.model import training_flops
 
     run = TRAIN_PRESETS[model.network]
-    network = all_conv_resnet(run.model, 0)
+    network = build_network(run.model, 0)
     batch_size = model.batch_size or run.batch_size
     flops = batch_size * training_flops(network)
     num_bytes = 4.0 * sum(math.prod(v.shape) for v in network.trainable_variables)

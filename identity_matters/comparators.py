@@ -22,7 +22,7 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
-from identity_matters.model import _dtype, _layer_seed
+from identity_matters.model import _dtype, _layer_seed, all_conv_resnet
 from identity_matters.runs.errors import UserError
 
 Tensor = keras.KerasTensor
@@ -36,7 +36,7 @@ def all_cnn_c(config: ModelConfig, seed: int = 0, dropout: tuple[float, float] =
     average is over 6×6 pixels; two of 1×1. A ReLU follows each, the last one too.
 
     Args:
-      config, seed: ModelConfig, int. See `comparator`.
+      config, seed: ModelConfig, int. See `build_network`.
       dropout: (float, float). Fractions dropped of the image, and after strided convolutions. Defaults to the paper's.
 
     Returns:
@@ -63,7 +63,7 @@ def resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.Model:
     at 32×32, 16×16 and 8×8 pixels, a global average and a dense layer.
 
     Args:
-      config, seed: ModelConfig, int. See `comparator`.
+      config, seed: ModelConfig, int. See `build_network`.
       depth: int. 6n + 2, the convolutions and the dense layer. Defaults to 20.
 
     Returns:
@@ -87,7 +87,7 @@ def preact_resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.
     stage 1 by the appendix, in 2 and 3 by the authors' code and fb.resnet.torch, which Li et al. used.
 
     Args:
-      config, seed: ModelConfig, int. See `comparator`.
+      config, seed: ModelConfig, int. See `build_network`.
       depth: int. 6n + 2, the convolutions and the dense layer. Defaults to 20.
 
     Returns:
@@ -111,7 +111,7 @@ def densenet_bc(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rat
     average pooling; a dense layer. No dropout, as where the paper trains with crops and flips.
 
     Args:
-      config, seed: ModelConfig, int. See `comparator`.
+      config, seed: ModelConfig, int. See `build_network`.
       depth: int. 6n + 4, the convolutions and the dense layer. Defaults to 100.
       growth_rate: int. k, the new channels of a layer. Defaults to 12.
 
@@ -140,22 +140,24 @@ NETWORKS: dict[str, Callable[[ModelConfig, int], keras.Model]] = {
 }
 
 
-def comparator(name: str, config: ModelConfig, seed: int = 0) -> keras.Model:
-    """Returns the network of that name as its paper describes it, with initial weights from the seed.
+def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
+    """Returns the network that the config names, with initial weights from the seed.
 
     Args:
-      name: str. A key of NETWORKS, such as resnet_20.
-      config: ModelConfig. Its image_shape, num_classes, weight_decay and mixed_precision are
-        used; its other fields are not: they describe Hardt & Ma's network.
+      config: ModelConfig. Of a network other than all_conv_resnet image_shape, num_classes, weight_decay and
+        mixed_precision are used; the other fields describe Hardt & Ma's network.
       seed: int. Every kernel is drawn from (seed, its layer's name) alone. Defaults to 0.
 
-    Raises: UserError if there is no network of that name, or the images are under 9 pixels a side.
+    Raises:
+      UserError: the images are under 9 pixels a side.
     """
-    if name not in NETWORKS:
-        raise UserError(f"network must be one of {', '.join(NETWORKS)}, got {name!r}")
+    if config.network == "all_conv_resnet":
+        return all_conv_resnet(config, seed)
     if min(config.image_shape[:2]) < SMALLEST_IMAGE:
-        raise UserError(f"{name} needs images of at least {SMALLEST_IMAGE} pixels a side, got {config.image_shape}")
-    return NETWORKS[name](config, seed)
+        raise UserError(
+            f"{config.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {config.image_shape}"
+        )
+    return NETWORKS[config.network](config, seed)
 
 
 def _repeats(depth: int, others: int) -> int:

@@ -48,6 +48,8 @@ class ModelConfig:
     Attributes:
       image_shape: (height, width, channels) of the input. Set from the data set by a launcher.
       num_classes: Number of logits. Set from the data set by a launcher.
+      network: all_conv_resnet, or one that the paper compares it with (identity_matters.comparators), for which of the
+        fields below weight_decay and mixed_precision alone are read.
       stem_width: Output channels of the first convolution.
       stem_kernel_size: Kernel size of the first convolution, pixels.
       stem_stride: Stride of the first convolution.
@@ -69,6 +71,10 @@ class ModelConfig:
 
     image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})
     num_classes: int = dataclasses.field(default=10, metadata={"flag": False})
+    network: Literal[
+        "all_conv_resnet", "all_cnn_c", "resnet_20", "resnet_32", "resnet_44", "resnet_56", "resnet_110",
+        "preact_resnet_8", "preact_resnet_14", "preact_resnet_20", "preact_resnet_32", "densenet_bc_100_12",
+    ] = "all_conv_resnet"  # fmt: skip
     stem_width: int = 16
     stem_kernel_size: int = 3
     stem_stride: int = 1
@@ -114,7 +120,7 @@ class ModelConfig:
         )
         height, width, _ = self.image_shape
         _require(
-            height % self.downsampling == 0 and width % self.downsampling == 0,
+            self.network != "all_conv_resnet" or not (height % self.downsampling or width % self.downsampling),
             f"the strides divide the image by {self.downsampling}, which does not divide "
             f"{height}x{width} pixels; choose image_size or the number of stages accordingly",
         )
@@ -203,26 +209,15 @@ class TrainConfig:
         check_fields(
             self,
             at_least_1=(
-                "train_steps",
-                "batch_size",
-                "eval_every",
-                "checkpoint_every",
-                "steps_per_execution",
+                "train_steps", "batch_size", "eval_every", "checkpoint_every", "steps_per_execution",
                 "newton_schulz_steps",
             ),
             at_least_0=(
-                "image_size",
-                "train_examples",
-                "validation_examples",
-                "crop_padding",
-                "clip_norm",
-                "seed",
-                "eval_examples",
-                "warmup_steps",
-                "decoupled_weight_decay",
+                "image_size", "train_examples", "validation_examples", "crop_padding", "clip_norm", "seed",
+                "eval_examples", "warmup_steps", "decoupled_weight_decay",
             ),
             above_0=("learning_rate", "decay_factor"),
-        )
+        )  # fmt: skip
         _require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
         _require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")
         _require(

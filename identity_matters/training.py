@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import keras
 import numpy as np
 
+from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
@@ -19,7 +20,7 @@ from identity_matters.data.loading import load
 from identity_matters.distributed.agreement import can_export, join, open_run
 from identity_matters.distributed.building import build
 from identity_matters.distributed.workers import Workers
-from identity_matters.model import all_conv_resnet, training_flops
+from identity_matters.model import training_flops
 from identity_matters.optimization import learning_rate_schedule, make_deterministic
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
 from identity_matters.runs.checkpoint import TrainingState
@@ -227,7 +228,7 @@ class Training:
         if self.directory:
             network = self.network
             if self.workers.strategy or self.workers.has_peers:
-                network = all_conv_resnet(self.config.model, self.config.seed)  # of variables of this process alone
+                network = build_network(self.config.model, self.config.seed)  # of variables of this process alone
                 network.set_weights(self.network.get_weights())
             _write_results(self.config, network, self.recorder.rows, self.directory)
             self.directory.set_status("done")

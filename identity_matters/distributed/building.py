@@ -2,10 +2,10 @@
 
 import keras
 
+from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
 from identity_matters.distributed.workers import Workers
-from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import compile_model
 
 
@@ -14,7 +14,7 @@ def build(
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
-        network = all_conv_resnet(config.model, config.seed)
+        network = build_network(config.model, config.seed)
         if workers.strategy:
             from identity_matters.distributed.replicated import ReplicatedModel
 

@@ -19,11 +19,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, planned_images
 from identity_matters.distributed.rendezvous import await_listeners, check_port, is_listening, parse_tf_config
 from identity_matters.distributed.workers import Workers
-from identity_matters.model import all_conv_resnet, standardize
+from identity_matters.model import standardize
 from identity_matters.optimization import compile_model, learning_rate_schedule
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.signals import deferring
@@ -105,7 +106,7 @@ class AsynchronousModel:
 
     def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator) -> None:
         self._network, self._config, self._chief = network, config, chief
-        self._evaluated = all_conv_resnet(config.model, config.seed)  # its weights lie in this process
+        self._evaluated = build_network(config.model, config.seed)  # its weights lie in this process
         self._local = batches.attach(self._evaluated)
         compile_model(self._local, config)
         with chief.scope():

@@ -14,7 +14,7 @@ import pytest
 from keras import layers
 
 import identity_matters
-from identity_matters.comparators import NETWORKS, all_cnn_c, comparator, densenet_bc, preact_resnet, resnet
+from identity_matters.comparators import NETWORKS, all_cnn_c, build_network, densenet_bc, preact_resnet, resnet
 from identity_matters.config import ModelConfig
 from identity_matters.model import training_flops
 from identity_matters.runs.errors import UserError
@@ -36,7 +36,7 @@ each_kind = pytest.mark.parametrize("kind", SMALL_NETWORKS)
 
 @functools.cache
 def cifar10_network(name: str) -> keras.Model:
-    return comparator(name, CIFAR10)
+    return build_network(dataclasses.replace(CIFAR10, network=name))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_each_stage_ends_at_the_papers_resolution_and_width(name):
 
 @pytest.mark.parametrize("name", STAGES)
 def test_digits_of_28_pixels_and_one_colour_are_taken_too(name):
-    logits = comparator(name, DIGITS)(np.ones((2, 28, 28, 1), np.float32))
+    logits = build_network(dataclasses.replace(DIGITS, network=name))(np.ones((2, 28, 28, 1), np.float32))
     assert logits.shape == (2, 10) and np.isfinite(keras.ops.convert_to_numpy(logits)).all()
 
 
@@ -183,12 +183,12 @@ def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
     assert SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3))).output_shape == (None, 7)
     name = next(name for name in NETWORKS if name.startswith(kind))
     with pytest.raises(UserError, match=rf"^{name} needs images of at least 9 pixels a side, got \(8, 32, 3\)$"):
-        comparator(name, dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3)))
+        build_network(dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3), network=name))
 
 
 def test_an_unknown_network_and_an_impossible_depth_are_refused_in_one_line():
-    with pytest.raises(UserError, match="^network must be one of all_cnn_c, .*densenet_bc_100_12, got 'resnet_18'$"):
-        comparator("resnet_18", CIFAR10)
+    with pytest.raises(UserError, match="^network must be one of all_conv_resnet, all_cnn_c, .*densenet_bc_100_12, got 'resnet_18'$"):
+        ModelConfig(network="resnet_18")
     for build, others, depths in ((resnet, 2, (2, 18)), (preact_resnet, 2, (2, 110 + 1)), (densenet_bc, 4, (4, 101))):
         for depth in depths:
             with pytest.raises(UserError, match=f"^depth must be 6n \\+ {others} with n at least 1, got {depth}$"):

@@ -6,7 +6,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["data.arrays", "data.batches", "distributed.rendezvous", "evaluation", "model"])
+@pytest.mark.parametrize(
+    "module", ["data.arrays", "data.batches", "distributed.rendezvous", "evaluation", "model", "training"]
+)
 def test_the_examples_of_a_module_show_what_happens(module):
     failed, attempted = doctest.testmod(importlib.import_module(f"identity_matters.{module}"))
     assert attempted > 0 and failed == 0
