@@ -91,7 +91,9 @@ class RunDirectory:
         if self._record is None:
             self._create(kind, values)
         elif self._record["kind"] != kind:
-            raise UserError(f"{path} holds a run of launch.{self._record['kind']}, not of launch.{kind}; choose another")
+            raise UserError(
+                f"{path} holds a run of launch.{self._record['kind']}, not of launch.{kind}; choose another"
+            )
         else:
             differing = differences(_completed(self._record["config"], config), values)
             if differing:
