@@ -8,7 +8,6 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import itertools
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -18,6 +17,7 @@ from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.loading import load
 from identity_matters.distributed.replicated import ReplicatedModel
 from identity_matters.distributed.workers import Workers
+from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import compile_model
 
 CONFIG = TrainConfig(
@@ -38,22 +38,24 @@ CONFIG = TrainConfig(
 )
 
 
-def train(workers: Workers, sgd=None):
+MUON = dataclasses.replace(CONFIG, optimizer="muon", learning_rate=0.02, decoupled_weight_decay=0.1)
+
+
+def train(workers: Workers, config: TrainConfig = CONFIG, with_kerass_sgd: bool = False):
     """Returns the weights before and after, the logs and the test logs."""
-    data = load(CONFIG)
-    batches = ArrayBatches(data, CONFIG, workers.rows(CONFIG.batch_size))
-    if sgd is None:
-        network, model = training.build(CONFIG, batches, workers)
-    else:
+    batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
+    if with_kerass_sgd:
         with workers.scope():
-            network = training.all_conv_resnet(CONFIG.model, CONFIG.seed)
+            network = all_conv_resnet(config.model, config.seed)
             model = batches.attach(network)
             model = ReplicatedModel(model.inputs, model.outputs)
-            compile_model(model, CONFIG)
+            compile_model(model, config)
+    else:
+        network, model = training.build(config, batches, workers)
     before = np.concatenate([w.ravel() for w in network.get_weights()])
-    batch_stream = itertools.islice(batches.train_batches(0), CONFIG.train_steps)
+    batch_stream = itertools.islice(batches.train_batches(0), config.train_steps)
     logs = model.fit(
-        workers.distribute(batch_stream), steps_per_epoch=CONFIG.train_steps, shuffle=False, verbose=0
+        workers.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0
     ).history
     after = np.concatenate([w.ravel() for w in network.get_weights()])
     test = model.evaluate(
@@ -82,13 +84,16 @@ def main():
     two = Workers(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     before, one, logs_of_one, test_of_one = train(Workers())
     _, ours, logs, test = train(two)
-    _, kerass, _, _ = train(two, keras.optimizers.SGD)
+    _, kerass, _, _ = train(two, with_kerass_sgd=True)
+    muon_on_one, muon_on_two = (train(workers, MUON)[1] for workers in (Workers(), two))
     moments_before, moments = moments_before_and_after(two)
     found = {
         "moments_before": moments_before,
         "moments": moments,
         "moved": float(np.abs(one - before).max()),
         "weights": float(np.abs(one - ours).max()),
+        "moved_by_muon": float(np.abs(muon_on_one - before).max()),
+        "weights_of_muon": float(np.abs(muon_on_one - muon_on_two).max()),
         "weights_of_keras_sgd": float(np.abs(one - kerass).max()),
         "logs": logs,
         "logs_of_one": logs_of_one,

@@ -187,7 +187,9 @@ def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
 
 
 def test_an_unknown_network_and_an_impossible_depth_are_refused_in_one_line():
-    with pytest.raises(UserError, match="^network must be one of all_conv_resnet, all_cnn_c, .*densenet_bc_100_12, got 'resnet_18'$"):
+    with pytest.raises(
+        UserError, match="^network must be one of all_conv_resnet, all_cnn_c, .*densenet_bc_100_12, got 'resnet_18'$"
+    ):
         ModelConfig(network="resnet_18")
     for build, others, depths in ((resnet, 2, (2, 18)), (preact_resnet, 2, (2, 110 + 1)), (densenet_bc, 4, (4, 101))):
         for depth in depths:

@@ -104,6 +104,17 @@ def test_with_either_worker_killed_the_launcher_brings_the_job_to_the_same_end(t
     assert_same_end(tmp_path / "run", reference)
 
 
+def test_with_muon_a_killed_worker_changes_nothing_either(tmp_path):
+    flags = [*PAIR, "--optimizer=muon", "--schedule=linear"]
+    reference, _, _ = undisturbed(tmp_path, "cluster", *flags)
+    process = start(tmp_path / "run", "cluster", *flags)
+    until(lambda: last_step(tmp_path / "run") >= STEPS // 3, process)
+    os.kill(children(process)[1], signal.SIGKILL)
+    assert process.wait() == 0, log_of(tmp_path / "run")
+    assert AGAIN in log_of(tmp_path / "run")
+    assert_same_end(tmp_path / "run", reference)
+
+
 def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     run_dir = tmp_path / "run"
     process = start(run_dir, "train", f"--checkpoint_every={STEPS}")  # only SIGTERM saves before the end
