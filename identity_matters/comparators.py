@@ -6,10 +6,9 @@
     pre-activation ResNet   He et al. 2016b, arXiv:1603.05027, Figure 4(e), appendix  preact_resnet
     DenseNet-BC-100-12      Huang et al. 2017, arXiv:1608.06993, §3, Table 2          densenet_bc
 
-Each is a functional keras.Model from standardised images to float32 logits, by the rules of
-identity_matters.model: each kernel is drawn from (seed, its layer's name) alone, weight decay is
-on convolution kernels (the papers decay all weights), mixed precision is for convolutions and
-the ReLUs before them. Counts of parameters leave out moving averages.
+Each is a functional keras.Model from standardised images to float32 logits, by the rules of identity_matters.model:
+each kernel is drawn from (seed, its layer's name) alone, weight decay is on convolution kernels (the papers decay all
+weights), mixed precision is for convolutions and the ReLUs before them. Parameter counts leave out moving averages.
 
 Not in the papers: all kernels, the dense layer's too, are Gaussian of variance 2/fan_in (He et al. 2015);
 code of the ResNets' and DenseNet's authors takes the fan-out, Springenberg et al. say nothing.
@@ -22,7 +21,7 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
-from identity_matters.model import _dtype, _layer_seed, all_conv_resnet
+from identity_matters.model import all_conv_resnet, dtype_policy, layer_seed
 from identity_matters.runs.errors import UserError
 
 Tensor = keras.KerasTensor
@@ -47,11 +46,11 @@ def all_cnn_c(config: ModelConfig, seed: int = 0, dropout: tuple[float, float] =
         x = _dropout(x, dropout[stage - 1], f"stage{stage}_dropout", seed)
         for i, stride in ((1, 1), (2, 1), (3, 2)):
             x = _convolution(x, config, width, f"stage{stage}_conv{i}", seed, stride=stride, use_bias=True)
-            x = layers.ReLU(dtype=_dtype(config), name=f"stage{stage}_relu{i}")(x)
+            x = layers.ReLU(dtype=dtype_policy(config), name=f"stage{stage}_relu{i}")(x)
     x = _dropout(x, dropout[1], "stage3_dropout", seed)
     for i, width, kernel_size in ((1, 192, 3), (2, 192, 1), (3, config.num_classes, 1)):
         x = _convolution(x, config, width, f"stage3_conv{i}", seed, kernel_size, use_bias=True, padding="valid")
-        x = layers.ReLU(dtype="float32" if i == 3 else _dtype(config), name=f"stage3_relu{i}")(x)
+        x = layers.ReLU(dtype="float32" if i == 3 else dtype_policy(config), name=f"stage3_relu{i}")(x)
     logits = layers.GlobalAveragePooling2D(dtype="float32", name="average_pool")(x)
     return keras.Model(images, logits, name="all_cnn_c")
 
@@ -126,7 +125,7 @@ def densenet_bc(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rat
         for layer in range(1, _repeats(depth, 4) + 1):
             x = _dense_layer(x, config, growth_rate, f"block{block}_layer{layer}", seed)
         if block < 3:
-            y = _bn_relu(x, f"transition{block}_bn", _dtype(config))
+            y = _bn_relu(x, f"transition{block}_bn", dtype_policy(config))
             y = _convolution(y, config, x.shape[-1] // 2, f"transition{block}_conv", seed, kernel_size=1)
             x = layers.AveragePooling2D(2, dtype="float32", name=f"transition{block}_pool")(y)
     return _classifier(images, _bn_relu(x, "final_bn"), config, seed, f"densenet_bc_{depth}_{growth_rate}")
@@ -153,11 +152,10 @@ def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
     """
     if config.network == "all_conv_resnet":
         return all_conv_resnet(config, seed)
-    if min(config.image_shape[:2]) < SMALLEST_IMAGE:
-        raise UserError(
-            f"{config.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {config.image_shape}"
-        )
-    return NETWORKS[config.network](config, seed)
+    name, shape = config.network, config.image_shape
+    if min(shape[:2]) < SMALLEST_IMAGE:
+        raise UserError(f"{name} needs images of at least {SMALLEST_IMAGE} pixels a side, got {shape}")
+    return NETWORKS[name](config, seed)
 
 
 def _repeats(depth: int, others: int) -> int:
@@ -179,16 +177,16 @@ def _units(depth: int) -> list[tuple[str, int, int, bool]]:
 def _original_unit(x: Tensor, config: ModelConfig, width: int, stride: int, name: str, seed: int) -> Tensor:
     """ReLU(x + BN(C₂ ReLU(BN(C₁x)))) (He et al. 2016, Figure 2)."""
     y = _convolution(x, config, width, f"{name}_conv1", seed, stride=stride)
-    y = _convolution(_bn_relu(y, f"{name}_bn1", _dtype(config)), config, width, f"{name}_conv2", seed)
+    y = _convolution(_bn_relu(y, f"{name}_bn1", dtype_policy(config)), config, width, f"{name}_conv2", seed)
     terms = [_shortcut(x, width, stride, name), _batch_norm(y, f"{name}_bn2")]
     return layers.ReLU(dtype="float32", name=f"{name}_relu2")(layers.Add(dtype="float32", name=f"{name}_add")(terms))
 
 
 def _preact_unit(x: Tensor, config: ModelConfig, width: int, stride: int, name: str, seed: int, first: bool) -> Tensor:
     """x + C₂ ReLU(BN(C₁a)), a = ReLU(BN(x)); a + C₂ ReLU(BN(C₁a)) for the first unit of a stage."""
-    a = _bn_relu(x, f"{name}_bn1", "float32" if first else _dtype(config))
+    a = _bn_relu(x, f"{name}_bn1", "float32" if first else dtype_policy(config))
     y = _convolution(a, config, width, f"{name}_conv1", seed, stride=stride)
-    y = _convolution(_bn_relu(y, f"{name}_bn2", _dtype(config)), config, width, f"{name}_conv2", seed)
+    y = _convolution(_bn_relu(y, f"{name}_bn2", dtype_policy(config)), config, width, f"{name}_conv2", seed)
     return layers.Add(dtype="float32", name=f"{name}_add")([_shortcut(a if first else x, width, stride, name), y])
 
 
@@ -202,9 +200,9 @@ def _shortcut(x: Tensor, width: int, stride: int, name: str) -> Tensor:
 
 def _dense_layer(x: Tensor, config: ModelConfig, growth: int, name: str, seed: int) -> Tensor:
     """[x, C₂ ReLU(BN(C₁ ReLU(BN(x))))], C₁ 1×1 to 4k channels, C₂ 3×3 to k (Huang et al. 2017, §3)."""
-    y = _bn_relu(x, f"{name}_bn1", _dtype(config))
+    y = _bn_relu(x, f"{name}_bn1", dtype_policy(config))
     y = _convolution(y, config, 4 * growth, f"{name}_conv1", seed, kernel_size=1)
-    y = _convolution(_bn_relu(y, f"{name}_bn2", _dtype(config)), config, growth, f"{name}_conv2", seed)
+    y = _convolution(_bn_relu(y, f"{name}_bn2", dtype_policy(config)), config, growth, f"{name}_conv2", seed)
     return layers.Concatenate(dtype="float32", name=f"{name}_concatenate")([x, y])
 
 
@@ -215,14 +213,14 @@ def _convolution(
     """A convolution; one with a stride is centred on every second pixel from the first, as shortcuts are."""
     if stride > 1:  # "same" would pad an even side at its end alone
         padding = "valid"
-        x = layers.ZeroPadding2D(kernel_size // 2, dtype=_dtype(config), name=f"{name}_padding")(x)
+        x = layers.ZeroPadding2D(kernel_size // 2, dtype=dtype_policy(config), name=f"{name}_padding")(x)
     regularizer = keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None
     options = {"kernel_initializer": _he_normal(name, seed), "kernel_regularizer": regularizer, "use_bias": use_bias}
-    return layers.Conv2D(filters, kernel_size, stride, padding, dtype=_dtype(config), name=name, **options)(x)
+    return layers.Conv2D(filters, kernel_size, stride, padding, dtype=dtype_policy(config), name=name, **options)(x)
 
 
 def _he_normal(name: str, seed: int) -> initializers.Initializer:
-    return initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal", seed=_layer_seed(seed, name))
+    return initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal", seed=layer_seed(seed, name))
 
 
 def _batch_norm(x: Tensor, name: str) -> Tensor:
@@ -239,7 +237,7 @@ def _dropout(x: Tensor, rate: float, name: str, seed: int) -> Tensor:
     """Dropout with masks from (seed, name); x itself where the rate is 0."""
     if not rate:
         return x
-    layer = layers.Dropout(rate, seed=_layer_seed(seed, name), dtype="float32", name=name)
+    layer = layers.Dropout(rate, seed=layer_seed(seed, name), dtype="float32", name=name)
     # Keras numbers the generators of a process; checkpoints need a name that does not depend on what was built before.
     layer.seed_generator.state._path = f"{name}/seed_generator_state"
     return layer(x)

@@ -87,7 +87,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
         trainable=config.train_projection,
         # Uniform with variance 1/fan_in, as in the code the paper started from.
         kernel_initializer=initializers.VarianceScaling(
-            config.projection_scale**2, "fan_in", "uniform", seed=_layer_seed(seed, "projection")
+            config.projection_scale**2, "fan_in", "uniform", seed=layer_seed(seed, "projection")
         ),
         dtype="float32",
         name="projection",
@@ -123,7 +123,7 @@ def residual_block(
 
 def _relu(x: keras.KerasTensor, config: ModelConfig, block: str, convolution: int) -> keras.KerasTensor:
     """Returns ReLU(x), named after the convolution that it follows: _relu, _relu2, _relu3, …"""
-    return layers.ReLU(dtype=_dtype(config), name=f"{block}_relu{'' if convolution == 1 else convolution}")(x)
+    return layers.ReLU(dtype=dtype_policy(config), name=f"{block}_relu{'' if convolution == 1 else convolution}")(x)
 
 
 def _shortcut(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
@@ -154,7 +154,7 @@ def _convolution(
         kernel_initializer=_kernel_initializer(config, kernel_size, filters, name, seed),
         # Keras's L2 is λ‖w‖²; the paper's code penalised (λ/2)‖w‖².
         kernel_regularizer=keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None,
-        dtype=_dtype(config),
+        dtype=dtype_policy(config),
         name=name,
     )(x)
     if config.use_batch_norm:
@@ -171,15 +171,16 @@ def _kernel_initializer(
         # C₁ = C₂ = 0 would be a critical point of the loss, which training would never leave.
         return initializers.Zeros()
     stddev = residual_stddev if kind == "small" else standard_stddev
-    return initializers.RandomNormal(stddev=stddev(kernel_size, filters), seed=_layer_seed(seed, name))
+    return initializers.RandomNormal(stddev=stddev(kernel_size, filters), seed=layer_seed(seed, name))
 
 
-def _layer_seed(seed: int, name: str) -> int:
+def layer_seed(seed: int, name: str) -> int:
+    """Returns the seed of the initial values of the layer of that name."""
     """Returns the seed of a layer, a function of the network's seed and of the layer's name."""
     return int(np.random.SeedSequence([seed, zlib.crc32(name.encode())]).generate_state(1)[0] >> 1)
 
 
-def _dtype(config: ModelConfig) -> str:
+def dtype_policy(config: ModelConfig) -> str:
     """Returns the dtype policy of convolutions and of the ReLUs between them.
 
     All else is float32: the sums of the shortcuts in bfloat16 would round the small branches away, by 36 % of their
