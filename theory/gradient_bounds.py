@@ -27,7 +27,7 @@ def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarra
 
 
 def product_lower_bound(X: np.ndarray, Y: np.ndarray) -> float:
-    """Returns σ_min(X)‖Y‖_F ≤ ‖XY‖_F (Hardt & Ma, Claim C.2), with equality where Y's columns are X's last singular vector.
+    """Returns σ_min(X)‖Y‖_F ≤ ‖XY‖_F (Hardt & Ma, Claim C.2), with equality for Y of X's last singular vector.
 
     Args:
       X: [m, d], m ≥ d: for a wide X, which has a kernel, no such bound exists.

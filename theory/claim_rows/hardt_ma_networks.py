@@ -68,7 +68,7 @@ ROWS = [
         statement=(
             "one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; a common bias and k = 10 ln n/ρ² are not"
         ),
-        verdict="false: “c = 10 works” does not, for one bias a block or for one per row",
+        verdict="false: “c = 10 works” does not for one bias a block, and often not for one per row",
         proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and B.2 more than it gives",
         function="projection_width.row_bias_width",
         check=widths.paper_width,
