@@ -117,7 +117,7 @@ ROWS = [
         our_text="ℓ, γ's minus signs",
         function="factorization.factorize",
         check=factorization.theorem_2_1,
-        test="theory/test_factorization.py::test_the_printed_construction_misses_the_printed_bound_that_polar_meets",
+        test="theory/test_paper_construction.py::test_the_printed_construction_misses_the_printed_bound_that_polar_meets",
     ),
     Claim(
         id="hm.theorem_2.1_psd",
