@@ -8,7 +8,7 @@ import pytest
 
 import theory
 
-EXAMPLES = {"claims": 3, "factorization": 4, "linear_residual": 5, "memorization": 5, "shortcut_hessians": 8}
+EXAMPLES = {"claims": 3, "factorization": 4, "linear_residual": 5, "memorization": 4, "shortcut_hessians": 8}
 
 
 @pytest.mark.parametrize("module", [module.name for module in pkgutil.iter_modules(theory.__path__)])
