@@ -133,7 +133,7 @@ def memorize(
 
 
 def parameter_count(num_points: int, dim: int, num_classes: int, width: int) -> int:
-    """kd + ⌈n/k⌉(2k² + k) + rk + r² + r: the paper's count in Theorem 3.2, with the biases."""
+    """Returns kd + ⌈n/k⌉(2k² + k) + rk + r² + r: the paper's count in Theorem 3.2, with the biases."""
     blocks = -(-num_points // width)
     return width * dim + blocks * (2 * width**2 + width) + num_classes * (width + num_classes + 1)
 
