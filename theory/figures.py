@@ -12,7 +12,7 @@ _METHODS = {
 
 
 def norms_figure(rows: list[dict]) -> Figure:
-    """Returns curves of ℓ·|||A||| against ℓ for every method between the lower bound and the proved bounds (Theorem 2.1)."""
+    """Returns curves of ℓ·|||A||| for every method, between the lower bound and the proved bounds (Theorem 2.1)."""
     targets = list(dict.fromkeys(row["target"] for row in rows))
     figure = Figure(figsize=(4.2 * len(targets), 4.2), dpi=110, layout="constrained")
     for axes, target in zip(figure.subplots(1, len(targets), sharey=True), targets):
@@ -33,7 +33,7 @@ def norms_figure(rows: list[dict]) -> Figure:
 
 
 def printed_construction_figure(rows: list[dict]) -> Figure:
-    """Returns a map of where the printed construction with integers exceeds the printed bound, in the plane of γ and ℓ."""
+    """Returns a map of where the printed construction with integers exceeds its bound, in the plane of γ and ℓ."""
     layers = np.unique(column(rows, "num_layers").astype(int))
     ratios = column(rows, "norm_over_bound").reshape(len(layers), -1)
     gammas = column(rows, "log_condition").reshape(len(layers), -1)
@@ -83,7 +83,7 @@ def descent_figure(rows: list[dict]) -> Figure:
 
 
 def memorization_figure(rows: list[dict]) -> Figure:
-    """Returns curves of parameters per sample, smallest gap and float32 error against the width (Theorem 3.2 by peeling)."""
+    """Returns curves of parameters a sample, smallest gap and float32 error against the width (Theorem 3.2 by peeling)."""
     figure = Figure(figsize=(13, 3.8), dpi=110, layout="constrained")
     count, gap, error = figure.subplots(1, 3)
     for whitened, colour, name in ((0, "tab:blue", "raw"), (1, "tab:orange", "whitened")):
