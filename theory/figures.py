@@ -83,7 +83,7 @@ def descent_figure(rows: list[dict]) -> Figure:
 
 
 def memorization_figure(rows: list[dict]) -> Figure:
-    """Returns curves of parameters a sample, smallest gap and float32 error against the width (Theorem 3.2 by peeling)."""
+    """Returns curves of parameters a sample, smallest gap and float32 error by width (Theorem 3.2, peeling)."""
     figure = Figure(figsize=(13, 3.8), dpi=110, layout="constrained")
     count, gap, error = figure.subplots(1, 3)
     for whitened, colour, name in ((0, "tab:blue", "raw"), (1, "tab:orange", "whitened")):
