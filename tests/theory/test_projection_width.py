@@ -7,7 +7,10 @@ from unit_points import unit_points
 from theory.memorization import memorize
 from theory.projection_width import (
     common_bias_width,
+    correlated_pairs,
     default_width,
+    draw_projection,
+    largest_distortion,
     pair_failure_probability,
     row_bias_width,
     separation,
@@ -60,3 +63,28 @@ def test_widths_refuse_numbers_out_of_range(arguments, message):
     for width in (row_bias_width, common_bias_width):
         with pytest.raises(ValueError, match=message):
             width(*arguments)
+
+
+def test_as_many_random_unit_vectors_are_close_as_the_law_says():
+    rng, found = np.random.default_rng(0), []
+    for _ in range(20):
+        q = rng.standard_normal((200, 6))
+        q /= np.linalg.norm(q, axis=1, keepdims=True)
+        found.append((np.triu(q @ q.T, 1) >= 0.5).sum())
+    assert np.mean(found) == pytest.approx(correlated_pairs(200, 6), rel=0.03)
+    assert correlated_pairs(2, 2) == pytest.approx(1 / 3)  # within 60° of each other on the circle
+    assert correlated_pairs(1000, 28) > 1000 and correlated_pairs(1000, 100) < 1
+
+
+@pytest.mark.parametrize("bias, needed", [("printed", 6), ("common", 4), ("row", 2)])
+def test_the_largest_distortion_leaves_just_the_separation_that_a_bias_needs(bias, needed):
+    for rho in (0.1, 1.0, 4.0):
+        epsilon = largest_distortion(rho, bias)
+        assert rho * (1 - epsilon) == pytest.approx(needed * epsilon)
+        assert epsilon <= rho / 3 * (1 + 1e-12) or rho < 1
+
+
+def test_the_projection_keeps_squared_norms_on_average():
+    rng = np.random.default_rng(0)
+    squares = [np.square(draw_projection(rng, 5, 3) @ [0.6, 0.0, 0.8]).sum() for _ in range(20_000)]
+    assert np.mean(squares) == pytest.approx(1, abs=0.03)
