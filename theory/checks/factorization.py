@@ -170,7 +170,7 @@ def negative_determinant(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def odd_dimension(rng: np.random.Generator, trials: int) -> Evidence:
-    """d odd, det R < 0: −R, the target of −y, has det > 0 and the same γ, and is factorised; for even d it is no use."""
+    """d odd, det R < 0: −R, the target of −y, has det > 0 and the same γ, and is factorised."""
     pairs = []
     for trial in range(trials):
         d = (1, 3, 5)[trial % 3]

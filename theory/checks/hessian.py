@@ -62,7 +62,7 @@ def theorem_1_3(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def one_shortcut_growth(rng: np.random.Generator, trials: int) -> Evidence:
-    """n = 1, linear: the condition number against R λ_max(Sxx)/σ_min(M), and the bound against its proof's two vectors."""
+    """n = 1, linear: the condition number against R λ_max(Sxx)/σ_min(M), and the bound against its proof's vectors."""
     pairs = []
     for trial in range(max(1, trials // 2)):
         x, y = random_data(rng)
@@ -119,8 +119,8 @@ def eq_12(rng: np.random.Generator, trials: int) -> Evidence:
     number = shortcut_hessians.condition_number_at_zero(x, y, 1, 2, "linear", square)
     require(number == math.inf, "c = 0 must give an infinite condition number")
     return at_most(pairs)._replace(
-        counterexample=f"σ_mid(z) = z² has c = 0: H = 0 (measured {largest:.0e}), where (12) says {printed:.1f}, M being "
-        "invertible"
+        counterexample=f"σ_mid(z) = z² has c = 0: H = 0 (measured {largest:.0e}), where (12) says {printed:.1f}, as M "
+        "is invertible"
     )
 
 

@@ -91,7 +91,7 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Evidence:
     outside = []
 
     pairs = []
-    for trial in range(max(20, trials)):
+    for trial in range(max(12, trials)):
         _, R, Sigma = draw_problem(rng, dimension=2, num_layers=3)
         if trial % 2:  # a minimum lies inside the ball
             R = linear_residual.end_to_end(draw_layers(rng, 3, 2, 0.3))

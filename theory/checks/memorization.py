@@ -26,8 +26,8 @@ def lemma_b_1(rng: np.random.Generator, trials: int) -> Evidence:
     for dimension in (2, 3, 8):
         _require_hull_example(dimension)
     return at_most(pairs)._replace(
-        counterexample=f"ρ′ = 0.1, |α₁ − α₂|² = 3ρ′: the printed bias −(1 − 2ρ′) misses its target by {error:.2f}; with "
-        "|α₁ − α₂| ≥ 3ρ′ unsquared no block exists, for every k ≥ 2: k points, each in the hull of k others"
+        counterexample=f"ρ′ = 0.1, |α₁ − α₂|² = 3ρ′: the printed bias −(1 − 2ρ′) misses its target by {error:.2f}; "
+        "with |α₁ − α₂| ≥ 3ρ′ unsquared no block exists, for every k ≥ 2: k points, each in the hull of k others"
     )
 
 
@@ -77,13 +77,13 @@ def lemma_b_2(rng: np.random.Generator, trials: int) -> Evidence:
     error = _printed_block_error(rho=0.1, squared_distance=0.2)
     require(error > 0.1, "Lemma B.2's hypothesis is enough for Lemma B.1's bias")
     return at_most(pairs)._replace(
-        counterexample="its hypothesis, |z_i − z_j|² ≥ 2ρ′ at most, is not Lemma B.1's 3ρ′: at ρ′ = 0.1 the printed bias "
-        f"misses by {error:.2f}"
+        counterexample="its hypothesis, |z_i − z_j|² ≥ 2ρ′ at most, is not Lemma B.1's 3ρ′: at ρ′ = 0.1 the printed "
+        f"bias misses by {error:.2f}"
     )
 
 
 def theorem_3_2(rng: np.random.Generator, trials: int) -> Evidence:
-    """|ŷ − e_y| over all points, random labels, any n, r and width, also for near and parallel points; and the counts."""
+    """|ŷ − e_y| over all points, random labels, any n, r and width, also of near and parallel points; the counts."""
     pairs = []
     for trial in range(max(2, trials // 5)):
         n, r = int(rng.integers(4, 200)), int(rng.integers(1, 20))
@@ -104,7 +104,7 @@ def theorem_3_2(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def last_layer(rng: np.random.Generator, trials: int) -> Evidence:
-    """The last block with U [r, k], V [r, r], s [r] fits r = 12 labels at width 6; other shapes do not even multiply."""
+    """The last block with U [r, k], V [r, r], s [r] fits r = 12 labels at width 6; the printed shapes do not act."""
     pairs = []
     for trial in range(max(1, trials // 10)):
         x, labels = _labelled(rng, 50, 10, 12)
@@ -178,11 +178,11 @@ def _printed_block_error(rho: float, squared_distance: float) -> float:
 
 
 def _require_hull_example(dimension: int) -> None:
-    """k points inside the hull of k² that must not move, all conditions met with unsquared distances, k = dimension ≥ 2.
+    """k points in the hull of k² that must not move, all conditions met with unsquared distances, k = dimension ≥ 2.
 
     ReLU(u·h + s) is convex in h: zero at the k², it is zero in their hull. For k displacements that are linearly
-    independent V must be invertible, so T = 0 at the k² means that, and no block moves the k. Point i lies on axis i, and
-    is the mean of k points around the axis, whose distance from it is √(2ρ′) ≥ 3ρ′ for ρ′ ≤ 2/9.
+    independent V must be invertible, so T = 0 at the k² means that, and no block moves the k. Point i lies on axis i,
+    and is the mean of k points around the axis, whose distance from it is √(2ρ′) ≥ 3ρ′ for ρ′ ≤ 2/9.
     """
     rho, inner = 0.05, math.sqrt(1 - 0.05) * np.eye(dimension)
     outer = []
@@ -209,7 +209,7 @@ def _require_hull_example(dimension: int) -> None:
 
 
 def _close_pairs(rng: np.random.Generator, count: int, dimension: int, rho: float) -> np.ndarray:
-    """Points [count, k] in pairs with |z|² = 1 − ρ′ and 1 + ρ′/2 at squared distance 1.01ρ′, the others farther apart."""
+    """Points [count, k] in pairs with |z|² = 1 − ρ′ and 1 + ρ′/2 at squared distance 1.01ρ′, others farther."""
     short, long = 1 - rho, 1 + rho / 2
     cosine = (short + long - 1.01 * rho) / (2 * math.sqrt(short * long))
     for _ in range(1000):

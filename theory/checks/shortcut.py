@@ -61,7 +61,7 @@ def theorem_1_1(rng: np.random.Generator, trials: int) -> Evidence:
         ratios = [_increase(weights, t, x, y, *activations) / t**depth for t in steps]
         pairs.append((abs(2 * ratios[0] - ratios[1] - expected) / abs(expected), 1e-3))
     for depth in (3, 4):
-        x, y = random_data(rng)
+        x, y = random_data(rng, dimension=2)
         hessian = shortcut_hessians.hessian_at_zero(x, y, 2, depth, "tanh", "tanh", "tanh")
         pairs.append((np.abs(numeric_hessian(x, y, 2, depth, "tanh", "tanh", "tanh") - hessian).max(), DIFFERENCES))
 
@@ -69,7 +69,7 @@ def theorem_1_1(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Evidence:
-    """With ReLU at mid or post the order is still n − 1: the exponent of L(tW) − L(0) is n; for n = 2 no Hessian exists.
+    """With ReLU at mid or post the exponent of L(tW) − L(0) is still n, the order n − 1; for n = 2 no Hessian exists.
 
     A quadratic form is the same along D and −D, which fails at mid, and takes opposite values along (W₁, W₂) and
     (W₁, −W₂) once it is 0 along (W₁, 0) and (0, W₂), which fails at post.
