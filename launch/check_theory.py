@@ -3,9 +3,10 @@
     python -m launch.check_theory --run_dir=runs/theory
 
 prints, claim by claim, the statement as it is true, the worst instance against its bound, how
-much room it leaves, and whether the printed claim holds: half a minute on 2 cores. Exit code 1
-if any check fails. With a run directory it leaves results.csv, claims.md, and the data (CSV)
-and the figures (PNG) of docs/theory.md. --claim=hm.theorem_2.1 checks one claim.
+much room it leaves, and three judgements: whether the printed statement holds, whether its printed
+proof does, and what our copy of the text has lost: half a minute on 2 cores. Exit code 1 if any check
+fails. With a run directory it leaves results.csv, claims.md, and the data (CSV) and the figures (PNG)
+of docs/theory.md. --claim=hm.theorem_2.1 checks one claim.
 
     python -m launch.check_theory --search=relu --run_dir=runs/relu
 
@@ -18,11 +19,15 @@ docs takes 5 minutes. Interrupted, the same command goes on.
 import dataclasses
 import functools
 import os
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from identity_matters.config import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
+
+if TYPE_CHECKING:
+    from identity_matters.runs.directory import RunDirectory
+    from theory.claims import Check
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +37,8 @@ class CheckConfig:
     Attributes:
       claim: Check this claim alone, by its id, e.g. hm.theorem_2.1 (empty: all of them).
       search: relu: search for bad critical points of ReLU networks in place of the checks (empty: no search).
-      trials: Random instances a claim, to within a factor that depends on what one costs; random starts per setting of a search.
+      trials: Random instances a claim, to within a factor that depends on what one costs; of a search, random starts
+        per setting.
       seed: Seed of the instances.
       figures: Draw the figures too, where there is a run directory and all claims are checked.
     """
@@ -43,13 +49,14 @@ class CheckConfig:
     seed: int = 0
     figures: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
         if self.claim and self.search:
             raise UserError(f"claim {self.claim!r} and search {self.search!r} are two jobs: give one of them")
 
 
 def main(config: CheckConfig, run_dir: str | None) -> int:
+    """Checks or searches as the config says; returns the exit code, 1 if a check failed."""
     from identity_matters.runs.directory import RunDirectory
     from theory import claims
 
@@ -66,7 +73,7 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
     return code
 
 
-def _check(config: CheckConfig, run) -> int:
+def _check(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Checks, prints and writes; 1 if a check fails."""
     from theory import claims
 
@@ -75,10 +82,8 @@ def _check(config: CheckConfig, run) -> int:
         checks.append(claims.check(claim_id, config.seed, config.trials))
         print(_lines(checks[-1]), flush=True)
     failed = [check.claim for check in checks if not check.holds]
-    printed = [check for check in checks if not check.claim.startswith("ours.")]
-    counts = {verdict: sum(check.verdict == verdict for check in printed) for verdict in claims.VERDICTS}
-    of_verdict = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    print(f"\n{len(printed)} printed claims: {of_verdict}; {len(checks) - len(printed)} claims of ours")
+    if not config.claim:
+        print(f"\n{claims.summary()}")
     if run is not None:
         _write(run, checks)
         if config.figures and not config.claim:
@@ -88,34 +93,40 @@ def _check(config: CheckConfig, run) -> int:
     return launcher.EXIT_ERROR if failed else 0
 
 
-def _lines(check) -> str:
+def _lines(check: "Check") -> str:
     from theory import claims
 
     measured = (
         f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}, n = {check.instances}"
     )
-    lines = [f"{check.claim:<27} {check.verdict:<19} {measured if check.instances else ''}", f"    {check.statement}"]
+    claim = claims.CLAIMS[check.claim]
+    lines = [f"{check.claim:<27} {measured if check.instances else ''}", f"    {check.statement}"]
+    lines.append(f"    printed statement: {check.verdict}")
+    lines.append(f"    printed proof:     {claim.proof}")
+    if claim.our_text:
+        lines.append(f"    our text lost:     {claim.our_text}")
     if check.counterexample:
-        label = "as printed" if check.verdict in claims.VERDICTS[1:] else "beside" if check.holds else "reason"
-        lines.append(f"    {label}: {check.counterexample}")
+        lines.append(f"    {'shown' if check.holds else 'reason'}: {check.counterexample}")
     return "\n".join(lines)
 
 
-def _write(run, checks) -> None:
-    """results.csv and claims.md."""
+def _write(run: "RunDirectory", checks: "list[Check]") -> None:
+    """Writes results.csv and claims.md."""
     from identity_matters.runs.directory import write_text
     from identity_matters.runs.tables import write_metrics
     from theory import claims
 
-    rows = [
-        check._asdict() | {"verdict": check.verdict, "source": claims.CLAIMS[check.claim].source} for check in checks
-    ]
+    rows = []
+    for check in checks:
+        claim = claims.CLAIMS[check.claim]
+        judged = {"verdict": check.verdict, "proof": claim.proof, "our_text": claim.our_text, "source": claim.source}
+        rows.append(check._asdict() | judged)
     write_metrics(run.file("results.csv"), rows)
-    write_text(run.file("claims.md"), claims.report(checks))
+    write_text(run.file("claims.md"), claims.markdown(checks))
 
 
-def _draw(run, seed: int) -> None:
-    """NAME.csv and NAME.png for every figure of docs/theory.md."""
+def _draw(run: "RunDirectory", seed: int) -> None:
+    """Writes NAME.csv and NAME.png for every figure of docs/theory.md."""
     from tqdm import tqdm
 
     from identity_matters.data.arrays import mnist_sample
@@ -152,7 +163,7 @@ def draw_figures(run_dir: str) -> list[str]:
     return list(drawn)
 
 
-def _search(config: CheckConfig, run) -> int:
+def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
     from identity_matters.runs.directory import write_text
     from identity_matters.runs.tables import read_rows, write_metrics
@@ -189,6 +200,7 @@ def _search_line(row: dict) -> str:
 
 
 def cli() -> None:
+    """Runs the launcher on the command line's flags."""
     launcher.run(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False)
 
 

@@ -3,45 +3,26 @@
     from theory.claims import CLAIMS, check
     check("hm.theorem_2.1")
 
-A verdict is about the claim as printed: "holds"; "holds as corrected", where the statement here
-is true and the printed one or its proof is not; "false as printed", where what is printed is false
-and the statement here is what is true instead. For these two the check shows a counterexample.
+Its rows are in claim_rows/, what they say in claim.py. docs/claims.md is this table:
+
+    python -m theory.claims > docs/claims.md
 """
 
-import dataclasses
 import numbers
 import zlib
-from typing import Callable, NamedTuple
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from theory.checks.evidence import CheckFailed, Evidence
-from theory.claim_rows import HOLDS, ROWS, VERDICTS
+from theory.checks.evidence import CheckFailed
+from theory.claim import PROOFS, VERDICTS, Claim, kind
+from theory.claim_rows import ROWS
 
-__all__ = ["CLAIMS", "VERDICTS", "Check", "Claim", "check", "claim_named", "markdown", "report"]
+__all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
 
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A claim of a paper, or of ours.
-
-    Attributes:
-      id: What `check` and `launch.check_theory --claim` take: source, kind and number.
-      source: Where it is printed.
-      statement: One line, as it is true.
-      verdict: One of VERDICTS, about what is printed.
-      function: module.function of theory that computes it.
-      test: file::test in tests that shows it.
-      gather: gather(rng, trials) -> Evidence.
-    """
-
-    id: str
-    source: str
-    statement: str
-    verdict: str
-    function: str
-    test: str
-    gather: Callable[[np.random.Generator, int], Evidence]
+CLAIMS = {claim.id: claim for claim in ROWS}
 
 
 class Check(NamedTuple):
@@ -49,12 +30,12 @@ class Check(NamedTuple):
 
     Attributes:
       claim: id of the claim.
-      statement: of the claim.
+      statement: The claim in one line, as it is true.
       measured, relation, bound: e.g. 0.38 ≤ 1.41 for the instance nearest to breaking it.
-      holds: Whether our statement held in every instance and, where the printed one does not hold, that was shown.
+      holds: Whether our statement held in every instance and, where something printed does not hold, that was shown.
       instances: How many were tried.
       slack: |bound − measured| as a share of the larger; negative where the statement was broken.
-      counterexample: Where the printed claim fails, as found; the reason, where the check failed.
+      counterexample: Where what is printed fails, or what is found beside it; the reason, where the check failed.
     """
 
     claim: str
@@ -69,29 +50,34 @@ class Check(NamedTuple):
 
     @property
     def verdict(self) -> str:
+        """The claim's verdict on the printed statement, or CHECK FAILED."""
         return CLAIMS[self.claim].verdict if self.holds else "CHECK FAILED"
 
 
-CLAIMS = {
-    id: Claim(id, source, statement, verdict, function, test, gather)
-    for id, source, verdict, statement, function, gather, test in ROWS
-}
-
-
 def claim_named(claim_id: str) -> Claim:
-    """The claim of an id; ValueError if there is none."""
+    """Returns the claim of an id.
+
+    Raises:
+      ValueError: there is none.
+    """
     if claim_id not in CLAIMS:
         raise ValueError(f"claim must be one of {', '.join(CLAIMS)}, got {claim_id!r}")
     return CLAIMS[claim_id]
 
 
 def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
-    """Tries a claim on random instances.
+    """Returns what became of a claim on random instances.
+
+    >>> found = check("review.eq_6", trials=5)
+    >>> found.holds, found.verdict
+    (True, 'false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)')
+    >>> found.counterexample
+    'd = ℓ = 1, A = 0, Σ = 2, R = 2: ‖∇f‖² = 16 < 32'
 
     Args:
-      claim_id: str. A key of CLAIMS.
-      seed: int. Same seed, same instances.
-      trials: int. How many instances, to within a factor that depends on what one costs.
+      claim_id: A key of CLAIMS.
+      seed: Same seed, same instances.
+      trials: How many instances, to within a factor that depends on what one costs.
 
     Raises:
       ValueError: no such claim, or fewer than 1 trial.
@@ -101,8 +87,8 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
         raise ValueError(f"trials must be a whole number of at least 1, got {trials!r}")
     rng = np.random.default_rng([seed, zlib.crc32(claim_id.encode())])
     try:
-        evidence = claim.gather(rng, trials)
-        if claim.verdict != HOLDS and not evidence.counterexample:
+        evidence = claim.check(rng, trials)
+        if claim.needs_counterexample and not evidence.counterexample:
             raise CheckFailed("no counterexample to the printed form was found")
     except CheckFailed as failed:
         return Check(claim_id, claim.statement, np.nan, "", np.nan, False, 0, np.nan, str(failed))
@@ -112,24 +98,55 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     )  # fmt: skip
 
 
-def markdown() -> str:
-    """The table of claims, as it stands in the README: number, one line, verdict, function, test."""
-    rows = ["| claim | as it is true | printed | function | test |", "|---|---|---|---|---|"]
-    for claim in CLAIMS.values():
-        statement = claim.statement.replace("|", "\\|")
-        rows.append(f"| {claim.source} | {statement} | {claim.verdict} | `{claim.function}` | `{claim.test}` |")
-    return "\n".join(rows)
+def summary() -> str:
+    """Returns how many printed statements there are, and how many of each verdict; restatements are not counted."""
+    printed = [claim for claim in CLAIMS.values() if not claim.id.startswith("ours.") and not claim.restates]
+    counts = Counter(kind(claim.verdict) for claim in printed)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    ours = sum(claim.id.startswith("ours.") for claim in CLAIMS.values())
+    return f"{len(printed)} printed statements: {verdicts}; {ours} statements of ours"
 
 
-def report(checks) -> str:
-    """Checks as a Markdown table: what was tried, the worst instance, the verdict and the counterexample."""
-    rows = [
-        "| claim | as it is true | instances | measured | slack | as printed | counterexample, or what was found beside |",
-        "|---|---|--:|---|--:|---|---|",
-    ]
-    for check in checks:
-        measured = f"{check.measured:.4g} {check.relation} {check.bound:.4g}"
-        cells = (CLAIMS[check.claim].source, check.statement, check.instances, measured, f"{check.slack:.2g}")
-        cells += (check.verdict, check.counterexample)
-        rows.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(rows) + "\n"
+def markdown(checks: Sequence[Check] | None = None) -> str:
+    """Returns the table of claims in Markdown, or of the claims of some checks with what these found.
+
+    Args:
+      checks: Results of `check`. None: every claim, with its function and its test in place of measurements.
+    """
+    judged = ["claim", "as it is true", "printed statement", "printed proof", "our text lost"]
+    columns = judged + (["function", "test"] if checks is None else ["instances", "measured", "slack", "shown"])
+    rows = [columns, ["---"] * len(columns)]
+    for claim in CLAIMS.values() if checks is None else (CLAIMS[check.claim] for check in checks):
+        rows.append([claim.source, claim.statement, claim.verdict, claim.proof, claim.our_text])
+    if checks is None:
+        found = [[f"`{claim.function}`", f"`{claim.test}`"] for claim in CLAIMS.values()]
+    else:
+        found = [_measurements(check) for check in checks]
+    for row, check in zip(rows[2:], checks or [], strict=False):
+        row[2] = check.verdict
+    rows[2:] = [row + more for row, more in zip(rows[2:], found, strict=True)]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
+
+
+def document() -> str:
+    """Returns docs/claims.md: what the columns mean, the count of statements and the table."""
+    return f"""# The claims, one by one
+
+Generated from the rows in theory/claim_rows by `python -m theory.claims > docs/claims.md`; `python -m
+launch.check_theory --run_dir=runs/theory` tries every row on random instances and writes the same table with what it
+measured. *Printed statement*: whether what the paper says is true. *Printed proof*: whether the printed proof or
+construction shows it. *Our text lost*: symbols that our copy of the text has lost, no fault of the paper's.
+[theory.md](theory.md) has proofs and pictures.
+
+{summary()}.
+
+{markdown()}"""
+
+
+def _measurements(check: Check) -> list[str]:
+    measured = f"{check.measured:.4g} {check.relation} {check.bound:.4g}"
+    return [str(check.instances), measured, f"{check.slack:.2g}", check.counterexample]
+
+
+if __name__ == "__main__":
+    print(document(), end="")

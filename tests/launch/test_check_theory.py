@@ -26,6 +26,8 @@ def test_it_prints_every_claim_with_its_verdict_and_a_summary(run):
     _, printed = run
     for claim in claims.CLAIMS.values():
         assert f"{claim.id} " in printed and claim.statement in printed
+        assert f"printed statement: {claim.verdict}\n" in printed and f"printed proof:     {claim.proof}\n" in printed
+        assert f"our text lost:     {claim.our_text}" in printed
     assert printed.rstrip().endswith("every check of ours holds")
 
 

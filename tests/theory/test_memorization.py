@@ -159,7 +159,7 @@ def test_the_smallest_gap_is_that_of_the_points():
     z = x @ network.projection.T
     z = z[np.argsort(-np.linalg.norm(z, axis=1))]
     q = network.head_U
-    gaps = [1 - max((other @ z[i] for other in [*z[i + 1 :], *q])) / (z[i] @ z[i]) for i in range(60)]
+    gaps = [1 - max(other @ z[i] for other in [*z[i + 1 :], *q]) / (z[i] @ z[i]) for i in range(60)]
     assert network.smallest_gap == pytest.approx(min(gaps), rel=1e-9)
 
 

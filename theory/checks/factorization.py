@@ -80,7 +80,12 @@ def positive_definite(rng, trials: int) -> Evidence:
             A = factorization.factorize(R, num_layers)
             yield linear_residual.max_spectral_norm(A), 3 * gamma / num_layers
 
-    return at_most(pairs())
+    singular = np.diag([1.0, 0.0])
+    distances = [np.linalg.norm(np.diag([1.0, 0.0 ** (1 / num_layers)]) - np.eye(2), 2) for num_layers in (1, 10, 1000)]
+    require(min(distances) == 1, "a root of diag(1, 0) is near the identity")
+    return at_most(pairs())._replace(
+        counterexample=f"‖O^(1/ℓ) − I‖ = {distances[-1]:.0f} for O = {singular.tolist()}, ℓ = 1, 10, 1000"
+    )
 
 
 def claim_a_1(rng, trials: int) -> Evidence:

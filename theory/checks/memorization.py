@@ -95,7 +95,8 @@ def theorem_3_2(rng, trials: int) -> Evidence:
             formula = memorization.parameter_count(num_points, 10, num_classes, width)
             require(network.num_parameters == formula, f"{network.num_parameters} parameters, not {formula}")
 
-    return at_most(pairs())
+    error = _printed_block_error(rho=0.1, squared_distance=0.3)
+    return at_most(pairs())._replace(counterexample=f"Lemma B.1's bias at |α₁ − α₂|² = 3ρ′ = 0.3 is off by {error:.2f}")
 
 
 def paper_width(rng, trials: int) -> Evidence:

@@ -1,0 +1,211 @@
+"""Rows of Li et al., Demystifying ResNet."""
+
+from theory.checks import hessian, shortcut
+from theory.claim import Claim
+
+ROWS = [
+    Claim(
+        id="li.definition_1",
+        source="Li et al., Definition 1, (3)",
+        statement="for normal matrices the condition number is |λ|_max/|λ|_min",
+        verdict="holds",
+        proof="complete",
+        our_text="the fractions",
+        function="shortcut_hessians.condition_number_at_zero",
+        check=shortcut.definition_1,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="li.definition_4",
+        source="Li et al., Definition 4",
+        statement="zero is a stationary point of order n − 1 and of no higher: L(tW) − L(0) ~ tⁿ",
+        verdict="holds",
+        proof="complete",
+        our_text="the exponent of o(‖x − x₀‖^k)",
+        function="shortcut_hessians.order_of_stationarity",
+        check=shortcut.definition_4,
+        test=(
+            "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
+            "of_the_leading_term"
+        ),
+    ),
+    Claim(
+        id="li.theorem_1.1",
+        source="Li et al., Theorem 1.1",
+        statement="L(tW) − L(0) = c tⁿ Σ_r tr(W_n···W_1 Mᵀ) + o(tⁿ); for n ≥ 3 the Hessian at zero is 0",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_hessians.leading_term",
+        check=shortcut.theorem_1_1,
+        test=(
+            "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
+            "of_the_leading_term"
+        ),
+    ),
+    Claim(
+        id="li.theorem_1_relu",
+        source="Li et al., after Theorem 1",
+        statement="with ReLU at mid or post the order is n − 1, but for n = 2 no Hessian exists at zero",
+        verdict=(
+            "depends on the reading: of ReLU itself at mid or post false, no Hessian exists for n = 2; of a polynomial"
+            " in its place true, of another loss"
+        ),
+        proof="none given",
+        function="shortcut_hessians.order_of_stationarity",
+        check=shortcut.theorem_1_1_relu,
+        test=(
+            "theory/test_shortcut_hessians.py::test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_"
+            "zero_and_at_pre_it_has"
+        ),
+    ),
+    Claim(
+        id="li.theorem_1.2",
+        source="Li et al., Theorem 1.2, (11), (19)–(21)",
+        statement="n = 2: H = I_R ⊗ [0 Aᵀ; A 0], A = c (I ⊗ M) P; a strict saddle exactly if cM ≠ 0",
+        verdict="holds under the paper's own caveat: “except for degenerate cases”, which are cM = 0",
+        proof="complete",
+        our_text="transposes; (12)'s number",
+        function="shortcut_hessians.escape_from_saddle",
+        check=hessian.theorem_1_2,
+        test=(
+            "theory/test_shortcut_hessians.py::test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_"
+            "direction_of_escape"
+        ),
+    ),
+    Claim(
+        id="li.theorem_1.3",
+        source="Li et al., Theorem 1.3, (13)",
+        statement="n = 1: H is block Toeplitz of B and A, also with activations; zero is not stationary",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_hessians.hessian_at_zero",
+        check=hessian.theorem_1_3,
+        test="theory/test_shortcut_hessians.py::test_the_hessian_is_the_index_formulas_written_as_loops",
+    ),
+    Claim(
+        id="li.eq_7",
+        source="Li et al., (7)",
+        statement="∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σxx − Σyx) (W_before^{r,l} W_before^r)ᵀ",
+        verdict="holds",
+        proof="complete",
+        our_text="sub- and superscripts; (8) and (9) lost 1/m",
+        function="shortcut_networks.gradient",
+        check=shortcut.eq_7,
+        test="theory/test_shortcut_networks.py::test_equation_7_is_the_gradient_of_the_loss",
+    ),
+    Claim(
+        id="li.eq_12",
+        source="Li et al., (1), (12)",
+        statement="n = 2: cond(H) = cond(M) at every depth, infinite where M is singular",
+        verdict="holds under the paper's own caveat: degenerate cases; for c = 0 H is 0 whatever M is",
+        proof="complete",
+        our_text="the roots",
+        function="shortcut_hessians.condition_number_at_zero",
+        check=hessian.eq_12,
+        test=(
+            "theory/test_shortcut_hessians.py::test_the_2_shortcuts_condition_number_is_that_of_m_at_every_depth_"
+            "and_the_1_shortcuts_grows"
+        ),
+    ),
+    Claim(
+        id="li.eq_14",
+        source="Li et al., (14)",
+        statement="a 1-shortcut linear network moves as a plain one started at the identity, products to R",
+        verdict=(
+            "depends on the reading: with R units, as in (5), false, the products run to R; with R − 1 units, holds"
+        ),
+        proof="none given",
+        our_text="transposes",
+        function="shortcut_networks.gradient",
+        check=shortcut.eq_14,
+        test="theory/test_shortcut_networks.py::test_equation_14_the_linear_map_is_the_product_over_all_units",
+    ),
+    Claim(
+        id="li.eq_15",
+        source="Li et al., (15)",
+        statement="the best linear map is Σyx Σxx⁻¹",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_networks.least_squares_map",
+        check=shortcut.eq_15,
+        test="theory/test_shortcut_networks.py::test_equations_15_and_16_are_the_least_squares_of_scipy",
+    ),
+    Claim(
+        id="li.eq_16",
+        source="Li et al., (16)",
+        statement="L_min is the same for any generalised inverse, and every n-shortcut linear network reaches it",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_networks.minimum_loss",
+        check=shortcut.eq_16,
+        test="theory/test_shortcut_networks.py::test_equation_16_holds_for_every_generalised_inverse",
+    ),
+    Claim(
+        id="li.eq_18",
+        source="Li et al., (18)",
+        statement="n = 2, linear: the eigenvalues are ±σ_i(M), each sign d·R times",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_hessians.spectrum_at_zero",
+        check=hessian.eq_18,
+        test=(
+            "theory/test_shortcut_hessians.py::test_equations_18_and_22_the_spectrum_is_that_of_the_matrix_with_"
+            "its_multiplicities"
+        ),
+    ),
+    Claim(
+        id="li.eq_22",
+        source="Li et al., (22)",
+        statement="n = 2, activations: the eigenvalues are ±|c|σ_i(M), each sign d·R times",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_hessians.spectrum_at_zero",
+        check=hessian.eq_22,
+        test=(
+            "theory/test_shortcut_hessians.py::test_equations_18_and_22_the_spectrum_is_that_of_the_matrix_with_"
+            "its_multiplicities"
+        ),
+    ),
+    Claim(
+        id="li.eq_25",
+        source="Li et al., (25)",
+        statement="n = 1, linear: B = P (I ⊗ Sxx) Pᵀ = Sxx ⊗ I",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_hessians.hessian_at_zero",
+        check=hessian.eq_25,
+        test="theory/test_shortcut_hessians.py::test_the_hessian_equals_differences_of_a_forward_pass",
+    ),
+    Claim(
+        id="li.eq_28",
+        source="Li et al., (28)",
+        statement="n = 1, linear: A = (I ⊗ M) Pᵀ + B, its row the later unit",
+        verdict="holds",
+        proof="complete",
+        function="shortcut_hessians.hessian_at_zero",
+        check=hessian.eq_28,
+        test="theory/test_shortcut_hessians.py::test_the_hessian_equals_differences_of_a_forward_pass",
+    ),
+    Claim(
+        id="li.lemma_1",
+        source="Li et al., Lemma 1",
+        statement="an n-th derivative at zero is nonzero only in one weight of each layer of one unit",
+        verdict="holds",
+        proof="complete",
+        our_text="sub- and superscripts",
+        function="shortcut_networks.loss",
+        check=hessian.lemma_1,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="li.lemma_2",
+        source="Li et al., Lemma 2",
+        statement="second derivatives at zero do not change when the units are moved",
+        verdict="holds",
+        proof="complete",
+        our_text="w₂′ is in unit 1 + [r₁ ≠ r₂], not r₁ = r₂",
+        function="shortcut_hessians.hessian_at_zero",
+        check=hessian.lemma_2,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+]

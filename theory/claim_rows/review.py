@@ -1,0 +1,78 @@
+"""Rows of the review and of the blog, which restate Hardt & Ma."""
+
+from theory.checks import linear, memorization
+from theory.claim import Claim
+
+ROWS = [
+    Claim(
+        id="review.theorem_1",
+        source="review, Theorem 1",
+        statement="free critical points inside the ball are minima, KKT points on its boundary need not be",
+        verdict=(
+            "depends on the reading: critical as ∇f = 0, holds; as a KKT point of the printed constrained problem, "
+            "false"
+        ),
+        proof="none given",
+        function="linear_residual.stationarity_in_ball",
+        check=linear.review_theorem_1,
+        test=(
+            "theory/test_linear_residual.py::test_the_constrained_problem_has_stationary_points_on_the_boundary_"
+            "that_are_no_minima"
+        ),
+    ),
+    Claim(
+        id="review.eq_6",
+        source="review, (6)",
+        statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} (σ_min²/σ_max)(f − C), not σ_min²",
+        verdict="false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)",
+        proof="none given",
+        function="linear_residual.smallest_counterexample",
+        check=linear.review_eq_6,
+        test="theory/test_linear_residual.py::test_the_reviews_inequality_6_fails_on_whole_numbers_and_2_3_does_not",
+    ),
+    Claim(
+        id="review.last_layer",
+        source="review, last layer",
+        statement="the last block has U [r, k], V [r, r], s [r]: not V [k, k]",
+        verdict="false: V is [r, r]",
+        proof="none given",
+        function="memorization.memorize",
+        check=memorization.review_last_layer,
+        test="theory/test_memorization.py::test_more_labels_than_twice_the_width_still_fit",
+    ),
+    Claim(
+        id="review.theorem_3",
+        source="review, Theorem 3",
+        statement="the points must be distinct (ρ > 0, not ρ ≥ 0), and that is enough",
+        verdict="false: at ρ = 0 one point may have two labels",
+        proof="none given",
+        function="memorization.memorize",
+        check=memorization.review_theorem_3,
+        test="theory/test_memorization.py::test_equal_points_with_equal_labels_are_merged",
+    ),
+    Claim(
+        id="blog.theorem_1",
+        source="blog, Theorem 1",
+        statement="Theorem 2.2 as Hardt & Ma state it",
+        verdict="holds",
+        proof="none given",
+        restates="hm.theorem_2.2",
+        function="linear_residual.gradient",
+        check=linear.theorem_2_2,
+        test=(
+            "theory/test_linear_residual.py::test_theorem_2_2_below_radius_1_only_global_minima_are_critical_and_"
+            "at_1_it_fails"
+        ),
+    ),
+    Claim(
+        id="blog.theorem_2",
+        source="blog, Theorem 2",
+        statement="Theorem 3.2 as Hardt & Ma state it",
+        verdict="holds",
+        proof="none given",
+        restates="hm.theorem_3.2",
+        function="memorization.memorize",
+        check=memorization.theorem_3_2,
+        test="theory/test_memorization.py::test_peeling_fits_any_shape_at_any_scale",
+    ),
+]
