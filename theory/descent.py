@@ -25,8 +25,8 @@ def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float,
     """λ ← λ − η λ̄^{ℓ−1}(λ^ℓ − φ) from λ = 1: gradient descent from zero, for Σ = I (Bartlett et al. 2018, §4).
 
     At A = 0 all layers are the same polynomial in R and Rᵀ, and stay so: they commute, and ∂f/∂A_i is the same for
-    every i. So each eigenvalue of the layers moves alone. Not in the paper: a normal R with complex eigenvalues, such as
-    a rotation. In the limit η → 0 its w moves on the straight line from 1 to φ.
+    every i. So each eigenvalue of the layers moves alone. Not in the paper: a normal R with complex eigenvalues, such
+    as a rotation. In the limit η → 0 its w moves on the straight line from 1 to φ.
 
     Args:
       phi: [k], eigenvalues of R, real or complex.
@@ -85,8 +85,8 @@ def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
 def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
     """The largest learning rate with which no λ ever crosses its λ* (ours): 1/(2 max q), q of `contraction`.
 
-    With it and below λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and to 0 for φ < 0. Above it some λ jumps over its
-    λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is unstable.
+    With it and below λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and to 0 for φ < 0. Above it some λ jumps over
+    its λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is unstable.
 
     Args:
       phi: [k], real. num_layers: int as for `contraction`.
@@ -95,17 +95,20 @@ def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
 
 
 def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance: float) -> float:
-    """Steps after which the excess risk is at most `tolerance`, for positive φ (ours; the paper has poly(ℓ, κ, log(d/ε))).
+    """Steps after which the excess risk is at most `tolerance`, for positive φ (the paper: poly(ℓ, κ, log(d/ε))).
 
-    |w − φ| ≤ C |1 − φ| (1 − η·least)^t, C = largest/φ^{1−1/ℓ}/least for φ > 1 and 1 else; each of k eigenvalues may
+    Ours: |w − φ| ≤ C|1 − φ|(1 − η·least)^t, C = ℓφ^{1−1/ℓ}/least for φ > 1 and 1 else; each of k eigenvalues may
     keep tolerance/k. At `largest_learning_rate` this is at most κ^{2−2/ℓ} log(C√(k/tolerance)max|1 − φ|) + 1 steps,
     κ = max(φ, 1)/min(φ, 1): the depth does not raise it beyond κ² log(…).
 
     Args:
-      phi: [k], positive. num_layers: int ≥ 1. learning_rate: at most `largest_learning_rate`. tolerance: float > 0.
+      phi: [k], positive.
+      num_layers: int ≥ 1.
+      learning_rate: At most `largest_learning_rate`.
+      tolerance: float > 0.
 
     Raises:
-      ValueError: a φ that is not positive (`excess_floor`, `singular_risk_bound`), or a learning rate above the largest.
+      ValueError: a φ that is not positive (see `excess_floor`, `singular_risk_bound`), or too large a learning rate.
     """
     phi = np.asarray(phi, np.float64)
     if not phi.min() > 0:
@@ -122,7 +125,7 @@ def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance
 
 
 def excess_floor(phi: np.ndarray) -> float:
-    """Σ_{φ<0} φ²: gradient descent from zero never gets below it and tends to it (Bartlett et al. 2018, failure for φ < 0).
+    """Σ_{φ<0} φ²: gradient descent from zero stays above it and tends to it (Bartlett et al. 2018, failure).
 
     For a symmetric R, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; each λ stays positive. For even ℓ, not
     in the paper, w = λ^ℓ ≥ 0 whatever λ is: the floor then holds at every learning rate, and for every method whose
@@ -138,8 +141,8 @@ def excess_floor(phi: np.ndarray) -> float:
 def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -> float:
     """(1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)}: what an eigenvalue φ = 0 adds to the excess risk after t steps, at most (ours).
 
-    λ⁺ = λ(1 − ηλ^{2ℓ−2}) and (1 − u)^{−p} ≥ 1 + pu give λ^{−(2ℓ−2)} ≥ 1 + (2ℓ−2)ηt. No geometric rate: for every ℓ ≥ 2 a
-    singular target is reached, but the steps grow like 1/ε^{1−1/ℓ}.
+    λ⁺ = λ(1 − ηλ^{2ℓ−2}) and (1 − u)^{−p} ≥ 1 + pu give λ^{−(2ℓ−2)} ≥ 1 + (2ℓ−2)ηt. No geometric rate: for every
+    ℓ ≥ 2 a singular target is reached, but the steps grow like 1/ε^{1−1/ℓ}.
 
     Args:
       num_layers: int ≥ 2. learning_rate: float ≤ ½. num_steps: int.
@@ -150,9 +153,10 @@ def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -
 def distance_to_zero(phi: np.ndarray) -> np.ndarray:
     """Distance of 0 from the straight line from 1 to φ, [k] (ours): what the flow's speed depends on.
 
-    Under gradient flow from zero w − φ = (1 − φ) s with ds/dt = −2ℓ|w|^{2−2/ℓ} s for every normal R. It fails exactly for
-    φ on the negative real axis, where the line meets 0; elsewhere the excess falls at the rate 4ℓm^{2−2/ℓ} or faster,
-    m this distance. For a rotation by θ it is cos(θ/2). The paper asks for uᵀRu > 0, here Re φ > 0, and another method.
+    Under gradient flow from zero w − φ = (1 − φ) s with ds/dt = −2ℓ|w|^{2−2/ℓ} s for every normal R. It fails exactly
+    for φ on the negative real axis, where the line meets 0; elsewhere the excess falls at the rate 4ℓm^{2−2/ℓ} or
+    faster, m this distance. For a rotation by θ it is cos(θ/2). The paper asks for uᵀRu > 0, here Re φ > 0, and for
+    another method (`balanced_projected_descent`).
 
     Args:
       phi: [k], real or complex.
@@ -178,10 +182,10 @@ def balanced_projected_descent(
 ) -> linear_residual.Descent:
     """Gradient descent from zero whose product is kept positive and whose layers are balanced (Bartlett et al. 2018).
 
-    After each gradient step W = (I + A_ℓ)···(I + A_1) is projected (`project_positive`) and factored anew into layers of
-    equal singular values, by the polar construction `factorization.factorize`, whose layers are exactly balanced. Their
-    theorem: it converges, at a rate polynomial in ℓ, for every R with uᵀRu ≥ margin·|u|². Our reading of the order of
-    the two projections could not be verified against the text; the constants are not used here.
+    After each gradient step W = (I + A_ℓ)···(I + A_1) is projected (`project_positive`), then factored into layers
+    of equal singular values, by the polar construction `factorization.factorize`, whose layers are exactly balanced.
+    Their theorem: it converges, at a rate polynomial in ℓ, for every R with uᵀRu ≥ margin·|u|². The order of the two
+    projections is our reading of it, not verified against the text; the paper's constants are not used here.
 
     Args:
       R: [d, d]. num_layers: int. learning_rate: float. num_steps: int. margin: float > 0, γ of the paper.

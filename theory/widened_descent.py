@@ -8,7 +8,7 @@ W_l = 0 at the start; A and B are not trained  layers = 0
 
 Source: Difan Zou, Philip Long and Quanquan Gu, *On the global convergence of training deep linear ResNets*, ICLR 2020.
 Their Theorem 3.1 has this form, rate 1 − ηL μ_A² μ_B² σ²/e for a loss with ½, under a bound on the loss at zero; its
-constants could not be verified. Those below are ours, for H&M's risk ‖E Σ^½‖²_F without ½, and proved in docs/descent.md.
+constants could not be verified. Those below are ours, for H&M's risk ‖E Σ^½‖²_F without ½, proved in docs/descent.md.
 """
 
 import math
@@ -32,10 +32,10 @@ class Widened(NamedTuple):
 
 
 def identity_maps(R: np.ndarray, scale: float) -> Widened:
-    """A = scale·(I_d; 0), B = scale·(0, I_k), m = d + k, so that B A = 0 and the network is 0 at the start (Zou et al.).
+    """A = scale·(I_d; 0), B = scale·(0, I_k), m = d + k: B A = 0, so the network is 0 at the start (Zou et al.).
 
-    Σ = I. Not in the paper: for scale² ≥ 4e^{3/2}‖R‖_F ≈ 17.93‖R‖_F the guarantee holds for every R [k, d], whatever its
-    eigenvalues or the sign of its determinant.
+    Σ = I. Not in the paper: for scale² ≥ 4e^{3/2}‖R‖_F ≈ 17.93‖R‖_F the guarantee holds for every R [k, d], whatever
+    its eigenvalues or the sign of its determinant.
     """
     k, d = np.shape(R)
     inward, outward = np.zeros((d + k, d)), np.zeros((k, d + k))
@@ -88,9 +88,9 @@ class Guarantee(NamedTuple):
 
 
 def guarantee(problem: Widened, num_layers: int) -> Guarantee:
-    """Descent from zero stays in max ‖W_i‖ ≤ 1/(2ℓ) and f shrinks geometrically, if f(0) is small (Zou et al., Theorem 3.1).
+    """Descent from zero stays in max ‖W_i‖ ≤ 1/(2ℓ) and f shrinks geometrically, if f(0) is small (Zou et al.).
 
-    Our constants. The condition and ηℓ do not depend on ℓ, so neither do the steps.
+    Theorem 3.1 with our constants. The condition does not depend on ℓ, and the rate hardly: the steps stay bounded.
     """
     least, largest, moment = problem.spread()
     smallest = max(float(np.linalg.eigvalsh(problem.Sigma)[0]), 0.0)

@@ -43,6 +43,16 @@ def forgetful(memorize):
     return broken
 
 
+def hasty(guarantee):
+    """The mutation that promises a rate 0.4 times the proved one."""
+
+    def broken(*a, **k):
+        said = guarantee(*a, **k)
+        return said._replace(rate=0.4 * said.rate)
+
+    return broken
+
+
 MUTATIONS = {
     "hm.claim_2.3": scaled(0.5),
     "hm.lemma_2.4": transposed,
@@ -56,6 +66,15 @@ MUTATIONS = {
     "li.eq_16": scaled(1.01),
     "ours.norm_lower_bound": scaled(1.1),
     "ours.one_shortcut_growth": scaled(20),
+    "bhl.recursion": scaled(1.01),
+    "bhl.positive_definite": scaled(0.6),
+    "bhl.negative_eigenvalue": scaled(1.01),
+    "bhl.asymmetric": transposed,
+    "zlg.theorem_3.1": hasty,
+    "ours.widened_gradient_bound": scaled(1.1),
+    "ours.monotone_descent": scaled(0.5),
+    "ours.singular_target": scaled(0.9),
+    "ours.straight_line": scaled(1.1),
 }
 
 

@@ -1,10 +1,12 @@
 """Checks of gradient descent from zero: Bartlett, Helmbold & Long 2018, Zou, Long & Gu 2020, and what we prove beside.
 
 Each function tries random instances and returns the worst as Evidence. References are written here, apart from the
-code they check: descent on the matrices themselves, with the gradient of `linear_residual`, which has checks of its own.
+code they check: descent on the matrices themselves, with the gradient of `linear_residual`, which has its own checks.
 """
 
+import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from scipy import linalg
@@ -13,11 +15,13 @@ from theory import descent, factorization, linear_residual, widened_descent
 from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, relative_error, require
 from theory.checks.numeric import complex_step_gradient
 
+Pairs = Iterator[tuple[float, float]]  # (measured, bound)
+
 
 def recursion(rng: np.random.Generator, trials: int) -> Evidence:
     """The risks of the recursion against those of gradient descent on all layers, for random normal R."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for _ in range(max(1, trials // 2)):
             R = _normal(rng, symmetric=rng.random() < 0.5)
             num_layers, phi = int(rng.integers(1, 12)), np.linalg.eigvals(R)
@@ -30,9 +34,9 @@ def recursion(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def monotone(rng: np.random.Generator, trials: int) -> Evidence:
-    """No λ crosses λ* at the largest learning rate; 1 % above it the step does from 1 (φ < 1) or from near λ* (φ > 1)."""
+    """No λ crosses λ* at the largest learning rate; 1 % above it a step from 1 (φ < 1) or from near λ* (φ > 1) does."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for _ in range(trials):
             num_layers, phi = int(rng.integers(2, 40)), np.exp(rng.uniform(-3, 2, 1)) * rng.choice([-1, 1, 1], 1)
             root = np.maximum(phi, 0) ** (1 / num_layers)
@@ -51,7 +55,7 @@ def monotone(rng: np.random.Generator, trials: int) -> Evidence:
 def steps(rng: np.random.Generator, trials: int) -> Evidence:
     """Steps that descent on random positive definite R takes to excess 1e-8 against the bound, and that against κ."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for _ in range(trials):
             num_layers, size = int(rng.integers(1, 65)), int(rng.integers(1, 6))
             phi = np.exp(rng.uniform(-1, 1, size))
@@ -76,7 +80,7 @@ def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> 
 def floor(rng: np.random.Generator, trials: int) -> Evidence:
     """The least excess on symmetric R with negative eigenvalues against the floor, and how near descent comes to it."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for _ in range(max(1, trials // 2)):
             phi = rng.uniform(0.3, 1.6, 4) * [-1, *rng.choice([-1, 1], 3)]
             num_layers = int(rng.integers(2, 12))
@@ -100,7 +104,7 @@ def floor(rng: np.random.Generator, trials: int) -> Evidence:
 def singular(rng: np.random.Generator, trials: int) -> Evidence:
     """An eigenvalue 0: the excess against its bound."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for _ in range(trials):
             num_layers, num_steps = int(rng.integers(2, 65)), int(rng.integers(1, 2_000))
             rate = rng.uniform(0.01, 0.5)
@@ -113,7 +117,7 @@ def singular(rng: np.random.Generator, trials: int) -> Evidence:
 def straight_line(rng: np.random.Generator, trials: int) -> Evidence:
     """Small steps for rotations: w stays on the line from 1 to φ, and the risk below exp(−4ℓm^{2−2/ℓ}t)."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for _ in range(max(1, trials // 10)):
             phi = np.atleast_1d(rng.uniform(0.5, 1.5) * np.exp(1j * rng.uniform(0.1, 2.6)))
             num_layers, rate, num_steps = int(rng.integers(2, 9)), 1e-4, 5_000
@@ -130,12 +134,13 @@ def straight_line(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def projected(rng: np.random.Generator, trials: int) -> Evidence:
-    """Balanced and projected descent reaches positive asymmetric R; the projection is the nearest positive matrix."""
+    """Balanced projected descent reaches positive asymmetric R; the projection is the nearest positive matrix."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for _ in range(max(1, trials // 10)):
             random = rng.standard_normal((3, 3))
             R = (random @ random.T) / 6 + 0.3 * np.eye(3) + 0.6 * (random - random.T)
+            R /= max(1.0, np.linalg.norm(R, 2) / 2)  # within the stable range of the learning rate
             margin = 0.9 * np.linalg.eigvalsh((R + R.T) / 2)[0]
             found = descent.balanced_projected_descent(R, 6, 0.02, 400, margin)
             yield found.risks[-1] / found.risks[0], 1e-3
@@ -154,7 +159,7 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Evidence:
     """‖∇f‖² of widened networks against the bound, and the gradient against complex steps."""
     errors = []
 
-    def pairs():
+    def pairs() -> Pairs:
         for trial in range(trials):
             k, d = (int(size) for size in rng.integers(1, 4, 2))
             m, num_layers = max(k, d) + int(rng.integers(0, 3)), int(rng.integers(1, 6))
@@ -167,7 +172,7 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Evidence:
             layers *= rng.uniform(0.02, 0.9) / np.linalg.norm(layers, 2, axis=(1, 2), keepdims=True)
             gradient = widened_descent.risk_and_gradient(problem, layers)[1]
             if trial < 5:
-                reference = complex_step_gradient(lambda layers: _widened_risk(problem, layers), layers)
+                reference = complex_step_gradient(functools.partial(_widened_risk, problem), layers)
                 errors.append(relative_error(gradient, reference))
             yield np.square(gradient).sum() * (1 + ROUNDING), widened_descent.gradient_lower_bound(problem, layers)
 
@@ -179,7 +184,7 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Evidence:
 def widened_rate(rng: np.random.Generator, trials: int) -> Evidence:
     """From zero, targets of any sign are reached at the guaranteed rate, inside max ‖W_i‖ ≤ 1/(2ℓ)."""
 
-    def pairs():
+    def pairs() -> Pairs:
         for trial in range(max(2, trials // 10)):
             R = -np.eye(2) if trial == 0 else rng.standard_normal(rng.integers(1, 4, 2))
             scale = math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * (1 + 1e-9))
