@@ -75,6 +75,14 @@ MUTATIONS = {
     "ours.monotone_descent": scaled(0.5),
     "ours.singular_target": scaled(0.9),
     "ours.straight_line": scaled(1.1),
+    "ach.theorem_1": scaled(1.1),
+    "ach.claim_1": scaled(1.1),
+    "acgh.margin": scaled(1.2),
+    "ours.margin_bound": scaled(1.1),
+    "ours.imbalance_drift": scaled(2),
+    "ours.drift_bound": scaled(0.9),
+    "ours.saddle_order": scaled(5),
+    "ours.saddle_time": scaled(1.4),
 }
 
 
