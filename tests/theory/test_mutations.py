@@ -82,6 +82,10 @@ MUTATIONS = {
     "ours.imbalance_drift": scaled(2),
     "ours.drift_bound": scaled(0.9),
     "ours.saddle_order": scaled(5),
+    "sh.local_minima": scaled(0.99),
+    "kb.chain": scaled(1.1),
+    "ours.ball_risk": scaled(0.9),
+    "ours.reordering_risk": scaled(0.005),
     "ours.saddle_time": scaled(1.4),
 }
 

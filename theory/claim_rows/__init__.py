@@ -1,6 +1,16 @@
 """The rows of the table of claims, a room a source; claims.py puts them together."""
 
-from theory.claim_rows import balancedness, descent, hardt_ma_linear, hardt_ma_networks, li, ours, review, saddle_escape
+from theory.claim_rows import (
+    balancedness,
+    descent,
+    hardt_ma_linear,
+    hardt_ma_networks,
+    li,
+    linear_output,
+    ours,
+    review,
+    saddle_escape,
+)
 
 ROWS = [
     *hardt_ma_linear.ROWS,
@@ -11,4 +21,5 @@ ROWS = [
     *descent.ROWS,
     *saddle_escape.ROWS,
     *balancedness.ROWS,
+    *linear_output.ROWS,
 ]

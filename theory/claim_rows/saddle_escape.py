@@ -17,7 +17,7 @@ ROWS = [
     Claim(
         id="ours.saddle_time",
         source="ours, beside Li et al., Theorem 1",
-        statement="aligned starts of size w leave zero in O(1), log(1/w), 1/w for n = 1, 2, 3; orthogonalised in (w₁ − w)/η",
+        statement="aligned starts w leave zero in 1, log(1/w), 1/w for n = 1, 2, 3; orthogonalised in (w₁ − w)/η",
         verdict="holds",
         proof="complete",
         function="saddle_escape.predicted_steps",
