@@ -129,8 +129,9 @@ def excess_floor(phi: np.ndarray) -> float:
 
     For a symmetric R, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; each λ stays positive. For even ℓ, not
     in the paper, w = λ^ℓ ≥ 0 whatever λ is: the floor then holds at every learning rate, and for every method whose
-    layers stay equal and symmetric, momentum and orthogonalised updates among them. It does not depend on how small a
-    solution exists: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent from zero ends at 2.
+    layers stay equal and symmetric, momentum and orthogonalised updates among them. That is exact arithmetic: rounding
+    leaves the strict saddle of ℓ = 2 in the end, and orthogonalised updates make full steps of it. The floor does not
+    depend on how small a solution exists: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent ends at 2.
 
     Args:
       phi: [k], real.

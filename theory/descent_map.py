@@ -12,6 +12,7 @@ import numpy as np
 import threadpoolctl
 
 from theory import balancedness, descent, linear_residual, update_rules
+from theory.update_rules import METHODS
 
 TARGETS = ("positive definite", "rotated", "indefinite", "singular")
 STARTS = ("zero", "identity plus noise", "small random")
@@ -33,8 +34,8 @@ class Job(NamedTuple):
 
 def jobs() -> list[Job]:
     """Returns all of them: d = 6 at every depth, and d = 20 from zero at depth 16."""
-    small = itertools.product(TARGETS, STARTS, update_rules.METHODS, DEPTHS, (6,))
-    large = itertools.product(TARGETS, STARTS[:1], update_rules.METHODS, (16,), (20,))
+    small = itertools.product(TARGETS, STARTS, METHODS, DEPTHS, (6,))
+    large = itertools.product(TARGETS, STARTS[:1], METHODS, (16,), (20,))
     return [Job(*job) for job in (*small, *large)]
 
 
@@ -80,7 +81,8 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     status: reached, excess at most 0.001 f(A = 0), after `steps`; stalled, not after max_steps; diverged. excess: the
     last one over f(A = 0). norm, least_singular: the largest |||A||| and the least σ_min(W) seen, every tenth step.
     promised_exact, promised_2_3, promised_margin: the steps that `descent.step_bound`, (2.3) and the margin bound
-    allow, the last two with the norm and σ_min(W) seen and for η ≤ 1/L alone; empty where they promise nothing.
+    allow, the last two with the norm and σ_min(W) seen and for η ≤ 1/L alone; NaN where they promise nothing.
+    largest_rate: `descent.largest_learning_rate` for descent from zero on symmetric targets, else NaN.
     """
     R, d = target_matrix(job.target, job.dimension, seed), job.dimension
     rates = np.array(speeds) / job.num_layers
@@ -135,19 +137,23 @@ def _risk_and_gradient(A: np.ndarray, R: np.ndarray) -> tuple[np.ndarray, np.nda
 
 def _promised(row: dict, R: np.ndarray, unit: float) -> dict[str, float]:
     """The three promises for one row, NaN where there is none: all are about plain descent."""
-    promised = dict.fromkeys(("promised_exact", "promised_2_3", "promised_margin"), math.nan)
-    if row["method"] != "descent" or row["status"] == "diverged":
-        return promised
+    promised = dict.fromkeys(("promised_exact", "promised_2_3", "promised_margin", "largest_rate"), math.nan)
     depth, rate, identity = row["num_layers"], row["learning_rate"], np.eye(len(R))
-    if row["target"] == "positive definite" and row["start"] == "zero":
+    alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
+    if row["method"] != "descent":
+        return promised
+    if alone:
         phi = np.linalg.eigvalsh(R)
-        if rate <= descent.largest_learning_rate(phi, depth):
+        promised["largest_rate"] = descent.largest_learning_rate(phi, depth)
+        if phi[0] > 0 and rate <= promised["largest_rate"]:
             promised["promised_exact"] = descent.step_bound(phi, depth, rate, TOLERANCE * unit)
+    if row["status"] == "diverged":
+        return promised
     if rate <= 1 / linear_residual.smoothness_bound(R, identity, depth, row["norm"], unit):
         if row["norm"] < 1:
             shrinks = linear_residual.convergence_rate_bound(identity, depth, row["norm"], rate)
             promised["promised_2_3"] = _steps(shrinks)
-        if row["start"] == "zero" and row["target"] != "rotated":  # exactly balanced
+        if alone:
             promised["promised_margin"] = _steps(balancedness.margin_rate(depth, row["least_singular"], rate))
     return promised
 
