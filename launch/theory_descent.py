@@ -48,7 +48,7 @@ def draw_descent(run_dir: str) -> list[str]:
     drawn = []
     for name, figure in {**FIGURES, "map": map_figure}.items():
         rows = read_rows(os.path.join(run_dir, f"{'results' if name == 'map' else name}.csv"))
-        if rows:
+        if rows and (name != "map" or "speed" in rows[0]):
             drawn.append(os.path.join(run_dir, f"{name}.png"))
             save_figure(figure(rows), drawn[-1])
     return drawn
