@@ -121,7 +121,7 @@ def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance
     ratio = growth * np.abs(1 - phi) * math.sqrt(len(phi) / tolerance)
     with np.errstate(divide="ignore"):
         steps = np.log(np.maximum(ratio, 1)) / -np.log1p(-np.minimum(2 * learning_rate * least, 1))
-    return float(np.ceil(steps.max()))
+    return float(np.ceil(np.maximum(steps, ratio > 1).max()))
 
 
 def excess_floor(phi: np.ndarray) -> float:

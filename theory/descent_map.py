@@ -145,7 +145,7 @@ def _promised(row: dict, R: np.ndarray, unit: float) -> dict[str, float]:
     if alone:
         phi = np.linalg.eigvalsh(R)
         promised["largest_rate"] = descent.largest_learning_rate(phi, depth)
-        if phi[0] > 0 and rate <= promised["largest_rate"]:
+        if row["target"] == "positive definite" and rate <= promised["largest_rate"]:
             promised["promised_exact"] = descent.step_bound(phi, depth, rate, TOLERANCE * unit)
     if row["status"] == "diverged":
         return promised

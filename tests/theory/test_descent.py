@@ -56,6 +56,12 @@ def test_the_step_bound_does_not_grow_with_the_depth():
     assert bounds[0] < bounds[1] < bounds[2] < 1.1 * bounds[1] < 10**2 * np.log(10**5)
 
 
+def test_one_layer_takes_one_step_at_the_largest_rate_and_none_from_the_solution():
+    assert descent.largest_learning_rate(np.array([3.0]), 1) == 0.5
+    assert descent.step_bound(np.array([3.0]), 1, 0.5, 1e-8) == 1
+    assert descent.step_bound(np.array([1.0]), 5, 0.01, 1e-8) == 0
+
+
 @pytest.mark.parametrize("phi", [0.05, 0.9, 1.1, 7.0])
 def test_the_contraction_lies_between_its_ends_and_meets_them(phi):
     root, q = phi ** (1 / 6), []

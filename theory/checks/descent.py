@@ -137,7 +137,7 @@ def projected(rng: np.random.Generator, trials: int) -> Evidence:
     """Balanced projected descent reaches positive asymmetric R; the projection is the nearest positive matrix."""
 
     def pairs() -> Pairs:
-        for _ in range(max(1, trials // 10)):
+        for _ in range(max(1, trials // 25)):
             random = rng.standard_normal((3, 3))
             R = (random @ random.T) / 6 + 0.3 * np.eye(3) + 0.6 * (random - random.T)
             R /= max(1.0, np.linalg.norm(R, 2) / 2)  # within the stable range of the learning rate
