@@ -46,7 +46,7 @@ from benchmarks.input_stream import OTHERS, environment, interleaved, spread, ta
 from identity_matters.config import TrainConfig, check_fields
 from launch import launcher
 from theory.memorization import memorize
-from theory.memorizing_network import in_parallel
+from theory.parallel import in_parallel
 
 BUILD, VERIFY, BARE = "build", "verify", "bare products"
 NUM_CLASSES = 10

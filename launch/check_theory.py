@@ -167,7 +167,7 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
     from identity_matters.runs.directory import write_text
     from identity_matters.runs.tables import read_rows, write_metrics
-    from theory import relu_search
+    from theory import relu_figures, relu_search
 
     rows = read_rows(run.file("results.csv")) if run else []
     points = read_rows(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
@@ -182,7 +182,7 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
             write_metrics(run.file("points.csv"), points)
             write_metrics(run.file("results.csv"), rows)
     if run:
-        write_text(run.file("search.md"), relu_search.table(rows) + "\n")
+        write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
         draw_figures(run.path)
         print(f"files: {run.path}")
     return 0

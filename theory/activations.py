@@ -1,7 +1,8 @@
 """Activation functions with what Theorem 1 of Li et al. asks of them: derivatives at the data and at zero."""
 
 import math
-from typing import Callable, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from scipy import special
@@ -18,10 +19,19 @@ class Activation(NamedTuple):
     at_zero: tuple[float, float, float]
 
 
+ActivationLike: TypeAlias = str | Activation | tuple[float, float]
+"""A name of ACTIVATIONS, an Activation, or, at mid and post, (σ′(0), σ″(0)) of a function with σ(0) = 0."""
+
 ACTIVATIONS = {
     "linear": Activation(lambda z: z, np.ones_like, (0.0, 1.0, 0.0)),
     "tanh": Activation(np.tanh, lambda z: 1 - np.tanh(z) ** 2, (0.0, 1.0, 0.0)),
     "relu": Activation(lambda z: np.maximum(z, 0), lambda z: np.where(z > 0, 1.0, 0.0), (0.0, math.nan, math.nan)),
+    "elu": Activation(
+        lambda z: np.where(z > 0, z, np.expm1(np.minimum(z, 0))),
+        lambda z: np.where(z > 0, 1.0, np.exp(np.minimum(z, 0))),
+        (0.0, 1.0, math.nan),
+    ),
+    "softsign": Activation(lambda z: z / (1 + np.abs(z)), lambda z: (1 + np.abs(z)) ** -2.0, (0.0, 1.0, math.nan)),
     "softplus": Activation(lambda z: _softplus(z), special.expit, (math.log(2), 0.5, 0.25)),
     "sigmoid": Activation(
         lambda z: (1 + np.tanh(z / 2)) / 2, lambda z: special.expit(z) * special.expit(-z), (0.5, 0.25, 0.0)
@@ -29,23 +39,27 @@ ACTIVATIONS = {
 }
 
 
-def _softplus(z):
+def _softplus(z: np.ndarray) -> np.ndarray:
     """log(1 + e^z) without overflow, for complex z too."""
     positive = np.real(z) > 0
     return np.log1p(np.exp(np.where(positive, -z, z))) + np.where(positive, z, 0)
 
 
-def activation_named(activation) -> Activation:
-    """The Activation of a name; an Activation is returned as it is. ValueError for an unknown name."""
+def activation_named(activation: ActivationLike) -> Activation:
+    """Returns the Activation of a name, or an Activation as it is.
+
+    Raises:
+      ValueError: an unknown name, or no activation.
+    """
     if isinstance(activation, Activation):
         return activation
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)} or an Activation, got {activation!r}")
     return ACTIVATIONS[activation]
 
 
-def derivatives_at_zero(position: str, activation) -> tuple[float, float, float]:
-    """(0, σ′(0), σ″(0)) of what stands at position mid or post (Li et al., Theorem 1 needs σ(0) = 0).
+def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[float, float, float]:
+    """Returns (0, σ′(0), σ″(0)) of what stands at position mid or post (Li et al., Theorem 1 needs σ(0) = 0).
 
     Args:
       position: str. For the message.
@@ -64,3 +78,42 @@ def derivatives_at_zero(position: str, activation) -> tuple[float, float, float]
             f"{position} must be 0 at 0, so that zero weights give the identity; {activation!r} is {at_zero[0]:.3g}"
         )
     return at_zero
+
+
+def slope_at_zero(shortcut_depth: int, mid: ActivationLike, post: ActivationLike) -> float:
+    """Returns c = σ′_post(0) σ′_mid(0)^{n−1}: the slope at zero of what follows the weights of a unit.
+
+    Raises:
+      ValueError: σ(0) ≠ 0 or no σ′(0), as of ReLU, at mid (which counts for n ≥ 2) or post.
+    """
+    slope = first_derivative("post", post)
+    if shortcut_depth > 1:
+        slope *= first_derivative("mid", mid) ** (shortcut_depth - 1)
+    return slope
+
+
+def first_derivative(position: str, activation: ActivationLike) -> float:
+    """Returns σ′(0) of what stands at position mid or post; ValueError if there is none, or σ(0) ≠ 0."""
+    first = derivatives_at_zero(position, activation)[1]
+    if not math.isfinite(first):
+        raise ValueError(
+            f"no Hessian exists at zero with {activation!r} at {position}, which lacks a first derivative at 0; put it "
+            "at pre, or use a smooth activation"
+        )
+    return first
+
+
+def check_slopes_bounded(mid: ActivationLike, post: ActivationLike) -> None:
+    """Raises ValueError unless |σ(z)| ≤ C|z| near 0 at mid and post: then L − L(0) = O(‖w‖ⁿ), n ≥ 3, for ReLU too."""
+    for position, activation in (("mid", mid), ("post", post)):
+        if math.isfinite(derivatives_at_zero(position, activation)[1]):
+            continue
+        steps = np.array([-1e-9, -1e-12, 1e-12, 1e-9])
+        if isinstance(activation, tuple) and not isinstance(activation, Activation):
+            steep = True
+        else:
+            steep = not np.abs(activation_named(activation).function(steps) / steps).max() < 1e4
+        if steep:
+            raise ValueError(
+                f"no Hessian exists at zero with {activation!r} at {position}: its slope at 0 has no bound"
+            )

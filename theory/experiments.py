@@ -3,16 +3,18 @@
 Rows go to a CSV file, and theory/figures.py draws from that file alone.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from theory import factorization, linear_residual, memorization, paper_construction, shortcut_hessians
+from theory import factorization, gradient_bounds, linear_residual, memorization, paper_construction, shortcut_hessians
 from theory.checks.hessian import numeric_hessian
 
 WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 LAYERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
-def norms_against_layers(seed: int = 0, layers=LAYERS) -> list[dict]:
+def norms_against_layers(seed: int = 0, layers: Sequence[int] = LAYERS) -> list[dict]:
     """|||A||| of every method, the proved bounds and the lower bound, for three R and ℓ = 1 … 128."""
     rng = np.random.default_rng(seed)
     gaussian = rng.standard_normal((10, 10))
@@ -69,7 +71,7 @@ def gradient_ratios(seed: int = 0, instances: int = 4_000) -> list[dict]:
         squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
         bounds = (
             linear_residual.gradient_lower_bound(A, R, Sigma),
-            linear_residual.gradient_lower_bound_by_layer(A, R, Sigma),
+            gradient_bounds.gradient_lower_bound_by_layer(A, R, Sigma),
         )
         rows.append({"radius": radius, "printed": float(squared / bounds[0]), "by_layer": float(squared / bounds[1])})
     return rows
@@ -92,7 +94,9 @@ def descent_rates(seed: int = 0, num_steps: int = 60) -> list[dict]:
     return rows
 
 
-def memorizing_networks(x, labels, num_classes: int, seed: int = 0, widths=WIDTHS) -> list[dict]:
+def memorizing_networks(
+    x: np.ndarray, labels: np.ndarray, num_classes: int, seed: int = 0, widths: Sequence[int] = WIDTHS
+) -> list[dict]:
     """Parameters per sample, smallest gap, and errors in float64 and float32 of the peeling network at each width.
 
     Args:
@@ -129,7 +133,7 @@ def spectra_at_zero(seed: int = 0, dimension: int = 3, num_units: int = 4) -> li
 
 
 def condition_numbers_at_zero(
-    seed: int = 0, dimension: int = 6, units=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+    seed: int = 0, dimension: int = 6, units: Sequence[int] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 ) -> list[dict]:
     """The condition number at zero against the number of units, n = 1 and n = 2, and the lower bound for n = 1."""
     x, y = _regression(seed, dimension)
@@ -144,11 +148,11 @@ def condition_numbers_at_zero(
     ]
 
 
-def _positive(R) -> np.ndarray:
+def _positive(R: np.ndarray) -> np.ndarray:
     return R if np.linalg.det(R) > 0 else factorization.flip_label(R)
 
 
-def _norm(R, num_layers: int, method: str) -> float:
+def _norm(R: np.ndarray, num_layers: int, method: str) -> float:
     """|||A|||, NaN where the method has no factorisation."""
     try:
         return linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, method))
@@ -156,12 +160,12 @@ def _norm(R, num_layers: int, method: str) -> float:
         return np.nan
 
 
-def _unit_layers(rng, num_layers: int, dimension: int) -> np.ndarray:
+def _unit_layers(rng: np.random.Generator, num_layers: int, dimension: int) -> np.ndarray:
     layers = rng.standard_normal((num_layers, dimension, dimension))
     return layers / np.linalg.norm(layers, 2, axis=(1, 2), keepdims=True)
 
 
-def _regression(seed: int, dimension: int):
+def _regression(seed: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
     """Whitened x and noisy linear y [m, d], m = 20 d, as Li et al. use."""
     rng = np.random.default_rng(seed)
     x = np.linalg.qr(rng.standard_normal((20 * dimension, dimension)))[0] * np.sqrt(20 * dimension)

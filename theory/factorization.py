@@ -41,7 +41,7 @@ METHODS = ("polar", "principal", "best", "paper")
 _EPSILON = np.finfo(np.float64).eps
 
 
-def factorize(R, num_layers: int, method: str = "polar") -> np.ndarray:
+def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarray:
     """Layers A with (I + A_ℓ)···(I + A_1) = R, all of them small (Hardt & Ma, Theorem 2.1).
 
     Methods, of which only `paper` is in the paper:
@@ -53,6 +53,13 @@ def factorize(R, num_layers: int, method: str = "polar") -> np.ndarray:
       paper: R = U K Vᵀ; U and V in 2q rotations each, K in p scalings, 4q + p = ℓ ≥ 5.
 
     best has been polar in everything tried: no R is known for which principal is smaller.
+
+    >>> R = np.diag([-2.0, -0.5])
+    >>> A = factorize(R, 8)
+    >>> np.allclose(np.linalg.multi_dot(np.eye(2) + A[::-1]), R)
+    True
+    >>> float(np.linalg.norm(A, 2, axis=(1, 2)).max().round(3))  # Theorem 2.1 promises 1.83
+    0.478
 
     Args:
       R: [d, d] float. Its determinant must be positive: see `flip_label` and `augment`. For ℓ far below γ and
@@ -81,7 +88,7 @@ def factorize(R, num_layers: int, method: str = "polar") -> np.ndarray:
     return principal if np.linalg.norm(principal[0], 2) < np.linalg.norm(polar[0], 2) else polar
 
 
-def norm_bound(R, num_layers: int, method: str = "polar") -> float:
+def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
     """The bound on |||A||| for a method (Hardt & Ma, Theorem 2.1, and ours).
 
     paper: (4π + 3γ)/ℓ for ℓ ≥ 3γ, else inf; the printed construction does not always meet it
@@ -104,7 +111,7 @@ def norm_bound(R, num_layers: int, method: str = "polar") -> float:
     return principal if method == "principal" else min(polar, principal)
 
 
-def norm_lower_bound(R, num_layers: int) -> float:
+def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
     """A norm |||A||| that no factorisation of R into ℓ layers goes below. Not in the paper.
 
     For a real factorisation with ε = |||A||| and any x ≠ 0,
@@ -120,29 +127,33 @@ def norm_lower_bound(R, num_layers: int) -> float:
     Raises:
       ValueError: as `factorize`.
     """
-    R, (_, _, vt) = _checked(R, num_layers)
+    R, (_, sigma, vt) = _checked(R, num_layers)
     if num_layers == 1:
         return float(np.linalg.norm(R - np.eye(len(R)), 2))
+    size = math.exp((math.log(sigma[0]) + math.log(sigma[-1])) / 2)
+    R, log_size = R / size, math.log(size)  # squares of entries of R might overflow
     vectors = np.linalg.eig(R)[1]
     starts = np.concatenate([vt, vectors.real.T, vectors.imag.T, (vectors.real + vectors.imag).T])
     starts = starts[np.linalg.norm(starts, axis=1) > 1e-8]
     starts /= np.linalg.norm(starts, axis=1, keepdims=True)
-    values = np.array([_turn_and_stretch(x, R, num_layers)[0] for x in starts])
+    values = np.array([_turn_and_stretch(x, R, log_size, num_layers)[0] for x in starts])
     squared = values.max()
     for x in starts[np.argsort(values)[-3:]]:
-        found = optimize.minimize(lambda x: [-part for part in _turn_and_stretch(x, R, num_layers)], x, jac=True)
+        found = optimize.minimize(
+            lambda x: [-part for part in _turn_and_stretch(x, R, log_size, num_layers)], x, jac=True
+        )
         squared = max(squared, -found.fun)
     return math.sqrt(squared)
 
 
-def _turn_and_stretch(x, R, num_layers: int) -> tuple[float, np.ndarray]:
-    """|exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1|² and its gradient in x [d]."""
+def _turn_and_stretch(x: np.ndarray, R: np.ndarray, log_size: float, num_layers: int) -> tuple[float, np.ndarray]:
+    """|exp((log(s|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1|² for s = exp(log_size), and its gradient in x [d]."""
     y = R @ x
     squared, image_squared = x @ x, y @ y
     cosine = min(1.0, max(-1.0, x @ y / math.sqrt(squared * image_squared)))
     before, after = x / math.sqrt(squared), y / math.sqrt(image_squared)
     angle = 2 * math.atan2(np.linalg.norm(after - before), np.linalg.norm(after + before))  # acos is off by 1e-8 at 0
-    gain, turn = (image_squared / squared) ** (0.5 / num_layers), angle / num_layers
+    gain, turn = math.exp((math.log(image_squared / squared) / 2 + log_size) / num_layers), angle / num_layers
     d_log_gain = (R.T @ y / image_squared - x / squared) / num_layers
     d_cosine = (y + R.T @ x) / math.sqrt(squared * image_squared) - cosine * (x / squared + R.T @ y / image_squared)
     d_turn = -d_cosine / max(math.sqrt(1 - cosine**2), 1e-8) / num_layers  # not smooth at angles 0 and π
@@ -150,7 +161,7 @@ def _turn_and_stretch(x, R, num_layers: int) -> tuple[float, np.ndarray]:
     return value, 2 * gain * ((gain - math.cos(turn)) * d_log_gain + math.sin(turn) * d_turn)
 
 
-def _polar(parts, num_layers: int) -> np.ndarray:
+def _polar(parts: tuple[np.ndarray, np.ndarray, np.ndarray], num_layers: int) -> np.ndarray:
     """A_i = Q^{(i−1)/ℓ} A_1 Q^{−(i−1)/ℓ} with A_1 = Q^{1/ℓ} P^{1/ℓ} − I.
 
     In the basis S of Q's planes, t ↦ Q^t A_1 Q^{−t} is a sum of waves of frequency 2φ at most, φ
@@ -170,7 +181,7 @@ def _polar(parts, num_layers: int) -> np.ndarray:
     return (interpolation @ at_points.reshape(len(points), -1)).reshape(num_layers, *first.shape)
 
 
-def _wave_interpolation(times, frequency: float):
+def _wave_interpolation(times: np.ndarray, frequency: float) -> tuple[np.ndarray, np.ndarray | None]:
     """Points [m] and the matrix [ℓ, m] that takes values of a wave there to its values at the times [ℓ].
 
     On an interval of length T, m Chebyshev points give exp(iωt) to within 4 (ωT/4)^m / m!, here
@@ -191,12 +202,12 @@ def _wave_interpolation(times, frequency: float):
     return times[0] + (times[-1] - times[0]) * (nodes + 1) / 2, interpolation
 
 
-def _principal(logarithm, num_layers: int) -> np.ndarray:
+def _principal(logarithm: np.ndarray, num_layers: int) -> np.ndarray:
     root = linalg.expm(logarithm / num_layers)
     return np.repeat((root - np.eye(len(root)))[None], num_layers, axis=0)
 
 
-def _logarithm(R, or_none: bool = False) -> np.ndarray | None:
+def _logarithm(R: np.ndarray, or_none: bool = False) -> np.ndarray | None:
     """The principal logarithm [d, d]; where there is none, ValueError or None."""
     eigenvalues = np.linalg.eigvals(R)
     on_cut = (eigenvalues.real <= 0) & (np.abs(eigenvalues.imag) <= 1e-8 * np.abs(eigenvalues))
@@ -213,7 +224,7 @@ def _logarithm(R, or_none: bool = False) -> np.ndarray | None:
     return logarithm
 
 
-def _accurate_logarithm(R) -> np.ndarray | None:
+def _accurate_logarithm(R: np.ndarray) -> np.ndarray | None:
     """SciPy's log R where exponentiation gives R back: near defective eigenvalues on (−∞, 0] it does not."""
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -225,7 +236,7 @@ def _accurate_logarithm(R) -> np.ndarray | None:
     return logarithm if missed <= 1e-8 * np.abs(R).max() else None
 
 
-def _checked(R, num_layers: int, method: str = "polar"):
+def _checked(R: np.ndarray, num_layers: int, method: str = "polar") -> tuple[np.ndarray, tuple]:
     """R in float64 and its singular value decomposition; ValueError as `factorize` says."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")

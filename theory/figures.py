@@ -11,7 +11,7 @@ _METHODS = {
 }
 
 
-def norms_figure(rows) -> Figure:
+def norms_figure(rows: list[dict]) -> Figure:
     """ℓ·|||A||| against ℓ for every method between the lower bound and the proved bounds (Theorem 2.1)."""
     targets = list(dict.fromkeys(row["target"] for row in rows))
     figure = Figure(figsize=(4.2 * len(targets), 4.2), dpi=110, layout="constrained")
@@ -32,7 +32,7 @@ def norms_figure(rows) -> Figure:
     return figure
 
 
-def printed_construction_figure(rows) -> Figure:
+def printed_construction_figure(rows: list[dict]) -> Figure:
     """Where the printed construction with integers exceeds the printed bound, in the plane of γ and ℓ."""
     layers = np.unique(column(rows, "num_layers").astype(int))
     ratios = column(rows, "norm_over_bound").reshape(len(layers), -1)
@@ -49,7 +49,7 @@ def printed_construction_figure(rows) -> Figure:
     return figure
 
 
-def gradient_ratios_figure(rows) -> Figure:
+def gradient_ratios_figure(rows: list[dict]) -> Figure:
     """Histogram of ‖∇f‖² over its lower bounds: (2.3) and the product form."""
     figure = Figure(figsize=(9, 3.6), dpi=110, layout="constrained")
     radii = np.unique(column(rows, "radius"))
@@ -67,7 +67,7 @@ def gradient_ratios_figure(rows) -> Figure:
     return figure
 
 
-def descent_figure(rows) -> Figure:
+def descent_figure(rows: list[dict]) -> Figure:
     """Excess risk of projected gradient descent beside the rate that (2.3) guarantees."""
     figure = Figure(figsize=(6, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
@@ -82,7 +82,7 @@ def descent_figure(rows) -> Figure:
     return figure
 
 
-def memorization_figure(rows) -> Figure:
+def memorization_figure(rows: list[dict]) -> Figure:
     """Parameters per sample, smallest gap and float32 error against the width (Theorem 3.2 by peeling)."""
     figure = Figure(figsize=(13, 3.8), dpi=110, layout="constrained")
     count, gap, error = figure.subplots(1, 3)
@@ -107,7 +107,7 @@ def memorization_figure(rows) -> Figure:
     return figure
 
 
-def spectra_figure(rows) -> Figure:
+def spectra_figure(rows: list[dict]) -> Figure:
     """The staircase of eigenvalues of the Hessian at zero for n = 1, 2, 3 (Li et al., Theorem 1)."""
     figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
     for axes, depth in zip(figure.subplots(1, 3), (1, 2, 3)):
@@ -127,7 +127,7 @@ def spectra_figure(rows) -> Figure:
     return figure
 
 
-def condition_numbers_figure(rows) -> Figure:
+def condition_numbers_figure(rows: list[dict]) -> Figure:
     """The condition number at zero against the number of units: constant for n = 2, growing for n = 1."""
     figure = Figure(figsize=(5.5, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
@@ -142,7 +142,7 @@ def condition_numbers_figure(rows) -> Figure:
     return figure
 
 
-def column(rows, name: str) -> np.ndarray:
+def column(rows: list[dict], name: str) -> np.ndarray:
     """One column of the rows as numbers."""
     return np.array([float(row[name]) for row in rows])
 

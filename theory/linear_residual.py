@@ -10,31 +10,32 @@ f(A) − C = ‖E Σ^½‖²_F               risk(A, R, Sigma); no ½, C = E‖�
 B_τ = {A : |||A||| ≤ τ}             the ball
 """
 
-import itertools
 import math
 from typing import NamedTuple
 
 import numpy as np
 
+from theory.arrays import finite, real
+
 _EPSILON = np.finfo(np.float64).eps
 
 
-def max_spectral_norm(A) -> float:
+def max_spectral_norm(A: np.ndarray) -> float:
     """|||A||| = max_i ‖A_i‖ (Hardt & Ma §2)."""
-    return float(np.linalg.norm(np.asarray(A, np.float64), 2, axis=(1, 2)).max())
+    return float(np.linalg.norm(real("A", A), 2, axis=(1, 2)).max())
 
 
-def end_to_end(A) -> np.ndarray:
+def end_to_end(A: np.ndarray) -> np.ndarray:
     """(I + A_ℓ)···(I + A_1) [d, d] (Hardt & Ma, (2.1))."""
     return _products(A)[0][-1]
 
 
-def error(A, R) -> np.ndarray:
+def error(A: np.ndarray, R: np.ndarray) -> np.ndarray:
     """E = (I + A_ℓ)···(I + A_1) − R [d, d] (Hardt & Ma, Claim 2.3)."""
-    return end_to_end(A) - np.asarray(R, np.float64)
+    return end_to_end(A) - real("R", R)
 
 
-def risk(A, R, Sigma) -> float:
+def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     """Excess population risk ‖E Σ^½‖²_F = tr(E Σ Eᵀ) (Hardt & Ma, Claim 2.3).
 
     f(A) = E‖y − ŷ‖² = risk + C with C = E‖ξ‖² = d, for x of any distribution with E[x xᵀ] = Σ.
@@ -43,15 +44,25 @@ def risk(A, R, Sigma) -> float:
     Args:
       A: [ℓ, d, d]. R: [d, d]. Sigma: [d, d], symmetric, positive semidefinite.
 
+    >>> R = np.diag([2.0, 1.0])
+    >>> A = np.zeros((3, 2, 2))
+    >>> risk(A, R, np.eye(2))
+    1.0
+    >>> gradient(A, R, np.eye(2))[0]
+    array([[-2.,  0.],
+           [ 0.,  0.]])
+    >>> gradient_lower_bound(A, R, np.eye(2))  # of ‖∇f‖² = 12, by (2.3)
+    12.0
+
     Raises:
       ValueError: shapes that do not belong together, non-finite numbers, a Sigma that is no second moment.
     """
-    A, R, Sigma = _checked(A, R, Sigma)
+    A, R, Sigma = checked_problem(A, R, Sigma)
     E = error(A, R)
     return float(np.vdot(E, E @ Sigma))
 
 
-def gradient(A, R, Sigma) -> np.ndarray:
+def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
     """∂f/∂A_i = 2 ((I + A_ℓ)···(I + A_{i+1}))ᵀ E Σ ((I + A_{i−1})···(I + A_1))ᵀ (Hardt & Ma, Lemma 2.4, (2.5)).
 
     The text has lost the transposes, and the last line of A.2 has the factors in reverse.
@@ -61,13 +72,13 @@ def gradient(A, R, Sigma) -> np.ndarray:
     Returns:
       [ℓ, d, d].
     """
-    A, R, Sigma = _checked(A, R, Sigma)
+    A, R, Sigma = checked_problem(A, R, Sigma)
     up_to, after = _products(A)
     middle = 2 * (up_to[-1] - R) @ Sigma
     return after[1:].transpose(0, 2, 1) @ middle @ up_to[:-1].transpose(0, 2, 1)
 
 
-def gradient_lower_bound(A, R, Sigma) -> float:
+def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     """4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ) (f(A) − C), τ = |||A|||: no larger than ‖∇f(A)‖²_F (Hardt & Ma, (2.3)).
 
     Holds for any R, also one that no network reaches, with equality at A_i = −τI, Σ = sI. Hence
@@ -78,21 +89,7 @@ def gradient_lower_bound(A, R, Sigma) -> float:
     """
     excess = risk(A, R, Sigma)
     num_layers, radius = len(A), max_spectral_norm(A)
-    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * _least_nonzero(Sigma) * excess
-
-
-def gradient_lower_bound_by_layer(A, R, Sigma) -> float:
-    """4 σ_min(Σ) (f(A) − C) Σ_i Π_{j≠i} σ_min(I + A_j)²: between (2.3) and ‖∇f(A)‖²_F. Not in the paper.
-
-    It is what the proof of (2.3) shows before σ_min(I + A_j) ≥ 1 − τ, and needs no τ < 1.
-
-    Args and errors as `risk`.
-    """
-    A, R, Sigma = _checked(A, R, Sigma)
-    excess = risk(A, R, Sigma)
-    smallest = np.linalg.svd(np.eye(A.shape[-1]) + A, compute_uv=False)[:, -1] ** 2
-    others = [np.prod(np.delete(smallest, i)) for i in range(len(A))]
-    return 4 * _least_nonzero(Sigma) * excess * float(np.sum(others))
+    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * least_nonzero_eigenvalue(Sigma) * excess
 
 
 class SampleProblem(NamedTuple):
@@ -103,7 +100,7 @@ class SampleProblem(NamedTuple):
     noise: float
 
 
-def sample_problem(x, y) -> SampleProblem:
+def sample_problem(x: np.ndarray, y: np.ndarray) -> SampleProblem:
     """W* = Syx Sxx⁺, Sxx and the least squares residual of a sample (Hardt & Ma, Claim 2.3 on a sample).
 
     The noise does not average out of a sample, so the true R leaves a cross term; W* leaves none.
@@ -111,26 +108,27 @@ def sample_problem(x, y) -> SampleProblem:
     Args:
       x, y: [m, d], examples in rows.
     """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    x, y = real("x", x), real("y", y)
     R = np.linalg.lstsq(x, y, rcond=None)[0].T
     return SampleProblem(R, x.T @ x / len(x), float(np.square(y - x @ R.T).sum() / len(x)))
 
 
-def standard_gradient(W, R, Sigma) -> np.ndarray:
+def standard_gradient(W: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
     """∂/∂W_i ‖(W_ℓ···W_1 − R) Σ^½‖²_F [ℓ, d, d]: the standard parametrisation (Hardt & Ma §1.1).
 
     At W = 0 it vanishes for ℓ ≥ 2 whatever the risk: the bad critical point that residual networks lack.
     """
-    return gradient(np.asarray(W, np.float64) - np.eye(np.shape(W)[-1]), R, Sigma)
+    return gradient(real("W", W) - np.eye(np.shape(W)[-1]), R, Sigma)
 
 
-def project(A, radius: float) -> np.ndarray:
+def project(A: np.ndarray, radius: float) -> np.ndarray:
     """The nearest point of B_τ in Frobenius norm: every singular value above τ becomes τ."""
+    _check_radius(radius)
     u, sigma, vt = np.linalg.svd(A)
     return (u * np.minimum(sigma, radius)[..., None, :]) @ vt
 
 
-def stationarity_in_ball(A, R, Sigma, radius: float) -> float:
+def stationarity_in_ball(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, radius: float) -> float:
     """‖A − project(A − ∇f(A))‖_F: zero exactly at the KKT points of min f over B_τ.
 
     Theorem 2.2 is about ∇f = 0; on the boundary there are KKT points that are no minima, such as
@@ -139,23 +137,25 @@ def stationarity_in_ball(A, R, Sigma, radius: float) -> float:
     return float(np.linalg.norm(A - project(A - gradient(A, R, Sigma), radius)))
 
 
-def smoothness_bound(R, Sigma, num_layers: int, radius: float, excess_risk: float) -> float:
+def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: float, excess_risk: float) -> float:
     """L with ‖∇²f‖ ≤ L wherever |||A||| ≤ τ and f(A) − C ≤ excess_risk. Not in the paper.
 
     2ℓ(1+τ)^{2ℓ−2} λ_max(Σ) + 2(ℓ−1)(1+τ)^{ℓ−2} (λ_max(Σ) · excess_risk)^½: the first derivative of the
     product costs at most √ℓ(1+τ)^{ℓ−1} a unit of ‖Δ‖_F, the second (ℓ−1)(1+τ)^{ℓ−2}.
     """
+    _check_radius(radius)
     largest, growth = np.linalg.eigvalsh(Sigma)[-1], 1 + radius
     first = 2 * num_layers * growth ** (2 * num_layers - 2) * largest
     return float(first + 2 * (num_layers - 1) * growth ** (num_layers - 2) * math.sqrt(largest * excess_risk))
 
 
-def convergence_rate_bound(Sigma, num_layers: int, radius: float, learning_rate: float) -> float:
+def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, learning_rate: float) -> float:
     """1 − 2ηℓ(1 − τ)^{2ℓ−2} σ_min(Σ): what (2.3) allows the excess risk to shrink by a step, at least.
 
     Holds for η ≤ 1/L, L of `smoothness_bound`, while the iterates stay in B_τ.
     """
-    return 1 - 2 * learning_rate * num_layers * (1 - radius) ** (2 * num_layers - 2) * _least_nonzero(Sigma)
+    _check_radius(radius)
+    return 1 - 2 * learning_rate * num_layers * (1 - radius) ** (2 * num_layers - 2) * least_nonzero_eigenvalue(Sigma)
 
 
 class Descent(NamedTuple):
@@ -172,44 +172,42 @@ class Descent(NamedTuple):
         return float((self.risks[1:] / np.maximum(self.risks[:-1], 1e-300))[above].max(initial=0.0))
 
 
-def gradient_descent(A, R, Sigma, learning_rate: float, num_steps: int, radius: float | None = None) -> Descent:
-    """Gradient descent on the risk, or with a radius projected gradient descent on B_τ (Hardt & Ma after (2.3))."""
-    A = np.array(A, np.float64)
+def gradient_descent(
+    A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, learning_rate: float, num_steps: int, radius: float | None = None
+) -> Descent:
+    """Gradient descent on the risk, or with a radius projected gradient descent on B_τ (Hardt & Ma after (2.3)).
+
+    Args:
+      A: [ℓ, d, d]. The start. R, Sigma: [d, d].
+      learning_rate: η > 0.
+      num_steps: How many steps are taken.
+      radius: τ ≥ 0 of the ball; None for no projection.
+
+    Raises:
+      ValueError: the descent diverged; a negative radius; as `risk`.
+    """
+    A = checked_problem(A, R, Sigma)[0]
     risks, norms = [risk(A, R, Sigma)], [max_spectral_norm(A)]
-    for _ in range(num_steps):
-        A = A - learning_rate * gradient(A, R, Sigma)
+    for step in range(1, num_steps + 1):
+        with np.errstate(over="ignore", invalid="ignore"):
+            A = A - learning_rate * gradient(A, R, Sigma)
+            excess = risk(A, R, Sigma) if np.isfinite(A).all() else math.inf
+        if not math.isfinite(excess):
+            raise ValueError(f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large")
         if radius is not None:
             A = project(A, radius)
-        risks.append(risk(A, R, Sigma))
+            excess = risk(A, R, Sigma)
+        risks.append(excess)
         norms.append(max_spectral_norm(A))
     return Descent(A, np.array(risks), np.array(norms))
 
 
-class Counterexample(NamedTuple):
-    """A scalar problem with one layer: whole numbers R and Sigma, A = 0."""
-
-    R: int
-    Sigma: int
-    gradient_squared: float
-    claimed: float
+def _check_radius(radius: float) -> None:
+    if not radius >= 0:
+        raise ValueError(f"radius must be at least 0, got {radius}")
 
 
-def smallest_counterexample(power: int, largest: int = 5) -> Counterexample | None:
-    """Least whole numbers Σ, R ≥ 1 that break ‖∇f‖² ≥ 4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ)^power (f − C), d = ℓ = 1, A = 0.
-
-    power = 1 is Hardt & Ma's (2.3), which nothing breaks: None. power = 2 is the review's (6).
-    """
-    zero = np.zeros((1, 1, 1))
-    for R, Sigma in sorted(itertools.product(range(1, largest + 1), repeat=2), key=sum):
-        problem = np.full((1, 1), R), np.full((1, 1), Sigma)
-        squared = float(np.square(gradient(zero, *problem)).sum())
-        claimed = 4 * Sigma**power * risk(zero, *problem)
-        if squared < claimed * (1 - 1e-12):
-            return Counterexample(R, Sigma, squared, claimed)
-    return None
-
-
-def _products(A) -> tuple[np.ndarray, np.ndarray]:
+def _products(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(I + A_i)···(I + A_1) and (I + A_ℓ)···(I + A_{i+1}) for i = 0 … ℓ: two arrays [ℓ + 1, d, d]."""
     layers = np.eye(np.shape(A)[-1]) + A
     up_to, after = [np.eye(layers.shape[-1])], [np.eye(layers.shape[-1])]
@@ -219,22 +217,23 @@ def _products(A) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(up_to), np.stack(after[::-1])
 
 
-def _least_nonzero(Sigma) -> float:
+def least_nonzero_eigenvalue(Sigma: np.ndarray) -> float:
+    """Returns the smallest eigenvalue of a second moment [d, d] that is above rounding; 0 if there is none."""
     eigenvalues = np.linalg.eigvalsh(Sigma)
     nonzero = eigenvalues[eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues[-1]]
     return float(nonzero.min(initial=math.inf)) if len(nonzero) else 0.0
 
 
-def _checked(A, R, Sigma):
-    A, R, Sigma = (np.asarray(value, np.float64) for value in (A, R, Sigma))
+def checked_problem(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns A, R and Sigma in float64; raises ValueError as `risk`."""
+    A, R, Sigma = real("A", A), real("R", R), real("Sigma", Sigma)
     d = A.shape[-1] if A.ndim else 0
     if A.ndim != 3 or A.shape[1:] != (d, d) or R.shape != (d, d) or Sigma.shape != (d, d) or A.size == 0:
         raise ValueError(
             f"A, R and Sigma must have shapes [ℓ, d, d], [d, d] and [d, d], got {A.shape}, {R.shape} and {Sigma.shape}"
         )
     for name, value in (("A", A), ("R", R), ("Sigma", Sigma)):
-        if not np.isfinite(value).all():
-            raise ValueError(f"{name} must be finite, got an infinite or NaN entry")
+        finite(name, value)
     if not np.allclose(Sigma, Sigma.T, rtol=1e-10, atol=1e-12 * np.abs(Sigma).max()):
         raise ValueError("Sigma must be symmetric: it is the second moment E[x xᵀ]")
     eigenvalues = np.linalg.eigvalsh(Sigma)

@@ -23,19 +23,20 @@ import numbers
 
 import numpy as np
 
+from theory.labelled_points import checked_sample, distinct
 from theory.memorizing_network import (
     MemorizingNetwork,
     in_float32_range,
-    in_parallel,
     project,
     projected_term_size,
     rounding_error,
-    single_threaded_products,
     working_dtype,
 )
+from theory.parallel import in_parallel, single_threaded_products
 from theory.projection_width import (
     common_bias_width,
     default_width,
+    draw_projection,
     pair_failure_probability,
     row_bias_width,
     separation,
@@ -58,11 +59,12 @@ __all__ = [
 _BIAS = {"peeling": "peeling", "row_bias": "row", "paper": "common"}  # of residual_block.BIASES
 METHODS = tuple(_BIAS)
 _EIGENVALUE_FLOOR = 1e-4  # of the largest, in whitening
+_SMALLEST_SCALE = 1e-290  # of the z: subnormal numbers have fewer digits
 
 
 def memorize(
-    x,
-    labels,
+    x: np.ndarray,
+    labels: np.ndarray,
     num_classes: int,
     width: int | None = None,
     method: str = "peeling",
@@ -97,6 +99,14 @@ def memorize(
       whiten: bool. A_0 = G Sxx^{−½}, Sxx = Σ x xᵀ/n, with eigenvalues below 10⁻⁴ of the largest raised to
         that: gaps grow, several times for images, at nd² + d³ multiplications.
 
+    >>> x = np.random.default_rng(0).standard_normal((20, 3))
+    >>> labels = np.arange(20) % 4
+    >>> network = memorize(x, labels, num_classes=4)
+    >>> bool((network(x).argmax(axis=1) == labels).all())
+    True
+    >>> network.num_layers, network.num_parameters
+    (3, 484)
+
     Returns:
       MemorizingNetwork.
 
@@ -105,14 +115,15 @@ def memorize(
         with two labels, width < 2, an unknown method; points that the method cannot tell
         apart (the message says what is missing, with the numbers).
     """
-    x, labels = _checked(x, labels, num_classes, width, method)
-    kept = _distinct(x, labels)
+    x, labels = checked_sample(x, labels, num_classes)
+    _check_options(width, method)
+    kept = distinct(x, labels)
     if len(kept) < len(x):
         x, labels = x[kept], labels[kept]
     whitener = _whitener(x) if whiten else None
     width = width or default_width(x if whitener is None else project(x, whitener), method)
     rng = np.random.default_rng(seed)
-    projection = rng.standard_normal((width, x.shape[1])) / width**0.5
+    projection = draw_projection(rng, width, x.shape[1])
     if whitener is not None:
         projection = project(projection, whitener)
     for dtype in (np.float32, np.float64) if working_dtype(x) == np.float32 else (np.float64,):
@@ -134,12 +145,16 @@ def parameter_count(num_points: int, dim: int, num_classes: int, width: int) -> 
     return width * dim + blocks * (2 * width**2 + width) + num_classes * (width + num_classes + 1)
 
 
-def _build(x, labels, num_classes: int, projection, bias: str, rng) -> MemorizingNetwork:
+def _build(
+    x: np.ndarray, labels: np.ndarray, num_classes: int, projection: np.ndarray, bias: str, rng: np.random.Generator
+) -> MemorizingNetwork:
     """The network on a first layer A_0 [k, d], in the type of A_0."""
     z, term_size = project(x, projection), projected_term_size(x, projection)
     largest = np.abs(z).max()
     if not (largest < np.inf if z.dtype == np.float64 else in_float32_range(largest)):
         raise NoThreshold(int(np.argmax(np.abs(z).max(axis=1))), f"A_0 x leaves the range of {z.dtype}")
+    if 0 < largest < _SMALLEST_SCALE:
+        raise ValueError(f"x must not be as small as {np.abs(x).max():.2g}, where float64 loses digits: multiply it")
     exponent = -int(np.frexp(largest)[1])
     z, term_size, projection = (np.ldexp(array, exponent) for array in (z, term_size, projection))
     q = surrogates(z, num_classes, rng).astype(z.dtype)
@@ -156,7 +171,9 @@ def _build(x, labels, num_classes: int, projection, bias: str, rng) -> Memorizin
     return MemorizingNetwork(*weights, relative_gap(blocks[0], blocks[2], bias), rounding_error(weights, sizes))
 
 
-def _all_blocks(z, labels, q, order, num_moved: int, bias: str):
+def _all_blocks(
+    z: np.ndarray, labels: np.ndarray, q: np.ndarray, order: np.ndarray, num_moved: int, bias: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """U, V [ℓ, k, k], s [ℓ, k]: block j moves the j-th k points of the order to their surrogates (Lemma B.2).
 
     Units left over have zero weights and the bias −1. The blocks can be made in parallel: what
@@ -167,7 +184,7 @@ def _all_blocks(z, labels, q, order, num_moved: int, bias: str):
     s = np.full(U.shape[:2], -1, z.dtype)
     points, targets = np.concatenate([z[order], q]), q[labels[order]]
 
-    def build_block(j: int):
+    def build_block(j: int) -> None:
         rows = slice(j * width, min((j + 1) * width, num_moved))
         unit = slice(0, rows.stop - rows.start)
         try:
@@ -180,7 +197,7 @@ def _all_blocks(z, labels, q, order, num_moved: int, bias: str):
     return U, V, s
 
 
-def _head(q):
+def _head(q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """U [r, k], V [r, r], s [r] of the last block, which maps q_j to e_j and has no shortcut (paper (3.4)).
 
     Built by peeling, so that one surrogate may be 0: its unit comes last and is always awake.
@@ -190,20 +207,7 @@ def _head(q):
         return interpolating_block(q[order], np.eye(len(q))[order], q[:0], "peeling")
 
 
-def _distinct(x, labels) -> np.ndarray:
-    """Rows of x [n, d] of which no two are equal, the first of each kind: int64, ascending."""
-    first, zero = {}, x.dtype.type(0)
-    for i, row in enumerate(x):
-        key = hash((row + zero).tobytes())  # −0 + 0 is 0
-        j = first.setdefault(key, i)
-        if not np.array_equal(x[j], row):  # two points of one hash
-            first[key, i] = i
-        elif labels[i] != labels[j]:
-            raise ValueError(f"points {j} and {i} are equal but have the labels {labels[j]} and {labels[i]}")
-    return np.fromiter(first.values(), np.int64)
-
-
-def _whitener(x) -> np.ndarray:
+def _whitener(x: np.ndarray) -> np.ndarray:
     """Sxx^{−½} of the second moment Sxx = Σ x xᵀ/n: [d, d] float64, its small eigenvalues raised to the floor."""
     moment = np.zeros((x.shape[1], x.shape[1]))
     scale = max(float(x.max()), -float(x.min())) or 1.0  # which A_0 is rid of in any case
@@ -224,12 +228,12 @@ _REMEDY = {
 }
 
 
-def _missing(error: NoThreshold, method: str, width: int, kept) -> str:
+def _missing(error: NoThreshold, method: str, width: int, kept: np.ndarray) -> str:
     """Which points no bias separates, and what the user can do about it."""
     return f"method {method!r}, width {width}, point {kept[error.row]}: {error.reason}; {_REMEDY[method]}"
 
 
-def _check_scores(scores, labels) -> None:
+def _check_scores(scores: np.ndarray, labels: np.ndarray) -> None:
     """Raises ValueError if the scores are not one-hot; overwrites them."""
     scores[np.arange(len(labels)), labels] -= 1
     error = np.abs(scores).max()
@@ -237,26 +241,8 @@ def _check_scores(scores, labels) -> None:
         raise ValueError(f"points too close for float64: the scores are off by {error:.2g}; {_REMEDY['peeling']}")
 
 
-def _checked(x, labels, num_classes, width, method: str) -> tuple[np.ndarray, np.ndarray]:
-    """x [n, d] and labels [n] as arrays, or a ValueError that says what is wrong with them."""
-    x, labels = np.asarray(x), np.asarray(labels)
-    if x.ndim != 2 or not x.size:
-        raise ValueError(f"x must be [n, d] with n ≥ 1 and d ≥ 1, got shape {x.shape}")
-    if x.dtype.kind not in "biuf" or x.dtype.itemsize > 8:
-        raise ValueError(f"x must be real numbers of up to 64 bits, got {x.dtype}")
-    if labels.shape != x.shape[:1] or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels must be {len(x)} integers, as x has rows, got {labels.dtype} of shape {labels.shape}")
-    if not isinstance(num_classes, numbers.Integral) or num_classes < 1:
-        raise ValueError(f"num_classes must be an integer of at least 1, got {num_classes!r}")
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
+def _check_options(width: int | None, method: str) -> None:
     if width is not None and (not isinstance(width, numbers.Integral) or width < 2):
         raise ValueError(f"width must be an integer of at least 2, got {width!r}")
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
-    for start in range(0, len(x), 1024):
-        finite = np.isfinite(x[start : start + 1024])
-        if not finite.all():
-            row, column = np.argwhere(~finite)[0] + (start, 0)
-            raise ValueError(f"x must be finite, got {x[row, column]} in row {row}, column {column}")
-    return x, labels

@@ -5,7 +5,10 @@ built and exported in under a second), head_units and head. To load a saved file
 import this module first: it registers ResidualBlocks.
 """
 
+from typing import Any
+
 import keras
+import numpy as np
 from keras import layers, ops
 
 
@@ -17,32 +20,46 @@ class ResidualBlocks(layers.Layer):
       num_blocks: int. ℓ.
     """
 
-    def __init__(self, num_blocks: int, **kwargs):
+    def __init__(self, num_blocks: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_blocks = num_blocks
 
-    def build(self, input_shape):
+    def build(self, input_shape: tuple) -> None:
+        """Makes the weights U, V [ℓ, k, k] and s [ℓ, k]."""
         width = input_shape[-1]
         self.U = self.add_weight(shape=(self.num_blocks, width, width), name="U")
         self.V = self.add_weight(shape=(self.num_blocks, width, width), name="V")
         self.s = self.add_weight(shape=(self.num_blocks, width), name="s")
 
-    def call(self, h):
-        def block(h, weights):
+    def call(self, h: Any) -> Any:
+        """Returns h [n, k] after all blocks."""
+
+        def block(h: Any, weights: tuple) -> tuple:
             U, V, s = weights
             return h + ops.relu(h @ ops.transpose(U) + s) @ ops.transpose(V), None
 
         return ops.scan(block, h, tuple(ops.convert_to_tensor(w) for w in (self.U, self.V, self.s)))[0]
 
-    def compute_output_spec(self, h):
+    def compute_output_spec(self, h: Any) -> keras.KerasTensor:
+        """Returns the shape and the type of `call`'s result, those of h."""
         return keras.KerasTensor(h.shape, dtype=self.compute_dtype)
 
-    def get_config(self):
+    def get_config(self) -> dict:
+        """Returns what `from_config` needs."""
         return {**super().get_config(), "num_blocks": self.num_blocks}
 
 
-def keras_model(projection, U, V, s, head_U, head_V, head_s, dtype: str) -> keras.Model:
-    """A functional model with these weights, all trainable: x [n, d] to scores [n, r].
+def keras_model(
+    projection: np.ndarray,
+    U: np.ndarray,
+    V: np.ndarray,
+    s: np.ndarray,
+    head_U: np.ndarray,
+    head_V: np.ndarray,
+    head_s: np.ndarray,
+    dtype: str,
+) -> keras.Model:
+    """Returns a functional model with these weights, all trainable: x [n, d] to scores [n, r].
 
     Args:
       projection, …, head_s: arrays as in `MemorizingNetwork`.

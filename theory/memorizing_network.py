@@ -15,16 +15,18 @@ to the points that a block wakes. On the sample that is each point in one block,
 work falls away; the result is the same for every input.
 """
 
-import concurrent.futures
 import dataclasses
-import functools
 import math
-import os
+from typing import TYPE_CHECKING
 
 import numpy as np
-import threadpoolctl
+from numpy.typing import DTypeLike
 
+from theory.parallel import in_parallel
 from theory.residual_block import apply_block
+
+if TYPE_CHECKING:
+    import keras
 
 _UNIT_ROUNDOFF, _DEVIATIONS = 2.0**-24, 5  # of float32; how many standard deviations the worst error may be
 _PROJECTION_BYTES = 2**22  # of inputs that are projected at a time, per core
@@ -75,7 +77,7 @@ class MemorizingNetwork:
         """Whether the sample comes out right in float32: float32_error < ½."""
         return self.float32_error < 0.5
 
-    def __call__(self, x) -> np.ndarray:
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         """Scores of each label, one-hot on the sample.
 
         Args:
@@ -88,7 +90,7 @@ class MemorizingNetwork:
         x = np.asarray(x)
         return self.forward(x, working_dtype(x) if self.fits_float32 else np.float64)
 
-    def forward(self, x, dtype) -> np.ndarray:
+    def forward(self, x: np.ndarray, dtype: DTypeLike) -> np.ndarray:
         """`__call__` in a given type: what float32 makes of a network that does not fit it."""
         x = np.asarray(x)
         if np.iscomplexobj(x):
@@ -99,15 +101,15 @@ class MemorizingNetwork:
         hidden = project(x, weights[0])
         scores = np.empty((len(x), len(self.head_s)), dtype)
 
-        def run_panel(panel: slice):
+        def run_panel(panel: slice) -> None:
             _through_blocks(hidden[panel], *weights[1:4])
             scores[panel] = apply_block(*weights[4:], hidden[panel])
 
         in_parallel(run_panel, _panels(len(x), _PANEL_BYTES // (self.width * hidden.itemsize)))
         return scores
 
-    def to_keras(self):
-        """The same network as a keras.Model, float32 where that fits: see `memorization_keras`.
+    def to_keras(self) -> "keras.Model":
+        """Returns the same network as a keras.Model, float32 where that fits: see `memorization_keras`.
 
         A float64 model must be called, model(x), or exported: keras.Model.predict rounds NumPy inputs to float32.
         """
@@ -116,7 +118,7 @@ class MemorizingNetwork:
         dtype = "float32" if self.fits_float32 else "float64"
         return memorization_keras.keras_model(*self._weights(dtype), dtype=dtype)
 
-    def _weights(self, dtype) -> list[np.ndarray]:
+    def _weights(self, dtype: DTypeLike) -> list[np.ndarray]:
         """A_0, U, V, s, and U, V, s of the head."""
         fields = (self.projection, self.U, self.V, self.s, self.head_U, self.head_V, self.head_s)
         return [weights.astype(dtype, copy=False) for weights in fields]
@@ -131,7 +133,7 @@ def project(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
     """A_0 x for every row of x: [n, k] in the type of the projection, a few rows at a time."""
     hidden = np.empty((len(x), len(projection)), projection.dtype)
 
-    def run_panel(panel: slice):
+    def run_panel(panel: slice) -> None:
         np.matmul(x[panel].astype(projection.dtype, copy=False), projection.T, out=hidden[panel])
 
     in_parallel(run_panel, _panels(len(x), _PROJECTION_BYTES // (x.shape[1] * projection.itemsize)))
@@ -142,7 +144,7 @@ def projected_term_size(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
     """(Σ_al (A_0)_al² x_l²)^½ for every row of x, the size of the terms that A_0 x adds up: float64 [n]."""
     weights, size = np.square(projection, dtype=np.float64).sum(axis=0), np.empty(len(x))
 
-    def run_panel(panel: slice):
+    def run_panel(panel: slice) -> None:
         with np.errstate(over="ignore"):
             size[panel] = np.square(x[panel], dtype=projection.dtype) @ weights.astype(projection.dtype)
 
@@ -150,35 +152,12 @@ def projected_term_size(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
     return np.sqrt(size)
 
 
-def in_parallel(function, items) -> list:
-    """function(item) for each item, on all cores, each with single-threaded matrix products.
-
-    Products of such panels are too small to be split: two threads on one take longer than one.
-    """
-    with single_threaded_products():
-        if len(items) <= 1:
-            return [function(item) for item in items]
-        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            return list(pool.map(function, items))
-
-
-def single_threaded_products():
-    """A context in which NumPy and SciPy leave each matrix operation to the thread that calls it."""
-    return _controller().limit(limits=1, user_api="blas")
-
-
-@functools.cache
-def _controller() -> threadpoolctl.ThreadpoolController:
-    """Finds the libraries once: a search takes longer than a small network."""
-    return threadpoolctl.ThreadpoolController()
-
-
 def _panels(num_rows: int, rows_per_panel: int) -> list[slice]:
     step = max(64, rows_per_panel)
     return [slice(start, start + step) for start in range(0, num_rows, step)]
 
 
-def _through_blocks(h: np.ndarray, U, V, s) -> None:
+def _through_blocks(h: np.ndarray, U: np.ndarray, V: np.ndarray, s: np.ndarray) -> None:
     """h ← h + V_j ReLU(U_j h + s_j) for every row of h [m, k] and j = 1, …, ℓ, in place."""
     products = np.empty((h.shape[1], len(h)), h.dtype)
     awake = np.empty(products.shape, bool)
@@ -190,7 +169,7 @@ def _through_blocks(h: np.ndarray, U, V, s) -> None:
             h[points] += np.maximum(products[:, points] + s_j, 0).T @ V_j.T
 
 
-def rounding_error(weights, term_size: np.ndarray) -> float:
+def rounding_error(weights: np.ndarray, term_size: np.ndarray) -> float:
     """An upper estimate of |ŷ − e_y| over the sample in float32. Not in the paper.
 
     To first order, with independent roundings of standard deviation u = 2⁻²⁴ times what is rounded, and
@@ -225,7 +204,7 @@ def in_float32_range(largest: float) -> bool:
     return bool(1e-30 < largest < 1e30)
 
 
-def _distance_to_waking(U, s, surrogates) -> float:
+def _distance_to_waking(U: np.ndarray, s: np.ndarray, surrogates: np.ndarray) -> float:
     """How far a surrogate is from the nearest point that wakes a unit."""
     norms = np.linalg.norm(U, axis=-1)
     used = norms > 0
@@ -233,7 +212,7 @@ def _distance_to_waking(U, s, surrogates) -> float:
     return float(np.min((-s[used] - nearest) / norms[used], initial=np.inf))
 
 
-def _block_error(U, V, s, input_error) -> np.ndarray:
+def _block_error(U: np.ndarray, V: np.ndarray, s: np.ndarray, input_error: np.ndarray) -> np.ndarray:
     """[ℓ, k]: the error of h + T(h) at the points that are the rows of U, in standard deviations of ours.
 
     input_error [ℓ, k] is that of a point's component along a unit's row.

@@ -55,7 +55,7 @@ def meets_printed_bound(log_condition: float, num_layers: int) -> bool:
     return num_layers >= 5 and allocation(log_condition, num_layers).norm <= printed_bound(log_condition, num_layers)
 
 
-def layers(singular_parts, num_layers: int) -> np.ndarray:
+def layers(singular_parts: tuple[np.ndarray, np.ndarray, np.ndarray], num_layers: int) -> np.ndarray:
     """A [ℓ, d, d] of the construction, from (U [d, d], σ [d], Vᵀ [d, d]) with det U · det V > 0."""
     u, sigma, vt = singular_parts
     if np.linalg.slogdet(u)[0] < 0:  # then det V < 0 too: turn one singular vector of each round
@@ -71,7 +71,7 @@ def layers(singular_parts, num_layers: int) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _rotation_layers(Q, num_rotations: int) -> np.ndarray:
+def _rotation_layers(Q: np.ndarray, num_rotations: int) -> np.ndarray:
     """2q layers whose product is Q: the pairs of −1 first, then the other planes; the two kinds commute."""
     basis, angles = rotation_planes(Q)
     is_reflection = angles == np.pi

@@ -11,29 +11,74 @@ Peeling has no such condition: any distinct points, any k.
 """
 
 import math
+import numbers
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
-from theory.memorizing_network import in_parallel
+from theory.arrays import real
+from theory.parallel import in_parallel
 
 MAX_WIDTH = 20_000  # of what default_width returns: one block of it has 800 million parameters
 _PANEL = 1024
 
 
-def pair_failure_probability(cosine, width: int):
+def pair_failure_probability(cosine: float | np.ndarray, width: int) -> np.ndarray:
     """P(<z_i, z_j> ≥ |z_i|²) for unit x_i, x_j with inner product c: one bias per row fails them.
 
     z_j = c z_i + √(1 − c²) w with w independent of z_i, so this is
     P(t_k ≥ √(k (1 − c)/(1 + c))) ≤ ½ ((1 + c)/2)^{k/2}, t_k Student's with k degrees of freedom.
 
+    For c = 1 the points are one, and it is 1.
+
     Args:
-      cosine: float or array. c, −1 ≤ c ≤ 1.
-      width: int. k ≥ 1.
+      cosine: c, −1 ≤ c ≤ 1.
+      width: k ≥ 1.
+
+    Raises:
+      ValueError: c or k outside these bounds.
     """
-    cosine = np.asarray(cosine, np.float64)
+    cosine = real("cosine", cosine)
+    if not (np.abs(cosine) <= 1).all():
+        raise ValueError(f"cosine must lie in [−1, 1], got {cosine[~(np.abs(cosine) <= 1)].flat[0]}")
+    if not isinstance(width, numbers.Integral) or width < 1:
+        raise ValueError(f"width must be a whole number of at least 1, got {width!r}")
     with np.errstate(divide="ignore"):
-        return stats.t.sf(np.sqrt(width * (1 - cosine) / (1 + cosine)), width)
+        law = stats.t.sf(np.sqrt(width * (1 - cosine) / (1 + cosine)), width)
+    return np.where(cosine == 1, 1.0, law)
+
+
+def draw_projection(rng: np.random.Generator, width: int, dim: int) -> np.ndarray:
+    """Returns A_0 [k, d] with entries N(0, 1/k), so that E|A_0 x|² = |x|² (Hardt & Ma, proof of Theorem 3.2).
+
+    The paper says standard normal, with which E|A_0 x|² = k|x|².
+    """
+    return rng.standard_normal((width, dim)) / width**0.5
+
+
+def largest_distortion(rho: float, bias: str) -> float:
+    """Returns the ε up to which squares within 1 ± ε of their value leave Lemma B.1 its separation.
+
+    Norms |z|² in [1 − ε, 1 + ε] and squared distances of at least ρ(1 − ε) are what is left of unit vectors at squared
+    distances of at least ρ. With ρ′ = ε the printed bias −(1 − 2ρ′) needs 6ρ′, some common bias 4ρ′, one per row 2ρ′,
+    so ε = ρ/(6 + ρ), ρ/(4 + ρ), ρ/(2 + ρ). The paper's ε = ρ/3 is more than each of them for ρ > 1.
+
+    Args:
+      rho: ρ, 0 < ρ ≤ 4.
+      bias: printed, common or row.
+    """
+    _check(1, rho, 0.5)
+    return rho / ({"printed": 6, "common": 4, "row": 2}[bias] + rho)
+
+
+def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> float:
+    """Returns the expected number of pairs, of r random unit vectors in R^k, with an inner product of at least c ≥ 0.
+
+    (r(r − 1)/2) · ½ I_{1 − c²}((k − 1)/2, ½), I the regularised incomplete beta function: the share of the sphere in a
+    cap. Hardt & Ma §3 say that k > 4 log r leaves none; for r = 1,000, k = 28 it is 1,435.
+    """
+    pairs = num_surrogates * (num_surrogates - 1) / 2
+    return float(pairs * special.betainc((width - 1) / 2, 0.5, 1 - cosine**2) / 2)
 
 
 def row_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int:
@@ -75,22 +120,25 @@ def common_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int
 
 def _common_bias_failure(width: int, num_points: int, rho: float) -> float:
     """The union bound at its best threshold."""
-    cosine = max(1 - rho / 2, -1 + 1e-9)  # opposite vectors: the limit
+    cosine = 1 - rho / 2
 
-    def union_bound(t):
+    def union_bound(t: float) -> float:
+        norms = num_points * (stats.chi2.cdf(width * t, width) + stats.chi2.sf(2 * width * t, width))
+        if num_points == 1 or cosine == -1:  # no pairs, or z_j = −z_i, below any threshold
+            return norms
         a = _chernoff_exponent_argument(t, cosine)
-        product = 0.5 * math.exp(-width * (a * t + 0.5 * math.log((1 - cosine * a) ** 2 - a**2)))
-        norms = stats.chi2.cdf(width * t, width) + stats.chi2.sf(2 * width * t, width)
-        return num_points * norms + num_points**2 * product
+        rate = a * t + 0.5 * (math.log1p(-(1 + cosine) * a) + math.log1p((1 - cosine) * a))
+        return norms + num_points**2 * 0.5 * math.exp(-width * rate)
 
     return optimize.minimize_scalar(union_bound, bounds=(max(cosine, 0), 1), method="bounded").fun
 
 
 def _chernoff_exponent_argument(t: float, c: float) -> float:
     """The a ≥ 0 at which a t + ½ log((1 − c a)² − a²) is largest, for c ≤ t: a root of a quadratic."""
-    # t ((1 − c a)² − a²) = c (1 − c a) + a
-    roots = np.roots([t * (c * c - 1), -2 * c * t + c * c - 1, t - c])
-    return float(max(root for root in roots.real if root * (1 + c) < 1))
+    # t ((1 − c a)² − a²) = c (1 − c a) + a, so p a² + q a + r = 0 with p < 0 ≤ r: one root is not negative.
+    p, q, r = t * (c * c - 1), -2 * c * t + c * c - 1, t - c
+    square_root = math.sqrt(q * q - 4 * p * r)
+    return 2 * r / (square_root - q) if q < 0 else (q + square_root) / (-2 * p)
 
 
 def separation(x: np.ndarray) -> float:
@@ -106,7 +154,8 @@ def separation(x: np.ndarray) -> float:
     Returns:
       float. Of the smallest a over all pairs, 4 a·|a|; 4 for a single point.
     """
-    x = np.asarray(x, np.float64)
+    x = real("x", x)
+    x = x / (np.abs(x).max() or 1.0)  # squares might leave the range of float64
     squared_norms = np.square(x).sum(axis=1)
 
     def smallest_in_panel(start: int) -> float:
@@ -124,7 +173,7 @@ def separation(x: np.ndarray) -> float:
     return 4 * smallest * abs(smallest)
 
 
-def default_width(x, method: str = "peeling") -> int:
+def default_width(x: np.ndarray, method: str = "peeling") -> int:
     """The width of a network on these points if none is given.
 
     peeling: max(8, 2 ln n), at which real images had gaps that suit float32 (benchmarks/memorization.py); half of

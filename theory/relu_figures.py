@@ -1,9 +1,11 @@
 """The figure of relu_search, drawn from its two tables alone; numbers may be text, as a CSV file gives them."""
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from theory.figures import column
+from theory.relu_search import CATEGORIES, Setting
 
 _STYLES = {  # category: colour, marker
     "global_minimum": ("tab:green", "o"),
@@ -23,7 +25,7 @@ _SMALLEST_CURVATURE = 1e-8  # below it the axis is linear: undecided
 
 
 def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
-    """Critical points in the ball by risk and curvature; their shares by radius; how bad the bad local minima are, by radius.
+    """Returns three panels: critical points by risk and curvature, their shares by radius, how bad the bad minima are.
 
     Args:
       rows, found: of `relu_search.search`.
@@ -54,7 +56,7 @@ def _only_radius_differs(rows: list[dict]) -> list[dict]:
     return sorted(largest, key=lambda row: float(row["radius"]))
 
 
-def _draw_points(axes, found: list[dict]) -> None:
+def _draw_points(axes: Axes, found: list[dict]) -> None:
     for category, (colour, marker) in _STYLES.items():
         chosen = [point for point in found if point["category"] == category]
         label = f"{category.replace('_', ' ')} ({len(chosen)})"
@@ -71,7 +73,7 @@ def _draw_points(axes, found: list[dict]) -> None:
     axes.set_xticks([-1, -1e-4, 0, 1e-4, 1])
 
 
-def _draw_shares(axes, rows: list[dict], method: str, category: str, shift: float) -> None:
+def _draw_shares(axes: Axes, rows: list[dict], method: str, category: str, shift: float) -> None:
     share = column(rows, category) / column(rows, "trials")
     low, high = (column(rows, f"{category}_{side}") for side in ("low", "high"))
     colour, marker = _STYLES[category]
@@ -83,7 +85,7 @@ def _draw_shares(axes, rows: list[dict], method: str, category: str, shift: floa
     axes.set_xticks(np.arange(len(rows)), [f"{radius:g}" for radius in column(rows, "radius")])
 
 
-def _draw_risks(axes, rows: list[dict]) -> None:
+def _draw_risks(axes: Axes, rows: list[dict]) -> None:
     radius, median = column(rows, "radius"), column(rows, "bad_risk_median")
     spread = np.stack([median - column(rows, "bad_risk_least"), column(rows, "bad_risk_largest") - median])
     axes.errorbar(
@@ -92,3 +94,17 @@ def _draw_risks(axes, rows: list[dict]) -> None:
     if len(rows):
         axes.plot(radius, median[0] * (radius / radius[0]) ** 4, ":", color="0.4", label="∝ τ⁴")
     axes.set(xlabel="radius τ of the ball", ylabel="risk f / f(0)", xscale="log", yscale="log")
+
+
+def table(rows: list[dict]) -> str:
+    """The rows of `search` as a Markdown table; shares with their 95% intervals."""
+    head = ["minimised", "d, ℓ, width, m, τ", "trials", *(name.replace("_", " ") for name in CATEGORIES)]
+    lines = [[*head, "median (largest) risk / f(0) of the bad", "still bad with 10 m", "still bad in the population"]]
+    lines.append(["---"] * len(lines[0]))
+    for row in rows:
+        shares = [f"{row[n] / row['trials']:.1%} ({row[n + '_low']:.1%}–{row[n + '_high']:.1%})" for n in CATEGORIES]
+        setting = ", ".join(f"{row[name]:g}" for name in Setting._fields)
+        risks = f"{row['bad_risk_median']:.1e} ({row['bad_risk_largest']:.1e})" if row["bad_local_minimum"] else "–"
+        checks = [f"{row[n + '_bad']} of {row[n + '_tried']}" for n in ("tenfold", "population")]
+        lines.append([row["method"].replace("_", " "), setting, str(row["trials"]), *shares, risks, *checks])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

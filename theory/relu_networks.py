@@ -20,7 +20,7 @@ def forward(w: np.ndarray, x: np.ndarray) -> np.ndarray:
     return hidden_states(w, x)[-1][0]
 
 
-def hidden_states(w, x) -> list[tuple]:
+def hidden_states(w: np.ndarray, x: np.ndarray) -> list[tuple]:
     """(h, U h, U h > 0) of each block, then (ŷ,)."""
     states = []
     for u, v in zip(w[:, :, 0].swapaxes(0, 1), w[:, :, 1].swapaxes(0, 1)):
@@ -31,7 +31,7 @@ def hidden_states(w, x) -> list[tuple]:
 
 
 def risk_and_gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """f [n] and ∂f/∂w, shaped as w, by backpropagation; ReLU'(0) = 0. Complex w: the pattern is that of its real part."""
+    """Returns f [n] and ∂f/∂w of w's shape, by backpropagation; ReLU'(0) = 0; complex w: the real part's pattern."""
     *states, (prediction,) = hidden_states(w, x)
     error = prediction - y
     delta, gradient = 2 / x.shape[1] * error, np.empty_like(w)
@@ -78,13 +78,15 @@ def hessian(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 class Sample:
     """The empirical risk of n trials, x and y [n, m, d]. `index` says which trials the weights belong to."""
 
-    def __init__(self, x: np.ndarray, y: np.ndarray):
+    def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         self.x, self.y = x, y
 
-    def risk_and_gradient(self, w, index):
+    def risk_and_gradient(self, w: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns f [n] and ∇f of w [n, ℓ, 2, width, d], of w's shape."""
         return risk_and_gradient(w, self.x[index], self.y[index])
 
-    def hessian(self, w, index):
+    def hessian(self, w: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Returns the Hessians [n, P, P] of f at w [n, ℓ, 2, width, d]."""
         chunk = max(1, 100_000 // (self.x[0].size * w[0].size))  # so many trials' tangents stay in the cache
         parts = [slice(i, i + chunk) for i in range(0, len(w), chunk)]
         return np.concatenate([hessian(w[part], self.x[index[part]], self.y[index[part]]) for part in parts])
@@ -93,27 +95,30 @@ class Sample:
 class Population:
     """The risk under x ~ N(0, I₂) itself, d = 2, for students of `teachers` [n, ℓ, 2, width, 2].
 
-    Without biases a network is positively homogeneous, so f is twice the mean of ‖y − ŷ‖² over the circle; between two
-    kinks both are linear, and Gauss–Legendre nodes between the kinks make the integral exact to rounding. Away from zero
-    units f is smooth. The pattern's Hessian would miss how the kinks move: central differences of the gradient instead.
+    Without biases a network is positively homogeneous, so f is twice the mean of ‖y − ŷ‖² over the circle; between
+    two kinks both are linear, and Gauss–Legendre nodes between the kinks make the integral exact to rounding. Away from
+    zero units f is smooth. The pattern's Hessian would miss how the kinks move: central differences of the gradient
+    instead.
     """
 
-    def __init__(self, teachers: np.ndarray):
+    def __init__(self, teachers: np.ndarray) -> None:
         if teachers.shape[-1] != 2:
             raise ValueError(f"the population risk is exact for d = 2 only, not for d = {teachers.shape[-1]}")
         self.teachers, self.teacher_kinks = teachers, [_kinks(teacher) for teacher in teachers]
         angle = np.linspace(0, 2 * np.pi, 721)[:-1]
         self.x = np.broadcast_to(np.stack([np.cos(angle), np.sin(angle)], 1), (len(teachers), 720, 2))
 
-    def risk_and_gradient(self, w, index):
+    def risk_and_gradient(self, w: np.ndarray, index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns f [n] and ∇f of w [n, ℓ, 2, width, 2], of w's shape."""
         parts = []
         for one, i in zip(w, index):
             x = _gauss_legendre(np.concatenate([_kinks(one), self.teacher_kinks[i]]))[None]
             parts.append(risk_and_gradient(one[None], x, forward(self.teachers[i, None], x)))
         return tuple(np.concatenate(part) for part in zip(*parts))
 
-    def hessian(self, w, index, step=1e-5):
-        columns = []
+    def hessian(self, w: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """Returns the Hessians [n, P, P] of f at w [n, ℓ, 2, width, 2]."""
+        step, columns = 1e-5, []
         for direction in np.eye(w[0].size).reshape(-1, *w.shape[1:]):
             up, down = (self.risk_and_gradient(w + sign * step * direction, index)[1] for sign in (1, -1))
             columns.append((up - down).reshape(len(w), -1) / (2 * step))
@@ -121,7 +126,7 @@ class Population:
 
 
 def _kinks(w: np.ndarray) -> np.ndarray:
-    """Angles at which a unit of w [ℓ, 2, width, 2] switches: within a cone h = Lx, so u·Lx = 0 is solved for the angle."""
+    """Returns the angles at which a unit of w [ℓ, 2, width, 2] switches: u·Lx = 0 in a cone in which h = Lx."""
     angles = np.array([0, 2 * np.pi])
     for i in range(len(w)):
         middle = (angles[1:] + angles[:-1]) / 2
@@ -138,7 +143,7 @@ def _kinks(w: np.ndarray) -> np.ndarray:
 
 
 def _gauss_legendre(kinks: np.ndarray) -> np.ndarray:
-    """Points x [m, 2], scaled by the roots of their weights: (1/m) Σ g(x) = E g for the 2-homogeneous g of this module."""
+    """Returns points x [m, 2], scaled by the roots of their weights: (1/m) Σ g(x) = E g for 2-homogeneous g."""
     kinks = np.sort(kinks)
     kinks = kinks[np.append(np.diff(kinks) > 1e-13, True)]
     half, middle = np.diff(kinks)[:, None] / 2, (kinks[1:] + kinks[:-1])[:, None] / 2

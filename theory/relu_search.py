@@ -1,11 +1,11 @@
 """A search for bad critical points of ReLU residual networks near zero: the open problem of Hardt & Ma, §5.
 
-They conjecture "that a result analogous to Theorem 2.2 is true for the general non-linear case", layers x + V ReLU(U x).
-Read literally: with |||A||| = max(‖U_i‖, ‖V_i‖) ≤ τ < 1, every critical point is a global minimum.
+They conjecture "that a result analogous to Theorem 2.2 is true for the general non-linear case", layers
+x + V ReLU(U x). Read literally: with |||A||| = max(‖U_i‖, ‖V_i‖) ≤ τ < 1, every critical point is a global minimum.
 
     paper            code
     U_i, V_iᵀ        w[:, i, 0], w[:, i, 1] [n, width, d], n independent trials: see relu_networks.py
-    y                forward(teacher, x), x ~ N(0, I); the teacher has the student's shape and lies in the same ball: min f = 0
+    y                forward(teacher, x), x ~ N(0, I); a teacher of the student's shape in the same ball: min f = 0
     |||A||| ≤ τ      spectral_norm(balance(w)) ≤ radius
 
 Certain (not in the paper; each is also checked in numbers by the tests):
@@ -15,7 +15,7 @@ Certain (not in the paper; each is also checked in numbers by the tests):
  2. f is constant along u → cu, v → v/c; units with one activation pattern on the sample mix by GL(s). These directions
     leave the Hessian before its sign is read. A unit that is active on no input is flat in all its 2d directions.
  3. One block: f is homogeneous of degree 4 in (student, teacher) together, so the radius changes nothing.
- 4. Two blocks of one unit, d ≥ 2, x of finite variance and positive density, a teacher τ·(fixed weights) strictly inside
+ 4. Two blocks of one unit, d ≥ 2, x of finite variance and positive density, a teacher τ·(fixed weights) strictly in
     the ball with u₁ ∦ u₂, v₁, v₂ ≠ 0, u₂·v₁ ≠ 0. For every small enough τ the population risk has a local minimum with
     f > 0 in the ball, near the teacher with its blocks swapped. Proof: f/τ⁴ tends, uniformly for weights of size τ, to
     the risk of ONE block with both units, which forgets their order. Among balanced weights near the swap this limit is
@@ -27,7 +27,7 @@ What a search cannot say: the shares belong to these draws and methods. Stopping
 there is not differentiable, so not critical in this sense). Points that were not found may exist.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -72,7 +72,9 @@ def draw_weights(rng: np.random.Generator, n: int, setting: Setting, smallest: f
     return w / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True) * norms
 
 
-def find_critical_points(problem, w: np.ndarray, method: str, max_steps: int = 150) -> np.ndarray:
+def find_critical_points(
+    problem: "Sample | Population", w: np.ndarray, method: str, max_steps: int = 150
+) -> np.ndarray:
     """Where damped Newton steps lead from w [n, ℓ, 2, width, d]: balanced weights, critical unless a kink stops them.
 
     With e, Q the eigenpairs of the Hessian and s the damping (shrunk after a better point, raised otherwise), a step is
@@ -116,8 +118,8 @@ def least_curvature(hessian: np.ndarray, directions: np.ndarray) -> float:
     return float(eigenvalues[0] / np.abs(eigenvalues).max())
 
 
-def _leaves_zero_units_downhill(problem, w: np.ndarray, is_zero: np.ndarray) -> np.ndarray:
-    """Fact 1 for each network, [n] bool: with a random u for its zero units, ∂f/∂v ≠ 0, so f falls along (tu, −t ∂f/∂v)."""
+def _leaves_zero_units_downhill(problem: "Sample | Population", w: np.ndarray, is_zero: np.ndarray) -> np.ndarray:
+    """Returns fact 1 for each network, [n] bool: with a random u for its zero units, f falls along (tu, −t ∂f/∂v)."""
     downhill, rng = np.zeros(len(w), bool), np.random.default_rng(0)
     scale = problem.risk_and_gradient(0 * w, np.arange(len(w)))[0]
     for _ in range(8):
@@ -128,14 +130,15 @@ def _leaves_zero_units_downhill(problem, w: np.ndarray, is_zero: np.ndarray) -> 
     return downhill
 
 
-def classify(problem, w: np.ndarray, radius: float) -> dict[str, np.ndarray]:
+def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> dict[str, np.ndarray]:
     """What balanced weights w are: one of CATEGORIES each, and the numbers that decide, all arrays [n].
 
     Not critical (radius·‖∇f‖ > 1e-11 f(0)): kink, stopped where ∇f jumps, or not_converged. Critical, in this order:
-    outside, |||A||| > radius; global_minimum, f ≤ 1e-18 f(0); zero_unit, a unit is zero and f falls where it is switched
-    on (fact 1); kink, at the edge of its linear region; and by the exact Hessian without the free directions: saddle,
-    bad_local_minimum, or degenerate, the least eigenvalue 0 within 1e-8 of the largest (a dead unit, say; also zero units
-    that no tried u switches on).
+    outside, |||A||| > radius; global_minimum, f ≤ 1e-18 f(0); zero_unit, a unit is zero and f falls where it is
+    switched on (fact 1); kink, at the edge of its linear region; and by the exact Hessian without the free directions:
+    saddle,
+    bad_local_minimum, or degenerate, the least eigenvalue 0 within 1e-8 of the largest (a dead unit, say; also zero
+    units that no tried u switches on).
 
     Returns:
       category [n] str; risk, f / f(0); curvature, least over largest eigenvalue (NaN where it was not needed);
@@ -166,16 +169,16 @@ def classify(problem, w: np.ndarray, radius: float) -> dict[str, np.ndarray]:
 
 
 def clopper_pearson(count: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Exact two-sided interval for a share that `count` of `trials` independent trials showed (Clopper & Pearson, 1934)."""
+    """Returns the exact two-sided interval for a share that `count` of `trials` trials showed (Clopper & Pearson)."""
     tail = (1 - confidence) / 2
     low = beta.ppf(tail, count, trials - count + 1) if count else 0.0
     return float(low), float(beta.ppf(1 - tail, count + 1, trials - count) if count < trials else 1.0)
 
 
 def search(
-    seed: int = 0, trials: int = 100, settings=SETTINGS, checks: int = 5, skip: int = 0
+    seed: int = 0, trials: int = 100, settings: Sequence[Setting] = SETTINGS, checks: int = 5, skip: int = 0
 ) -> Iterator[tuple[dict, list[dict]]]:
-    """What random starts in the ball lead to. Each trial draws a teacher, a sample and a start, so trials are independent.
+    """Yields what random starts in the ball lead to. Each trial draws a teacher, a sample and a start of its own.
 
     Both methods see the same draws. The teacher's spectral norms are uniform in (½, 1)·radius, the start's in
     (0, 1)·radius. The first `checks` bad local minima of a row are looked for again, by descent from where they were,
@@ -199,7 +202,9 @@ def search(
         yield shared | row | {"seconds": perf_counter() - start}, [shared | point for point in points]
 
 
-def _measure(setting, method, trials, checks, rng) -> tuple[dict, list[dict]]:
+def _measure(
+    setting: Setting, method: str, trials: int, checks: int, rng: np.random.Generator
+) -> tuple[dict, list[dict]]:
     teachers, starts = draw_weights(rng, trials, setting, 0.5), draw_weights(rng, trials, setting)
     x = rng.standard_normal((trials, 10 * setting.samples, setting.d))
     y = forward(teachers, x)
@@ -221,7 +226,7 @@ def _measure(setting, method, trials, checks, rng) -> tuple[dict, list[dict]]:
     return row, [{name: values[i].item() for name, values in result.items()} for i in range(trials)]
 
 
-def _still_bad(problem, w: np.ndarray, radius: float) -> int:
+def _still_bad(problem: "Sample | Population", w: np.ndarray, radius: float) -> int:
     w = find_critical_points(problem, w, "risk", max_steps=60)
     return int((classify(problem, w, radius)["category"] == "bad_local_minimum").sum())
 
@@ -236,17 +241,3 @@ def swapped_blocks(radius: float) -> dict:
     problem = Population(teacher)
     point = classify(problem, find_critical_points(problem, teacher[:, ::-1], "risk"), radius)
     return {"radius": radius} | {name: values[0].item() for name, values in point.items()}
-
-
-def table(rows: list[dict]) -> str:
-    """The rows of `search` as a Markdown table; shares with their 95% intervals."""
-    head = ["minimised", "d, ℓ, width, m, τ", "trials", *(name.replace("_", " ") for name in CATEGORIES)]
-    lines = [[*head, "median (largest) risk / f(0) of the bad", "still bad with 10 m", "still bad in the population"]]
-    lines.append(["---"] * len(lines[0]))
-    for row in rows:
-        shares = [f"{row[n] / row['trials']:.1%} ({row[n + '_low']:.1%}–{row[n + '_high']:.1%})" for n in CATEGORIES]
-        setting = ", ".join(f"{row[name]:g}" for name in Setting._fields)
-        risks = f"{row['bad_risk_median']:.1e} ({row['bad_risk_largest']:.1e})" if row["bad_local_minimum"] else "–"
-        checks = [f"{row[n + '_bad']} of {row[n + '_tried']}" for n in ("tenfold", "population")]
-        lines.append([row["method"].replace("_", " "), setting, str(row["trials"]), *shares, risks, *checks])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

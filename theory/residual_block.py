@@ -36,12 +36,14 @@ class NoThreshold(ValueError):
       reason: str. What is missing, with the numbers.
     """
 
-    def __init__(self, row: int, reason: str):
+    def __init__(self, row: int, reason: str) -> None:
         super().__init__(f"point {row} of the block: {reason}")
         self.row, self.reason = row, reason
 
 
-def transform_block(points, targets, others, bias: str = "row") -> tuple[np.ndarray, ...]:
+def transform_block(
+    points: np.ndarray, targets: np.ndarray, others: np.ndarray, bias: str = "row"
+) -> tuple[np.ndarray, ...]:
     """U, V, s with T(α) = β − α for the block's points and T(α) = 0 for the others (Lemma B.1).
 
     With T(h) = V ReLU(U h + s), U_i = α(i) and s = −t. Where |α|² lies in [1 − ρ', 1 + ρ'] and the
@@ -68,7 +70,9 @@ def transform_block(points, targets, others, bias: str = "row") -> tuple[np.ndar
     return interpolating_block(points, np.asarray(targets, np.float64) - points, others, bias)
 
 
-def interpolating_block(points, values, others, bias: str) -> tuple[np.ndarray, ...]:
+def interpolating_block(
+    points: np.ndarray, values: np.ndarray, others: np.ndarray, bias: str
+) -> tuple[np.ndarray, ...]:
     """U, V, s with V ReLU(U α + s) = the row of values for each point, 0 for the others.
 
     Args:
@@ -93,12 +97,12 @@ def interpolating_block(points, values, others, bias: str) -> tuple[np.ndarray, 
     return points, V.astype(points.dtype), s
 
 
-def apply_block(U, V, s, h) -> np.ndarray:
+def apply_block(U: np.ndarray, V: np.ndarray, s: np.ndarray, h: np.ndarray) -> np.ndarray:
     """T(h) = V ReLU(U h + s) for every row of h [n, k]: [n, c] (Hardt & Ma (3.1))."""
     return np.maximum(h @ U.T + s, 0) @ V.T
 
 
-def relative_gap(U, s, bias: str) -> float:
+def relative_gap(U: np.ndarray, s: np.ndarray, bias: str) -> float:
     """min_i (|z_i|² − m_i)/|z_i|², m_i the largest inner product below threshold i (for common, of the block).
 
     Follows from the weights, since t_i = m_i + POSITIONS[bias]·(|z_i|² − m_i). Rounding errors grow
@@ -113,7 +117,7 @@ def relative_gap(U, s, bias: str) -> float:
     return float(np.min((1 + s[used] / squared_norms[used]) / (1 - POSITIONS[bias]), initial=2.0))
 
 
-def _thresholds(squared_norms, largest, bias: str) -> np.ndarray:
+def _thresholds(squared_norms: np.ndarray, largest: np.ndarray, bias: str) -> np.ndarray:
     """[p]: between the largest inner product to stay below and |α(i)|².
 
     A point at the origin, which only peeling can have, gets a negative threshold: its unit is
@@ -132,14 +136,14 @@ def _thresholds(squared_norms, largest, bias: str) -> np.ndarray:
     raise NoThreshold(row, f"{numbers}, {whose} largest inner product with another point")
 
 
-def _largest_within(products, bias: str) -> np.ndarray:
+def _largest_within(products: np.ndarray, bias: str) -> np.ndarray:
     """[p]: for each of the block's points, the largest inner product with one that it must not wake on."""
     below = np.triu(np.ones_like(products, bool), 1) if bias == "peeling" else ~np.eye(len(products), dtype=bool)
     # Where there is no such point, any threshold below |α|² will do.
     return np.max(products, axis=1, where=below, initial=-(np.diagonal(products).max() or 1.0))
 
 
-def _largest_products(points, others) -> np.ndarray:
+def _largest_products(points: np.ndarray, others: np.ndarray) -> np.ndarray:
     """[p] float64: for each point, the largest inner product with one of the others; −∞ without any."""
     largest = np.full(len(points), -np.inf, points.dtype)
     for start in range(0, len(others), _PANEL):
@@ -147,7 +151,7 @@ def _largest_products(points, others) -> np.ndarray:
     return largest.astype(np.float64)
 
 
-def surrogates(z, count: int, rng: np.random.Generator) -> np.ndarray:
+def surrogates(z: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Vectors q_1, …, q_r that stand for the labels, far apart, with <z_i, q_j> ≤ ½|z_i|² for every z_i.
 
     So no z takes a surrogate for itself. The paper draws unit vectors at random, and needs
@@ -178,8 +182,10 @@ def surrogates(z, count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _directions(count: int, dim: int, rng: np.random.Generator) -> np.ndarray:
-    """At least `count` unit vectors far apart: ± the axes, even steps on the circle, or each of
-    random ones the farthest from those before."""
+    """Returns at least `count` unit vectors far apart.
+
+    They are ± the axes, even steps on the circle, or, of random ones, each the farthest from those before.
+    """
     if count <= 2 * dim:
         return np.concatenate([np.eye(dim), -np.eye(dim)])
     if dim == 2:

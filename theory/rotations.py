@@ -10,7 +10,10 @@ import math
 import numpy as np
 from scipy import linalg
 
-# Eigenvalues nearer than this share of the largest stay in one block: what is dropped between blocks is rounding over it.
+from theory.arrays import real
+
+# Eigenvalues nearer than this share of the largest stay in one block. What is dropped between blocks is rounding over
+# this share.
 _CLUSTER_GAP = 3e-3
 
 
@@ -19,7 +22,7 @@ def rotation(angle: float) -> np.ndarray:
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
-def rotation_roots(Q, num_roots: int) -> tuple[np.ndarray, np.ndarray]:
+def rotation_roots(Q: np.ndarray, num_roots: int) -> tuple[np.ndarray, np.ndarray]:
     """(W, Λ) with Q = W^q Λ, ‖W − I‖ ≤ π/q and Λ diagonal of ±1 (Hardt & Ma, Claim A.1).
 
     Args:
@@ -29,13 +32,13 @@ def rotation_roots(Q, num_roots: int) -> tuple[np.ndarray, np.ndarray]:
     Returns:
       W [2, 2], by exactly 2 sin(|θ|/2q) from I, and Λ [2, 2].
     """
-    Q = np.asarray(Q, np.float64)
+    Q = real("Q", Q)
     reflection = np.diag([1.0, 1.0 if np.linalg.det(Q) > 0 else -1.0])
     turned = Q @ reflection
     return rotation(math.atan2(turned[1, 0], turned[0, 0]) / num_roots), reflection
 
 
-def block_diagonalize(U) -> tuple[np.ndarray, np.ndarray]:
+def block_diagonalize(U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(S, D) with U = S D Sᵀ, S orthogonal, D of blocks of size at most 2 (Hardt & Ma, Claim C.1).
 
     Args:
@@ -44,7 +47,7 @@ def block_diagonalize(U) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       ValueError: U is not normal.
     """
-    U = np.asarray(U, np.float64)
+    U = real("U", U)
     scaled = U / (np.abs(U).max() or 1.0)
     squared, defect = np.linalg.norm(scaled) ** 2, np.linalg.norm(scaled @ scaled.T - scaled.T @ scaled)
     if defect > 1e-10 * squared:
@@ -55,7 +58,7 @@ def block_diagonalize(U) -> tuple[np.ndarray, np.ndarray]:
     return S, blocks
 
 
-def rotation_planes(Q) -> tuple[np.ndarray, np.ndarray]:
+def rotation_planes(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The basis and the angles of a rotation Q (Hardt & Ma, Claim C.1).
 
     Eigenvalues −1, even in number, are paired into rotations by π, so that the layers Λ of the
@@ -67,7 +70,7 @@ def rotation_planes(Q) -> tuple[np.ndarray, np.ndarray]:
     Returns:
       basis [d, d]; angles [k] in [−π, π], those by π last, angle 0 left out.
     """
-    D, S = _orthogonal_schur(np.asarray(Q, np.float64))
+    D, S = _orthogonal_schur(real("Q", Q))
     below = np.append(np.abs(np.diag(D, -1)) > 1e-13, False)
     first = np.flatnonzero(below)
     alone = np.setdiff1d(np.arange(len(D)), np.append(first, first + 1))
@@ -77,7 +80,7 @@ def rotation_planes(Q) -> tuple[np.ndarray, np.ndarray]:
     return S[:, np.append(planes.ravel(), fixed)], angles
 
 
-def turn_rows(X, angles) -> np.ndarray:
+def turn_rows(X: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """diag(T(θ_1), …, T(θ_k), 1, …, 1) X for X [d, n], in O(dn)."""
     k = 2 * len(angles)
     cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
@@ -87,12 +90,12 @@ def turn_rows(X, angles) -> np.ndarray:
     return turned
 
 
-def conjugate(X, angles) -> np.ndarray:
+def conjugate(X: np.ndarray, angles: np.ndarray) -> np.ndarray:
     """D X Dᵀ for D = diag(T(θ_1), …, T(θ_k), 1, …, 1)."""
     return turn_rows(turn_rows(X, angles).T, angles).T
 
 
-def turn_minus_identity(angles, dimension: int) -> np.ndarray:
+def turn_minus_identity(angles: np.ndarray, dimension: int) -> np.ndarray:
     """diag(T(θ_1), …, T(θ_k), 1, …, 1) − I [d, d], to full relative precision at small angles."""
     difference = np.zeros((dimension, dimension))
     first = 2 * np.arange(len(angles))
@@ -102,7 +105,7 @@ def turn_minus_identity(angles, dimension: int) -> np.ndarray:
     return difference
 
 
-def _orthogonal_schur(Q) -> tuple[np.ndarray, np.ndarray]:
+def _orthogonal_schur(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(D, S), the real Schur form of an orthogonal Q; for 500 generic angles in a sixth of LAPACK's time.
 
     The symmetric (Q + Qᵀ)/2 commutes with Q, so in its eigenvectors Q falls into blocks, one for

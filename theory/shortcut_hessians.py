@@ -18,15 +18,24 @@ claims the theorem for ReLU: at mid or post no Hessian exists at zero, and these
 """
 
 import math
-import numbers
 from typing import NamedTuple
 
 import numpy as np
 
-from theory.activations import ACTIVATIONS, Activation, activation_named, derivatives_at_zero
+from theory.activations import (
+    ACTIVATIONS,
+    Activation,
+    ActivationLike,
+    activation_named,
+    check_slopes_bounded,
+    derivatives_at_zero,
+    first_derivative,
+    slope_at_zero,
+)
+from theory.shortcut_networks import checked_counts, checked_data
 
 
-def moment_gap(x, y, pre="linear") -> np.ndarray:
+def moment_gap(x: np.ndarray, y: np.ndarray, pre: ActivationLike = "linear") -> np.ndarray:
     """M = (1/m) Σ (x − y) σ_pre(x)ᵀ [d, d]: all that the Hessian for n = 2 knows of the data (Li et al., (21)).
 
     For a linear network it is Sxx − Syx.
@@ -34,11 +43,19 @@ def moment_gap(x, y, pre="linear") -> np.ndarray:
     Raises:
       ValueError: x and y of different shapes, non-finite numbers, an unknown activation.
     """
-    x, y = _checked_data(x, y)
+    x, y = checked_data(x, y)
     return (x - y).T @ activation_named(pre).function(x) / len(x)
 
 
-def hessian_at_zero(x, y, num_units: int, shortcut_depth: int, pre="linear", mid="linear", post="linear") -> np.ndarray:
+def hessian_at_zero(
+    x: np.ndarray,
+    y: np.ndarray,
+    num_units: int,
+    shortcut_depth: int,
+    pre: ActivationLike = "linear",
+    mid: ActivationLike = "linear",
+    post: ActivationLike = "linear",
+) -> np.ndarray:
     """Hessian of the loss at zero weights (Li et al., Theorem 1, (11), (13), (19)–(28)).
 
     n ≥ 3: zero. n = 2: I_R ⊗ [0 Aᵀ; A 0], A = c (I_d ⊗ M) P. n = 1: B in the diagonal blocks, A
@@ -62,27 +79,44 @@ def hessian_at_zero(x, y, num_units: int, shortcut_depth: int, pre="linear", mid
       ValueError: a mid or post with σ(0) ≠ 0, for which zero weights do not give the identity,
         or without derivatives at 0, such as ReLU; for n = 1 and R ≥ 2 a pre without
         derivative at the data; data as in `moment_gap`.
+
+    >>> x = np.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> y = np.array([[1.0, 0.0], [0.0, -2.0]])  # M = diag(1, 4)
+    >>> eigenvalues = np.linalg.eigvalsh(hessian_at_zero(x, y, num_units=3, shortcut_depth=2))
+    >>> np.unique(eigenvalues.round(12)).tolist()
+    [-4.0, -1.0, 1.0, 4.0]
     """
-    x, y = _checked_data(x, y)
-    _, first, second = _slopes(num_units, shortcut_depth, mid, post)
+    x, y = checked_data(x, y)
+    checked_counts(num_units, shortcut_depth)
     d = x.shape[1]
     if shortcut_depth >= 3:
+        check_slopes_bounded(mid, post)
         return np.zeros((num_units * shortcut_depth * d * d,) * 2)
     if shortcut_depth == 2:
         A = unit_block(x, y, pre, mid, post)
         zero = np.zeros_like(A)
         return np.kron(np.eye(num_units), np.block([[zero, A.T], [A, zero]]))
+    first, second = first_derivative("post", post), derivatives_at_zero("post", post)[2]
+    if not math.isfinite(second):
+        raise ValueError(
+            f"no Hessian exists at zero for n = 1 with {post!r} at post, which has no second derivative at 0"
+        )
     A, B = _one_layer_blocks(x, y, activation_named(pre), first, second, several=num_units > 1)
     later = np.tri(num_units, k=-1)
     return np.kron(np.eye(num_units), B) + np.kron(later, A) + np.kron(later.T, A.T)
 
 
-def unit_block(x, y, pre="linear", mid="linear", post="linear") -> np.ndarray:
+def unit_block(
+    x: np.ndarray,
+    y: np.ndarray,
+    pre: ActivationLike = "linear",
+    mid: ActivationLike = "linear",
+    post: ActivationLike = "linear",
+) -> np.ndarray:
     """A = c (I_d ⊗ M) P [d², d²]: rows the second matrix of a unit, columns the first (Li et al., (19)–(21))."""
-    x, y = _checked_data(x, y)
-    slope, _, _ = _slopes(1, 2, mid, post)
+    x, y = checked_data(x, y)
     d = x.shape[1]
-    return slope * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
+    return slope_at_zero(2, mid, post) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
 
 
 def commutation_matrix(d: int) -> np.ndarray:
@@ -97,32 +131,60 @@ class Spectrum(NamedTuple):
     multiplicities: np.ndarray
 
 
-def spectrum_at_zero(x, y, num_units: int, shortcut_depth: int, pre="linear", mid="linear", post="linear") -> Spectrum:
+def spectrum_at_zero(
+    x: np.ndarray,
+    y: np.ndarray,
+    num_units: int,
+    shortcut_depth: int,
+    pre: ActivationLike = "linear",
+    mid: ActivationLike = "linear",
+    post: ActivationLike = "linear",
+) -> Spectrum:
     """Eigenvalues of `hessian_at_zero` (Li et al., (18), (22)).
 
-    n = 2: ±|c| σ_i(M), each sign d·R times for every i (the paper's "number of shortcuts" counts
-    the d² × d² matrix A). n ≥ 3: 0. n = 1: those of the matrix, each once.
+    n = 2: ±|c| σ_i(M), each sign d·R times for every i: as the paper says, R copies, one a shortcut, of the d²
+    values ±σ(A), of which d are equal. n ≥ 3: 0. n = 1: those of the matrix. What differs by rounding alone is one.
 
     Args and errors as `hessian_at_zero`.
     """
-    x, y = _checked_data(x, y)
-    slope, _, _ = _slopes(num_units, shortcut_depth, mid, post)
+    x, y = checked_data(x, y)
+    checked_counts(num_units, shortcut_depth)
     d = x.shape[1]
     if shortcut_depth >= 3:
+        check_slopes_bounded(mid, post)
         return Spectrum(np.zeros(1), np.array([num_units * shortcut_depth * d * d]))
     if shortcut_depth == 2:
-        sigma = abs(slope) * np.linalg.svd(moment_gap(x, y, pre), compute_uv=False)
-        return Spectrum(np.concatenate([-sigma, sigma[::-1]]), np.full(2 * d, d * num_units))
-    eigenvalues = np.linalg.eigvalsh(hessian_at_zero(x, y, num_units, 1, pre, mid, post))
-    return Spectrum(eigenvalues, np.ones(len(eigenvalues), int))
+        sigma = abs(slope_at_zero(2, mid, post)) * np.linalg.svd(moment_gap(x, y, pre), compute_uv=False)
+        return _merged(np.concatenate([-sigma, sigma[::-1]]), d * num_units)
+    return _merged(np.linalg.eigvalsh(hessian_at_zero(x, y, num_units, 1, pre, mid, post)), 1)
+
+
+def _merged(eigenvalues: np.ndarray, copies: int) -> Spectrum:
+    """Increasing eigenvalues, so many times each, with those that differ by rounding alone put together."""
+    rounding = len(eigenvalues) * np.finfo(np.float64).eps * np.abs(eigenvalues).max()
+    groups = np.split(eigenvalues, np.flatnonzero(np.diff(eigenvalues) > rounding) + 1)
+    return Spectrum(np.array([group.mean() for group in groups]), copies * np.array([len(group) for group in groups]))
 
 
 def condition_number_at_zero(
-    x, y, num_units: int, shortcut_depth: int, pre="linear", mid="linear", post="linear"
+    x: np.ndarray,
+    y: np.ndarray,
+    num_units: int,
+    shortcut_depth: int,
+    pre: ActivationLike = "linear",
+    mid: ActivationLike = "linear",
+    post: ActivationLike = "linear",
 ) -> float:
     """Largest over smallest |eigenvalue| of `hessian_at_zero` (Li et al., (1), (12)); inf where it is singular.
 
     n = 2: cond(M), the same for every number of units. n = 1: at least `condition_number_lower_bound`.
+
+    >>> x = np.array([[2.0, 0.0], [0.0, 2.0]])
+    >>> y = np.array([[1.0, 0.0], [0.0, -2.0]])
+    >>> [round(condition_number_at_zero(x, y, units, 2), 6) for units in (1, 10)]
+    [4.0, 4.0]
+    >>> [round(condition_number_at_zero(x, y, units, 1), 1) for units in (2, 10)]
+    [8.0, 56.0]
 
     Args and errors as `hessian_at_zero`.
     """
@@ -132,7 +194,7 @@ def condition_number_at_zero(
     return float(sizes.max() / sizes.min())
 
 
-def condition_number_lower_bound(x, y, num_units: int) -> float:
+def condition_number_lower_bound(x: np.ndarray, y: np.ndarray, num_units: int) -> float:
     """R λ_max(Sxx)/σ_min(M) ≤ the condition number at zero, n = 1, linear, d ≥ 2, R ≥ 2. Not in the paper.
 
     The paper cites Gray's theory of Toeplitz matrices, which does not apply. For b the leading
@@ -142,7 +204,7 @@ def condition_number_lower_bound(x, y, num_units: int) -> float:
     Raises:
       ValueError: d < 2 or R < 2; data as in `moment_gap`.
     """
-    x, y = _checked_data(x, y)
+    x, y = checked_data(x, y)
     if x.shape[1] < 2 or num_units < 2:
         raise ValueError(f"the bound needs d ≥ 2 and num_units ≥ 2, got {x.shape[1]} and {num_units}")
     smallest = np.linalg.svd(moment_gap(x, y), compute_uv=False)[-1]
@@ -151,75 +213,9 @@ def condition_number_lower_bound(x, y, num_units: int) -> float:
     return float(num_units * np.linalg.eigvalsh(x.T @ x / len(x))[-1] / smallest)
 
 
-class Escape(NamedTuple):
-    """A unit vector of weights, direction [num_units, shortcut_depth, d, d], and its curvature wᵀHw = λ_min < 0."""
-
-    direction: np.ndarray
-    curvature: float
-
-
-def escape_from_saddle(x, y, num_units: int, pre="linear", mid="linear", post="linear") -> Escape:
-    """Certificate that zero is a strict saddle for n = 2: λ_min = −|c| σ_max(M) (Li et al., Theorem 1.2).
-
-    The direction moves one unit, by W^{1,1} = v eᵀ-like rank 1 matrices along M's first singular pair.
-
-    Args and errors as `hessian_at_zero`.
-
-    Raises:
-      ValueError: c M = 0, where zero is no strict saddle (for a linear network it is a global minimum).
-    """
-    x, y = _checked_data(x, y)
-    slope, _, _ = _slopes(num_units, 2, mid, post)
-    u, sigma, vt = np.linalg.svd(moment_gap(x, y, pre))
-    if slope * sigma[0] == 0:
-        raise ValueError("zero is no strict saddle: σ′_mid(0) σ′_post(0) M is 0")
-    d = len(sigma)
-    direction = np.zeros((num_units, 2, d, d))
-    direction[0, 0, 0] = vt[0] / math.sqrt(2)
-    direction[0, 1, :, 0] = -math.copysign(1, slope) * u[:, 0] / math.sqrt(2)
-    return Escape(direction, -abs(slope) * float(sigma[0]))
-
-
-class Stationarity(NamedTuple):
-    """Order k of a stationary point (Li et al., Definition 4), and whether it is of no higher order."""
-
-    order: int
-    exact: bool
-
-
-def order_of_stationarity(x, y, shortcut_depth: int, pre="linear", mid="linear", post="linear") -> Stationarity:
-    """n − 1, and exactly that unless c M = 0 (Li et al., Theorem 1.1): L − L(0) = `leading_term`·tⁿ + o(tⁿ).
-
-    Holds for ReLU at mid or post too, where exact is left False: its leading term is another.
-    For n = 1 the order is 0: zero is no stationary point, the gradient in each W_r is σ′_post(0) M.
-    """
-    x, y = _checked_data(x, y)
-    if shortcut_depth < 1:
-        raise ValueError(f"shortcut_depth must be at least 1, got {shortcut_depth}")
-    slope = derivatives_at_zero("post", post)[1]
-    if shortcut_depth > 1:
-        slope *= derivatives_at_zero("mid", mid)[1] ** (shortcut_depth - 1)
-    exact = bool(np.isfinite(slope) and slope != 0 and moment_gap(x, y, pre).any())
-    return Stationarity(shortcut_depth - 1, exact)
-
-
-def leading_term(weights, x, y, pre="linear", mid="linear", post="linear") -> float:
-    """c Σ_r tr(W^{r,n}···W^{r,1} Mᵀ), c = σ′_post(0) σ′_mid(0)^{n−1}: the coefficient of tⁿ in L(tW) − L(0), n ≥ 1.
-
-    Not in the paper. For n = 1 it is the directional derivative.
-
-    Args:
-      weights: [num_units, shortcut_depth, d, d]. Others and errors as `hessian_at_zero`.
-    """
-    x, y = _checked_data(x, y)
-    weights = np.asarray(weights, np.float64)
-    slope, _, _ = _slopes(weights.shape[0], weights.shape[1], mid, post)
-    M = moment_gap(x, y, pre)
-    products = (np.linalg.multi_dot([*unit[::-1], M.T]) if len(unit) > 0 else M.T for unit in weights)
-    return float(slope * sum(np.trace(product) for product in products))
-
-
-def _one_layer_blocks(x, y, pre: Activation, first: float, second: float, several: bool):
+def _one_layer_blocks(
+    x: np.ndarray, y: np.ndarray, pre: Activation, first: float, second: float, several: bool
+) -> tuple:
     """A and B of (13), [d², d²] each; A only where there are several units."""
     m, d = x.shape
     s, eye = pre.function(x), np.eye(x.shape[1])
@@ -234,31 +230,3 @@ def _one_layer_blocks(x, y, pre: Activation, first: float, second: float, severa
     passed = np.einsum("ma,mj,mi->aji", x - y, slopes, s, optimize=True) / m
     A = np.einsum("ab,ij->jaib", eye, moment) + np.einsum("jb,aji->jaib", eye, passed)
     return first**2 * A.reshape(d * d, d * d), B.reshape(d * d, d * d)
-
-
-def _slopes(num_units: int, shortcut_depth: int, mid, post) -> tuple[float, float, float]:
-    """c = σ′_post(0) σ′_mid(0)^{n−1}, σ′_post(0), σ″_post(0); ValueError where the theorem does not apply."""
-    if not all(isinstance(n, numbers.Integral) and n >= 1 for n in (num_units, shortcut_depth)):
-        raise ValueError(
-            f"num_units and shortcut_depth must be whole numbers of at least 1, got {num_units!r} and {shortcut_depth!r}"
-        )
-    checked = [("post", post)] + [("mid", mid)] * (shortcut_depth > 1)
-    for position, activation in checked:
-        _, first, second = derivatives_at_zero(position, activation)
-        if not (math.isfinite(first) and math.isfinite(second)):
-            raise ValueError(
-                f"no Hessian exists at zero with {activation!r} at {position}, which lacks a first or second derivative "
-                f"at 0; put it at pre, or use a smooth activation"
-            )
-    _, post_first, post_second = derivatives_at_zero("post", post)
-    mid_first = derivatives_at_zero("mid", mid)[1] if shortcut_depth > 1 else 1.0
-    return post_first * mid_first ** (shortcut_depth - 1), post_first, post_second
-
-
-def _checked_data(x, y):
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if x.ndim != 2 or x.shape != y.shape or x.size == 0:
-        raise ValueError(f"x and y must both be [m, d], got shapes {x.shape} and {y.shape}")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("x and y must be finite, got an infinite or NaN entry")
-    return x, y

@@ -10,12 +10,22 @@ The loss is L = 1/(2m) Σ‖y − ŷ‖², half of Hardt & Ma's. shortcut_study 
 they are as short as their definitions, for checks.
 """
 
+import numbers
+
 import numpy as np
 
-from theory.activations import activation_named
+from theory.activations import ActivationLike, activation_named
+from theory.arrays import real
 
 
-def forward(weights, x, pre="linear", mid="linear", post="linear", shortcut: bool = True) -> np.ndarray:
+def forward(
+    weights: np.ndarray,
+    x: np.ndarray,
+    pre: ActivationLike = "linear",
+    mid: ActivationLike = "linear",
+    post: ActivationLike = "linear",
+    shortcut: bool = True,
+) -> np.ndarray:
     """ŷ [m, d] of units h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))) (Li et al., Definitions 2 and 3).
 
     Args:
@@ -26,7 +36,7 @@ def forward(weights, x, pre="linear", mid="linear", post="linear", shortcut: boo
     """
     pre, mid, post = (activation_named(name).function for name in (pre, mid, post))
     hidden = np.asarray(x)
-    for unit in weights:
+    for unit in checked_weights(weights):
         inside = pre(hidden) @ unit[0].T
         for matrix in unit[1:]:
             inside = mid(inside) @ matrix.T
@@ -34,19 +44,67 @@ def forward(weights, x, pre="linear", mid="linear", post="linear", shortcut: boo
     return hidden
 
 
-def loss(weights, x, y, pre="linear", mid="linear", post="linear", shortcut: bool = True):
+def checked_weights(weights: np.ndarray) -> np.ndarray:
+    """Returns weights as an array [num_units, shortcut_depth, d, d]; ValueError for another shape."""
+    weights = np.asarray(weights)
+    if weights.ndim != 4 or weights.shape[2] != weights.shape[3]:
+        raise ValueError(f"weights must be [num_units, shortcut_depth, d, d], got shape {weights.shape}")
+    return weights
+
+
+def checked_counts(num_units: int, shortcut_depth: int) -> None:
+    """Raises ValueError unless both are whole numbers of at least 1."""
+    if not all(isinstance(n, numbers.Integral) and n >= 1 for n in (num_units, shortcut_depth)):
+        numbers_given = f"got {num_units!r} and {shortcut_depth!r}"
+        raise ValueError(f"num_units and shortcut_depth must be whole numbers of at least 1, {numbers_given}")
+
+
+def checked_data(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns x and y [m, d] in float64; ValueError for other shapes and for numbers that are not real and finite."""
+    x, y = real("x", x), real("y", y)
+    if x.ndim != 2 or x.shape != y.shape or x.size == 0:
+        raise ValueError(f"x and y must both be [m, d], got shapes {x.shape} and {y.shape}")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise ValueError("x and y must be finite, got an infinite or NaN entry")
+    return x, y
+
+
+def loss(
+    weights: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    pre: ActivationLike = "linear",
+    mid: ActivationLike = "linear",
+    post: ActivationLike = "linear",
+    shortcut: bool = True,
+) -> complex:
     """L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights."""
     error = np.asarray(y) - forward(weights, x, pre, mid, post, shortcut)
     return (error * error).sum() / (2 * len(error))
 
 
-def linear_map(weights) -> np.ndarray:
+def linear_map(weights: np.ndarray) -> np.ndarray:
     """W [d, d] with ŷ = Wx for a linear network (Li et al., (5))."""
     d = np.shape(weights)[-1]
     return forward(weights, np.eye(d)).T
 
 
-def gradient(weights, x, y) -> np.ndarray:
+def output_growth(num_units: int, shortcut_depth: int, gain: float = 1.0) -> float:
+    """Returns E‖ŷ‖²/‖x‖² = (1 + gⁿ)^R of a linear network with independent random weights (Li et al. §4.1).
+
+    Entries of mean 0 and variance g/d make each matrix multiply E‖h‖² by g: Xavier's g = 1 doubles it in every unit,
+    where a plain network keeps it.
+
+    Args:
+      num_units: R ≥ 1.
+      shortcut_depth: n ≥ 1.
+      gain: g ≥ 0, d times the variance of a weight.
+    """
+    checked_counts(num_units, shortcut_depth)
+    return (1 + gain**shortcut_depth) ** num_units
+
+
+def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σ_XX − Σ_YX) (W_before^{r,l} W_before^r)ᵀ (Li et al., (7)).
 
     For a linear network; minus the learning rate times it is the paper's update.
@@ -57,7 +115,7 @@ def gradient(weights, x, y) -> np.ndarray:
     Returns:
       [num_units, shortcut_depth, d, d].
     """
-    weights = np.asarray(weights, np.float64)
+    weights = checked_weights(real("weights", weights))
     input_moment, cross_moment = moments(x, y)
     middle = linear_map(weights) @ input_moment - cross_moment
     gradients = np.empty_like(weights)
@@ -69,28 +127,28 @@ def gradient(weights, x, y) -> np.ndarray:
     return gradients
 
 
-def moments(x, y) -> tuple[np.ndarray, np.ndarray]:
+def moments(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Σ_XX = (1/m) Σ x xᵀ and Σ_YX = (1/m) Σ y xᵀ [d, d] (Li et al., (8), (9))."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    x, y = real("x", x), real("y", y)
     return x.T @ x / len(x), y.T @ x / len(x)
 
 
-def least_squares_map(x, y) -> np.ndarray:
+def least_squares_map(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """W = Σ_YX Σ_XX⁺ [d, d], the best linear map (Li et al., (15)); where Σ_XX is singular, that of least norm."""
     input_moment, cross_moment = moments(x, y)
     return cross_moment @ np.linalg.pinv(input_moment, hermitian=True)
 
 
-def minimum_loss(x, y) -> float:
+def minimum_loss(x: np.ndarray, y: np.ndarray) -> float:
     """L_min = 1/(2m) ‖Y − Σ_YX Σ_XX⁻ X‖²_F for any generalised inverse (Li et al., (16)).
 
     Every n-shortcut linear network reaches it: the last unit can make up for all others.
     """
-    error = np.asarray(y, np.float64) - np.asarray(x, np.float64) @ least_squares_map(x, y).T
+    error = real("y", y) - real("x", x) @ least_squares_map(x, y).T
     return float(np.square(error).sum() / (2 * len(error)))
 
 
-def _product(matrices) -> np.ndarray:
+def _product(matrices: np.ndarray) -> np.ndarray:
     product = np.eye(matrices.shape[-1])
     for matrix in matrices:
         product = matrix @ product

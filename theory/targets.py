@@ -5,18 +5,19 @@ import math
 import numpy as np
 from scipy import linalg
 
+from theory.arrays import real
+
 _EPSILON = np.finfo(np.float64).eps
+_LARGEST_EXPONENT = 700  # e^709 is the largest float64
 
 
-def singular_parts(R) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def singular_parts(R: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """R [d, d] in float64 and its U, σ, Vᵀ.
 
     Raises:
       ValueError: R is no square matrix of finite real numbers, or singular to rounding.
     """
-    if np.iscomplexobj(R):
-        raise ValueError("R must be real, got complex numbers")
-    R = np.asarray(R, np.float64)
+    R = real("R", R)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.size == 0:
         raise ValueError(f"R must be a square matrix, got shape {R.shape}")
     if not np.isfinite(R).all():
@@ -27,32 +28,35 @@ def singular_parts(R) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndar
     return R, (u, sigma, vt)
 
 
-def log_condition(R) -> float:
+def log_condition(R: np.ndarray) -> float:
     """γ = max(|log σ_max(R)|, |log σ_min(R)|) (Hardt & Ma §2), for det R of either sign."""
     _, (_, sigma, _) = singular_parts(R)
     return float(np.abs(np.log(sigma)).max())
 
 
-def augment(R) -> np.ndarray:
+def augment(R: np.ndarray) -> np.ndarray:
     """[[R, 0], [0, −1]]: the target after appending b to x and −b to y (Hardt & Ma §2); its γ is that of R."""
-    return linalg.block_diag(np.asarray(R, np.float64), -1.0)
+    return linalg.block_diag(real("R", R), -1.0)
 
 
-def flip_label(R, coordinate: int = 0) -> np.ndarray:
+def flip_label(R: np.ndarray, coordinate: int = 0) -> np.ndarray:
     """R after the sign of one coordinate of y is changed: det R changes sign, γ does not. Not in the paper.
 
     Works in every dimension and adds none; the paper's y → −y works in odd dimensions alone.
     """
-    flipped = np.array(R, np.float64)
+    flipped = real("R", R).copy()
     flipped[coordinate] *= -1
     return flipped
 
 
-def rescale(R) -> tuple[np.ndarray, float]:
+def rescale(R: np.ndarray) -> tuple[np.ndarray, float]:
     """(sR, s) with σ_min(sR) = 1/√κ, σ_max(sR) = √κ, so that γ = ½ log κ, the least there is (Hardt & Ma §2).
 
     The paper's text has lost the roots.
     """
     R, (_, sigma, _) = singular_parts(R)
-    scale = math.exp(-(math.log(sigma[0]) + math.log(sigma[-1])) / 2)
+    exponent = -(math.log(sigma[0]) + math.log(sigma[-1])) / 2
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise ValueError(f"R must not need a factor of e^{exponent:.0f}, which float64 does not hold: scale it first")
+    scale = math.exp(exponent)
     return scale * R, scale

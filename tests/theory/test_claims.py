@@ -1,6 +1,7 @@
 """The table of claims: every check holds, and fails when the code that it checks is broken."""
 
 import ast
+import dataclasses
 import importlib
 import math
 import pathlib
@@ -8,7 +9,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from theory import claims, linear_residual
+from theory import claims, gradient_bounds
 from theory.checks.evidence import CheckFailed, Evidence, at_least, at_most, relative_error
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -20,6 +21,7 @@ def test_every_claim_holds_as_the_table_says(claim):
     assert check.holds, check
     assert check.verdict == claims.CLAIMS[claim].verdict
     assert check.instances >= 1 and math.isfinite(check.slack)
+    assert check.counterexample or not claims.CLAIMS[claim].needs_counterexample
 
 
 @pytest.mark.slow
@@ -30,9 +32,16 @@ def test_every_claim_holds_for_other_seeds(claim, seed):
     assert check.holds, check
 
 
-@pytest.mark.parametrize("claim", [c.id for c in claims.CLAIMS.values() if c.needs_counterexample])
-def test_what_is_not_true_as_printed_comes_with_a_counterexample(claim):
-    assert claims.check(claim, seed=2, trials=10).counterexample
+@pytest.mark.parametrize("judgement", [{"verdict": "true"}, {"proof": "fine"}])
+def test_a_judgement_begins_with_a_word_of_the_table(judgement):
+    with pytest.raises(ValueError, match="must begin with one of holds, |must begin with one of complete, "):
+        dataclasses.replace(claims.CLAIMS["hm.eq_2.3"], **judgement)
+
+
+def test_statements_are_counted_once_and_ours_apart():
+    printed = [claim for claim in claims.CLAIMS.values() if not claim.id.startswith("ours.") and not claim.restates]
+    assert claims.summary().startswith(f"{len(printed)} printed statements: ")
+    assert {claim.restates for claim in claims.CLAIMS.values() if claim.restates} <= {claim.id for claim in printed}
 
 
 def test_every_numbered_statement_of_both_papers_has_a_row():
@@ -40,7 +49,10 @@ def test_every_numbered_statement_of_both_papers_has_a_row():
     hardt_ma += "lemma_3.3 theorem_3.2 lemma_B.1 lemma_B.2 eq_B.1".split()
     li = "definition_4 eq_7 eq_12 eq_14 eq_15 eq_16 eq_18 eq_22 eq_25 eq_28 lemma_1 lemma_2".split()
     li += ["theorem_1.1", "theorem_1.2", "theorem_1.3"]
-    others = ["review.eq_6", "review.last_layer", "blog.theorem_1", "blog.theorem_2"]
+    hardt_ma += "gradients_vanish convergence odd_dimension surrogates projection_scale distortion last_layer".split()
+    hardt_ma += ["table_1", "parameters"]
+    li += ["theorem_1_hypotheses", "theorem_1_relu", "one_unit", "variance", "eq_10", "depth", "one_shortcut_growth"]
+    others = ["review.eq_6", "review.last_layer", "review.convergence", "blog.theorem_1", "blog.theorem_2"]
     expected = [f"hm.{name}" for name in hardt_ma] + [f"li.{name}" for name in li] + others
     assert set(expected) <= set(claims.CLAIMS)
 
@@ -55,7 +67,7 @@ def test_the_function_and_the_test_of_a_claim_exist(claim):
 
 
 def test_a_claim_said_to_be_false_fails_without_a_counterexample(monkeypatch):
-    monkeypatch.setattr(linear_residual, "smallest_counterexample", lambda power: None)
+    monkeypatch.setattr(gradient_bounds, "smallest_counterexample", lambda power: None)
     check = claims.check("review.eq_6", trials=5)
     assert not check.holds and "no small numbers" in check.counterexample
 
@@ -98,10 +110,9 @@ def test_the_docs_hold_the_table_as_the_code_has_it():
     assert claims.document() == (ROOT / "docs" / "claims.md").read_text(), "python -m theory.claims > docs/claims.md"
 
 
-@pytest.mark.parametrize("claim", claims.CLAIMS)
+@pytest.mark.parametrize("claim", [claim.id for claim in claims.CLAIMS.values() if not claim.restates])
 def test_one_trial_is_enough_for_a_check_to_say_something(claim):
-    for seed in range(3):
-        assert claims.check(claim, seed, trials=1).holds
+    assert claims.check(claim, seed=0, trials=1).holds
 
 
 def test_the_report_has_a_row_a_check_and_no_stray_column():

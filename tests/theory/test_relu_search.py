@@ -1,4 +1,4 @@
-"""The search for bad critical points of ReLU residual networks: derivatives, planted points, the exact population, the counts."""
+"""The search for bad critical points of ReLU networks: derivatives, planted points, exact population, counts."""
 
 import csv
 import io
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from theory import relu_networks, relu_search
+from theory import relu_figures, relu_networks, relu_search
 from theory.relu_figures import relu_search_figure
 from theory.relu_networks import Population, Sample, forward, hessian, risk_and_gradient
 from theory.relu_search import Setting, classify, find_critical_points
@@ -36,7 +36,7 @@ def complex_steps(function, w):
 
 
 def plant(w, x, strength):
-    """Targets that make w critical with f > 0: off by a residual orthogonal to every ∂ŷ/∂w. Weak: a minimum, strong: a saddle."""
+    """Targets that make w critical, f > 0: a residual orthogonal to every ∂ŷ/∂w. Weak: a minimum, strong: a saddle."""
     jacobian = complex_steps(lambda v: forward(v, x), w).reshape(w.size, -1)
     residual = np.random.default_rng(1).standard_normal(jacobian.shape[1])
     for _ in range(2):  # the second round removes what rounding left
@@ -170,7 +170,7 @@ def test_a_zero_unit_keeps_a_critical_point_critical_and_can_be_switched_on_down
 
 @pytest.fixture(scope="module")
 def bad_minima():
-    """Bad local minima of two blocks of one unit, found from random starts: weights, their problem, classify's answer."""
+    """Bad local minima of two blocks of one unit from random starts: weights, their problem, classify's answer."""
     starts, _, problem = make_problem(Setting(2, 2, 1, 100), n=40, seed=3)
     w = find_critical_points(problem, starts, "risk")
     bad = np.flatnonzero(classify(problem, w, 0.5)["category"] == "bad_local_minimum")
@@ -302,7 +302,7 @@ def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_se
 
 def test_the_table_has_a_line_per_row_with_its_intervals(small_search):
     _, rows, _ = small_search
-    lines = relu_search.table(rows).splitlines()
+    lines = relu_figures.table(rows).splitlines()
     assert len(lines) == 2 + len(rows) and len({line.count("|") for line in lines}) == 1
     row = rows[1]
     assert f"{row['bad_local_minimum'] / 20:.1%} ({row['bad_local_minimum_low']:.1%}–" in lines[3]

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from theory import shortcut_hessians as sh
+from theory import stationarity
 from theory.activations import ACTIVATIONS, Activation
 
 REPEATABLE = settings(
@@ -194,7 +195,7 @@ def test_equations_18_and_22_the_spectrum_is_that_of_the_matrix_with_its_multipl
 def test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_direction_of_escape():
     x, y = data(7, 3, seed=7)
     for mid in ("linear", "tanh", (-0.5, 3.0)):
-        direction, curvature = sh.escape_from_saddle(x, y, 2, mid=mid)
+        direction, curvature = stationarity.escape_from_saddle(x, y, 2, mid=mid)
         assert direction.shape == (2, 2, 3, 3) and np.linalg.norm(direction) == pytest.approx(1)
         slope = mid[0] if isinstance(mid, tuple) else 1.0
         assert curvature == pytest.approx(-abs(slope) * np.linalg.norm((x - y).T @ x / 7, 2))
@@ -202,9 +203,9 @@ def test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_direction_of_escape
         values = losses(np.array([0, 1e-3, -1e-3])[:, None, None, None, None] * direction, x, y, mid=function)
         assert (values[1] + values[2] - 2 * values[0]) / 1e-6 == pytest.approx(curvature, rel=1e-3)
     with pytest.raises(ValueError, match="^zero is no strict saddle"):
-        sh.escape_from_saddle(x, x, 2)
+        stationarity.escape_from_saddle(x, x, 2)
     with pytest.raises(ValueError, match="^zero is no strict saddle"):
-        sh.escape_from_saddle(x, y, 2, mid=(0.0, 1.0))
+        stationarity.escape_from_saddle(x, y, 2, mid=(0.0, 1.0))
 
 
 @pytest.mark.parametrize("shortcut_depth", [1, 2, 3, 4, 5])
@@ -221,11 +222,13 @@ def test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_of_the_lead
     # What is left falls in proportion to t: extrapolated to t = 0 it is of the order of t².
     coefficients, ratio = growth / steps**shortcut_depth, steps[0] / steps[1]
     extrapolated = (ratio * coefficients[1] - coefficients[0]) / (ratio - 1)
-    assert sh.leading_term(weights, x, y, "tanh", mid, post) == pytest.approx(extrapolated, rel=0.03)
+    assert stationarity.leading_term(weights, x, y, "tanh", mid, post) == pytest.approx(extrapolated, rel=0.03)
     if shortcut_depth > 1:
-        assert sh.leading_term(weights[:, ::-1], x, y, "tanh", mid, post) != pytest.approx(extrapolated, rel=0.3)
-    assert sh.order_of_stationarity(x, y, shortcut_depth, "tanh", mid, post) == (shortcut_depth - 1, True)
-    assert sh.order_of_stationarity(x, x, shortcut_depth) == (shortcut_depth - 1, False)
+        assert stationarity.leading_term(weights[:, ::-1], x, y, "tanh", mid, post) != pytest.approx(
+            extrapolated, rel=0.3
+        )
+    assert stationarity.order_of_stationarity(x, y, shortcut_depth, "tanh", mid, post) == (shortcut_depth - 1, True)
+    assert stationarity.order_of_stationarity(x, x, shortcut_depth) == (shortcut_depth - 1, False)
 
 
 RELU = Activation(lambda z: z * (z.real > 0), None, (0.0, math.nan, math.nan))  # for complex numbers too
@@ -256,17 +259,53 @@ def test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_zero_and_at_
 
 
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
-@pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("mid", 3), ("post", 1), ("post", 2), ("post", 3)])
+@pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("post", 1), ("post", 2)])
 def test_relu_at_mid_or_post_is_refused_but_the_order_of_stationarity_stands(function, place, shortcut_depth):
     x, y = data(9, 3, seed=10)
     with pytest.raises(ValueError, match=f"^no Hessian exists at zero with 'relu' at {place}") as caught:
         function(x, y, 2, shortcut_depth, **{place: "relu"})
     assert "\n" not in str(caught.value)
-    assert sh.order_of_stationarity(x, y, shortcut_depth, **{place: "relu"}) == (shortcut_depth - 1, False)
+    assert stationarity.order_of_stationarity(x, y, shortcut_depth, **{place: "relu"}) == (shortcut_depth - 1, False)
     weights = np.random.default_rng(12).standard_normal((1, 2, shortcut_depth, 3, 3))
     values = losses(np.array([0, 1e-3])[:, None, None, None, None] * weights, x, y, **{place: "relu"})
     assert 1e-3 < abs(values[1] - values[0]) / 1e-3**shortcut_depth < 1e3
     assert sh.hessian_at_zero(x, y, 1, 1, mid="relu").shape == (9, 9)  # n = 1 has no mid
+
+
+@pytest.mark.parametrize("place", ["mid", "post"])
+@pytest.mark.parametrize("activation", ["relu", "elu", "softsign"])
+def test_from_three_layers_on_the_hessian_is_0_whatever_lacks_a_derivative_there(place, activation):
+    x, y = data(9, 3, seed=10)
+    assert not sh.hessian_at_zero(x, y, 2, 3, **{place: activation}).any()
+    assert sh.spectrum_at_zero(x, y, 2, 3, **{place: activation}) == ([0], [54])
+    weights = np.random.default_rng(12).standard_normal((1, 2, 3, 3, 3))
+    values = losses(np.array([0, 1e-3, 1e-4])[:, None, None, None, None] * weights, x, y, **{place: activation})
+    assert (np.abs(values[1:] - values[0]) < [1e-7, 1e-10]).all()
+
+
+def test_an_unbounded_slope_at_0_is_refused_at_every_depth():
+    steep = Activation(lambda z: np.sign(z) * np.sqrt(np.abs(z)), None, (0.0, math.nan, math.nan))
+    for mid in (steep, (math.nan, math.nan)):
+        with pytest.raises(ValueError, match="its slope at 0 has no bound"):
+            sh.hessian_at_zero(*data(9, 3, seed=10), 2, 3, mid=mid)
+
+
+@pytest.mark.parametrize("activation", ["elu", "softsign"])
+def test_one_derivative_at_0_is_enough_for_two_layers_and_not_for_one(activation):
+    x, y = data(9, 3, seed=10)
+    found = sh.hessian_at_zero(x, y, 2, 2, mid=activation, post=activation)
+    np.testing.assert_allclose(found, sh.hessian_at_zero(x, y, 2, 2), atol=1e-15)
+    np.testing.assert_allclose(found, differences(x, y, 2, 2, mid=activation, post=activation), atol=1e-3)
+    with pytest.raises(ValueError, match=f"n = 1 with '{activation}' at post, which has no second derivative at 0"):
+        sh.hessian_at_zero(x, y, 2, 1, post=activation)
+
+
+def test_equal_eigenvalues_are_listed_once():
+    x = data(9, 3, seed=10)[0]
+    assert sh.spectrum_at_zero(x, x, 2, 2) == ([0], [36])
+    y = x - np.linalg.solve(x.T @ x / 9, x.T).T @ np.diag([1.0, 1.0, 2.0])  # M = diag(1, 1, 2) up to rounding
+    values, copies = sh.spectrum_at_zero(x, y, 2, 2)
+    assert values == pytest.approx([-2, -1, 1, 2]) and copies.tolist() == [6, 12, 12, 6]
 
 
 X, Y = np.array([[1.0, 0.0], [2.0, 1.0]]), np.ones((2, 2))
@@ -281,6 +320,9 @@ MISTAKES = {
     "softplus at post": ((X, Y, 1, 1), {"post": "softplus"}, "post must be 0 at 0, .*'softplus' is 0.693"),
     "unknown at mid": ((X, Y, 1, 2), {"mid": "gelu"}, "activation must be one of linear, .* got 'gelu'"),
     "unknown at pre": ((X, Y, 1, 2), {"pre": "gelu"}, "activation must be one of linear, .* got 'gelu'"),
+    "a list of activations": ((X, Y, 1, 2), {"mid": ["tanh", "relu"]}, r"activation must be .* got \['tanh', 'relu'\]"),
+    "complex": ((X, Y * 1j, 1, 2), {}, "y must be real numbers, got complex128"),
+    "words": ((X, np.array([["a", "b"]] * 2), 1, 2), {}, "y must be real numbers, got <U1"),
     "three numbers": ((X, Y, 1, 2), {"mid": (1, 2, 3)}, r"mid must be a name, .* got \(1, 2, 3\)"),
     "ReLU at pre at 0": ((X, Y, 2, 1), {"pre": "relu"}, "ReLU at pre has no derivative at the zeros among the data"),
 }
@@ -304,6 +346,8 @@ def test_the_lower_bound_needs_two_dimensions_and_two_units():
 
 # Of the functions that take mid and shortcut_depth this one alone asks a mid of n = 1 to be 0 at 0, and takes n = 0.
 def test_the_order_of_stationarity_treats_depth_and_mid_as_the_hessian_does():
-    assert sh.order_of_stationarity(X, Y, 1, mid="sigmoid") == (0, True)
-    with pytest.raises(ValueError, match="shortcut_depth must be at least 1"):
-        sh.order_of_stationarity(X, Y, 0)
+    assert stationarity.order_of_stationarity(X, Y, 1, mid="sigmoid") == (0, True)
+    with pytest.raises(ValueError, match="shortcut_depth must be whole numbers of at least 1, got 1 and 0"):
+        stationarity.order_of_stationarity(X, Y, 0)
+    with pytest.raises(ValueError, match="got 1 and 2.5"):
+        stationarity.order_of_stationarity(X, Y, 2.5)

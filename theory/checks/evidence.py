@@ -1,7 +1,8 @@
 """What a check brings back: the worst of its instances, measured against the bound."""
 
 import math
-from typing import Iterable, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ class Evidence(NamedTuple):
 
     @property
     def holds(self) -> bool:
+        """Whether measured and bound are numbers and stand in the relation."""
         if not (math.isfinite(self.measured) and math.isfinite(self.bound)):
             return False
         return self.measured <= self.bound if self.relation == "≤" else self.measured >= self.bound
@@ -40,6 +42,7 @@ class CheckFailed(Exception):
 
 
 def require(condition: bool, what: str) -> None:
+    """Raises CheckFailed with what went wrong unless the condition holds."""
     if not condition:
         raise CheckFailed(what)
 
@@ -54,7 +57,7 @@ def at_least(pairs: Iterable[tuple[float, float]], counterexample: str = "") -> 
     return _worst(pairs, "≥", counterexample)
 
 
-def _worst(pairs, relation: str, counterexample: str) -> Evidence:
+def _worst(pairs: Iterable[tuple[float, float]], relation: str, counterexample: str) -> Evidence:
     found = [Evidence(1, float(measured), relation, float(bound), counterexample) for measured, bound in pairs]
     if not found:
         raise CheckFailed("no instance was tried")
@@ -63,6 +66,6 @@ def _worst(pairs, relation: str, counterexample: str) -> Evidence:
     return worst._replace(instances=len(found))
 
 
-def relative_error(value, reference) -> float:
+def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
     """Largest absolute difference as a share of the largest entry of the reference."""
     return float(np.abs(np.asarray(value) - reference).max() / max(np.abs(reference).max(), 1e-300))

@@ -2,46 +2,47 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 
-def complex_step_gradient(function, weights) -> np.ndarray:
-    """Gradient of an analytic real function, to full precision: Im f(w + iε)/ε, which subtracts nothing.
+def complex_step_gradient(function: Callable, weights: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
+    """Returns the gradient of an analytic real function, to full precision: Im f(w + iε)/ε, which subtracts nothing.
 
     Args:
-      function: callable. Takes complex weights, returns a complex scalar.
-      weights: float array of any shape.
-
-    Returns:
-      Of the shape of weights.
+      function: Takes complex weights and the further arguments, returns a complex scalar.
+      weights: Of any shape, which is the gradient's too.
+      arguments: What the function takes beside the weights.
     """
     step, gradient = 1e-30, np.zeros(np.shape(weights))
     for index in np.ndindex(gradient.shape):
         moved = np.array(weights, complex)
         moved[index] += step * 1j
-        gradient[index] = function(moved).imag / step
+        gradient[index] = function(moved, *arguments).imag / step
     return gradient
 
 
-def difference_gradient(function, weights, step: float = 1e-5) -> np.ndarray:
-    """Gradient by central differences."""
+def difference_gradient(function: Callable, weights: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
+    """Returns the gradient of function(weights, *arguments) by central differences, of the shape of the weights."""
+    step = 1e-5
     gradient = np.zeros(np.shape(weights))
     for index in np.ndindex(gradient.shape):
         up, down = np.array(weights), np.array(weights)
         up[index] += step
         down[index] -= step
-        gradient[index] = (function(up) - function(down)) / (2 * step)
+        gradient[index] = (function(up, *arguments) - function(down, *arguments)) / (2 * step)
     return gradient
 
 
-def difference_hessian(function, size: int, step: float = 1e-4) -> np.ndarray:
-    """Hessian [size, size] at zero by central differences in extended precision.
+def difference_hessian(function: Callable, size: int) -> np.ndarray:
+    """Returns the Hessian [size, size] at zero by central differences in extended precision.
 
     Args:
-      function: callable. Takes a vector [size] of np.longdouble, returns a scalar of that precision.
+      function: Takes a vector [size] of np.longdouble, returns a scalar of that precision.
+      size: The number of its arguments.
     """
-    step = np.longdouble(step)
+    step = np.longdouble(1e-4)
     moves = step * np.eye(size, dtype=np.longdouble)
     hessian = np.zeros((size, size))
     for i, j in itertools.combinations_with_replacement(range(size), 2):
@@ -51,19 +52,21 @@ def difference_hessian(function, size: int, step: float = 1e-4) -> np.ndarray:
     return hessian
 
 
-def mixed_derivative(function, indices, shape) -> float:
-    """∂ⁿf/∂w₁···∂w_n at zero, exact for a polynomial f of degree at most 2 in each of these n distinct weights.
+def mixed_derivative(function: Callable, indices: list[tuple], shape: tuple, *arguments: np.ndarray) -> float:
+    """Returns ∂ⁿf/∂w₁···∂w_n at zero, exact for a polynomial f of degree at most 2 in each of these n distinct weights.
 
     The coefficient of w₁···w_n is a discrete Fourier transform over cube roots of unity.
 
     Args:
-      function: callable. Takes complex weights of the shape.
-      indices: list of n distinct index tuples.
+      function: Takes complex weights of the shape and the further arguments.
+      indices: n distinct index tuples.
+      shape: Of the weights.
+      arguments: What the function takes beside the weights.
     """
     roots, total = np.exp(2j * math.pi * np.arange(3) / 3), 0
     for powers in itertools.product(range(3), repeat=len(indices)):
         weights = np.zeros(shape, complex)
         for index, power in zip(indices, powers):
             weights[index] = roots[power]
-        total += function(weights) * np.prod(np.conj(roots[list(powers)]))
+        total += function(weights, *arguments) * np.prod(np.conj(roots[list(powers)]))
     return float(np.real(total) / 3 ** len(indices))

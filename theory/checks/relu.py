@@ -6,7 +6,7 @@ from theory import relu_networks, relu_search
 from theory.checks.evidence import Evidence, at_least, require
 
 
-def section_5(rng, trials: int) -> Evidence:
+def section_5(rng: np.random.Generator, trials: int) -> Evidence:
     """Critical points with |||A||| ≤ τ that are no global minimum: zero, and a local minimum near the swapped teacher.
 
     The risk is that of x ~ N(0, I₂) itself, integrated exactly, and the teacher lies in the ball.

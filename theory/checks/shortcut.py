@@ -7,190 +7,150 @@ import math
 
 import numpy as np
 
-from theory import shortcut_hessians, shortcut_networks
-from theory.checks.evidence import ROUNDING, Evidence, at_most, relative_error, require
+from theory import shortcut_hessians, shortcut_networks, stationarity
+from theory.activations import Activation, ActivationLike
+from theory.checks.evidence import ROUNDING, Evidence, at_most, require
 from theory.checks.hessian import BENT, DIFFERENCES, numeric_hessian, random_data
-from theory.checks.numeric import complex_step_gradient
 
 
-def definition_1(rng, trials: int) -> Evidence:
-    """(3), the ratio of |eigenvalues|, is the condition number for symmetric matrices; not for every matrix."""
-
-    def pairs():
-        for _ in range(trials):
-            A = rng.standard_normal((5, 5))
-            sizes = np.abs(np.linalg.eigvalsh(A + A.T))
-            yield abs(sizes.max() / sizes.min() / np.linalg.cond(A + A.T) - 1), ROUNDING
-
+def definition_1(rng: np.random.Generator, trials: int) -> Evidence:
+    """(3), the ratio of |eigenvalues|, against (2), that of singular values: for normal matrices and for Hessians."""
+    pairs = []
+    for trial in range(trials):
+        basis, angles = np.linalg.qr(rng.standard_normal((4, 4)))[0], rng.uniform(-math.pi, math.pi, 2)
+        blocks = [size * np.array([[math.cos(t), -math.sin(t)], [math.sin(t), math.cos(t)]])
+                  for size, t in zip(rng.uniform(0.1, 2, 2), angles, strict=True)]  # fmt: skip
+        normal = basis @ np.block([[blocks[0], np.zeros((2, 2))], [np.zeros((2, 2)), blocks[1]]]) @ basis.T
+        sizes = np.abs(np.linalg.eigvals(normal))
+        pairs.append((abs(sizes.max() / sizes.min() / np.linalg.cond(normal) - 1), ROUNDING))
+        x, y = random_data(rng, dimension=2)
+        H = shortcut_hessians.hessian_at_zero(x, y, 2, 1 + trial % 2)
+        number = shortcut_hessians.condition_number_at_zero(x, y, 2, 1 + trial % 2)
+        pairs.append((abs(number / np.linalg.cond(H) - 1), ROUNDING * number))
     A = np.array([[1.0, 5.0], [0.0, 1.0]])
-    return at_most(pairs())._replace(
-        counterexample=f"[1 5; 0 1] is not normal: condition number {np.linalg.cond(A):.0f}, ratio of eigenvalues 1"
+    return at_most(pairs)._replace(
+        counterexample=f"normal is needed: [1 5; 0 1] has the condition number {np.linalg.cond(A):.0f}, ratio 1"
     )
 
 
-def definition_4(rng, trials: int) -> Evidence:
+def definition_4(rng: np.random.Generator, trials: int) -> Evidence:
     """The measured exponent of L(tW) − L(0) against n = order + 1, n = 1 … 5, on a random ray."""
+    pairs = []
+    for trial in range(trials):
+        depth = 1 + trial % 5
+        x, y = random_data(rng)
+        weights = _ray(rng, depth, x, y)
+        small, large = (_increase(weights, t, x, y) for t in (1e-3, 2e-3))
+        order = stationarity.order_of_stationarity(x, y, depth)
+        require(order.exact, "the order is exact on generic data")
+        pairs.append((abs(math.log2(abs(large / small)) - (order.order + 1)), 0.05))
 
-    def pairs():
-        for trial in range(trials):
-            depth = 1 + trial % 5
-            x, y = random_data(rng)
-            weights = _ray(rng, depth, x, y)
-            small, large = (_increase(weights, t, x, y) for t in (1e-3, 2e-3))
-            order = shortcut_hessians.order_of_stationarity(x, y, depth)
-            require(order.exact, "the order is exact on generic data")
-            yield abs(math.log2(abs(large / small)) - (order.order + 1)), 0.05
-
-    return at_most(pairs())
+    return at_most(pairs)
 
 
-def theorem_1_1(rng, trials: int) -> Evidence:
+def theorem_1_1(rng: np.random.Generator, trials: int) -> Evidence:
     """(L(tW) − L(0))/tⁿ against c Σ tr(W_n···W_1 Mᵀ), smooth activations; and the Hessian for n ≥ 3 against 0."""
+    pairs = []
+    for trial in range(trials):
+        depth = 1 + trial % 5
+        x, y = random_data(rng)
+        activations = [("linear",) * 3, ("tanh",) * 3, ("softplus", BENT, BENT)][trial % 3]
+        weights = _ray(rng, depth, x, y, *activations)
+        expected = stationarity.leading_term(weights, x, y, *activations)
+        steps = np.array([1e-3, 2e-3])
+        ratios = [_increase(weights, t, x, y, *activations) / t**depth for t in steps]
+        pairs.append((abs(2 * ratios[0] - ratios[1] - expected) / abs(expected), 1e-3))
+    for depth in (3, 4):
+        x, y = random_data(rng, dimension=2)
+        hessian = shortcut_hessians.hessian_at_zero(x, y, 2, depth, "tanh", "tanh", "tanh")
+        pairs.append((np.abs(numeric_hessian(x, y, 2, depth, "tanh", "tanh", "tanh") - hessian).max(), DIFFERENCES))
 
-    def pairs():
-        for trial in range(trials):
-            depth = 1 + trial % 5
-            x, y = random_data(rng)
-            activations = [("linear",) * 3, ("tanh",) * 3, ("softplus", BENT, BENT)][trial % 3]
-            weights = _ray(rng, depth, x, y, *activations)
-            expected = shortcut_hessians.leading_term(weights, x, y, *activations)
-            steps = np.array([1e-3, 2e-3])
-            ratios = [_increase(weights, t, x, y, *activations) / t**depth for t in steps]
-            yield abs(2 * ratios[0] - ratios[1] - expected) / abs(expected), 1e-3
-        for depth in (3, 4):
-            x, y = random_data(rng)
-            hessian = shortcut_hessians.hessian_at_zero(x, y, 2, depth, "tanh", "tanh", "tanh")
-            yield np.abs(numeric_hessian(x, y, 2, depth, "tanh", "tanh", "tanh") - hessian).max(), DIFFERENCES
-
-    return at_most(pairs())
+    return at_most(pairs)
 
 
-def theorem_1_1_relu(rng, trials: int) -> Evidence:
-    """With ReLU at mid or post the order is still n − 1: the exponent of L(tW) − L(0) is n; for n = 2 no Hessian exists.
+def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Evidence:
+    """With ReLU at mid or post the exponent of L(tW) − L(0) is still n, the order n − 1; for n = 2 no Hessian exists.
 
     A quadratic form is the same along D and −D, which fails at mid, and takes opposite values along (W₁, W₂) and
     (W₁, −W₂) once it is 0 along (W₁, 0) and (0, W₂), which fails at post.
     """
-    unequal = {"mid": [], "post": []}
-
-    def pairs():
-        for trial in range(max(12, trials)):
-            depth, place = 1 + (trial // 2) % 4, ("mid", "post")[trial % 2]
-            activations = ("linear", "relu", "linear") if place == "mid" else ("linear", "linear", "relu")
-            x, y = random_data(rng)
-            rays = rng.standard_normal((8, 2, depth, 3, 3))
-            weights = max(rays, key=lambda ray: abs(_increase(ray, 1e-3, x, y, *activations)))
-            small, large = (_increase(weights, t, x, y, *activations) for t in (1e-4, 2e-4))
-            yield abs(math.log2(abs(large / small)) - depth), 0.05
-            if depth == 2:
-                flipped = -weights if place == "mid" else weights * np.array([1, -1])[None, :, None, None]
-                other = _increase(flipped, 1e-4, x, y, *activations) * (1 if place == "mid" else -1)
-                unequal[place].append((abs(small - other) / max(abs(small), abs(other)), small, other))
-
-    evidence = at_most(pairs())
+    pairs, unequal = [], {"mid": [], "post": []}
+    places = {"mid": ("linear", "relu", "linear"), "post": ("linear", "linear", "relu")}
+    for trial in range(max(12, trials)):
+        depth, place = 1 + (trial // 2) % 4, ("mid", "post")[trial % 2]
+        weights, x, y = _steep_ray(rng, depth, places[place])
+        small, large = (_increase(weights, t, x, y, *places[place]) for t in (1e-4, 2e-4))
+        order = stationarity.order_of_stationarity(x, y, depth, *places[place]).order
+        pairs.append((abs(math.log2(abs(large / small)) - (order + 1)), 0.05))
+    for place, activations in places.items():
+        for _ in range(20):
+            weights, x, y = _steep_ray(rng, 2, activations)
+            flipped = -weights if place == "mid" else weights * np.array([1, -1])[None, :, None, None]
+            small, other = (_increase(w, 1e-4, x, y, *activations) for w in (weights, flipped))
+            difference = abs(small - other) if place == "mid" else abs(small + other)
+            unequal[place].append((difference / max(abs(small), abs(other)), small, other))
     (share, forwards, backwards), (post_share, *_) = (max(unequal[place]) for place in ("mid", "post"))
     require(min(share, post_share) > 0.1, "ReLU at mid or post looks as if it had a Hessian")
-    return evidence._replace(
+    return at_most(pairs)._replace(
         counterexample=f"ReLU at mid, n = 2: (L(tD) − L(0))/t² is {forwards / 1e-8:.3f} along D, "
         f"{backwards / 1e-8:.3f} along −D, so no Hessian exists"
     )
 
 
-def eq_7(rng, trials: int) -> Evidence:
-    """The gradient against complex-step derivatives of the loss."""
+def hypotheses(rng: np.random.Generator, trials: int) -> Evidence:
+    """L(tW) − L(0) against its leading term where σ_pre has no derivative at 0; and where it is smooth at 0 alone.
 
-    def pairs():
-        for trial in range(trials):
-            x, y = random_data(rng)
-            weights = 0.5 * rng.standard_normal((1 + trial % 3, 1 + trial % 4, 3, 3))
-            reference = complex_step_gradient(lambda W: shortcut_networks.loss(W, x, y), weights)
-            yield relative_error(shortcut_networks.gradient(weights, x, y), reference), ROUNDING
-
-    return at_most(pairs())
-
-
-def eq_14(rng, trials: int) -> Evidence:
-    """For n = 1 and V = W + I the gradient is that of a plain linear network: products to R, not R − 1 as printed."""
-    printed_errors = []
-
-    def pairs():
-        for _ in range(trials):
-            x, y = random_data(rng)
-            V = np.eye(3) + 0.5 * rng.standard_normal((4, 3, 3))
-            reference = complex_step_gradient(lambda W: shortcut_networks.loss(W, x, y), V[:, None] - np.eye(3))[:, 0]
-            yield relative_error(_plain_gradient(V, x, y, units=4), reference), ROUNDING
-            printed_errors.append(relative_error(_plain_gradient(V, x, y, units=3)[:3], reference[:3]))
-
-    return at_most(pairs())._replace(
-        counterexample=f"with products to R − 1 the error is {min(printed_errors):.0%} or more"
+    σ_pre acts on the data, and on h ≈ x in later units: continuous there is enough for n ≥ 2, whatever it does at 0.
+    """
+    pairs = []
+    rough = Activation(lambda z: np.where(z > 0, 2.0, -1.0) * np.sqrt(np.abs(z)) + np.sign(z), None, (0.0, 0.0, 0.0))
+    for trial in range(trials):
+        depth = 2 + trial % 3
+        x, y = random_data(rng)
+        x += 0.2 * np.sign(x)  # away from 0
+        weights = _ray(rng, depth, x, y, rough)
+        expected = stationarity.leading_term(weights, x, y, rough)
+        pairs.append((abs(_increase(weights, 1e-4, x, y, rough) / 1e-4**depth / expected - 1), 0.1))
+    pole = Activation(lambda z: 1 / np.where(z == 1, 1, z - 1), None, (-1.0, -1.0, -2.0))  # 1 at z = 1, smooth at 0
+    x, y, ones = np.ones((1, 1)), np.full((1, 1), 3.0), np.ones((2, 2, 1, 1))
+    changes = [_increase(t * ones, 1.0, x, y, pole) for t in (1e-2, 1e-3, 1e-4)]
+    require(abs(changes[-1] + 1.5) < 1e-6, "a pole of σ_pre at the data does no harm")
+    jump = Activation(lambda z: np.where(z > 1, 2.0, 1.0), None, (1.0, 0.0, 0.0))
+    # Where h₁ = x + t²ab passes the jump at x, the second unit takes another value: t² times two numbers.
+    ahead, behind = (
+        _increase(1e-3 * np.array([[[[sign]], [[1.0]]], [[[1.0]], [[1.0]]]]), 1.0, x, y, jump) / 1e-6
+        for sign in (1, -1)
+    )
+    linear = [
+        _increase(1e-3 * np.array([[[[sign]], [[1.0]]], 0 * ones[0]]), 1.0, x, y, jump) / 1e-6 for sign in (1, -1)
+    ]
+    alone = _increase(1e-3 * np.array([0 * ones[0], ones[0]]), 1.0, x, y, jump) / 1e-6
+    bends = abs(ahead - linear[0] - alone) - abs(behind - linear[1] - alone)
+    require(bends > 0.5, "a jump of σ_pre at the data leaves a Hessian")
+    return at_most(pairs)._replace(
+        counterexample="σ_pre(z) = 1/(z − 1), 1 at z = 1, is smooth at 0; x = 1, y = 3, R = n = 2: L(tD) − L(0) = "
+        f"{changes[-1]:.4f} at t = 1e-4; with a jump at the data L(tD) is no quadratic form to order t²"
     )
 
 
-def eq_15(rng, trials: int) -> Evidence:
-    """At W = Σ_YX Σ_XX⁻¹ the gradient of ‖Y − WX‖² vanishes and no random W is better."""
-
-    def pairs():
-        for _ in range(trials):
-            x, y = random_data(rng)
-            best = shortcut_networks.least_squares_map(x, y)
-            yield np.abs((x @ best.T - y).T @ x).max() / np.abs(y.T @ x).max(), ROUNDING
-            other = best + 0.1 * rng.standard_normal(best.shape)
-            yield shortcut_networks.minimum_loss(x, y), np.square(y - x @ other.T).sum() / (2 * len(x))
-
-    return at_most(pairs())
-
-
-def eq_16(rng, trials: int) -> Evidence:
-    """L_min with other generalised inverses of a singular Σ_XX, and reached by n-shortcut networks of every n."""
-
-    def pairs():
-        for trial in range(trials):
-            x, y = random_data(rng, examples=2 if trial % 2 else 12)
-            least = shortcut_networks.minimum_loss(x, y)
-            input_moment, cross_moment = shortcut_networks.moments(x, y)
-            pseudo = np.linalg.pinv(input_moment, hermitian=True)
-            free = rng.standard_normal(pseudo.shape)
-            inverse = pseudo + free - pseudo @ input_moment @ free @ input_moment @ pseudo
-            loss = np.square(y - x @ (cross_moment @ inverse).T).sum() / (2 * len(x))
-            scale = np.square(y).sum() / (2 * len(x))
-            yield abs(loss - least), 1e-7 * scale  # the free part of the inverse is multiplied by the moment's rounding
-            yield abs(_reaching(rng, x, y, units=1 + trial % 3, depth=1 + trial % 4) - least), ROUNDING * scale
-
-    return at_most(pairs())
-
-
-def _ray(rng, depth: int, x, y, *activations) -> np.ndarray:
+def _ray(
+    rng: np.random.Generator, depth: int, x: np.ndarray, y: np.ndarray, *activations: ActivationLike
+) -> np.ndarray:
     """Weights along which the leading term does not happen to be small."""
     shape = (2, depth, x.shape[1], x.shape[1])
     rays = rng.standard_normal((8, *shape))
-    return max(rays, key=lambda weights: abs(shortcut_hessians.leading_term(weights, x, y, *activations)))
+    return max(rays, key=lambda weights: abs(stationarity.leading_term(weights, x, y, *activations)))
 
 
-def _increase(weights, t: float, x, y, *activations) -> float:
+def _increase(weights: np.ndarray, t: float, x: np.ndarray, y: np.ndarray, *activations: ActivationLike) -> float:
     """L(tW) − L(0) without the cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
     moved = np.longdouble(t) * weights.astype(np.longdouble)
     change = shortcut_networks.forward(moved, x.astype(np.longdouble), *activations) - x
     return float((change * (change - 2 * (y - x))).sum() / (2 * len(x)))
 
 
-def _plain_gradient(V, x, y, units: int) -> np.ndarray:
-    """(Π_{r′>r} V_r′)ᵀ (Π V Σxx − Σyx) (Π_{r′<r} V_r′)ᵀ with products over so many matrices (Li et al., (14))."""
-    input_moment, cross_moment = shortcut_networks.moments(x, y)
-    middle = _product(V[:units]) @ input_moment - cross_moment
-    return np.stack([_product(V[r + 1 : units]).T @ middle @ _product(V[:r]).T for r in range(len(V))])
-
-
-def _product(matrices) -> np.ndarray:
-    product = np.eye(3)
-    for matrix in matrices:
-        product = matrix @ product
-    return product
-
-
-def _reaching(rng, x, y, units: int, depth: int) -> float:
-    """Loss of an n-shortcut linear network with random units but the last, which makes up for them."""
-    weights = 0.3 * rng.standard_normal((units, depth, x.shape[1], x.shape[1]))
-    hidden = shortcut_networks.forward(weights[:-1], x)
-    weights[-1] = np.eye(x.shape[1])
-    weights[-1, 0] = np.linalg.lstsq(hidden, y, rcond=None)[0].T - np.eye(x.shape[1])
-    return shortcut_networks.loss(weights, x, y)
+def _steep_ray(rng: np.random.Generator, depth: int, activations: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of 8 random rays the one along which the loss changes most, so that its leading term is not small; and data."""
+    x, y = random_data(rng)
+    rays = rng.standard_normal((8, 2, depth, 3, 3))
+    return max(rays, key=lambda ray: abs(_increase(ray, 1e-4, x, y, *activations))), x, y

@@ -1,13 +1,13 @@
 """Rows of Hardt & Ma §1, §2 and appendices A and C: linear residual networks."""
 
-from theory.checks import factorization, linear
+from theory.checks import convergence, factorization, linear
 from theory.claim import Claim
 
 ROWS = [
     Claim(
         id="hm.claim_2.3",
         source="Hardt & Ma, Claim 2.3",
-        statement="f(A) = ‖EΣ^½‖²_F + C; Σ is the second moment, Σ^½ its PSD root; on a sample R is W*",
+        statement="f(A) = ‖EΣ^½‖²_F + C for every symmetric root Σ^½, of which there are several; on a sample R is W*",
         verdict="holds",
         proof="complete",
         our_text="the minus sign of R and the root of Σ",
@@ -56,6 +56,16 @@ ROWS = [
         ),
     ),
     Claim(
+        id="hm.convergence",
+        source="Hardt & Ma, after (2.3)",
+        statement="steps η ≤ 1/L that stay in the ball multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)",
+        verdict="depends on the reading: with a step as in its reference, at most 1/L, holds; with any step, false",
+        proof="complete: by its reference, Karimi et al. 2016",
+        function="linear_residual.convergence_rate_bound",
+        check=convergence.descent,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
         id="hm.theorem_2.2",
         source="Hardt & Ma, Theorem 2.2",
         statement="for τ < 1 every critical point with |||A||| ≤ τ is a global minimum",
@@ -81,6 +91,19 @@ ROWS = [
             "theory/test_linear_residual.py::test_the_standard_parametrisation_has_a_bad_critical_point_at_zero_"
             "and_the_residual_one_has_not"
         ),
+    ),
+    Claim(
+        id="hm.gradients_vanish",
+        source="Hardt & Ma, §1.1, “the gradients vanish only when f(A) = 0”",
+        statement=(
+            "for |||A||| < 1 the gradient vanishes only at zero excess risk: f = 0 without noise, f = C = d with it"
+        ),
+        verdict="depends on the reading: y = Rx, as in §1.1, holds; y = Rx + ξ, as in §2, it is f = C_opt",
+        proof="complete",
+        our_text="minus signs and norms",
+        function="linear_residual.gradient",
+        check=linear.gradients_vanish,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.theorem_2.1",
@@ -125,6 +148,17 @@ ROWS = [
         ),
     ),
     Claim(
+        id="hm.odd_dimension",
+        source="Hardt & Ma, footnote 2",
+        statement="d odd, det R < 0: y → −y turns R into −R, of positive determinant and the same γ",
+        verdict="holds",
+        proof="complete",
+        our_text="minus signs",
+        function="factorization.factorize",
+        check=factorization.odd_dimension,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
         id="hm.rescaling",
         source="Hardt & Ma, after Theorem 2.1",
         statement="R can be scaled to γ = ½ log κ",
@@ -167,7 +201,7 @@ ROWS = [
         verdict="holds",
         proof="complete",
         our_text="norms and transposes",
-        function="linear_residual.gradient_lower_bound",
+        function="gradient_bounds.product_lower_bound",
         check=linear.claim_c_2,
         test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),

@@ -1,6 +1,6 @@
 """Rows of Hardt & Ma §3 to §5 and appendix B: networks with ReLU."""
 
-from theory.checks import memorization, relu
+from theory.checks import memorization, relu, widths
 from theory.claim import Claim
 
 ROWS = [
@@ -11,7 +11,7 @@ ROWS = [
         verdict="holds",
         proof="repaired: as Lemma B.2",
         restates="hm.lemma_B.2",
-        function="memorization.memorize",
+        function="residual_block.transform_block",
         check=memorization.lemma_b_2,
         test="theory/test_memorization.py::test_peeling_fits_nearly_degenerate_points_in_float64",
     ),
@@ -47,7 +47,7 @@ ROWS = [
             " is needed"
         ),
         our_text="whether the distance is squared",
-        function="memorization.memorize",
+        function="residual_block.transform_block",
         check=memorization.lemma_b_2,
         test="theory/test_memorization.py::test_one_common_bias_needs_four_rho_and_one_per_row_two",
     ),
@@ -68,11 +68,75 @@ ROWS = [
         statement=(
             "one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; a common bias and k = 10 ln n/ρ² are not"
         ),
-        verdict="false: “c = 10 works” does not, for one bias a block or for one per row",
+        verdict="false: “c = 10 works” does not for one bias a block, and often not for one per row",
         proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and B.2 more than it gives",
         function="projection_width.row_bias_width",
-        check=memorization.paper_width,
+        check=widths.paper_width,
         test="theory/test_memorization.py::test_the_proved_width_is_enough_and_a_quarter_of_it_is_not",
+    ),
+    Claim(
+        id="hm.projection_scale",
+        source="Hardt & Ma, proof of Theorem 3.2, A₀",
+        statement="entries N(0, 1/k) keep E|A₀x|² = |x|²",
+        verdict="false: standard normal entries give E|A₀x|² = k|x|²",
+        proof="wrong: Johnson–Lindenstrauss needs the variance 1/k",
+        function="projection_width.draw_projection",
+        check=widths.projection_scale,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="hm.distortion",
+        source="Hardt & Ma, proof of Theorem 3.2, ρ(1 − ρ/3) ≥ 2ρ/3",
+        statement="for ρ ≤ 1; Lemma B.1's own bias needs a distortion of at most ρ/(6 + ρ), one bias per row ρ/(2 + ρ)",
+        verdict=(
+            "depends on the reading: ρ ≤ 1, which one may assume, holds; ρ the least squared distance, up to 4, false"
+        ),
+        proof="repaired: 2ρ′ of Lemma B.2 is not 3ρ′ of Lemma B.1",
+        function="projection_width.largest_distortion",
+        check=widths.distortion,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="hm.surrogates",
+        source="Hardt & Ma §3, “if k > 4 log r”",
+        statement="r random unit vectors in R^k have (r(r−1)/4) I_{3/4}((k−1)/2, ½) pairs with ⟨q, q′⟩ ≥ ½ on average",
+        verdict="false: r = 1,000 has 1,435 such pairs at k = 28, 218 at k = 40",
+        proof="none given",
+        function="projection_width.correlated_pairs",
+        check=widths.close_surrogates,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="hm.last_layer",
+        source="Hardt & Ma §3, A_{ℓ+1} ∈ R^{k×r}, ŷ ∈ R^k, and B, ŷ = h + T(h)",
+        statement="the last block has U [r, k], V [r, r], s [r] and no shortcut; its count kr + r² omits the r biases",
+        verdict="false: A_{ℓ+1} is [r, k], ŷ ∈ R^r, ŷ = T(h)",
+        proof="wrong: Lemma B.1, with k × k matrices, does not apply to r ≠ k",
+        function="memorization.memorize",
+        check=memorization.last_layer,
+        test="theory/test_memorization.py::test_more_labels_than_twice_the_width_still_fit",
+    ),
+    Claim(
+        id="hm.table_1",
+        source="Hardt & Ma, Table 1",
+        statement="55 convolutions, 13,538,736 weights",
+        verdict="holds",
+        proof="none given",
+        function="table_1.count_weights",
+        check=widths.weights_of_table_1,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="hm.parameters",
+        source="Hardt & Ma §4.1, “13.59 million trainable parameters”",
+        statement=(
+            "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper has not"
+        ),
+        verdict="false: of Table 1",
+        proof="none given",
+        function="table_1.count_weights",
+        check=widths.weights_of_the_text,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.section_5",

@@ -1,6 +1,6 @@
 """Rows of Li et al., Demystifying ResNet."""
 
-from theory.checks import hessian, shortcut
+from theory.checks import hessian, networks, shortcut
 from theory.claim import Claim
 
 ROWS = [
@@ -22,7 +22,7 @@ ROWS = [
         verdict="holds",
         proof="complete",
         our_text="the exponent of o(‖x − x₀‖^k)",
-        function="shortcut_hessians.order_of_stationarity",
+        function="stationarity.order_of_stationarity",
         check=shortcut.definition_4,
         test=(
             "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
@@ -30,12 +30,28 @@ ROWS = [
         ),
     ),
     Claim(
+        id="li.theorem_1_hypotheses",
+        source="Li et al., Theorem 1, its hypotheses",
+        statement=(
+            "n ≥ 2: |σ_mid(z)|, |σ_post(z)| ≤ C|z| near 0; (11) also needs σ′_mid(0), σ′_post(0) and σ_pre continuous "
+            "at the data"
+        ),
+        verdict=(
+            "false: derivatives of σ_pre are asked for at 0, where it does not act; it acts on the data, where it may "
+            "have a pole"
+        ),
+        proof="wrong: Lemma 1 differentiates σ_pre near the data",
+        function="stationarity.leading_term",
+        check=shortcut.hypotheses,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
         id="li.theorem_1.1",
         source="Li et al., Theorem 1.1",
         statement="L(tW) − L(0) = c tⁿ Σ_r tr(W_n···W_1 Mᵀ) + o(tⁿ); for n ≥ 3 the Hessian at zero is 0",
-        verdict="holds",
+        verdict="holds: given hypotheses that suffice",
         proof="complete",
-        function="shortcut_hessians.leading_term",
+        function="stationarity.leading_term",
         check=shortcut.theorem_1_1,
         test=(
             "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
@@ -51,7 +67,7 @@ ROWS = [
             " in its place true, of another loss"
         ),
         proof="none given",
-        function="shortcut_hessians.order_of_stationarity",
+        function="stationarity.order_of_stationarity",
         check=shortcut.theorem_1_1_relu,
         test=(
             "theory/test_shortcut_hessians.py::test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_"
@@ -65,7 +81,7 @@ ROWS = [
         verdict="holds under the paper's own caveat: “except for degenerate cases”, which are cM = 0",
         proof="complete",
         our_text="transposes; (12)'s number",
-        function="shortcut_hessians.escape_from_saddle",
+        function="stationarity.escape_from_saddle",
         check=hessian.theorem_1_2,
         test=(
             "theory/test_shortcut_hessians.py::test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_"
@@ -75,12 +91,22 @@ ROWS = [
     Claim(
         id="li.theorem_1.3",
         source="Li et al., Theorem 1.3, (13)",
-        statement="n = 1: H is block Toeplitz of B and A, also with activations; zero is not stationary",
+        statement="n = 1: H is block Toeplitz of B and A, also with activations; zero is not stationary there",
         verdict="holds",
         proof="complete",
         function="shortcut_hessians.hessian_at_zero",
         check=hessian.theorem_1_3,
         test="theory/test_shortcut_hessians.py::test_the_hessian_is_the_index_formulas_written_as_loops",
+    ),
+    Claim(
+        id="li.one_shortcut_growth",
+        source="Li et al., after Theorem 1, citing Gray",
+        statement="n = 1, linear: the condition number grows without bound in R for d ≥ 2, σ_min(M) > 0",
+        verdict="holds under the paper's own caveat: “tends to”; for d = 1, y = 2x it is 1 for every R",
+        proof="wrong: Gray's theory needs blocks that are summable, which these are not; our lower bound shows it",
+        function="shortcut_hessians.condition_number_at_zero",
+        check=hessian.one_shortcut_of_the_paper,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.eq_7",
@@ -90,13 +116,44 @@ ROWS = [
         proof="complete",
         our_text="sub- and superscripts; (8) and (9) lost 1/m",
         function="shortcut_networks.gradient",
-        check=shortcut.eq_7,
+        check=networks.eq_7,
         test="theory/test_shortcut_networks.py::test_equation_7_is_the_gradient_of_the_loss",
+    ),
+    Claim(
+        id="li.eq_10",
+        source="Li et al., (10)",
+        statement="y = W_after (W_after^{r,l} W^{r,l} W_before^{r,l} + I) W_before x for every r and l",
+        verdict="holds",
+        proof="none given",
+        our_text="sub- and superscripts",
+        function="shortcut_networks.forward",
+        check=networks.eq_10,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="li.depth",
+        source="Li et al. §3.2, a “(Σ(L_r − 1) + 1)-layer plain linear network”",
+        statement="without shortcuts it is a plain network of Σ(L_r − 1) = nR weight matrices",
+        verdict="depends on the reading: layers of neurons, as L_r is counted, holds; weight matrices, one too many",
+        proof="none given",
+        function="shortcut_networks.forward",
+        check=networks.plain_depth,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
+        id="li.variance",
+        source="Li et al. §4.1, “the output variance … will actually explode”",
+        statement="linear, weights of variance g/d: E‖ŷ‖² = (1 + gⁿ)^R ‖x‖², doubling in every unit for Xavier's g = 1",
+        verdict="holds",
+        proof="none given",
+        function="shortcut_networks.output_growth",
+        check=networks.variance_explosion,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.eq_12",
         source="Li et al., (1), (12)",
-        statement="n = 2: cond(H) = cond(M) at every depth, infinite where M is singular",
+        statement="n = 2: cond(H) = cond(M) at every depth if c ≠ 0, infinite where M is singular",
         verdict="holds under the paper's own caveat: degenerate cases; for c = 0 H is 0 whatever M is",
         proof="complete",
         our_text="the roots",
@@ -117,8 +174,21 @@ ROWS = [
         proof="none given",
         our_text="transposes",
         function="shortcut_networks.gradient",
-        check=shortcut.eq_14,
+        check=networks.eq_14,
         test="theory/test_shortcut_networks.py::test_equation_14_the_linear_map_is_the_product_over_all_units",
+    ),
+    Claim(
+        id="li.one_unit",
+        source="Li et al. §4.2, R = 1",
+        statement=(
+            "one shortcut over everything changes the outputs from Y to Y − X: the loss is that of a plain network on "
+            "them"
+        ),
+        verdict="holds",
+        proof="none given",
+        function="shortcut_networks.loss",
+        check=networks.one_unit,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.eq_15",
@@ -127,7 +197,7 @@ ROWS = [
         verdict="holds",
         proof="complete",
         function="shortcut_networks.least_squares_map",
-        check=shortcut.eq_15,
+        check=networks.eq_15,
         test="theory/test_shortcut_networks.py::test_equations_15_and_16_are_the_least_squares_of_scipy",
     ),
     Claim(
@@ -137,75 +207,7 @@ ROWS = [
         verdict="holds",
         proof="complete",
         function="shortcut_networks.minimum_loss",
-        check=shortcut.eq_16,
+        check=networks.eq_16,
         test="theory/test_shortcut_networks.py::test_equation_16_holds_for_every_generalised_inverse",
-    ),
-    Claim(
-        id="li.eq_18",
-        source="Li et al., (18)",
-        statement="n = 2, linear: the eigenvalues are ±σ_i(M), each sign d·R times",
-        verdict="holds",
-        proof="complete",
-        function="shortcut_hessians.spectrum_at_zero",
-        check=hessian.eq_18,
-        test=(
-            "theory/test_shortcut_hessians.py::test_equations_18_and_22_the_spectrum_is_that_of_the_matrix_with_"
-            "its_multiplicities"
-        ),
-    ),
-    Claim(
-        id="li.eq_22",
-        source="Li et al., (22)",
-        statement="n = 2, activations: the eigenvalues are ±|c|σ_i(M), each sign d·R times",
-        verdict="holds",
-        proof="complete",
-        function="shortcut_hessians.spectrum_at_zero",
-        check=hessian.eq_22,
-        test=(
-            "theory/test_shortcut_hessians.py::test_equations_18_and_22_the_spectrum_is_that_of_the_matrix_with_"
-            "its_multiplicities"
-        ),
-    ),
-    Claim(
-        id="li.eq_25",
-        source="Li et al., (25)",
-        statement="n = 1, linear: B = P (I ⊗ Sxx) Pᵀ = Sxx ⊗ I",
-        verdict="holds",
-        proof="complete",
-        function="shortcut_hessians.hessian_at_zero",
-        check=hessian.eq_25,
-        test="theory/test_shortcut_hessians.py::test_the_hessian_equals_differences_of_a_forward_pass",
-    ),
-    Claim(
-        id="li.eq_28",
-        source="Li et al., (28)",
-        statement="n = 1, linear: A = (I ⊗ M) Pᵀ + B, its row the later unit",
-        verdict="holds",
-        proof="complete",
-        function="shortcut_hessians.hessian_at_zero",
-        check=hessian.eq_28,
-        test="theory/test_shortcut_hessians.py::test_the_hessian_equals_differences_of_a_forward_pass",
-    ),
-    Claim(
-        id="li.lemma_1",
-        source="Li et al., Lemma 1",
-        statement="an n-th derivative at zero is nonzero only in one weight of each layer of one unit",
-        verdict="holds",
-        proof="complete",
-        our_text="sub- and superscripts",
-        function="shortcut_networks.loss",
-        check=hessian.lemma_1,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
-    ),
-    Claim(
-        id="li.lemma_2",
-        source="Li et al., Lemma 2",
-        statement="second derivatives at zero do not change when the units are moved",
-        verdict="holds",
-        proof="complete",
-        our_text="w₂′ is in unit 1 + [r₁ ≠ r₂], not r₁ = r₂",
-        function="shortcut_hessians.hessian_at_zero",
-        check=hessian.lemma_2,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
 ]

@@ -1,6 +1,6 @@
 """Rows of what is in none of the papers."""
 
-from theory.checks import factorization, hessian, memorization
+from theory.checks import factorization, hessian, widths
 from theory.claim import Claim
 
 ROWS = [
@@ -28,6 +28,19 @@ ROWS = [
         test="theory/test_factorization.py::test_no_factorisation_goes_below_the_lower_bound",
     ),
     Claim(
+        id="ours.polar_ratio",
+        source="not in the papers",
+        statement=(
+            "polar's norm over the lower bound is at most (φ + γ)/max(γ, min(φ, π/2)) ≤ 3 as ℓ → ∞, φ the largest "
+            "angle of Q"
+        ),
+        verdict="holds",
+        proof="complete",
+        function="factorization.norm_lower_bound",
+        check=factorization.polar_ratio,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
+    ),
+    Claim(
         id="ours.one_shortcut_growth",
         source="not in the paper",
         statement="n = 1, linear, d ≥ 2: cond(H) ≥ R λ_max(Sxx)/σ_min(M)",
@@ -44,7 +57,7 @@ ROWS = [
         verdict="holds",
         proof="complete",
         function="projection_width.pair_failure_probability",
-        check=memorization.pair_law,
+        check=widths.pair_law,
         test="theory/test_memorization.py::test_a_pair_fails_as_often_as_students_law_says",
     ),
 ]

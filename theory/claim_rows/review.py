@@ -1,6 +1,6 @@
 """Rows of the review and of the blog, which restate Hardt & Ma."""
 
-from theory.checks import linear, memorization
+from theory.checks import convergence, linear, memorization
 from theory.claim import Claim
 
 ROWS = [
@@ -14,7 +14,7 @@ ROWS = [
         ),
         proof="none given",
         function="linear_residual.stationarity_in_ball",
-        check=linear.review_theorem_1,
+        check=convergence.review_theorem_1,
         test=(
             "theory/test_linear_residual.py::test_the_constrained_problem_has_stationary_points_on_the_boundary_"
             "that_are_no_minima"
@@ -26,9 +26,19 @@ ROWS = [
         statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} (σ_min²/σ_max)(f − C), not σ_min²",
         verdict="false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)",
         proof="none given",
-        function="linear_residual.smallest_counterexample",
-        check=linear.review_eq_6,
+        function="gradient_bounds.smallest_counterexample",
+        check=convergence.review_eq_6,
         test="theory/test_linear_residual.py::test_the_reviews_inequality_6_fails_on_whole_numbers_and_2_3_does_not",
+    ),
+    Claim(
+        id="review.convergence",
+        source="review, “gradient descent is guaranteed to converge”",
+        statement="steps η ≤ 1/L that stay in the ball multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)",
+        verdict="depends on the reading: with a step of at most 1/L, holds; as it stands, with any step, false",
+        proof="none given",
+        function="linear_residual.convergence_rate_bound",
+        check=convergence.descent,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="review.last_layer",
@@ -37,7 +47,7 @@ ROWS = [
         verdict="false: V is [r, r]",
         proof="none given",
         function="memorization.memorize",
-        check=memorization.review_last_layer,
+        check=memorization.last_layer,
         test="theory/test_memorization.py::test_more_labels_than_twice_the_width_still_fit",
     ),
     Claim(
@@ -74,5 +84,16 @@ ROWS = [
         function="memorization.memorize",
         check=memorization.theorem_3_2,
         test="theory/test_memorization.py::test_peeling_fits_any_shape_at_any_scale",
+    ),
+    Claim(
+        id="blog.convergence",
+        source="blog, note 5, “does guarantee convergence”",
+        statement="steps η ≤ 1/L that stay in the ball multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)",
+        verdict="depends on the reading: with a step of at most 1/L, holds; with any step, false",
+        proof="none given",
+        restates="hm.convergence",
+        function="linear_residual.convergence_rate_bound",
+        check=convergence.descent,
+        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
 ]

@@ -1,0 +1,151 @@
+"""What once had a wrong answer, a warning or a traceback: extreme scales, the ends of ranges, arguments mixed up."""
+
+import math
+import os
+import warnings
+
+import numpy as np
+import pytest
+
+from theory import (
+    factorization,
+    linear_residual,
+    memorization,
+    parallel,
+    projection_width,
+    rotations,
+    shortcut_hessians,
+    shortcut_networks,
+    stationarity,
+)
+
+X, Y = np.random.default_rng(0).standard_normal((2, 10, 3))
+EYE, LAYERS = np.eye(3), np.zeros((2, 3, 3))
+
+
+@pytest.fixture(autouse=True)
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.parametrize("scale", [1e-160, 1e160])
+def test_the_lower_bound_of_a_large_target_is_that_of_its_logarithms(scale):
+    M = np.random.default_rng(1).standard_normal((3, 3))
+    M *= np.sign(np.linalg.det(M))
+    num_layers, x = 2000, np.linalg.svd(M)[2][0 if scale > 1 else -1]
+    image = M @ x
+    log_gain = math.log(np.linalg.norm(image)) + math.log(scale)
+    angle = math.acos(image @ x / np.linalg.norm(image))
+    at_x = abs(np.exp((log_gain + 1j * angle) / num_layers) - 1)
+    found = factorization.norm_lower_bound(scale * M, num_layers)
+    polar = np.linalg.norm(factorization.factorize(scale * M, num_layers)[0], 2)
+    assert at_x * (1 - 1e-9) <= found <= polar * (1 + 1e-9)
+    assert found == pytest.approx(0.2, rel=0.2)
+
+
+def test_the_common_bias_width_of_two_opposite_points_and_of_one_point():
+    assert projection_width.common_bias_width(2, 4.0) <= projection_width.common_bias_width(2, 3.999)
+    assert projection_width.common_bias_width(2, 4.0) == pytest.approx(
+        projection_width.common_bias_width(2, 4 - 1e-7), abs=1
+    )
+    for x in (np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([[1.0, 0.0]])):
+        labels = np.arange(len(x))
+        network = memorization.memorize(x, labels, 2, method="paper")
+        assert (network(x).argmax(1) == labels).all()
+
+
+@pytest.mark.parametrize("num_points", [2, 50, 10_000])
+@pytest.mark.parametrize("rho", [0.01, 1.0, 2.0, 2.5, 3.9])
+def test_the_chernoff_argument_is_the_maximum(num_points, rho):
+    cosine, t = 1 - rho / 2, 0.9
+    a = projection_width._chernoff_exponent_argument(max(t, cosine), cosine)
+    exponent = lambda a: a * max(t, cosine) + 0.5 * math.log((1 - cosine * a) ** 2 - a**2)  # noqa: E731
+    assert exponent(a) >= max(exponent(a * (1 - 1e-4)), exponent(a * (1 + 1e-4))) - 1e-14
+
+
+def test_one_point_taken_twice_always_fails_and_opposite_ones_never():
+    assert projection_width.pair_failure_probability(1.0, 5) == 1
+    assert projection_width.pair_failure_probability(-1.0, 5) == 0
+    assert projection_width.pair_failure_probability(np.array([0.0, 1.0]), 1).tolist() == pytest.approx([0.25, 1])
+
+
+def test_separation_does_not_depend_on_the_scale():
+    for scale in (1e-200, 1e200):
+        assert projection_width.separation(scale * X) == pytest.approx(projection_width.separation(X))
+
+
+def test_a_descent_that_diverges_names_its_learning_rate():
+    with pytest.raises(ValueError, match=r"^gradient descent diverged in step \d+: learning_rate 5.0 is too large$"):
+        linear_residual.gradient_descent(LAYERS, 2 * EYE, EYE, 5.0, 100)
+
+
+COMPLEX = X + 1j
+MISTAKES = {
+    "complex target": (factorization.factorize, (EYE * 1j, 3), "R must be real numbers, got complex128"),
+    "complex target to augment": (factorization.augment, (EYE * 1j,), "R must be real numbers"),
+    "complex target to flip": (factorization.flip_label, (EYE * 1j,), "R must be real numbers"),
+    "complex layers": (linear_residual.risk, (LAYERS * 1j, EYE, EYE), "A must be real numbers"),
+    "complex weights": (linear_residual.standard_gradient, (LAYERS * 1j, EYE, EYE), "W must be real numbers"),
+    "complex sample": (linear_residual.sample_problem, (COMPLEX, Y), "x must be real numbers"),
+    "complex norm": (linear_residual.max_spectral_norm, (LAYERS * 1j,), "A must be real numbers"),
+    "complex moments": (shortcut_networks.moments, (X, COMPLEX), "y must be real numbers"),
+    "complex least squares": (shortcut_networks.minimum_loss, (X, COMPLEX), "y must be real numbers"),
+    "complex gradient": (shortcut_networks.gradient, (np.zeros((1, 1, 3, 3)) * 1j, X, Y), "weights must be real"),
+    "complex gap": (shortcut_hessians.moment_gap, (COMPLEX, Y), "x must be real numbers"),
+    "complex rotation": (rotations.rotation_roots, (np.eye(2) * 1j, 3), "Q must be real numbers"),
+    "complex normal": (rotations.block_diagonalize, (EYE * 1j,), "U must be real numbers"),
+    "complex points": (projection_width.separation, (COMPLEX,), "x must be real numbers"),
+    "weights without layers": (shortcut_networks.forward, (LAYERS, X), r"weights must be \[num_units, shortcut_depth"),
+    "the same to loss": (shortcut_networks.loss, (LAYERS, X, Y), r"weights must be .* got shape \(2, 3, 3\)"),
+    "the same to gradient": (shortcut_networks.gradient, (LAYERS, X, Y), r"weights must be \[num_units"),
+    "the same to the map": (shortcut_networks.linear_map, (LAYERS,), r"weights must be \[num_units"),
+    "the same to the leading term": (stationarity.leading_term, (LAYERS, X, Y), r"weights must be \[num_units"),
+    "negative radius": (linear_residual.project, (LAYERS, -0.1), "radius must be at least 0, got -0.1"),
+    "negative radius of a ball": (linear_residual.stationarity_in_ball, (LAYERS, EYE, EYE, -1), "radius must be"),
+    "negative radius of a rate": (linear_residual.convergence_rate_bound, (EYE, 3, -1, 0.1), "radius must be"),
+    "negative radius of a bound": (linear_residual.smoothness_bound, (EYE, EYE, 3, -1, 0.1), "radius must be"),
+    "negative radius of a descent": (
+        linear_residual.gradient_descent,
+        (LAYERS, EYE, EYE, 0.1, 1, -1),
+        "radius must be",
+    ),
+    "NaN radius": (linear_residual.project, (LAYERS, math.nan), "radius must be at least 0, got nan"),
+    "cosine above 1": (projection_width.pair_failure_probability, (1.5, 3), r"cosine must lie in \[−1, 1\], got 1.5"),
+    "NaN cosine": (projection_width.pair_failure_probability, (math.nan, 3), r"cosine must lie in \[−1, 1\], got nan"),
+    "no width": (projection_width.pair_failure_probability, (0.5, 0), "width must be a whole number of at least 1"),
+    "subnormal target": (factorization.rescale, (1e-310 * EYE,), "R must not need a factor of e\\^714"),
+    "subnormal points": (
+        memorization.memorize,
+        (1e-310 * X, np.arange(10) % 2, 2),
+        "x must not be as small as 2.*e-310",
+    ),
+    "integers that collide": (
+        memorization.memorize,
+        (np.array([[2**53], [2**53 + 1]]), [0, 1], 2),
+        "x must hold integers that float64 represents, got 9007199254740993",
+    ),
+    "a list of activations": (
+        shortcut_networks.forward,
+        (np.zeros((1, 2, 3, 3)), X, ["tanh", "relu"]),
+        r"activation must be one of .* got \['tanh', 'relu'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_clear_line(mistake):
+    function, arguments, message = MISTAKES[mistake]
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        function(*arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_cores_are_counted_where_the_system_does_not_say_which_are_ours(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert parallel.available_cores() == os.cpu_count()
+    x = np.random.default_rng(0).standard_normal((300, 6))
+    labels = np.arange(300) % 3
+    assert (memorization.memorize(x, labels, 3)(x).argmax(1) == labels).all()
+    assert len(parallel.in_parallel(lambda item: item, range(5))) == 5

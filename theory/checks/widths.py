@@ -1,0 +1,151 @@
+"""Checks of the first layer of Hardt & Ma's Theorem 3.2: its scale, its width, what it leaves of distances; of Table 1.
+
+As in linear.py: random instances, the worst of them as Evidence.
+"""
+
+import math
+
+import numpy as np
+from scipy import stats
+
+from theory import memorization, projection_width, table_1
+from theory.checks.evidence import ROUNDING, Evidence, at_most, require
+
+
+def paper_width(rng: np.random.Generator, trials: int) -> Evidence:
+    """`row_bias_width` against its union bound, and how often it fails; how often the paper's k = 10 ln n/ρ² does."""
+    pairs = []
+    for _ in range(trials):
+        n, rho, failure = int(rng.integers(2, 10**6)), rng.uniform(0.05, 3.5), 10 ** rng.uniform(-6, -0.5)
+        width = projection_width.row_bias_width(n, rho, failure)
+        bounds = [n * n / 2 * (1 - rho / 4) ** (k / 2) for k in (width, width - 1)]
+        pairs.append((bounds[0], failure * (1 + ROUNDING)))
+        if width > 2:
+            pairs.append((failure, bounds[1] * (1 + ROUNDING)))  # no smaller width keeps it
+    builds, failures, printed_failures = max(10, trials // 5), 0, {"row_bias": 0, "paper": 0}
+    for trial in range(builds):
+        x = rng.standard_normal((60, 200))
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        rho, printed = projection_width.separation(x), 0
+        failures += _fails(x, rng, projection_width.row_bias_width(60, rho), "row_bias", trial)
+        printed = math.ceil(10 * math.log(60) / rho**2)
+        for method in printed_failures:
+            printed_failures[method] += _fails(x, rng, printed, method, trial)
+    require(printed_failures["paper"] > builds / 2, "k = 10 ln n/ρ² is enough")
+    pairs.append((failures, 1 + stats.binom.isf(1e-9, builds, 0.01)))
+    return at_most(pairs)._replace(
+        counterexample=f"60 random unit vectors in R²⁰⁰: k = 10 ln n/ρ² has no common bias in "
+        f"{printed_failures['paper']} of {builds} draws, and no biases one per row in {printed_failures['row_bias']}"
+    )
+
+
+def projection_scale(rng: np.random.Generator, trials: int) -> Evidence:
+    """Mean |A_0 x|² over unit x against 1, within exact quantiles; with standard normal entries it is k."""
+    pairs, standard = [], []
+    for _ in range(trials):
+        width, draws = int(rng.integers(2, 200)), 200
+        x = rng.standard_normal(5)
+        x /= np.linalg.norm(x)
+        squares = [np.square(projection_width.draw_projection(rng, width, 5) @ x).sum() for _ in range(draws)]
+        # The mean of χ²_k/k over the draws: exact quantiles, passed by chance once in 10⁹.
+        low, high = stats.chi2.ppf([5e-10, 1 - 5e-10], width * draws) / (width * draws)
+        pairs += [(np.mean(squares), high), (low, np.mean(squares))]
+        standard.append(np.square(rng.standard_normal((width, 5)) @ x).sum() / width)
+    require(np.mean(standard) > 0.5, "standard normal entries keep norms")
+    return at_most(pairs)._replace(
+        counterexample=f"with standard normal entries |A_0 x|² is {np.mean(standard):.1f} k, not 1"
+    )
+
+
+def distortion(rng: np.random.Generator, trials: int) -> Evidence:
+    """ρ(1 − ε) against 6ε, 4ε and 2ε at `largest_distortion`; ρ(1 − ρ/3) ≥ 2ρ/3 for ρ ≤ 1 and not beyond."""
+    pairs = []
+    for _ in range(trials):
+        rho = rng.uniform(0.01, 4)
+        for bias, needed in (("printed", 6), ("common", 4), ("row", 2)):
+            epsilon = projection_width.largest_distortion(rho, bias)
+            pairs.append((abs(rho * (1 - epsilon) - needed * epsilon), ROUNDING))
+        below = rng.uniform(0, 1)
+        pairs.append((2 * below / 3, below * (1 - below / 3) * (1 + ROUNDING)))
+    rho = 1.64  # of random unit vectors in R²⁰⁰
+    require(rho * (1 - rho / 3) < 2 * rho / 3, "the printed inequality holds beyond ρ = 1")
+    return at_most(pairs)._replace(
+        counterexample=f"ρ = {rho}, of random unit vectors: ρ(1 − ρ/3) = {rho * (1 - rho / 3):.2f} < 2ρ/3 = "
+        f"{2 * rho / 3:.2f}"
+    )
+
+
+def close_surrogates(rng: np.random.Generator, trials: int) -> Evidence:
+    """Pairs of r random unit vectors in R^k with an inner product of at least ½: the law against draws; k = 4 log r."""
+    pairs = []
+    for _ in range(max(1, trials // 10)):
+        count, width = int(rng.integers(100, 300)), int(rng.integers(4, 16))
+        draws = [_close_pairs(rng, count, width) for _ in range(10)]
+        law = projection_width.correlated_pairs(count, width)
+        # The pairs are independent two by two, so the variance is that of independent ones.
+        pairs.append((abs(np.mean(draws) - law), 6 * math.sqrt(law / len(draws)) + 1))
+    r = 1000
+    found = {k: (_close_pairs(rng, r, k), projection_width.correlated_pairs(r, k)) for k in (28, 40)}
+    require(min(count for count, _ in found.values()) > 0, "k = 4 log r leaves no close pair")
+    told = ", ".join(f"k = {k}: {count} pairs ({law:.0f} expected)" for k, (count, law) in found.items())
+    return at_most(pairs)._replace(counterexample=f"r = 1,000, 4 ln r = 27.6 and 4 log₂ r = 39.9: {told}")
+
+
+def pair_law(rng: np.random.Generator, trials: int) -> Evidence:
+    """P(⟨z_i, z_j⟩ ≥ |z_i|²) against draws, in standard deviations of the draws."""
+    pairs = [(abs(float(projection_width.pair_failure_probability(1.0, 3)) - 1), 0.0)]  # one point, taken twice
+    for _ in range(max(1, trials // 10)):
+        cosine, width, draws = rng.uniform(-0.5, 0.95), int(rng.integers(2, 12)), 100_000
+        first = rng.standard_normal((draws, width))
+        second = cosine * first + math.sqrt(1 - cosine**2) * rng.standard_normal((draws, width))
+        share = ((first * second).sum(1) >= np.square(first).sum(1)).mean()
+        law = float(projection_width.pair_failure_probability(cosine, width))
+        # 5σ is passed by chance once in two million; one draw more or less is no evidence.
+        pairs.append((abs(share - law), 5 * math.sqrt(law * (1 - law) / draws) + 1 / draws))
+
+    return at_most(pairs)
+
+
+def weights_of_table_1(rng: np.random.Generator, trials: int) -> Evidence:
+    """55 convolutions and 13,538,736 weights against Table 1's 13.5M, block by block."""
+    weights = 9 * 3 * 16
+    for narrow, wide in ((16, 64), (64, 128), (128, 256)):
+        weights += 9 * narrow * wide + 17 * 9 * wide * wide
+    count = table_1.count_weights()
+    return at_most([
+        (abs(count.weights - weights), 0.0),
+        (abs(count.convolutions - 55), 0.0),
+        (abs(round(weights / 1e6, 1) - 13.5), ROUNDING),
+    ])  # fmt: skip
+
+
+def weights_of_the_text(rng: np.random.Generator, trials: int) -> Evidence:
+    """The text's 13.59 million against every count of Table 1, also with biases and with convolutions as shortcuts."""
+    counts = {
+        (biases, projections): table_1.count_weights(biases, projections).weights
+        for biases in (False, True)
+        for projections in (False, True)
+    }
+    evidence = weights_of_table_1(rng, trials)
+    rounded = {key: round(count / 1e6, 2) for key, count in counts.items()}
+    require(
+        13.59 not in (rounded[False, False], rounded[True, False], rounded[False, True]), "Table 1 has 13.59M weights"
+    )
+    return evidence._replace(
+        counterexample=f"Table 1 has {counts[False, False]:,}, with biases {counts[True, False]:,}; with biases and 1 "
+        f"× 1 convolutions as shortcuts, which the paper does not have, {counts[True, True]:,}"
+    )
+
+
+def _close_pairs(rng: np.random.Generator, count: int, width: int) -> int:
+    q = rng.standard_normal((count, width))
+    q /= np.linalg.norm(q, axis=1, keepdims=True)
+    return int((np.triu(q @ q.T, 1) >= 0.5).sum())
+
+
+def _fails(x: np.ndarray, rng: np.random.Generator, width: int, method: str, seed: int) -> bool:
+    try:
+        memorization.memorize(x, rng.integers(0, 2, len(x)), 2, width=width, method=method, seed=seed)
+    except ValueError:
+        return True
+    return False

@@ -1,0 +1,39 @@
+"""Many small matrix products on all cores: one thread an item, each with products on that thread alone."""
+
+import concurrent.futures
+import functools
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+import threadpoolctl
+
+
+def in_parallel(function: Callable, items: Sequence) -> list:
+    """function(item) for each item, on all cores, each with single-threaded matrix products.
+
+    Products of such panels are too small to be split: two threads on one take longer than one.
+    """
+    with single_threaded_products():
+        if len(items) <= 1:
+            return [function(item) for item in items]
+        with concurrent.futures.ThreadPoolExecutor(available_cores()) as pool:
+            return list(pool.map(function, items))
+
+
+def available_cores() -> int:
+    """Returns how many cores this process may use; where the system does not say, as on macOS, how many there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def single_threaded_products() -> AbstractContextManager:
+    """Returns a context in which NumPy and SciPy leave each matrix operation to the thread that calls it."""
+    return _controller().limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def _controller() -> threadpoolctl.ThreadpoolController:
+    """Finds the libraries once: a search takes longer than a small network."""
+    return threadpoolctl.ThreadpoolController()

@@ -1,0 +1,32 @@
+"""The weights of the all-convolutional network of Hardt & Ma's Table 1, counted from the table alone."""
+
+from typing import NamedTuple
+
+STEM_WIDTH, STAGES, BLOCKS = 16, (64, 128, 256), 9
+
+
+class Count(NamedTuple):
+    """How many convolutions, and how many weights they have."""
+
+    convolutions: int
+    weights: int
+
+
+def count_weights(biases: bool = False, projections: bool = False) -> Count:
+    """Returns the count for Table 1: a 3 × 3 stem of 16 channels, then 9 blocks of two 3 × 3 convolutions a stage.
+
+    Args:
+      biases: One more weight an output channel, which the table does not mention.
+      projections: 1 × 1 convolutions as shortcuts where the width changes, in place of the paper's pooling and padding.
+    """
+    shapes = [(3, 3, STEM_WIDTH)]
+    width = STEM_WIDTH
+    for stage in STAGES:
+        if projections:
+            shapes.append((1, width, stage))
+        for _ in range(BLOCKS):
+            shapes += [(3, width, stage), (3, stage, stage)]
+            width = stage
+    weights = sum(size * size * inputs * outputs for size, inputs, outputs in shapes)
+    main_path = [outputs for size, _, outputs in shapes if size == 3]
+    return Count(len(shapes), weights + (sum(main_path) if biases else 0))
