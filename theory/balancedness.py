@@ -100,7 +100,7 @@ def margin_bound(num_layers: int, smallest: float, excess: float) -> float:
     """4ℓ σ^{2−2/ℓ} f ≤ ‖∇f‖²_F for balanced layers, Σ = I, σ ≤ σ_min(W) (ours, from Arora et al. 2019).
 
     Their Theorem 1 has σ = c, and 1 where ℓ stands, which exact balance does not need. It is our
-    `linear_residual.gradient_lower_bound_by_layer` for balanced layers, as σ_min(N_i) = σ_min(W)^{1/ℓ} then, and never
+    `gradient_bounds.gradient_lower_bound_by_layer` for balanced layers, as σ_min(N_i) = σ_min(W)^{1/ℓ} then, and never
     below (2.3), as σ_min(N_i) ≥ 1 − τ.
 
     Args:

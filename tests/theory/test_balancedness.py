@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from theory import balancedness, factorization, linear_residual
+from theory import balancedness, factorization, gradient_bounds, linear_residual
 
 
 def problem(seed=0, d=3, num_layers=4):
@@ -71,7 +71,7 @@ def test_the_margin_bound_is_the_bound_by_layer_for_balanced_layers_and_no_bound
     W = np.diag([0.5, 1.0, 2.0])
     A = factorization.factorize(W, 4)
     said = balancedness.margin_bound(4, 0.5, linear_residual.risk(A, R, np.eye(3)))
-    assert said == pytest.approx(linear_residual.gradient_lower_bound_by_layer(A, R, np.eye(3)))
+    assert said == pytest.approx(gradient_bounds.gradient_lower_bound_by_layer(A, R, np.eye(3)))
     unbalanced = np.stack([np.diag([1.0, 10.0]), np.diag([10.0, 1.0])]) - np.eye(2)
     R = 10 * np.eye(2) - np.array([[0, 0], [1, 0]])
     squared = np.square(linear_residual.gradient(unbalanced, R, np.eye(2))).sum()
