@@ -110,10 +110,9 @@ def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float)
     return rows
 
 
-def linear_output(seed: int = 0, trials: int = 200) -> list[dict]:
-    """The minima of relu_search beside linear predictors, and with a trained output W: `relu_linear_output.compare`."""
-    settings = [relu_search.Setting(2, depth, width) for depth, width in ((1, 2), (1, 4), (2, 1), (2, 2))]
-    return [row for setting in settings for row in relu_linear_output.compare(setting, trials, seed)]
+def linear_output(seed: int = 0, trials: int = 100) -> list[dict]:
+    """The minima of relu_search beside linear predictors, and with a trained output W, for all its settings."""
+    return [row for setting in relu_search.SETTINGS for row in relu_linear_output.compare(setting, trials, seed)]
 
 
 def excess_by_radius(seed: int = 0) -> list[dict]:

@@ -114,17 +114,17 @@ def linear_output_figure(rows: list[dict]) -> Figure:
     """Returns risks of bad local minima against the best linear predictor's: as found, and with a trained output W."""
     figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
     bad = [row for row in rows if row["category"] == "bad_local_minimum"]
-    shapes = sorted({(int(row["num_layers"]), int(row["width"])) for row in bad})
+    depths = sorted({int(row["num_layers"]) for row in bad})
     for axes, name, title in zip(
         figure.subplots(1, 2, sharey=True),
         ("risk", "with_output"),
         ("as found, no W", "with a trained W, descended again"),
     ):
-        for k, shape in enumerate(shapes):
-            chosen = [row for row in bad if (int(row["num_layers"]), int(row["width"])) == shape]
-            label = f"{shape[0]} block{'s' * (shape[0] > 1)} of {shape[1]}: {len(chosen)}"
+        for k, depth in enumerate(depths):
+            chosen = [row for row in bad if int(row["num_layers"]) == depth]
+            label = f"{depth} block{'s' * (depth > 1)}: {len(chosen)}"
             risk = np.maximum(column(chosen, name), 1e-16)
-            axes.plot(column(chosen, "linear"), risk, "o", ms=4, alpha=0.6, color=f"C{k}", label=label)
+            axes.plot(column(chosen, "linear"), risk, "o", ms=4, alpha=0.5, color=f"C{k}", label=label)
         axes.plot([3e-2, 1], [3e-2, 1], "k-", lw=0.8, label="no better than linear")
         axes.set(title=title, xlabel="best linear predictor, risk / f(0)", xscale="log", yscale="log")
         axes.grid(alpha=0.3)

@@ -11,7 +11,7 @@ from scipy import optimize
 
 from theory import linear_output, relu_networks, relu_search
 
-CRITICAL = 1e-5  # of the gradient in (W, V), relative to the risk at zero: nearer, a point counts as critical in them
+CRITICAL = 1e-5  # of the gradient in (W, V) over f(0): below it a point counts as critical in them
 
 
 def last_block(w: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -21,11 +21,12 @@ def last_block(w: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Where BFGS on all weights leads from w and the output W [d, d]: (w, W), and ‖∂/∂(W, V_ℓ)‖ there.
+    """Where BFGS on all weights leads from w and the output W [d, d]: (w, W), and ‖∂/∂(W, V_ℓ)‖/f(0) there.
 
     Args:
       w: [ℓ, 2, width, d]. W: [d, d]. x, y: [m, d].
     """
+    scale = np.square(x - y).sum() / len(x)
 
     def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
         w_now, W_now = flat[: w.size].reshape(w.shape), flat[w.size :].reshape(W.shape)
@@ -33,7 +34,8 @@ def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple
         error = hidden @ W_now.T - y
         fake = (hidden - error @ W_now)[None]  # the targets that make the backward pass start with error·W
         slope = relu_networks.risk_and_gradient(w_now[None], x[None], fake)[1]
-        return np.square(error).sum() / len(x), np.append(slope, 2 / len(x) * error.T @ hidden)
+        gradient = np.append(slope, 2 / len(x) * error.T @ hidden)
+        return np.square(error).sum() / len(x) / scale, gradient / scale
 
     start = np.append(w, W)
     found = optimize.minimize(
@@ -42,7 +44,7 @@ def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple
     w, W = found.x[: w.size].reshape(w.shape), found.x[w.size :].reshape(W.shape)
     h, features = last_block(w, x)
     slopes = linear_output.gradient(W, w[-1, 1].T, h, features, y)
-    return w, W, float(np.sqrt(sum(np.square(slope).sum() for slope in slopes)))
+    return w, W, float(np.sqrt(sum(np.square(slope).sum() for slope in slopes)) / scale)
 
 
 def compare(setting: relu_search.Setting, trials: int, seed: int) -> list[dict]:
@@ -68,11 +70,11 @@ def compare(setting: relu_search.Setting, trials: int, seed: int) -> list[dict]:
         scale = np.square(x[k] - y[k]).sum() / len(x[k])
         w, W, slope = descend(ends[k], np.eye(setting.d), x[k], y[k])
         h, features = last_block(w, x[k])
-        row = {"num_layers": setting.num_layers, "width": setting.width, "category": str(kinds[k])}
+        row = setting._asdict() | {"category": str(kinds[k])}
         row["risk"] = linear_output.risk(np.eye(setting.d), ends[k][-1, 1].T, *last_block(ends[k], x[k]), y[k]) / scale
         row["linear"] = linear_output.best_linear_risk(x[k], y[k]) / scale
         row["with_output"] = linear_output.risk(W, w[-1, 1].T, h, features, y[k]) / scale
         row["last_block"] = linear_output.local_minimum_risk(h, features, y[k]) / scale
-        row["critical"] = int(slope < CRITICAL * scale)
+        row["critical"] = int(slope < CRITICAL)
         rows.append(row)
     return rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from theory import descent_experiments, descent_figures, descent_map, descent_map_figure
+from theory import descent_experiments, descent_figures, descent_map, descent_map_figure, relu_search
 
 
 def as_text(rows):
@@ -39,7 +39,10 @@ def test_the_promised_rates_lie_above_what_is_seen_and_the_margin_below_2_3():
     assert isinstance(descent_figures.rates_figure(as_text(rows)), Figure)
 
 
-def test_minima_beside_linear_predictors_are_drawn():
+def test_minima_beside_linear_predictors_are_drawn(monkeypatch):
+    monkeypatch.setattr(
+        relu_search, "SETTINGS", [relu_search.Setting(width=1), relu_search.Setting(width=4, num_layers=1)]
+    )
     rows = descent_experiments.linear_output(trials=12)
     assert any(row["category"] == "bad_local_minimum" for row in rows)
     assert isinstance(descent_figures.linear_output_figure(as_text(rows)), Figure)

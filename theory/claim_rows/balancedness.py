@@ -2,14 +2,15 @@
 
 from theory.checks import balancedness
 from theory.claim import Claim
+from theory.claim_rows.wording import OUR_PROOF, RESTATED
 
 ROWS = [
     Claim(
         id="ach.theorem_1",
         source="Arora, Cohen & Hazan 2018, Theorem 1",
         statement="balanced layers, flow: dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ}",
-        verdict="holds",
-        proof="complete",
+        verdict=RESTATED,
+        proof=OUR_PROOF,
         function="balancedness.product_velocity",
         check=balancedness.velocity,
         test="theory/test_balancedness.py::test_the_velocity_is_that_of_two_layers_written_out",
@@ -18,8 +19,8 @@ ROWS = [
         id="ach.claim_1",
         source="Arora, Cohen & Hazan 2018, Claim 1",
         statement="depth acts as the preconditioner P_W with eigenvalues Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}",
-        verdict="holds",
-        proof="complete",
+        verdict=RESTATED,
+        proof=OUR_PROOF,
         function="balancedness.preconditioner",
         check=balancedness.preconditioner,
         test="theory/test_balancedness.py::test_the_preconditioner_is_the_velocity_as_a_matrix_and_is_identity_for_one_layer",
@@ -28,8 +29,8 @@ ROWS = [
         id="acgh.margin",
         source="Arora, Cohen, Golowich & Hu 2019, Definition 2",
         statement="σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f does not rise; with it rate 1 − 2ηℓc^{2−2/ℓ} (ours)",
-        verdict="holds",
-        proof="complete",
+        verdict=RESTATED,
+        proof=OUR_PROOF,
         function="balancedness.deficiency_margin",
         check=balancedness.deficiency,
         test="theory/test_balancedness.py::test_the_margin_is_met_by_the_nearest_deficient_direction_and_bounds_the_descent",

@@ -2,14 +2,15 @@
 
 from theory.checks import linear_output
 from theory.claim import Claim
+from theory.claim_rows.wording import OUR_PROOF, RESTATED
 
 ROWS = [
     Claim(
         id="sh.local_minima",
         source="Shamir 2018; Kawaguchi & Bengio 2019",
         statement="W(x + V f), r ≤ d: a local minimum in (W, V) has the risk of the best predictor linear in (x, f)",
-        verdict="holds",
-        proof="complete",
+        verdict=RESTATED,
+        proof=OUR_PROOF,
         function="linear_output.local_minimum_risk",
         check=linear_output.local_minima,
         test="theory/test_linear_output.py::test_a_bad_critical_point_is_left_downhill_and_a_global_one_is_not",
@@ -18,8 +19,8 @@ ROWS = [
         id="kb.chain",
         source="Kawaguchi & Bengio 2019, beside Hardt & Ma §5",
         statement="relu_search's minima with an output W: the best predictors linear in (h, f) of the last block",
-        verdict="holds",
-        proof="complete",
+        verdict=RESTATED,
+        proof=OUR_PROOF,
         function="linear_output.local_minimum_risk",
         check=linear_output.chain,
         test="theory/test_linear_output.py::test_minima_of_the_search_with_a_trained_output_are_the_best_in_their_last_block",
