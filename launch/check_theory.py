@@ -4,7 +4,7 @@
 
 prints, claim by claim, the statement as it is true, the worst instance against its bound, how
 much room it leaves, and three judgements: whether the printed statement holds, whether its printed
-proof does, and what our copy of the text has lost: half a minute on 2 cores. Exit code 1 if any check
+proof does, and what our copy of the text has lost: a minute or two. Exit code 1 if any check
 fails. With a run directory it leaves results.csv, claims.md, and the data (CSV) and the figures (PNG)
 of docs/theory.md. --claim=hm.theorem_2.1 checks one claim.
 

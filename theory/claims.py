@@ -102,7 +102,8 @@ def summary() -> str:
     """Returns how many printed statements there are, and how many of each verdict; restatements are not counted."""
     printed = [claim for claim in CLAIMS.values() if not claim.id.startswith("ours.") and not claim.restates]
     counts = Counter(kind(claim.verdict) for claim in printed)
-    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
+    told = ("hold", "hold under the paper's own caveat", "depend on the reading", "are false")
+    verdicts = ", ".join(f"{counts[verdict]} {words}" for verdict, words in zip(VERDICTS, told, strict=True))
     ours = sum(claim.id.startswith("ours.") for claim in CLAIMS.values())
     return f"{len(printed)} printed statements: {verdicts}; {ours} statements of ours"
 

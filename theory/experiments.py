@@ -15,7 +15,7 @@ LAYERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
 def norms_against_layers(seed: int = 0, layers: Sequence[int] = LAYERS) -> list[dict]:
-    """|||A||| of every method, the proved bounds and the lower bound, for three R and ℓ = 1 … 128."""
+    """Returns |||A||| of every method, the proved bounds and the lower bound, for three R and ℓ = 1 … 128."""
     rng = np.random.default_rng(seed)
     gaussian = rng.standard_normal((10, 10))
     targets = {
@@ -59,7 +59,7 @@ def printed_construction(seed: int = 0, num_gammas: int = 120) -> list[dict]:
 
 
 def gradient_ratios(seed: int = 0, instances: int = 4_000) -> list[dict]:
-    """‖∇f‖² over (2.3)'s bound and over the product form's, for random A, R and Σ, τ = 0.1 … 0.7."""
+    """Returns ‖∇f‖² over (2.3)'s bound and over the product form's, for random A, R and Σ, τ = 0.1 … 0.7."""
     rng = np.random.default_rng(seed)
     rows = []
     for instance in range(instances):

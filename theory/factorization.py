@@ -42,7 +42,7 @@ _EPSILON = np.finfo(np.float64).eps
 
 
 def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarray:
-    """Layers A with (I + A_ℓ)···(I + A_1) = R, all of them small (Hardt & Ma, Theorem 2.1).
+    """Returns layers A with (I + A_ℓ)···(I + A_1) = R, all of them small (Hardt & Ma, Theorem 2.1).
 
     Methods, of which only `paper` is in the paper:
       polar: R = Q P with Q a rotation, P positive definite; layer i is
@@ -89,7 +89,7 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
 
 
 def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
-    """The bound on |||A||| for a method (Hardt & Ma, Theorem 2.1, and ours).
+    """Returns the bound on |||A||| for a method (Hardt & Ma, Theorem 2.1, and ours).
 
     paper: (4π + 3γ)/ℓ for ℓ ≥ 3γ, else inf; the printed construction does not always meet it
     (`paper_construction.allocation`), polar does. polar: 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. principal:
@@ -112,7 +112,7 @@ def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
 
 
 def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
-    """A norm |||A||| that no factorisation of R into ℓ layers goes below. Not in the paper.
+    """Returns a norm |||A||| that no factorisation of R into ℓ layers goes below. Not in the paper.
 
     For a real factorisation with ε = |||A||| and any x ≠ 0,
 

@@ -12,7 +12,7 @@ _METHODS = {
 
 
 def norms_figure(rows: list[dict]) -> Figure:
-    """ℓ·|||A||| against ℓ for every method between the lower bound and the proved bounds (Theorem 2.1)."""
+    """Returns curves of ℓ·|||A||| for every method, between the lower bound and the proved bounds (Theorem 2.1)."""
     targets = list(dict.fromkeys(row["target"] for row in rows))
     figure = Figure(figsize=(4.2 * len(targets), 4.2), dpi=110, layout="constrained")
     for axes, target in zip(figure.subplots(1, len(targets), sharey=True), targets):
@@ -33,7 +33,7 @@ def norms_figure(rows: list[dict]) -> Figure:
 
 
 def printed_construction_figure(rows: list[dict]) -> Figure:
-    """Where the printed construction with integers exceeds the printed bound, in the plane of γ and ℓ."""
+    """Returns a map of where the printed construction with integers exceeds its bound, in the plane of γ and ℓ."""
     layers = np.unique(column(rows, "num_layers").astype(int))
     ratios = column(rows, "norm_over_bound").reshape(len(layers), -1)
     gammas = column(rows, "log_condition").reshape(len(layers), -1)
@@ -50,7 +50,7 @@ def printed_construction_figure(rows: list[dict]) -> Figure:
 
 
 def gradient_ratios_figure(rows: list[dict]) -> Figure:
-    """Histogram of ‖∇f‖² over its lower bounds: (2.3) and the product form."""
+    """Returns histograms of ‖∇f‖² over its lower bounds: (2.3) and the product form."""
     figure = Figure(figsize=(9, 3.6), dpi=110, layout="constrained")
     radii = np.unique(column(rows, "radius"))
     bins = np.linspace(0, 8, 81)
@@ -68,7 +68,7 @@ def gradient_ratios_figure(rows: list[dict]) -> Figure:
 
 
 def descent_figure(rows: list[dict]) -> Figure:
-    """Excess risk of projected gradient descent beside the rate that (2.3) guarantees."""
+    """Returns curves of the excess risk of projected gradient descent beside the rate that (2.3) guarantees."""
     figure = Figure(figsize=(6, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     for i, radius in enumerate(np.unique(column(rows, "radius"))):
@@ -83,7 +83,7 @@ def descent_figure(rows: list[dict]) -> Figure:
 
 
 def memorization_figure(rows: list[dict]) -> Figure:
-    """Parameters per sample, smallest gap and float32 error against the width (Theorem 3.2 by peeling)."""
+    """Returns curves of parameters a sample, smallest gap and float32 error by width (Theorem 3.2, peeling)."""
     figure = Figure(figsize=(13, 3.8), dpi=110, layout="constrained")
     count, gap, error = figure.subplots(1, 3)
     for whitened, colour, name in ((0, "tab:blue", "raw"), (1, "tab:orange", "whitened")):
@@ -108,7 +108,7 @@ def memorization_figure(rows: list[dict]) -> Figure:
 
 
 def spectra_figure(rows: list[dict]) -> Figure:
-    """The staircase of eigenvalues of the Hessian at zero for n = 1, 2, 3 (Li et al., Theorem 1)."""
+    """Returns the staircase of eigenvalues of the Hessian at zero for n = 1, 2, 3 (Li et al., Theorem 1)."""
     figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
     for axes, depth in zip(figure.subplots(1, 3), (1, 2, 3)):
         of_depth = [row for row in rows if int(row["shortcut_depth"]) == depth]
@@ -128,7 +128,7 @@ def spectra_figure(rows: list[dict]) -> Figure:
 
 
 def condition_numbers_figure(rows: list[dict]) -> Figure:
-    """The condition number at zero against the number of units: constant for n = 2, growing for n = 1."""
+    """Returns the condition number at zero against the number of units: constant for n = 2, growing for n = 1."""
     figure = Figure(figsize=(5.5, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     units = column(rows, "num_units")
@@ -143,7 +143,7 @@ def condition_numbers_figure(rows: list[dict]) -> Figure:
 
 
 def column(rows: list[dict], name: str) -> np.ndarray:
-    """One column of the rows as numbers."""
+    """Returns one column of the rows as numbers."""
     return np.array([float(row[name]) for row in rows])
 
 

@@ -13,7 +13,7 @@ from theory.linear_residual import checked_problem, gradient, least_nonzero_eige
 
 
 def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
-    """4 σ_min(Σ) (f(A) − C) Σ_i Π_{j≠i} σ_min(I + A_j)²: between (2.3) and ‖∇f(A)‖²_F. Not in the paper.
+    """Returns 4 σ_min(Σ) (f(A) − C) Σ_i Π_{j≠i} σ_min(I + A_j)²: between (2.3) and ‖∇f(A)‖²_F. Not in the paper.
 
     It is what the proof of (2.3) shows before σ_min(I + A_j) ≥ 1 − τ, and needs no τ < 1.
 
@@ -52,7 +52,7 @@ class Counterexample(NamedTuple):
 
 
 def smallest_counterexample(power: int, largest: int = 5) -> Counterexample | None:
-    """Least whole numbers Σ, R ≥ 1 that break ‖∇f‖² ≥ 4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ)^power (f − C), d = ℓ = 1, A = 0.
+    """Returns the least whole Σ, R ≥ 1 that break ‖∇f‖² ≥ 4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ)^power (f − C), d = ℓ = 1, A = 0.
 
     power = 1 is Hardt & Ma's (2.3), which nothing breaks: None. power = 2 is the review's (6).
     """

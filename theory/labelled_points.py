@@ -6,7 +6,7 @@ import numpy as np
 
 
 def checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """x [n, d] and labels [n] as arrays, or a ValueError that says what is wrong with them."""
+    """Returns x [n, d] and labels [n] as arrays, or a ValueError that says what is wrong with them."""
     x, labels = np.asarray(x), np.asarray(labels)
     if x.ndim != 2 or not x.size:
         raise ValueError(f"x must be [n, d] with n ≥ 1 and d ≥ 1, got shape {x.shape}")
@@ -33,7 +33,7 @@ def checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple
 
 
 def distinct(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Rows of x [n, d] of which no two are equal, the first of each kind: int64, ascending."""
+    """Returns rows of x [n, d] of which no two are equal, the first of each kind: int64, ascending."""
     first, zero = {}, x.dtype.type(0)
     for i, row in enumerate(x):
         key = hash((row + zero).tobytes())  # −0 + 0 is 0

@@ -21,22 +21,22 @@ _EPSILON = np.finfo(np.float64).eps
 
 
 def max_spectral_norm(A: np.ndarray) -> float:
-    """|||A||| = max_i ‖A_i‖ (Hardt & Ma §2)."""
+    """Returns |||A||| = max_i ‖A_i‖ (Hardt & Ma §2)."""
     return float(np.linalg.norm(real("A", A), 2, axis=(1, 2)).max())
 
 
 def end_to_end(A: np.ndarray) -> np.ndarray:
-    """(I + A_ℓ)···(I + A_1) [d, d] (Hardt & Ma, (2.1))."""
+    """Returns (I + A_ℓ)···(I + A_1) [d, d] (Hardt & Ma, (2.1))."""
     return _products(A)[0][-1]
 
 
 def error(A: np.ndarray, R: np.ndarray) -> np.ndarray:
-    """E = (I + A_ℓ)···(I + A_1) − R [d, d] (Hardt & Ma, Claim 2.3)."""
+    """Returns E = (I + A_ℓ)···(I + A_1) − R [d, d] (Hardt & Ma, Claim 2.3)."""
     return end_to_end(A) - real("R", R)
 
 
 def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
-    """Excess population risk ‖E Σ^½‖²_F = tr(E Σ Eᵀ) (Hardt & Ma, Claim 2.3).
+    """Returns the excess population risk ‖E Σ^½‖²_F = tr(E Σ Eᵀ) (Hardt & Ma, Claim 2.3).
 
     f(A) = E‖y − ŷ‖² = risk + C with C = E‖ξ‖² = d, for x of any distribution with E[x xᵀ] = Σ.
     There is no ½. On a sample the same holds with `sample_problem`.
@@ -63,7 +63,7 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
 
 
 def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    """∂f/∂A_i = 2 ((I + A_ℓ)···(I + A_{i+1}))ᵀ E Σ ((I + A_{i−1})···(I + A_1))ᵀ (Hardt & Ma, Lemma 2.4, (2.5)).
+    """Returns ∂f/∂A_i = 2 ((I + A_ℓ)···(I + A_{i+1}))ᵀ E Σ ((I + A_{i−1})···(I + A_1))ᵀ (Hardt & Ma, Lemma 2.4, (2.5)).
 
     The text has lost the transposes, and the last line of A.2 has the factors in reverse.
 
@@ -79,7 +79,7 @@ def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
 
 
 def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
-    """4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ) (f(A) − C), τ = |||A|||: no larger than ‖∇f(A)‖²_F (Hardt & Ma, (2.3)).
+    """Returns 4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ) (f(A) − C), τ = |||A|||: no larger than ‖∇f(A)‖²_F (Hardt & Ma, (2.3)).
 
     Holds for any R, also one that no network reaches, with equality at A_i = −τI, Σ = sI. Hence
     Theorem 2.2: below τ = 1 a critical point is a global minimum. From τ = 1 on the bound is 0 for ℓ ≥ 2.
@@ -101,7 +101,7 @@ class SampleProblem(NamedTuple):
 
 
 def sample_problem(x: np.ndarray, y: np.ndarray) -> SampleProblem:
-    """W* = Syx Sxx⁺, Sxx and the least squares residual of a sample (Hardt & Ma, Claim 2.3 on a sample).
+    """Returns W* = Syx Sxx⁺, Sxx and the least squares residual of a sample (Hardt & Ma, Claim 2.3 on a sample).
 
     The noise does not average out of a sample, so the true R leaves a cross term; W* leaves none.
 
@@ -114,7 +114,7 @@ def sample_problem(x: np.ndarray, y: np.ndarray) -> SampleProblem:
 
 
 def standard_gradient(W: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    """∂/∂W_i ‖(W_ℓ···W_1 − R) Σ^½‖²_F [ℓ, d, d]: the standard parametrisation (Hardt & Ma §1.1).
+    """Returns ∂/∂W_i ‖(W_ℓ···W_1 − R) Σ^½‖²_F [ℓ, d, d]: the standard parametrisation (Hardt & Ma §1.1).
 
     At W = 0 it vanishes for ℓ ≥ 2 whatever the risk: the bad critical point that residual networks lack.
     """
@@ -122,14 +122,14 @@ def standard_gradient(W: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.nda
 
 
 def project(A: np.ndarray, radius: float) -> np.ndarray:
-    """The nearest point of B_τ in Frobenius norm: every singular value above τ becomes τ."""
+    """Returns the nearest point of B_τ in Frobenius norm: every singular value above τ becomes τ."""
     _check_radius(radius)
     u, sigma, vt = np.linalg.svd(A)
     return (u * np.minimum(sigma, radius)[..., None, :]) @ vt
 
 
 def stationarity_in_ball(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, radius: float) -> float:
-    """‖A − project(A − ∇f(A))‖_F: zero exactly at the KKT points of min f over B_τ.
+    """Returns ‖A − project(A − ∇f(A))‖_F: zero exactly at the KKT points of min f over B_τ.
 
     Theorem 2.2 is about ∇f = 0; on the boundary there are KKT points that are no minima, such as
     A_i = −I/2 for R = −I₂, ℓ = 3, τ = ½ (the review's Theorem 1 overlooks them).
@@ -138,7 +138,7 @@ def stationarity_in_ball(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, radius
 
 
 def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: float, excess_risk: float) -> float:
-    """L with ‖∇²f‖ ≤ L wherever |||A||| ≤ τ and f(A) − C ≤ excess_risk. Not in the paper.
+    """Returns L with ‖∇²f‖ ≤ L wherever |||A||| ≤ τ and f(A) − C ≤ excess_risk. Not in the paper.
 
     2ℓ(1+τ)^{2ℓ−2} λ_max(Σ) + 2(ℓ−1)(1+τ)^{ℓ−2} (λ_max(Σ) · excess_risk)^½: the first derivative of the
     product costs at most √ℓ(1+τ)^{ℓ−1} a unit of ‖Δ‖_F, the second (ℓ−1)(1+τ)^{ℓ−2}.
@@ -150,7 +150,7 @@ def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: 
 
 
 def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, learning_rate: float) -> float:
-    """1 − 2ηℓ(1 − τ)^{2ℓ−2} σ_min(Σ): what (2.3) allows the excess risk to shrink by a step, at least.
+    """Returns 1 − 2ηℓ(1 − τ)^{2ℓ−2} σ_min(Σ): what (2.3) allows the excess risk to shrink by a step, at least.
 
     Holds for η ≤ 1/L, L of `smoothness_bound`, while the iterates stay in B_τ.
     """
@@ -175,7 +175,7 @@ class Descent(NamedTuple):
 def gradient_descent(
     A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, learning_rate: float, num_steps: int, radius: float | None = None
 ) -> Descent:
-    """Gradient descent on the risk, or with a radius projected gradient descent on B_τ (Hardt & Ma after (2.3)).
+    """Returns the path of gradient descent on the risk, projected on B_τ if a radius is given (Hardt & Ma after (2.3)).
 
     Args:
       A: [ℓ, d, d]. The start. R, Sigma: [d, d].

@@ -58,6 +58,14 @@ __all__ = [
 
 _BIAS = {"peeling": "peeling", "row_bias": "row", "paper": "common"}  # of residual_block.BIASES
 METHODS = tuple(_BIAS)
+"""How the biases are chosen; only the last is in the paper.
+
+peeling: Any distinct points, any width. Default width: see `default_width`.
+row_bias: Lemma B.1 with one bias per unit. Needs |z_i|² > <z_i, z_j> for all pairs that meet in a block or later;
+    likely from `row_bias_width` on, the default, with ρ from `separation`.
+paper: Lemma B.1 with one bias for all units of a block, as printed, but at a threshold taken from the points. Needs
+    min |z_i|² > max <z_i, z_j>; likely from `common_bias_width` on, the default, for points of one norm.
+"""
 _EIGENVALUE_FLOOR = 1e-4  # of the largest, in whitening
 _SMALLEST_SCALE = 1e-290  # of the z: subnormal numbers have fewer digits
 
@@ -71,23 +79,14 @@ def memorize(
     seed: int = 0,
     whiten: bool = False,
 ) -> MemorizingNetwork:
-    """A residual network that maps every x_i to the one-hot vector of its label (Hardt & Ma, Theorem 3.2).
+    """Returns a residual network that maps every x_i to the one-hot vector of its label (Hardt & Ma, Theorem 3.2).
 
     It has `parameter_count(n, d, r, k)` parameters, n being the number of distinct points.
 
-    Methods, of which only the last is in the paper:
-      peeling: Any distinct points, any width. Default width: see `default_width`.
-      row_bias: Lemma B.1 with one bias per unit. Needs |z_i|² > <z_i, z_j> for all pairs that meet in
-        a block or later; likely from `row_bias_width` on, the default, with ρ from `separation`.
-      paper: Lemma B.1 with one bias for all units of a block, as printed, but at a threshold taken
-        from the points. Needs min |z_i|² > max <z_i, z_j>; likely from `common_bias_width` on,
-        the default, for points of one norm.
-
     All arithmetic is in float32 if x has that type or up to 16 bits (uint8 images), else in float64;
-    points too close for float32 are done in float64 whatever their type, which then
-    `MemorizingNetwork.fits_float32` says. A_0 is scaled by a power of two that brings the
-    largest entry of the z into [½, 1). The origin is a point like any other: no unit wakes on
-    it, it stays, and is the surrogate of its own label.
+    points too close for float32 are done in float64 whatever their type, which then `MemorizingNetwork.fits_float32`
+    says. A_0 is scaled by a power of two that brings the largest entry of the z into [½, 1). The origin is a point like
+    any other: no unit wakes on it, it stays, and is the surrogate of its own label.
 
     Args:
       x: [n, d] real. Two equal points must have equal labels.
@@ -104,16 +103,10 @@ def memorize(
     >>> network = memorize(x, labels, num_classes=4)
     >>> bool((network(x).argmax(axis=1) == labels).all())
     True
-    >>> network.num_layers, network.num_parameters
-    (3, 484)
-
-    Returns:
-      MemorizingNetwork.
 
     Raises:
-      ValueError: a wrong shape or type, no points, a number that is not finite, a label out of range, a point
-        with two labels, width < 2, an unknown method; points that the method cannot tell
-        apart (the message says what is missing, with the numbers).
+      ValueError: a wrong shape or type, no points, a number that is not finite, a label out of range, a point with two
+        labels, width < 2, an unknown method; points that the method cannot tell apart (the message says why).
     """
     x, labels = checked_sample(x, labels, num_classes)
     _check_options(width, method)
@@ -140,7 +133,7 @@ def memorize(
 
 
 def parameter_count(num_points: int, dim: int, num_classes: int, width: int) -> int:
-    """kd + ⌈n/k⌉(2k² + k) + rk + r² + r: the paper's count in Theorem 3.2, with the biases."""
+    """Returns kd + ⌈n/k⌉(2k² + k) + rk + r² + r: the paper's count in Theorem 3.2, with the biases."""
     blocks = -(-num_points // width)
     return width * dim + blocks * (2 * width**2 + width) + num_classes * (width + num_classes + 1)
 

@@ -91,7 +91,7 @@ class MemorizingNetwork:
         return self.forward(x, working_dtype(x) if self.fits_float32 else np.float64)
 
     def forward(self, x: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-        """`__call__` in a given type: what float32 makes of a network that does not fit it."""
+        """Returns `__call__` in a given type: what float32 makes of a network that does not fit it."""
         x = np.asarray(x)
         if np.iscomplexobj(x):
             raise ValueError(f"x must be real, got {x.dtype}")
@@ -125,12 +125,12 @@ class MemorizingNetwork:
 
 
 def working_dtype(x: np.ndarray) -> np.dtype:
-    """float32 for float32 and for types of up to 16 bits, such as uint8 images; else float64."""
+    """Returns float32 for float32 and for types of up to 16 bits, such as uint8 images; else float64."""
     return np.promote_types(x.dtype, np.float32)
 
 
 def project(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
-    """A_0 x for every row of x: [n, k] in the type of the projection, a few rows at a time."""
+    """Returns A_0 x for every row of x: [n, k] in the type of the projection, a few rows at a time."""
     hidden = np.empty((len(x), len(projection)), projection.dtype)
 
     def run_panel(panel: slice) -> None:
@@ -141,7 +141,7 @@ def project(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
 
 
 def projected_term_size(x: np.ndarray, projection: np.ndarray) -> np.ndarray:
-    """(Σ_al (A_0)_al² x_l²)^½ for every row of x, the size of the terms that A_0 x adds up: float64 [n]."""
+    """Returns (Σ_al (A_0)_al² x_l²)^½ for every row of x, the size of the terms that A_0 x adds up: float64 [n]."""
     weights, size = np.square(projection, dtype=np.float64).sum(axis=0), np.empty(len(x))
 
     def run_panel(panel: slice) -> None:
@@ -170,7 +170,7 @@ def _through_blocks(h: np.ndarray, U: np.ndarray, V: np.ndarray, s: np.ndarray) 
 
 
 def rounding_error(weights: np.ndarray, term_size: np.ndarray) -> float:
-    """An upper estimate of |ŷ − e_y| over the sample in float32. Not in the paper.
+    """Returns an upper estimate of |ŷ − e_y| over the sample in float32. Not in the paper.
 
     To first order, with independent roundings of standard deviation u = 2⁻²⁴ times what is rounded, and
     1 + √m/3 times that for a sum of m terms: z is off by δ = (1 + √d/3)·u·(Σ_al (A_0)_al² x_l²)^½; a unit
@@ -200,7 +200,7 @@ def rounding_error(weights: np.ndarray, term_size: np.ndarray) -> float:
 
 
 def in_float32_range(largest: float) -> bool:
-    """Whether numbers of this size, and those 10⁷ times smaller, keep their precision in float32."""
+    """Returns whether numbers of this size, and those 10⁷ times smaller, keep their precision in float32."""
     return bool(1e-30 < largest < 1e30)
 
 

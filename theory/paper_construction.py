@@ -27,12 +27,12 @@ class Allocation(NamedTuple):
 
 
 def printed_bound(log_condition: float, num_layers: int) -> float:
-    """(4π + 3γ)/ℓ (Hardt & Ma, Theorem 2.1)."""
+    """Returns (4π + 3γ)/ℓ (Hardt & Ma, Theorem 2.1)."""
     return (4 * math.pi + 3 * log_condition) / num_layers
 
 
 def allocation(log_condition: float, num_layers: int) -> Allocation:
-    """The best integers q, p ≥ 1 for the printed construction: the least max(2 sin(π/2q), e^{γ/p} − 1).
+    """Returns the best integers q, p ≥ 1 for the printed construction: the least max(2 sin(π/2q), e^{γ/p} − 1).
 
     Where its norm exceeds `printed_bound`, no integers meet the printed bound in the worst case.
 
@@ -51,12 +51,12 @@ def allocation(log_condition: float, num_layers: int) -> Allocation:
 
 
 def meets_printed_bound(log_condition: float, num_layers: int) -> bool:
-    """Whether some integers q, p keep the construction within (4π + 3γ)/ℓ whatever the rotations; False for ℓ < 5."""
+    """Returns whether some integers q, p keep the construction within (4π + 3γ)/ℓ for all rotations; not for ℓ < 5."""
     return num_layers >= 5 and allocation(log_condition, num_layers).norm <= printed_bound(log_condition, num_layers)
 
 
 def layers(singular_parts: tuple[np.ndarray, np.ndarray, np.ndarray], num_layers: int) -> np.ndarray:
-    """A [ℓ, d, d] of the construction, from (U [d, d], σ [d], Vᵀ [d, d]) with det U · det V > 0."""
+    """Returns A [ℓ, d, d] of the construction, from (U [d, d], σ [d], Vᵀ [d, d]) with det U · det V > 0."""
     u, sigma, vt = singular_parts
     if np.linalg.slogdet(u)[0] < 0:  # then det V < 0 too: turn one singular vector of each round
         u, vt = u.copy(), vt.copy()

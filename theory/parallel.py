@@ -10,7 +10,7 @@ import threadpoolctl
 
 
 def in_parallel(function: Callable, items: Sequence) -> list:
-    """function(item) for each item, on all cores, each with single-threaded matrix products.
+    """Returns function(item) for each item, on all cores, each with single-threaded matrix products.
 
     Products of such panels are too small to be split: two threads on one take longer than one.
     """

@@ -24,7 +24,7 @@ _PANEL = 1024
 
 
 def pair_failure_probability(cosine: float | np.ndarray, width: int) -> np.ndarray:
-    """P(<z_i, z_j> ≥ |z_i|²) for unit x_i, x_j with inner product c: one bias per row fails them.
+    """Returns P(<z_i, z_j> ≥ |z_i|²) for unit x_i, x_j with inner product c: one bias per row fails them.
 
     z_j = c z_i + √(1 − c²) w with w independent of z_i, so this is
     P(t_k ≥ √(k (1 − c)/(1 + c))) ≤ ½ ((1 + c)/2)^{k/2}, t_k Student's with k degrees of freedom.
@@ -82,7 +82,7 @@ def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> fl
 
 
 def row_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int:
-    """A width at which one bias per row works with probability 1 − δ: k ≥ 2 ln(n²/2δ)/ln(4/(4 − ρ)).
+    """Returns a width at which one bias per row works with probability 1 − δ: k ≥ 2 ln(n²/2δ)/ln(4/(4 − ρ)).
 
     A union bound over `pair_failure_probability` with c = 1 − ρ/2. At most 8 ln(n²/2δ)/ρ.
 
@@ -98,7 +98,7 @@ def row_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int:
 
 
 def common_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int:
-    """A width at which one common bias works with probability 1 − δ, for unit vectors.
+    """Returns a width at which one common bias works with probability 1 − δ, for unit vectors.
 
     The smallest k for which some threshold t has, by a union bound, probability at most δ that a
     |z_i|² is below t (χ²_k), or an inner product <z_i, z_j> is at least t: Chernoff's bound
@@ -142,7 +142,7 @@ def _chernoff_exponent_argument(t: float, c: float) -> float:
 
 
 def separation(x: np.ndarray) -> float:
-    """ρ for `row_bias_width`: min |x_i − x_j|² for unit vectors, and its equivalent for others.
+    """Returns ρ for `row_bias_width`: min |x_i − x_j|² for unit vectors, and its equivalent for others.
 
     A row's bias separates i from j if <z_i, z_j − z_i> < 0, which has the probability of unit vectors
     at ρ = 4 a², a = (|x_i|² − <x_i, x_j>)/(|x_i| |x_i − x_j|) > 0. Not positive: no width helps.
@@ -174,7 +174,7 @@ def separation(x: np.ndarray) -> float:
 
 
 def default_width(x: np.ndarray, method: str = "peeling") -> int:
-    """The width of a network on these points if none is given.
+    """Returns the width of a network on these points if none is given.
 
     peeling: max(8, 2 ln n), at which real images had gaps that suit float32 (benchmarks/memorization.py); half of
     it costs little more than half the parameters, but gaps shrink like n^{−4/(k+1)}. row_bias and paper: the

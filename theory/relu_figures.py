@@ -97,7 +97,7 @@ def _draw_risks(axes: Axes, rows: list[dict]) -> None:
 
 
 def table(rows: list[dict]) -> str:
-    """The rows of `search` as a Markdown table; shares with their 95% intervals."""
+    """Returns the rows of `search` as a Markdown table; shares with their 95% intervals."""
     head = ["minimised", "d, ℓ, width, m, τ", "trials", *(name.replace("_", " ") for name in CATEGORIES)]
     lines = [[*head, "median (largest) risk / f(0) of the bad", "still bad with 10 m", "still bad in the population"]]
     lines.append(["---"] * len(lines[0]))

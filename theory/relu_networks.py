@@ -16,12 +16,12 @@ _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
 def forward(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """ŷ [n, m, d] of networks w [n, ℓ, 2, width, d] on inputs x [n, m, d]."""
+    """Returns ŷ [n, m, d] of networks w [n, ℓ, 2, width, d] on inputs x [n, m, d]."""
     return hidden_states(w, x)[-1][0]
 
 
 def hidden_states(w: np.ndarray, x: np.ndarray) -> list[tuple]:
-    """(h, U h, U h > 0) of each block, then (ŷ,)."""
+    """Returns (h, U h, U h > 0) of each block, then (ŷ,)."""
     states = []
     for u, v in zip(w[:, :, 0].swapaxes(0, 1), w[:, :, 1].swapaxes(0, 1)):
         z = x @ u.swapaxes(1, 2)
@@ -44,7 +44,7 @@ def risk_and_gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.n
 
 
 def hessian(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """∂²f/∂w² [n, P, P] in the linear region that w lies in; parameters in the order of w.ravel().
+    """Returns ∂²f/∂w² [n, P, P] in the linear region that w lies in; parameters in the order of w.ravel().
 
     (2/m) JᵀJ with J = ∂ŷ/∂w, carried forward, and what block h + Vᵀ D U h bends, D its pattern and δ = ∂f/∂h behind it:
     δᵀ d²(block) = 2 δᵀ dVᵀ D(dU h + U dh) + 2 δᵀ Vᵀ D dU dh.
@@ -152,18 +152,18 @@ def _gauss_legendre(kinks: np.ndarray) -> np.ndarray:
 
 
 def spectral_norm(w: np.ndarray) -> np.ndarray:
-    """|||A||| [n]: the largest spectral norm of all U_i and V_i."""
+    """Returns |||A||| [n]: the largest spectral norm of all U_i and V_i."""
     return np.linalg.norm(w, 2, axis=(-2, -1)).max((1, 2))
 
 
 def balance(w: np.ndarray) -> np.ndarray:
-    """The same networks with ‖u‖ = ‖v‖ for every unit."""
+    """Returns the same networks with ‖u‖ = ‖v‖ for every unit."""
     norms = np.linalg.norm(w, axis=-1, keepdims=True)
     return w * np.sqrt(norms.prod(2, keepdims=True)) / np.maximum(norms, 1e-300)
 
 
 def free_directions(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Directions [count, P] along which the risk of one network w [ℓ, 2, width, d] is constant on the inputs x [m, d].
+    """Returns directions [count, P] along which the risk of one network w [ℓ, 2, width, d] is constant on x [m, d].
 
     For units a, b of one block that are active on the same inputs: du_a = u_b, dv_b = −v_a. With a = b, the rescaling.
     """
@@ -179,7 +179,7 @@ def free_directions(w: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def kink_margin(w: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """min |u·h| / (‖u‖‖h‖) over all units and inputs, [n]: how far w is from the edge of its linear region."""
+    """Returns min |u·h| / (‖u‖‖h‖) over all units and inputs, [n]: how far w is from the edge of its linear region."""
     blocks = []
     for i, (h, z, _) in enumerate(hidden_states(w, x)[:-1]):
         size = np.linalg.norm(h, axis=-1)[..., None] * np.linalg.norm(w[:, i, 0], axis=-1)[:, None]

@@ -66,7 +66,7 @@ SETTINGS = (
 
 
 def draw_weights(rng: np.random.Generator, n: int, setting: Setting, smallest: float = 0.0) -> np.ndarray:
-    """[n, ℓ, 2, width, d]: Gaussian matrices scaled to spectral norms uniform in (smallest, 1)·radius."""
+    """Returns [n, ℓ, 2, width, d]: Gaussian matrices scaled to spectral norms uniform in (smallest, 1)·radius."""
     w = rng.standard_normal((n, setting.num_layers, 2, setting.width, setting.d))
     norms = rng.uniform(smallest, 1, (n, setting.num_layers, 2, 1, 1)) * setting.radius
     return w / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True) * norms
@@ -75,7 +75,7 @@ def draw_weights(rng: np.random.Generator, n: int, setting: Setting, smallest: f
 def find_critical_points(
     problem: "Sample | Population", w: np.ndarray, method: str, max_steps: int = 150
 ) -> np.ndarray:
-    """Where damped Newton steps lead from w [n, ℓ, 2, width, d]: balanced weights, critical unless a kink stops them.
+    """Returns where damped Newton steps lead from w [n, ℓ, 2, width, d]: critical balanced weights, but for kinks.
 
     With e, Q the eigenpairs of the Hessian and s the damping (shrunk after a better point, raised otherwise), a step is
     −Q (e / (e² + s²)) Qᵀ∇f for "gradient_norm", Levenberg–Marquardt on ∇f = 0, which takes a lower ‖∇f‖ and so finds
@@ -111,7 +111,7 @@ def _norm(g: np.ndarray) -> np.ndarray:
 
 
 def least_curvature(hessian: np.ndarray, directions: np.ndarray) -> float:
-    """Smallest eigenvalue of one Hessian orthogonally to the free directions, over the largest in absolute value."""
+    """Returns one Hessian's smallest eigenvalue across the free directions over the largest in absolute value."""
     _, values, basis = np.linalg.svd(directions)
     rest = basis[np.count_nonzero(values > 1e-8 * values[0]) :]
     eigenvalues = np.linalg.eigvalsh(rest @ hessian @ rest.T)
@@ -131,7 +131,7 @@ def _leaves_zero_units_downhill(problem: "Sample | Population", w: np.ndarray, i
 
 
 def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> dict[str, np.ndarray]:
-    """What balanced weights w are: one of CATEGORIES each, and the numbers that decide, all arrays [n].
+    """Returns what balanced weights w are: one of CATEGORIES each, and the numbers that decide, all arrays [n].
 
     Not critical (radius·‖∇f‖ > 1e-11 f(0)): kink, stopped where ∇f jumps, or not_converged. Critical, in this order:
     outside, |||A||| > radius; global_minimum, f ≤ 1e-18 f(0); zero_unit, a unit is zero and f falls where it is
@@ -232,7 +232,7 @@ def _still_bad(problem: "Sample | Population", w: np.ndarray, radius: float) -> 
 
 
 def swapped_blocks(radius: float) -> dict:
-    """Fact 4 in numbers: what descent from the teacher with its blocks swapped ends in, in the exact population.
+    """Returns fact 4 in numbers: what descent from the teacher with its blocks swapped ends in, in the population.
 
     d = 2, two blocks of one unit: u₁ = v₂ = 0.8τ e₁, v₁ = u₂ = 0.8τ e₂.
     """

@@ -44,7 +44,7 @@ class NoThreshold(ValueError):
 def transform_block(
     points: np.ndarray, targets: np.ndarray, others: np.ndarray, bias: str = "row"
 ) -> tuple[np.ndarray, ...]:
-    """U, V, s with T(α) = β − α for the block's points and T(α) = 0 for the others (Lemma B.1).
+    """Returns U, V, s with T(α) = β − α for the block's points and T(α) = 0 for the others (Lemma B.1).
 
     With T(h) = V ReLU(U h + s), U_i = α(i) and s = −t. Where |α|² lies in [1 − ρ', 1 + ρ'] and the
     squared distances are at least D², a threshold exists for certain if
@@ -73,7 +73,7 @@ def transform_block(
 def interpolating_block(
     points: np.ndarray, values: np.ndarray, others: np.ndarray, bias: str
 ) -> tuple[np.ndarray, ...]:
-    """U, V, s with V ReLU(U α + s) = the row of values for each point, 0 for the others.
+    """Returns U, V, s with V ReLU(U α + s) = the row of values for each point, 0 for the others.
 
     Args:
       points, others, bias: as in `transform_block`.
@@ -98,12 +98,12 @@ def interpolating_block(
 
 
 def apply_block(U: np.ndarray, V: np.ndarray, s: np.ndarray, h: np.ndarray) -> np.ndarray:
-    """T(h) = V ReLU(U h + s) for every row of h [n, k]: [n, c] (Hardt & Ma (3.1))."""
+    """Returns T(h) = V ReLU(U h + s) for every row of h [n, k]: [n, c] (Hardt & Ma (3.1))."""
     return np.maximum(h @ U.T + s, 0) @ V.T
 
 
 def relative_gap(U: np.ndarray, s: np.ndarray, bias: str) -> float:
-    """min_i (|z_i|² − m_i)/|z_i|², m_i the largest inner product below threshold i (for common, of the block).
+    """Returns min_i (|z_i|² − m_i)/|z_i|², m_i the largest inner product below threshold i (for common, of the block).
 
     Follows from the weights, since t_i = m_i + POSITIONS[bias]·(|z_i|² − m_i). Rounding errors grow
     like its inverse.
@@ -152,7 +152,7 @@ def _largest_products(points: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def surrogates(z: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Vectors q_1, …, q_r that stand for the labels, far apart, with <z_i, q_j> ≤ ½|z_i|² for every z_i.
+    """Returns vectors q_1, …, q_r that stand for the labels, far apart, with <z_i, q_j> ≤ ½|z_i|² for every z_i.
 
     So no z takes a surrogate for itself. The paper draws unit vectors at random, and needs
     k ≳ 13 ln r for them to differ enough. Not in the paper: all have one length, the largest that allows

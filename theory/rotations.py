@@ -18,12 +18,12 @@ _CLUSTER_GAP = 3e-3
 
 
 def rotation(angle: float) -> np.ndarray:
-    """T(θ) [2, 2], the rotation by θ radians (Hardt & Ma, Claim A.1): ‖T(θ) − I‖ = 2 |sin(θ/2)|."""
+    """Returns T(θ) [2, 2], the rotation by θ radians (Hardt & Ma, Claim A.1): ‖T(θ) − I‖ = 2 |sin(θ/2)|."""
     return np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
 
 
 def rotation_roots(Q: np.ndarray, num_roots: int) -> tuple[np.ndarray, np.ndarray]:
-    """(W, Λ) with Q = W^q Λ, ‖W − I‖ ≤ π/q and Λ diagonal of ±1 (Hardt & Ma, Claim A.1).
+    """Returns (W, Λ) with Q = W^q Λ, ‖W − I‖ ≤ π/q and Λ diagonal of ±1 (Hardt & Ma, Claim A.1).
 
     Args:
       Q: [2, 2] orthogonal. If it is a rotation, Λ = I.
@@ -39,7 +39,7 @@ def rotation_roots(Q: np.ndarray, num_roots: int) -> tuple[np.ndarray, np.ndarra
 
 
 def block_diagonalize(U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(S, D) with U = S D Sᵀ, S orthogonal, D of blocks of size at most 2 (Hardt & Ma, Claim C.1).
+    """Returns (S, D) with U = S D Sᵀ, S orthogonal, D of blocks of size at most 2 (Hardt & Ma, Claim C.1).
 
     Args:
       U: [d, d] real and normal: U Uᵀ = Uᵀ U.
@@ -59,7 +59,7 @@ def block_diagonalize(U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rotation_planes(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The basis and the angles of a rotation Q (Hardt & Ma, Claim C.1).
+    """Returns the basis and the angles of a rotation Q (Hardt & Ma, Claim C.1).
 
     Eigenvalues −1, even in number, are paired into rotations by π, so that the layers Λ of the
     paper's proof are superfluous.
@@ -81,7 +81,7 @@ def rotation_planes(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def turn_rows(X: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """diag(T(θ_1), …, T(θ_k), 1, …, 1) X for X [d, n], in O(dn)."""
+    """Returns diag(T(θ_1), …, T(θ_k), 1, …, 1) X for X [d, n], in O(dn)."""
     k = 2 * len(angles)
     cosine, sine = np.cos(angles)[:, None], np.sin(angles)[:, None]
     turned = X.copy()
@@ -91,12 +91,12 @@ def turn_rows(X: np.ndarray, angles: np.ndarray) -> np.ndarray:
 
 
 def conjugate(X: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """D X Dᵀ for D = diag(T(θ_1), …, T(θ_k), 1, …, 1)."""
+    """Returns D X Dᵀ for D = diag(T(θ_1), …, T(θ_k), 1, …, 1)."""
     return turn_rows(turn_rows(X, angles).T, angles).T
 
 
 def turn_minus_identity(angles: np.ndarray, dimension: int) -> np.ndarray:
-    """diag(T(θ_1), …, T(θ_k), 1, …, 1) − I [d, d], to full relative precision at small angles."""
+    """Returns diag(T(θ_1), …, T(θ_k), 1, …, 1) − I [d, d], to full relative precision at small angles."""
     difference = np.zeros((dimension, dimension))
     first = 2 * np.arange(len(angles))
     difference[first, first] = difference[first + 1, first + 1] = -2 * np.sin(np.asarray(angles) / 2) ** 2

@@ -36,7 +36,7 @@ from theory.shortcut_networks import checked_counts, checked_data
 
 
 def moment_gap(x: np.ndarray, y: np.ndarray, pre: ActivationLike = "linear") -> np.ndarray:
-    """M = (1/m) Σ (x − y) σ_pre(x)ᵀ [d, d]: all that the Hessian for n = 2 knows of the data (Li et al., (21)).
+    """Returns M = (1/m) Σ (x − y) σ_pre(x)ᵀ [d, d]: all that the Hessian for n = 2 knows of the data (Li et al., (21)).
 
     For a linear network it is Sxx − Syx.
 
@@ -56,7 +56,7 @@ def hessian_at_zero(
     mid: ActivationLike = "linear",
     post: ActivationLike = "linear",
 ) -> np.ndarray:
-    """Hessian of the loss at zero weights (Li et al., Theorem 1, (11), (13), (19)–(28)).
+    """Returns the Hessian of the loss at zero weights (Li et al., Theorem 1, (11), (13), (19)–(28)).
 
     n ≥ 3: zero. n = 2: I_R ⊗ [0 Aᵀ; A 0], A = c (I_d ⊗ M) P. n = 1: B in the diagonal blocks, A
     below them (row: the later unit), Aᵀ above; for linear networks B = Sxx ⊗ I, A = (I_d ⊗ M) P + B.
@@ -113,14 +113,14 @@ def unit_block(
     mid: ActivationLike = "linear",
     post: ActivationLike = "linear",
 ) -> np.ndarray:
-    """A = c (I_d ⊗ M) P [d², d²]: rows the second matrix of a unit, columns the first (Li et al., (19)–(21))."""
+    """Returns A = c (I_d ⊗ M) P [d², d²]: rows a unit's second matrix, columns its first (Li et al., (19)–(21))."""
     x, y = checked_data(x, y)
     d = x.shape[1]
     return slope_at_zero(2, mid, post) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
 
 
 def commutation_matrix(d: int) -> np.ndarray:
-    """P [d², d²] with P vec(W) = vec(Wᵀ), vec by columns; symmetric and its own inverse (Li et al., (20))."""
+    """Returns P [d², d²] with P vec(W) = vec(Wᵀ), vec by columns; symmetric and its own inverse (Li et al., (20))."""
     return np.eye(d * d).reshape(d, d, d, d).transpose(1, 0, 2, 3).reshape(d * d, d * d)
 
 
@@ -140,7 +140,7 @@ def spectrum_at_zero(
     mid: ActivationLike = "linear",
     post: ActivationLike = "linear",
 ) -> Spectrum:
-    """Eigenvalues of `hessian_at_zero` (Li et al., (18), (22)).
+    """Returns the eigenvalues of `hessian_at_zero` (Li et al., (18), (22)).
 
     n = 2: ±|c| σ_i(M), each sign d·R times for every i: as the paper says, R copies, one a shortcut, of the d²
     values ±σ(A), of which d are equal. n ≥ 3: 0. n = 1: those of the matrix. What differs by rounding alone is one.
@@ -175,7 +175,7 @@ def condition_number_at_zero(
     mid: ActivationLike = "linear",
     post: ActivationLike = "linear",
 ) -> float:
-    """Largest over smallest |eigenvalue| of `hessian_at_zero` (Li et al., (1), (12)); inf where it is singular.
+    """Returns the largest over the smallest |eigenvalue| of `hessian_at_zero` (Li et al., (1), (12)); inf if singular.
 
     n = 2: cond(M), the same for every number of units. n = 1: at least `condition_number_lower_bound`.
 
@@ -195,7 +195,7 @@ def condition_number_at_zero(
 
 
 def condition_number_lower_bound(x: np.ndarray, y: np.ndarray, num_units: int) -> float:
-    """R λ_max(Sxx)/σ_min(M) ≤ the condition number at zero, n = 1, linear, d ≥ 2, R ≥ 2. Not in the paper.
+    """Returns R λ_max(Sxx)/σ_min(M) ≤ the condition number at zero, n = 1, linear, d ≥ 2, R ≥ 2. Not in the paper.
 
     The paper cites Gray's theory of Toeplitz matrices, which does not apply. For b the leading
     eigenvector of Sxx and a ⊥ b, moving every W_r by a bᵀ/√R has curvature R λ_max(Sxx); and

@@ -26,7 +26,7 @@ def forward(
     post: ActivationLike = "linear",
     shortcut: bool = True,
 ) -> np.ndarray:
-    """ŷ [m, d] of units h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))) (Li et al., Definitions 2 and 3).
+    """Returns ŷ [m, d] of units h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))) (Li et al., Definitions 2 and 3).
 
     Args:
       weights: [num_units, shortcut_depth, d, d]; may be complex, for complex-step derivatives.
@@ -78,13 +78,13 @@ def loss(
     post: ActivationLike = "linear",
     shortcut: bool = True,
 ) -> complex:
-    """L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights."""
+    """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights."""
     error = np.asarray(y) - forward(weights, x, pre, mid, post, shortcut)
     return (error * error).sum() / (2 * len(error))
 
 
 def linear_map(weights: np.ndarray) -> np.ndarray:
-    """W [d, d] with ŷ = Wx for a linear network (Li et al., (5))."""
+    """Returns W [d, d] with ŷ = Wx for a linear network (Li et al., (5))."""
     d = np.shape(weights)[-1]
     return forward(weights, np.eye(d)).T
 
@@ -105,7 +105,7 @@ def output_growth(num_units: int, shortcut_depth: int, gain: float = 1.0) -> flo
 
 
 def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σ_XX − Σ_YX) (W_before^{r,l} W_before^r)ᵀ (Li et al., (7)).
+    """Returns ∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σ_XX − Σ_YX) (W_before^{r,l} W_before^r)ᵀ (Li et al., (7)).
 
     For a linear network; minus the learning rate times it is the paper's update.
 
@@ -128,19 +128,19 @@ def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def moments(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Σ_XX = (1/m) Σ x xᵀ and Σ_YX = (1/m) Σ y xᵀ [d, d] (Li et al., (8), (9))."""
+    """Returns Σ_XX = (1/m) Σ x xᵀ and Σ_YX = (1/m) Σ y xᵀ [d, d] (Li et al., (8), (9))."""
     x, y = real("x", x), real("y", y)
     return x.T @ x / len(x), y.T @ x / len(x)
 
 
 def least_squares_map(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """W = Σ_YX Σ_XX⁺ [d, d], the best linear map (Li et al., (15)); where Σ_XX is singular, that of least norm."""
+    """Returns W = Σ_YX Σ_XX⁺ [d, d], the best linear map, of the least norm if there are several (Li et al., (15))."""
     input_moment, cross_moment = moments(x, y)
     return cross_moment @ np.linalg.pinv(input_moment, hermitian=True)
 
 
 def minimum_loss(x: np.ndarray, y: np.ndarray) -> float:
-    """L_min = 1/(2m) ‖Y − Σ_YX Σ_XX⁻ X‖²_F for any generalised inverse (Li et al., (16)).
+    """Returns L_min = 1/(2m) ‖Y − Σ_YX Σ_XX⁻ X‖²_F for any generalised inverse (Li et al., (16)).
 
     Every n-shortcut linear network reaches it: the last unit can make up for all others.
     """

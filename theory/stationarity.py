@@ -33,7 +33,7 @@ def escape_from_saddle(
     mid: ActivationLike = "linear",
     post: ActivationLike = "linear",
 ) -> Escape:
-    """Certificate that zero is a strict saddle for n = 2: λ_min = −|c| σ_max(M) (Li et al., Theorem 1.2).
+    """Returns a certificate that zero is a strict saddle for n = 2: λ_min = −|c| σ_max(M) (Li et al., Theorem 1.2).
 
     The direction moves one unit, by W^{1,1} = v eᵀ-like rank 1 matrices along M's first singular pair.
 
@@ -70,7 +70,7 @@ def order_of_stationarity(
     mid: ActivationLike = "linear",
     post: ActivationLike = "linear",
 ) -> Stationarity:
-    """n − 1, and exactly that unless c M = 0 (Li et al., Theorem 1.1): L − L(0) = `leading_term`·tⁿ + o(tⁿ).
+    """Returns n − 1, and exactly that unless c M = 0 (Li et al., Theorem 1.1): L − L(0) = `leading_term`·tⁿ + o(tⁿ).
 
     Holds for ReLU at mid or post too, where exact is left False: its leading term is another.
     For n = 1 the order is 0: zero is no stationary point, the gradient in each W_r is σ′_post(0) M.
@@ -92,7 +92,7 @@ def leading_term(
     mid: ActivationLike = "linear",
     post: ActivationLike = "linear",
 ) -> float:
-    """c Σ_r tr(W^{r,n}···W^{r,1} Mᵀ), c = σ′_post(0) σ′_mid(0)^{n−1}: the coefficient of tⁿ in L(tW) − L(0), n ≥ 1.
+    """Returns c Σ_r tr(W^{r,n}···W^{r,1} Mᵀ), c = σ′_post(0) σ′_mid(0)^{n−1}: L(tW) − L(0) is that times tⁿ + o(tⁿ).
 
     Not in the paper. For n = 1 it is the directional derivative.
 

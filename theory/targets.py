@@ -12,7 +12,7 @@ _LARGEST_EXPONENT = 700  # e^709 is the largest float64
 
 
 def singular_parts(R: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """R [d, d] in float64 and its U, σ, Vᵀ.
+    """Returns R [d, d] in float64 and its U, σ, Vᵀ.
 
     Raises:
       ValueError: R is no square matrix of finite real numbers, or singular to rounding.
@@ -29,18 +29,18 @@ def singular_parts(R: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndar
 
 
 def log_condition(R: np.ndarray) -> float:
-    """γ = max(|log σ_max(R)|, |log σ_min(R)|) (Hardt & Ma §2), for det R of either sign."""
+    """Returns γ = max(|log σ_max(R)|, |log σ_min(R)|) (Hardt & Ma §2), for det R of either sign."""
     _, (_, sigma, _) = singular_parts(R)
     return float(np.abs(np.log(sigma)).max())
 
 
 def augment(R: np.ndarray) -> np.ndarray:
-    """[[R, 0], [0, −1]]: the target after appending b to x and −b to y (Hardt & Ma §2); its γ is that of R."""
+    """Returns [[R, 0], [0, −1]]: the target after appending b to x and −b to y (Hardt & Ma §2); its γ is that of R."""
     return linalg.block_diag(real("R", R), -1.0)
 
 
 def flip_label(R: np.ndarray, coordinate: int = 0) -> np.ndarray:
-    """R after the sign of one coordinate of y is changed: det R changes sign, γ does not. Not in the paper.
+    """Returns R after the sign of one coordinate of y is changed: det R changes sign, γ does not. Not in the paper.
 
     Works in every dimension and adds none; the paper's y → −y works in odd dimensions alone.
     """
@@ -50,7 +50,7 @@ def flip_label(R: np.ndarray, coordinate: int = 0) -> np.ndarray:
 
 
 def rescale(R: np.ndarray) -> tuple[np.ndarray, float]:
-    """(sR, s) with σ_min(sR) = 1/√κ, σ_max(sR) = √κ, so that γ = ½ log κ, the least there is (Hardt & Ma §2).
+    """Returns (sR, s) with σ_min(sR) = 1/√κ, σ_max(sR) = √κ, so that γ = ½ log κ, the least there is (Hardt & Ma §2).
 
     The paper's text has lost the roots.
     """

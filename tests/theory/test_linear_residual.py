@@ -336,3 +336,12 @@ def test_what_is_no_problem_is_refused_in_one_line(function, mistake):
 def test_lists_of_numbers_do_as_well_as_arrays(function):
     A, R, Sigma = np.array([[[0.5]], [[0.1]]]), np.array([[2.0]]), np.array([[1.0]])
     np.testing.assert_array_equal(function(A.tolist(), R.tolist(), Sigma.tolist()), function(A, R, Sigma))
+
+
+def test_a_product_is_no_smaller_than_its_bound_which_a_wide_matrix_has_not():
+    X, Y = np.random.default_rng(0).standard_normal((2, 4, 4))
+    assert gradient_bounds.product_lower_bound(X, Y) < np.linalg.norm(X @ Y)
+    last = np.outer(np.linalg.svd(X)[2][-1], [1.0, 2.0])
+    assert gradient_bounds.product_lower_bound(X, last) == pytest.approx(np.linalg.norm(X @ last))
+    with pytest.raises(ValueError, match=r"^X must be square or tall, got shape \(2, 4\)$"):
+        gradient_bounds.product_lower_bound(X[:2], Y)

@@ -9,18 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit_points import unit_points
 
 from theory.memorization import (
     METHODS,
-    common_bias_width,
-    default_width,
     memorize,
-    pair_failure_probability,
     parameter_count,
-    row_bias_width,
-    separation,
 )
-from theory.residual_block import NoThreshold, apply_block, relative_gap, surrogates, transform_block
 
 
 def forward(network, x):
@@ -45,12 +40,6 @@ def error(scores, labels) -> float:
 def num_entries(network) -> int:
     arrays = ("projection", "U", "V", "s", "head_U", "head_V", "head_s")
     return sum(np.prod(getattr(network, name).shape, dtype=int) for name in arrays)
-
-
-def unit_points(n: int, d: int, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    x = rng.standard_normal((n, d))
-    return x / np.linalg.norm(x, axis=1, keepdims=True), rng.integers(0, 5, n)
 
 
 @pytest.fixture(scope="module")
@@ -242,135 +231,6 @@ def test_any_input_gets_the_scores_of_the_formula():
 # One block
 
 
-@pytest.mark.parametrize("bias, factor", [("row", 2.05), ("common", 4.05)])
-def test_a_block_moves_its_points_and_no_other_at_the_corrected_separations(bias, factor):
-    rng, rho = np.random.default_rng(0), 0.04
-    points = adversarial_points(rng, rho, factor * rho)
-    targets = rng.standard_normal((4, points.shape[1]))
-    moved = points + apply_block(*transform_block(points[:4], targets, points[4:], bias), points)
-    np.testing.assert_allclose(moved, np.concatenate([targets, points[4:]]), atol=1e-10)
-
-
-def adversarial_points(rng, rho: float, squared_distance: float, pairs: int = 6):
-    """Pairs at one squared distance, of norms √(1 − ρ') and √(1 + ρ'); different pairs are orthogonal."""
-    points = np.zeros((2 * pairs, 2 * pairs))
-    lengths = np.sqrt(1 - rho), np.sqrt(1 + rho)
-    cosine = (2 - squared_distance) / 2 / lengths[0] / lengths[1]
-    for i in range(pairs):
-        points[i, 2 * i] = lengths[0]
-        points[pairs + i, 2 * i : 2 * i + 2] = lengths[1] * cosine, lengths[1] * np.sqrt(1 - cosine**2)
-    return points @ np.linalg.qr(rng.standard_normal((2 * pairs, 2 * pairs)))[0]
-
-
-def test_one_common_bias_needs_four_rho_and_one_per_row_two():
-    rng, rho = np.random.default_rng(0), 0.04
-    for bias, factor in (("row", 1.95), ("common", 3.95)):
-        points = adversarial_points(rng, rho, factor * rho)
-        if bias == "common":  # the worst case: the short point of one pair, both long ones of another
-            points = worst_for_a_common_bias(rho, factor * rho)
-        with pytest.raises(NoThreshold, match=r"\|z\|² = .* is not above .*"):
-            transform_block(points, points, points[:0], bias)
-
-
-def worst_for_a_common_bias(rho: float, squared_distance: float):
-    """Two long points at that squared distance, and a short one orthogonal to both."""
-    cosine = 1 - squared_distance / 2 / (1 + rho)
-    long = np.array([[1, 0, 0], [cosine, np.sqrt(1 - cosine**2), 0]]) * np.sqrt(1 + rho)
-    return np.concatenate([long, [[0, 0, np.sqrt(1 - rho)]]])
-
-
-def test_the_printed_bias_fails_where_the_corrected_one_holds():
-    rho, angle = 0.1, np.arccos(1 - 1.5 * 0.1)  # |a| = 1, |a1 − a2|² = 3ρ'
-    points = np.array([[1, 0], [np.cos(angle), np.sin(angle)]])
-    targets = np.array([[0.3, -2.0], [1.0, 1.0]])
-    assert np.square(points[0] - points[1]).sum() == pytest.approx(3 * rho)
-    printed = (points, (targets - points).T / (1 - (1 - 2 * rho)), np.full(2, -(1 - 2 * rho)))
-    assert np.abs(points + apply_block(*printed, points) - targets).max() > 0.2
-    for bias in ("row", "common"):
-        block = transform_block(points, targets, points[:0], bias)
-        np.testing.assert_allclose(points + apply_block(*block, points), targets, atol=1e-12)
-
-
-def test_a_peeling_block_solves_for_points_that_wake_each_other():
-    points = np.outer([4.0, 3.0, 2.0, 1.5], [1.0, 0.5])
-    targets = np.random.default_rng(0).standard_normal((4, 2))
-    others = np.array([[1.0, 0.5], [0.1, -3.0]])
-    U, V, s = transform_block(points, targets, others, "peeling")
-    assert np.count_nonzero(U @ points.T + s[:, None] > 0) == 10  # all of the lower triangle
-    np.testing.assert_allclose(points + apply_block(U, V, s, points), targets, atol=1e-12)
-    np.testing.assert_array_equal(apply_block(U, V, s, others), 0)
-    for bias in ("row", "common"):
-        with pytest.raises(NoThreshold):
-            transform_block(points, targets, others, bias)
-    with pytest.raises(ValueError, match="bias must be one of common, row, peeling, got 'none'"):
-        transform_block(points, targets, others, "none")
-
-
-def test_the_gap_is_recovered_from_the_weights():
-    points, others = np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([[1.0, 0.75]])
-    for bias, gap in (("row", 0.25), ("peeling", 0.25), ("common", -1.0)):
-        if bias == "common":
-            with pytest.raises(NoThreshold):
-                transform_block(points, points, others, bias)
-            continue
-        U, _, s = transform_block(points, points, others, bias)
-        assert relative_gap(U, s, bias) == pytest.approx(gap)
-
-
-@pytest.mark.parametrize("count, dim", [(1, 2), (4, 2), (9, 2), (20, 3), (16, 8), (100, 8)])
-def test_surrogates_differ_and_wake_no_point(count, dim):
-    rng = np.random.default_rng(0)
-    z = rng.standard_normal((50, dim)) + 1
-    q = surrogates(z, count, rng)
-    assert (z @ q.T <= 0.5000001 * np.square(z).sum(1)[:, None]).all()
-    norms = np.linalg.norm(q, axis=1)
-    np.testing.assert_allclose(norms, norms[0])
-    assert np.linalg.norm(z, axis=1).min() / 2 <= norms[0] * 1.0000001 <= np.linalg.norm(z, axis=1).max() * 1.000001
-    assert count == 1 or np.sort(q @ q.T, axis=1)[:, -2].max() < norms[0] ** 2 * (1 - 1e-3)
-
-
-# Widths
-
-
-@pytest.mark.parametrize("cosine, width", [(0.0, 3), (0.5, 8), (-0.3, 5), (0.9, 30)])
-def test_a_pair_fails_as_often_as_students_law_says(cosine, width):
-    rng, draws = np.random.default_rng(0), 100_000
-    x = np.array([[1, 0], [cosine, np.sqrt(1 - cosine**2)]])
-    z = np.einsum("tkd,id->itk", rng.standard_normal((draws, width, 2)), x)
-    share = np.mean((z[0] * z[1]).sum(-1) >= np.square(z[0]).sum(-1))
-    law = pair_failure_probability(cosine, width)
-    assert abs(share - law) < 4 * np.sqrt(law / draws)
-    assert law <= 0.5 * ((1 + cosine) / 2) ** (width / 2)
-    assert abs(share - pair_failure_probability(cosine, width + 3)) > 4 * np.sqrt(law / draws)
-
-
-def test_row_bias_width_is_the_formula():
-    n, rho, failure = 1000, 1.2, 0.05
-    exact = 2 * np.log(n**2 / (2 * failure)) / np.log(4 / (4 - rho))
-    assert exact <= row_bias_width(n, rho, failure) < exact + 1
-    assert row_bias_width(n, rho, failure) <= np.ceil(8 * np.log(n**2 / (2 * failure)) / rho)
-    assert row_bias_width(1, 4) == 2
-
-
-def test_separation_is_the_squared_distance_of_unit_vectors():
-    x, _ = unit_points(30, 6)
-    squared = np.square(x[:, None] - x).sum(-1) + 5 * np.eye(30)
-    assert separation(x) == pytest.approx(squared.min(), rel=1e-9)
-    assert separation(np.array([[1.0, 0], [2, 0]])) < 0  # <x_1, x_2> > |x_1|²: no width helps
-
-
-@pytest.mark.parametrize("method, enough", [("row_bias", row_bias_width), ("paper", common_bias_width)])
-def test_the_proved_width_is_enough_and_a_quarter_of_it_is_not(method, enough):
-    x, labels = unit_points(100, 300)
-    width = enough(100, separation(x))
-    assert default_width(x, method) == width
-    for seed in range(10):
-        memorize(x, labels, 5, width, method, seed)
-    with pytest.raises(ValueError, match=method):
-        for seed in range(10):
-            memorize(x, labels, 5, width // 4, method, seed)
-
-
 # What users get wrong
 
 X, Y = np.random.default_rng(0).standard_normal((6, 3)), np.array([0, 1, 2, 0, 1, 2])
@@ -410,15 +270,6 @@ def test_a_mistake_gets_one_line_that_names_what_was_given(change, message):
     with pytest.raises(ValueError, match=message) as caught:
         memorize(**arguments)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "arguments, message", [((0, 1.0), "num_points"), ((5, 0.0), "rho"), ((5, 4.1), "rho"), ((5, 1.0, 1.0), "failure")]
-)
-def test_widths_refuse_numbers_out_of_range(arguments, message):
-    for width in (row_bias_width, common_bias_width):
-        with pytest.raises(ValueError, match=message):
-            width(*arguments)
 
 
 # Keras

@@ -158,8 +158,7 @@ OTHER_SIDE = {
     "ours.saddle_time": scaled(0.7),
     "sh.local_minima": scaled(1.01),
 }
-FEW = ("hm.eq_2.5", "hm.eq_2.3", "hm.theorem_2.1", "hm.lemma_B.2", "hm.theorem_3.2", "hm.theorem_3.2_width")
-FEW += ("li.theorem_1.3", "li.eq_7", "li.eq_14", "ours.norm_lower_bound")
+FEW = ("hm.eq_2.5", "hm.eq_2.3", "hm.theorem_2.1", "hm.lemma_B.2", "hm.theorem_3.2", "li.theorem_1.3", "li.eq_14")
 
 
 def check_when_broken(monkeypatch, claim_id, mutation):
@@ -182,6 +181,7 @@ def test_a_check_fails_when_the_function_it_lists_is_broken(monkeypatch, claim):
     assert not check.holds and check.verdict == "CHECK FAILED"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("claim", OTHER_SIDE)
 def test_a_check_fails_when_a_number_is_off_to_the_other_side(monkeypatch, claim):
     assert not check_when_broken(monkeypatch, claim, OTHER_SIDE[claim]).holds

@@ -210,3 +210,12 @@ def test_complex_weights_give_complex_step_derivatives(name):
 def test_an_unknown_activation_is_refused_with_its_name(name):
     with pytest.raises(ValueError, match=f"^activation must be one of linear, .* got '{name}'$"):
         sn.forward(np.zeros((1, 1, 1, 1)), np.ones((1, 1)), pre=name)
+
+
+@pytest.mark.parametrize("num_units, shortcut_depth, gain", [(1, 1, 1.0), (2, 2, 0.7), (3, 1, 0.5)])
+def test_the_outputs_of_random_networks_grow_as_foretold(num_units, shortcut_depth, gain):
+    rng, x = np.random.default_rng(0), np.eye(4)[:1]
+    draws = rng.standard_normal((20_000, num_units, shortcut_depth, 4, 4)) * math.sqrt(gain / 4)
+    squares = [np.square(sn.forward(weights, x)).sum() for weights in draws]
+    assert np.mean(squares) == pytest.approx(sn.output_growth(num_units, shortcut_depth, gain), rel=0.05)
+    assert sn.output_growth(48, 2) == 2.0**48

@@ -114,10 +114,10 @@ ROWS = [
             "repaired: with whole p and q the construction can miss the bound, as footnote 6 concedes (“rounding them "
             "to closest integer will change final bound of the norm by small constant factor”); polar keeps it"
         ),
-        our_text="ℓ, γ's minus signs",
+        our_text="ℓ and minus signs",
         function="factorization.factorize",
         check=factorization.theorem_2_1,
-        test="theory/test_factorization.py::test_the_printed_construction_misses_the_printed_bound_that_polar_meets",
+        test="theory/test_paper_construction.py::test_the_printed_construction_misses_the_printed_bound_that_polar_meets",
     ),
     Claim(
         id="hm.theorem_2.1_psd",

@@ -24,7 +24,7 @@ ROWS = [
         our_text="norms; whether the distance is squared",
         function="residual_block.transform_block",
         check=memorization.lemma_b_1,
-        test="theory/test_memorization.py::test_a_block_moves_its_points_and_no_other_at_the_corrected_separations",
+        test="theory/test_residual_block.py::test_a_block_moves_its_points_and_no_other_at_the_corrected_separations",
     ),
     Claim(
         id="hm.eq_B.1",
@@ -35,7 +35,7 @@ ROWS = [
         our_text="norms and minus signs",
         function="residual_block.transform_block",
         check=memorization.eq_b_1,
-        test="theory/test_memorization.py::test_the_printed_bias_fails_where_the_corrected_one_holds",
+        test="theory/test_residual_block.py::test_the_printed_bias_fails_where_the_corrected_one_holds",
     ),
     Claim(
         id="hm.lemma_B.2",
@@ -49,7 +49,7 @@ ROWS = [
         our_text="whether the distance is squared",
         function="residual_block.transform_block",
         check=memorization.lemma_b_2,
-        test="theory/test_memorization.py::test_one_common_bias_needs_four_rho_and_one_per_row_two",
+        test="theory/test_residual_block.py::test_one_common_bias_needs_four_rho_and_one_per_row_two",
     ),
     Claim(
         id="hm.theorem_3.2",
@@ -72,7 +72,7 @@ ROWS = [
         proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and B.2 more than it gives",
         function="projection_width.row_bias_width",
         check=widths.paper_width,
-        test="theory/test_memorization.py::test_the_proved_width_is_enough_and_a_quarter_of_it_is_not",
+        test="theory/test_projection_width.py::test_the_proved_width_is_enough_and_a_quarter_of_it_is_not",
     ),
     Claim(
         id="hm.projection_scale",

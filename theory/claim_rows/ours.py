@@ -58,6 +58,6 @@ ROWS = [
         proof="complete",
         function="projection_width.pair_failure_probability",
         check=widths.pair_law,
-        test="theory/test_memorization.py::test_a_pair_fails_as_often_as_students_law_says",
+        test="theory/test_projection_width.py::test_a_pair_fails_as_often_as_students_law_says",
     ),
 ]

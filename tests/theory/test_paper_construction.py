@@ -1,0 +1,96 @@
+"""The printed construction of Theorem 2.1: where it misses the printed bound, and what its layers are."""
+
+import math
+
+import numpy as np
+import pytest
+from factoring import gamma_of, multiply, norms, relative, target
+
+from theory import factorization as fz
+from theory import paper_construction
+
+
+def printed(gamma, num_layers) -> float:
+    return (4 * math.pi + 3 * gamma) / num_layers
+
+
+def least_worst_norm(gamma, num_layers) -> float:
+    counts = range(1, (num_layers - 1) // 4 + 1)
+    worst = [max(2 * math.sin(math.pi / 2 / q), math.exp(gamma / (num_layers - 4 * q)) - 1) for q in counts]
+    return min(worst, default=math.inf)
+
+
+@pytest.mark.parametrize(
+    "num_layers, gamma, reached, polar", [(5, 1.6, 3.953, 0.888), (7, 0.2, 2.0, 0.463), (100, 0.1, 0.1308, 0.0319)]
+)
+def test_the_printed_construction_misses_the_printed_bound_that_polar_meets(num_layers, gamma, reached, polar):
+    R = np.diag([-math.exp(gamma), -1.0, 1.0])
+    A = fz.factorize(R, num_layers, "paper")
+    assert relative(multiply(A), R) < 1e-13
+    assert norms(A).max() == pytest.approx(reached, rel=5e-4) and norms(A).max() > printed(gamma, num_layers) * 1.01
+    assert norms(A).max() == pytest.approx(least_worst_norm(gamma, num_layers), rel=1e-12)
+    assert fz.norm_bound(R, num_layers, "paper") == pytest.approx(printed(gamma, num_layers))
+    assert not paper_construction.meets_printed_bound(gamma, num_layers)
+    assert norms(fz.factorize(R, num_layers)).max() == pytest.approx(polar, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    "num_layers, failing",
+    [
+        (3, [(0, 1)]),
+        (4, [(0, 4 / 3)]),
+        (5, [(1.4822, 5 / 3)]),
+        (6, []),
+        (7, [(0, 0.4779)]),
+        (8, [(0, 1.1445)]),
+        (9, [(0, 0.0539), (1.0047, 1.8112)]),
+        (10, [(0, 0.5253), (2.1255, 2.4779)]),
+        (11, [(0, 0.9967)]),
+        (12, [(0, 1.4681)]),
+        (16, [(0, 1.1445)]),
+        (32, [(0, 0.5583)]),
+    ],
+)
+def test_the_printed_bound_is_missed_on_these_intervals_of_gamma_and_nowhere_else(num_layers, failing):
+    edges = np.array(failing).ravel()
+    for gamma in np.linspace(1e-3, num_layers / 3, 400):
+        meets = paper_construction.meets_printed_bound(gamma, num_layers)
+        assert meets == (least_worst_norm(gamma, num_layers) <= printed(gamma, num_layers))
+        if not len(edges) or np.abs(edges - gamma).min() > 1e-4:
+            assert meets == (not any(low < gamma < high for low, high in failing))
+
+
+@pytest.mark.parametrize(
+    "remainder, failing", [(0, [(0, 16 / 3)]), (1, [(0, 4 / 3), (4, 20 / 3)]), (2, [(0, 8 / 3)]), (3, [(0, 4)])]
+)
+def test_for_many_layers_the_printed_bound_is_missed_for_small_gamma_times_layers(remainder, failing):
+    num_layers = 40_000 + remainder
+    for units in np.arange(0.1, 12, 0.2):  # γℓ/π
+        if np.abs(np.array(failing).ravel() - units).min() > 0.04:
+            meets = paper_construction.meets_printed_bound(units * math.pi / num_layers, num_layers)
+            assert meets == (not any(low < units < high for low, high in failing))
+            gamma = units * math.pi / num_layers
+            if gamma * (num_layers - 6 - math.pi - 0.75 * gamma) >= 8 * math.pi:
+                assert meets  # the sufficient condition
+
+
+@pytest.mark.parametrize("num_layers", [5, 6, 13, 40])
+@pytest.mark.parametrize("d", [1, 4, 7])
+def test_paper_layers_are_rotations_then_scalings_then_rotations(num_layers, d):
+    R = target("Q P", d, 2.0, "any", "generic", np.random.default_rng(d))
+    gamma, A = gamma_of(R), fz.factorize(R, num_layers, "paper")
+    assert relative(multiply(A), R) < 1e-12
+    choice = paper_construction.allocation(gamma, num_layers)
+    q, p = choice.num_rotations, choice.num_scalings
+    assert q >= 1 <= p and 4 * q + p == num_layers == len(A)
+    assert choice.norm == pytest.approx(least_worst_norm(gamma, num_layers), rel=1e-12)
+    assert norms(A).max() <= choice.norm * (1 + 1e-12)
+    layers = np.eye(d) + A
+    for turn in (*layers[: 2 * q], *layers[2 * q + p :]):
+        np.testing.assert_allclose(turn.T @ turn, np.eye(d), atol=1e-13)
+    scaling = layers[2 * q]
+    assert np.all(np.diag(scaling) > 0) and not np.any(scaling - np.diag(np.diag(scaling)))
+    np.testing.assert_array_equal(layers[2 * q : 2 * q + p], np.repeat([scaling], p, axis=0))
+
+
+# What surrounds the theorem.
