@@ -14,6 +14,12 @@ looks for bad critical points of ReLU residual networks near zero, the open prob
 Ma §5, in about 1 minute: it prints the counts with their confidence bounds as they come, and
 leaves them in results.csv, every point in points.csv, and a figure. --trials=1000 as in the
 docs takes 5 minutes. Interrupted, the same command goes on.
+
+    python -m launch.check_theory --experiment=descent --run_dir=runs/descent
+
+trains linear residual networks of up to 64 layers by descent, momentum and orthogonalised updates from
+several starts on four kinds of targets, in about 10 minutes on 2 cores, and leaves results.csv, and the
+data (CSV) and the figures (PNG) of docs/descent.md. Interrupted, the same command goes on.
 """
 
 import dataclasses
@@ -37,6 +43,7 @@ class CheckConfig:
     Attributes:
       claim: Check this claim alone, by its id, e.g. hm.theorem_2.1 (empty: all of them).
       search: relu: search for bad critical points of ReLU networks in place of the checks (empty: no search).
+      experiment: descent: map what descent reaches in place of the checks (empty: no experiment).
       trials: Random instances a claim, to within a factor that depends on what one costs; of a search, random starts
         per setting.
       seed: Seed of the instances.
@@ -45,14 +52,17 @@ class CheckConfig:
 
     claim: str = ""
     search: Literal["", "relu"] = ""
+    experiment: Literal["", "descent"] = ""
     trials: int = 100
     seed: int = 0
     figures: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
-        if self.claim and self.search:
-            raise UserError(f"claim {self.claim!r} and search {self.search!r} are two jobs: give one of them")
+        given = {name: value for name in ("claim", "search", "experiment") if (value := getattr(self, name))}
+        if len(given) > 1:
+            jobs = " and ".join(f"{name} {value!r}" for name, value in given.items())
+            raise UserError(f"{jobs} are {len(given)} jobs: give one of them")
 
 
 def main(config: CheckConfig, run_dir: str | None) -> int:
@@ -63,7 +73,7 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
     if config.claim:
         with launcher.user_errors():
             claims.claim_named(config.claim)
-    job = _search if config.search else _check
+    job = _experiment if config.experiment else _search if config.search else _check
     if run_dir is None:
         return job(config, None)
     with RunDirectory(run_dir, config, "check_theory") as run:
@@ -148,6 +158,7 @@ def draw_figures(run_dir: str) -> list[str]:
     """Draws the figures whose data a run directory holds; returns their paths."""
     from identity_matters.runs.figures import save_figure
     from identity_matters.runs.tables import read_rows
+    from launch import theory_descent
     from theory.figures import FIGURES
     from theory.relu_figures import relu_search_figure
 
@@ -160,7 +171,7 @@ def draw_figures(run_dir: str) -> list[str]:
         drawn[os.path.join(run_dir, "relu_search.png")] = relu_search_figure(rows, points)
     for path, figure in drawn.items():
         save_figure(figure, path)
-    return list(drawn)
+    return list(drawn) + theory_descent.draw_descent(run_dir)
 
 
 def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
@@ -185,6 +196,13 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
         write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
         draw_figures(run.path)
         print(f"files: {run.path}")
+    return 0
+
+
+def _experiment(config: CheckConfig, run: "RunDirectory | None") -> int:
+    from launch import theory_descent
+
+    theory_descent.run_descent(config.seed, run)
     return 0
 
 

@@ -54,6 +54,7 @@ overshooting = changed(lambda block: (block[0], 1.01 * block[1], block[2]))  # U
 waking = changed(lambda block: (block[0], block[1], block[2] + 0.5))
 miscounted = changed(lambda count: Count(count.convolutions, count.weights + 1))
 slower = scaled(0.5)
+hasty = changed(lambda said: said._replace(rate=0.4 * said.rate))
 
 MUTATIONS = {
     "hm.claim_2.3": scaled(0.5),
@@ -121,6 +122,27 @@ MUTATIONS = {
     "ours.polar_ratio": scaled(0.1),
     "ours.one_shortcut_growth": vanishing,
     "ours.pair_law": larger,
+    "bhl.recursion": scaled(1.01),
+    "bhl.positive_definite": scaled(0.6),
+    "bhl.negative_eigenvalue": scaled(1.01),
+    "bhl.asymmetric": transposed,
+    "zlg.theorem_3.1": hasty,
+    "ours.widened_gradient_bound": larger,
+    "ours.monotone_descent": slower,
+    "ours.singular_target": scaled(0.9),
+    "ours.straight_line": larger,
+    "ach.theorem_1": larger,
+    "ach.claim_1": larger,
+    "acgh.margin": scaled(1.2),
+    "ours.margin_bound": larger,
+    "ours.imbalance_drift": scaled(2),
+    "ours.drift_bound": scaled(0.9),
+    "ours.saddle_order": scaled(5),
+    "ours.saddle_time": scaled(1.4),
+    "sh.local_minima": scaled(0.99),
+    "kb.chain": larger,
+    "ours.ball_risk": scaled(0.9),
+    "ours.reordering_risk": scaled(0.005),
 }
 # The opposite error, where a check might see one side alone.
 OTHER_SIDE = {
@@ -131,6 +153,10 @@ OTHER_SIDE = {
     "ours.norm_lower_bound": larger,
     "ours.one_shortcut_growth": scaled(20),
     "ours.polar": scaled(1.01),
+    "ours.monotone_descent": larger,
+    "ours.straight_line": scaled(0.9),
+    "ours.saddle_time": scaled(0.7),
+    "sh.local_minima": scaled(1.01),
 }
 FEW = ("hm.eq_2.5", "hm.eq_2.3", "hm.theorem_2.1", "hm.lemma_B.2", "hm.theorem_3.2", "li.theorem_1.3", "li.eq_14")
 

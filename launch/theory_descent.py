@@ -1,0 +1,65 @@
+"""The work of `launch.check_theory --experiment=descent`: the map and the figures of docs/descent.md."""
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from identity_matters.runs.directory import RunDirectory
+
+
+def run_descent(seed: int, run: "RunDirectory | None") -> None:
+    """Runs what is missing, prints a line a job, and goes on where an interrupted run of this directory stopped.
+
+    results.csv has the rows of `theory.descent_map`, written after each job; each figure has its data in NAME.csv.
+
+    Args:
+      seed: Seed of targets and starts.
+      run: Where the files go. None: nothing is written, and only the map is run.
+    """
+    from tqdm import tqdm
+
+    from identity_matters.runs.tables import read_rows, write_metrics
+    from theory import descent_map
+    from theory.descent_experiments import EXPERIMENTS
+
+    for name in tqdm(EXPERIMENTS, desc="figures", disable=None) if run else ():
+        if not os.path.exists(run.file(f"{name}.csv")):
+            write_metrics(run.file(f"{name}.csv"), EXPERIMENTS[name](seed))
+    rows = read_rows(run.file("results.csv")) if run else []
+    done, jobs = len(rows) // len(descent_map.SPEEDS), descent_map.jobs()
+    found = descent_map.run(seed, skip=done)
+    for job in tqdm(jobs[done:], initial=done, total=len(jobs), desc="map", disable=None):
+        rows += next(found)
+        tqdm.write(_line(job, rows[-len(descent_map.SPEEDS) :]))
+        if run:
+            write_metrics(run.file("results.csv"), rows)
+    if run:
+        draw_descent(run.path)
+        print(f"files: {run.path}")
+
+
+def draw_descent(run_dir: str) -> list[str]:
+    """Draws the figures whose data a run directory holds; returns their paths."""
+    from identity_matters.runs.figures import save_figure
+    from identity_matters.runs.tables import read_rows
+    from theory.descent_figures import FIGURES
+    from theory.descent_map_figure import map_figure
+
+    drawn = []
+    for name, figure in {**FIGURES, "map": map_figure}.items():
+        rows = read_rows(os.path.join(run_dir, f"{'results' if name == 'map' else name}.csv"))
+        if rows and (name != "map" or "speed" in rows[0]):
+            drawn.append(os.path.join(run_dir, f"{name}.png"))
+            save_figure(figure(rows), drawn[-1])
+    return drawn
+
+
+def _line(job: tuple, rows: list[dict]) -> str:
+    """One line: the job, and at which step sizes it reached the target soonest."""
+    setting = f"{job.target}, {job.start}, {job.method}, ℓ = {job.num_layers}, d = {job.dimension}"
+    reached = [row for row in rows if row["status"] == "reached"]
+    if not reached:
+        least = min(row["excess"] for row in rows)
+        return f"{setting}: not reached, excess {least:.1%} of f(0) at best"
+    best = min(reached, key=lambda row: row["steps"])
+    return f"{setting}: {best['steps']} steps at η = {best['speed']:g}/ℓ; reached at {len(reached)} of {len(rows)} η"

@@ -1,0 +1,79 @@
+"""launch.check_theory --experiment=descent: it writes, goes on where it stopped, and draws."""
+
+import pytest
+
+from identity_matters.runs.tables import read_rows
+from launch import check_theory, plot
+from theory import descent_experiments, descent_map
+
+
+@pytest.fixture
+def small_map(monkeypatch):
+    """Four quick jobs in place of the map, and two quick figures; the list of the jobs that were run."""
+    jobs = [
+        descent_map.Job(target, "zero", "descent", depth, 6) for target in ("rotated", "singular") for depth in (1, 2)
+    ]
+    run_job, done = descent_map.run_job, []
+
+    def counted(job, *a, **k):
+        done.append(job)
+        return run_job(job, *a, max_steps=20, **k)
+
+    monkeypatch.setattr(descent_map, "jobs", lambda: jobs)
+    monkeypatch.setattr(descent_map, "run_job", counted)
+    few = {name: descent_experiments.EXPERIMENTS[name] for name in ("eigenvalues", "excess_by_radius")}
+    monkeypatch.setattr(descent_experiments, "EXPERIMENTS", few)
+    return done
+
+
+def test_it_leaves_rows_data_and_pictures_and_a_second_run_computes_nothing(small_map, tmp_path, capsys):
+    run_dir = str(tmp_path / "descent")
+    config = check_theory.CheckConfig(experiment="descent")
+    assert check_theory.main(config, run_dir) == 0
+    assert len(read_rows(f"{run_dir}/results.csv")) == 4 * len(descent_map.SPEEDS) and len(small_map) == 4
+    names = {path.name for path in (tmp_path / "descent").glob("*.png")}
+    assert names == {"eigenvalues.png", "excess_by_radius.png", "map.png"}
+    assert "rotated, zero, descent, ℓ = 2, d = 6" in capsys.readouterr().out
+    before = (tmp_path / "descent" / "results.csv").read_text()
+    assert check_theory.main(config, run_dir) == 0
+    assert len(small_map) == 4 and (tmp_path / "descent" / "results.csv").read_text() == before
+
+
+def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkeypatch):
+    run_dir, counted = str(tmp_path / "descent"), descent_map.run_job
+    config = check_theory.CheckConfig(experiment="descent")
+
+    def dies(job, *a, **k):
+        if len(small_map) == 2:
+            raise KeyboardInterrupt
+        return counted(job, *a, **k)
+
+    monkeypatch.setattr(descent_map, "run_job", dies)
+    with pytest.raises(KeyboardInterrupt):
+        check_theory.main(config, run_dir)
+    assert len(read_rows(f"{run_dir}/results.csv")) == 2 * len(descent_map.SPEEDS)
+    monkeypatch.setattr(descent_map, "run_job", counted)
+    assert check_theory.main(config, run_dir) == 0
+    assert small_map == descent_map.jobs()
+    assert len(read_rows(f"{run_dir}/results.csv")) == 4 * len(descent_map.SPEEDS)
+
+
+def test_plot_draws_the_pictures_again(small_map, tmp_path, capsys):
+    run_dir = tmp_path / "descent"
+    check_theory.main(check_theory.CheckConfig(experiment="descent"), str(run_dir))
+    for path in run_dir.glob("*.png"):
+        path.unlink()
+    capsys.readouterr()
+    plot.main(plot.PlotConfig(), str(run_dir))
+    assert len(capsys.readouterr().out.split()) == len(list(run_dir.glob("*.png"))) == 3
+
+
+def test_without_a_run_directory_it_prints_and_writes_nothing(small_map, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert check_theory.main(check_theory.CheckConfig(experiment="descent"), None) == 0
+    assert capsys.readouterr().out.count("\n") == 4 and not list(tmp_path.iterdir())
+
+
+def test_an_experiment_and_a_search_are_two_jobs():
+    with pytest.raises(ValueError, match="search 'relu' and experiment 'descent'.*give one of them"):
+        check_theory.CheckConfig(search="relu", experiment="descent")

@@ -1,0 +1,86 @@
+"""The figures of docs/descent.md: data that say what the text says, and pictures from text as a CSV file has it."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from theory import descent_experiments, descent_figures, descent_map, descent_map_figure, relu_search
+
+
+def as_text(rows):
+    return [{name: str(value) for name, value in row.items()} for row in rows]
+
+
+def by(rows, **values):
+    return [row for row in rows if all(row[name] == value for name, value in values.items())]
+
+
+def test_eigenvalues_fall_to_zero_or_to_their_floor():
+    rows = descent_experiments.eigenvalues(num_steps=2_000)
+    for value in descent_experiments.EIGENVALUES:
+        last = by(rows, eigenvalue=value)[-1]["excess"]
+        assert last < 1e-3 if value >= 0 else value**2 <= last < value**2 + 0.05
+    assert isinstance(descent_figures.eigenvalues_figure(as_text(rows)), Figure)
+
+
+def test_rotations_stay_near_the_straight_line():
+    rows = descent_experiments.rotations(learning_rate=0.001, num_steps=1_000)
+    for angle in (60, 150):
+        w = np.array([row["real"] + 1j * row["imaginary"] for row in by(rows, angle=angle)])
+        assert np.abs(((w - 1) * np.conj(np.exp(1j * np.radians(angle)) - 1)).imag).max() < 0.02
+    assert isinstance(descent_figures.rotations_figure(as_text(rows)), Figure)
+
+
+def test_the_promised_rates_lie_above_what_is_seen_and_the_margin_below_2_3():
+    rows = descent_experiments.rates()
+    for row in rows:
+        assert row["excess"] <= row["by_seen_margin"] * (1 + 1e-9) + 1e-28
+        assert row["by_seen_margin"] <= row["by_norm"] * (1 + 1e-3) and row["drift"] <= row["drift_bound"] + 1e-15
+    assert isinstance(descent_figures.rates_figure(as_text(rows)), Figure)
+
+
+def test_minima_beside_linear_predictors_are_drawn(monkeypatch):
+    monkeypatch.setattr(
+        relu_search, "SETTINGS", [relu_search.Setting(width=1), relu_search.Setting(width=4, num_layers=1)]
+    )
+    rows = descent_experiments.linear_output(trials=12)
+    assert any(row["category"] == "bad_local_minimum" for row in rows)
+    assert isinstance(descent_figures.linear_output_figure(as_text(rows)), Figure)
+
+
+def test_the_excess_by_radius_lies_below_its_bounds():
+    rows = descent_experiments.excess_by_radius()
+    assert all(row["swapped"] <= row["swapped_bound"] and row["at_zero"] <= row["ball_bound"] for row in rows)
+    assert isinstance(descent_figures.excess_by_radius_figure(as_text(rows)), Figure)
+
+
+def test_the_saddle_figure_is_drawn_from_its_rows():
+    numbers = {"learning_rate": 0.1, "aligned": 50, "random": 60.0, "predicted": 49.0, "least": 20.0}
+    rows = [
+        {"shortcut_depth": n, "method": method, "size": size} | numbers
+        for n in (1, 2, 3)
+        for method in ("descent", "momentum", "orthogonalised")
+        for size in (0.01, 0.1)
+    ]
+    assert len(descent_figures.saddle_figure(as_text(rows)).axes) == 3
+
+
+def test_the_map_has_a_panel_a_target_start_and_method(monkeypatch):
+    rows = []
+    for job in (
+        descent_map.Job(t, s, m, 2, 6)
+        for t in descent_map.TARGETS
+        for s in descent_map.STARTS
+        for m in descent_map.METHODS
+    ):
+        rows += descent_map.run_job(job, max_steps=5)
+    figure = descent_map_figure.map_figure(as_text(rows))
+    assert len(figure.axes) == 36 + 1
+
+
+@pytest.mark.slow
+def test_the_saddle_experiment_meets_its_prediction():
+    for row in descent_experiments.saddle():
+        if row["method"] == "descent" and row["shortcut_depth"] > 1:
+            assert row["aligned"] == pytest.approx(row["predicted"], rel=0.05, abs=3)
+        assert row["least"] <= row["random"]

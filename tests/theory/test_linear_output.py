@@ -1,0 +1,91 @@
+"""Networks with a linear output, and the risk of ReLU networks in the ball."""
+
+import numpy as np
+import pytest
+
+from theory import linear_output, relu_linear_output, relu_networks, relu_search
+from theory.checks import linear_output as checks
+
+
+def problem(seed=0, d=3, r=1):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((60, d))
+    features = np.maximum(x @ rng.standard_normal((d, 4)), 0)
+    return x, features, features[:, :r] ** 2 + x[:, :r]
+
+
+def test_the_gradient_equals_central_differences():
+    assert checks.output_gradient(np.random.default_rng(0)) < 1e-7
+
+
+def test_a_bad_critical_point_is_left_downhill_and_a_global_one_is_not():
+    x, features, y = problem()
+    W, V = checks._saddle(x, features, y)
+    assert all(np.abs(slope).max() < 1e-10 for slope in linear_output.gradient(W, V, x, features, y))
+    start = linear_output.risk(W, V, x, features, y)
+    assert start > linear_output.best_linear_risk(x, y) > linear_output.local_minimum_risk(x, features, y)
+    for size in (0.1, 1e-3):
+        W_after, V_after = linear_output.escape(W, V, x, features, y, size)
+        assert linear_output.risk(W_after, V_after, x, features, y) < start
+        assert np.linalg.norm(W_after - W) + np.linalg.norm(V_after - V) <= 1.0001 * size
+    best = np.linalg.lstsq(np.hstack([x, features]), y, rcond=None)[0].T
+    W, V = best[:, :3], np.linalg.pinv(best[:, :3]) @ best[:, 3:]
+    assert linear_output.risk(W, V, x, features, y) == pytest.approx(linear_output.local_minimum_risk(x, features, y))
+    with pytest.raises(ValueError, match="no such direction"):
+        linear_output.escape(W, V, x, features, y, 0.1)
+
+
+def test_more_outputs_than_inputs_are_refused():
+    x, features, _ = problem()
+    with pytest.raises(ValueError, match="got 4 and 3"):
+        linear_output.local_minimum_risk(x, features, np.zeros((60, 4)))
+
+
+def test_with_no_features_the_local_minimum_is_the_best_linear_predictor():
+    x, _, y = problem()
+    assert linear_output.local_minimum_risk(x, np.zeros((60, 2)), y) == pytest.approx(
+        linear_output.best_linear_risk(x, y)
+    )
+
+
+def test_the_descent_with_an_output_goes_down_the_gradient_of_all_weights():
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((50, 2)), 0.4 * rng.standard_normal((2, 2, 2, 2))
+    y = relu_networks.forward(0.4 * rng.standard_normal((1, 2, 2, 2, 2)), x[None])[0]
+    start = np.square(relu_networks.forward(w[None], x[None])[0] - y).sum() / 50
+    w_end, W_end, slope = relu_linear_output.descend(w, np.eye(2), x, y)
+    end = np.square(relu_networks.forward(w_end[None], x[None])[0] @ W_end.T - y).sum() / 50
+    assert end < 1e-4 * start and slope < 1e-4
+
+
+def test_the_last_block_s_input_and_features_give_the_network_back():
+    rng = np.random.default_rng(2)
+    x, w = rng.standard_normal((20, 2)), rng.standard_normal((3, 2, 4, 2))
+    h, features = relu_linear_output.last_block(w, x)
+    np.testing.assert_allclose(h + features @ w[-1, 1], relu_networks.forward(w[None], x[None])[0])
+
+
+def test_minima_of_the_search_with_a_trained_output_are_the_best_in_their_last_block():
+    rows = relu_linear_output.compare(relu_search.Setting(2, 2, 1, 60, 0.5), 20, seed=0)
+    critical = [row for row in rows if row["critical"]]
+    assert len(critical) > 5 and any(row["category"] == "bad_local_minimum" for row in rows)
+    for row in critical:
+        assert row["with_output"] == pytest.approx(row["last_block"], abs=1e-7)
+        assert row["with_output"] <= row["risk"] + 1e-12
+
+
+def test_the_bounds_in_the_ball_are_of_order_4_and_8():
+    for bound, order, constant in (
+        (linear_output.ball_risk_bound, 4, 4 * 9),
+        (linear_output.reordering_risk_bound, 8, 9 * 4),
+    ):
+        assert bound(3, 1e-2, 1.0) == pytest.approx(constant * 1e-2**order, rel=1e-3)
+        assert bound(3, 0.5, 2.0) == 2 * bound(3, 0.5, 1.0)
+    assert linear_output.reordering_risk_bound(1, 0.5, 1.0) == pytest.approx(0, abs=1e-30)
+
+
+def test_the_swapped_minimum_falls_like_the_eighth_power_and_a_one_block_minimum_like_the_fourth():
+    risks = [relu_search.swapped_blocks(t)["risk"] * checks._swapped_risk_at_zero(t) for t in (0.02, 0.04)]
+    assert risks[1] / risks[0] == pytest.approx(2**8, rel=0.01)
+    shares = checks.one_block_minimum()
+    assert shares[0] > 1e-3 and shares[1] == pytest.approx(shares[0])

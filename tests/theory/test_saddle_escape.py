@@ -1,0 +1,94 @@
+"""The time that n-shortcut networks stay at zero, and the directions of the three methods."""
+
+import math
+
+import numpy as np
+import pytest
+
+from theory import saddle_escape, shortcut_networks, update_rules
+
+
+def orthogonal(d=3, seed=0):
+    return np.linalg.qr(np.random.default_rng(seed).standard_normal((d, d)))[0]
+
+
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
+def test_the_gradient_is_that_of_li_et_al_on_whitened_data(shortcut_depth):
+    rng = np.random.default_rng(shortcut_depth)
+    weights, gap = 0.4 * rng.standard_normal((3, shortcut_depth, 4, 4)), rng.standard_normal((4, 4))
+    x = 2 * np.eye(4)
+    risk, gradient = saddle_escape.risk_and_gradient(weights, gap)
+    assert risk == pytest.approx(shortcut_networks.loss(weights, x, x @ (np.eye(4) + gap).T))
+    np.testing.assert_allclose(gradient, shortcut_networks.gradient(weights, x, x @ (np.eye(4) + gap).T), atol=1e-12)
+
+
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
+def test_an_aligned_start_is_small_in_every_factor_and_stays_aligned(shortcut_depth):
+    gap = 0.7 * orthogonal()
+    start = saddle_escape.aligned_start(0.1, shortcut_depth, gap)
+    np.testing.assert_allclose(np.linalg.svd(start, compute_uv=False), 0.1)
+    np.testing.assert_allclose(
+        shortcut_networks.linear_map(start) - np.eye(3), 0.1**shortcut_depth * orthogonal(), atol=1e-12
+    )
+    moved = start - 0.1 * saddle_escape.risk_and_gradient(start, gap)[1]
+    size = 0.1 + 0.1 * 0.1 ** (shortcut_depth - 1) * (0.7 - 0.1**shortcut_depth)
+    np.testing.assert_allclose(moved, saddle_escape.aligned_start(size, shortcut_depth, gap), atol=1e-12)
+
+
+@pytest.mark.parametrize("method, rate", [("descent", 0.01), ("momentum", 0.0005), ("orthogonalised", 0.005)])
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
+def test_the_predicted_steps_are_those_that_are_measured(method, rate, shortcut_depth):
+    start = saddle_escape.aligned_start(0.1, shortcut_depth, orthogonal())
+    said = saddle_escape.predicted_steps(method, shortcut_depth, 1.0, 0.1, rate)
+    assert saddle_escape.steps_to_leave(method, start, orthogonal(), rate, 5_000) == pytest.approx(
+        said, rel=0.07, abs=9
+    )
+
+
+def test_the_time_follows_the_order_of_stationarity_for_descent_and_not_for_orthogonalised_updates():
+    times = {
+        (method, n): [saddle_escape.predicted_steps(method, n, 1.0, size, 0.01) for size in (1e-2, 1e-4)]
+        for method in update_rules.METHODS
+        for n in (1, 2, 3)
+    }
+    assert times["descent", 1][1] == pytest.approx(times["descent", 1][0], rel=0.05)
+    assert times["descent", 2][1] - times["descent", 2][0] == pytest.approx(math.log(100) / 0.01, rel=0.01)
+    assert times["descent", 3][1] / times["descent", 3][0] == pytest.approx(100, rel=0.02)
+    assert times["momentum", 3][1] == pytest.approx(0.1 * times["descent", 3][1])
+    assert times["orthogonalised", 3][1] < 1.02 * times["orthogonalised", 3][0] < 70
+
+
+def test_at_exactly_zero_nothing_moves_but_the_1_shortcut():
+    for method in update_rules.METHODS:
+        for n, leaves in ((1, True), (2, False), (3, False)):
+            start = np.zeros((2, n, 3, 3))
+            steps = saddle_escape.steps_to_leave(method, start, orthogonal(), 0.05, 200)
+            assert math.isfinite(steps) == leaves
+            assert math.isinf(saddle_escape.least_steps(method, start, orthogonal(), 0.05)) != leaves
+
+
+def test_a_start_beyond_the_halving_norm_needs_no_steps():
+    start = saddle_escape.aligned_start(0.9, 2, orthogonal())
+    assert saddle_escape.predicted_steps("descent", 2, 1.0, 0.9, 0.1) == 0
+    assert saddle_escape.least_steps("descent", start, orthogonal(), 0.1) == 0
+    assert saddle_escape.steps_to_leave("descent", start, orthogonal(), 0.1, 5) == 0
+
+
+def test_the_polar_factor_is_orthogonal_whatever_the_scale_and_zero_where_the_matrix_is():
+    G = np.random.default_rng(0).standard_normal((5, 4, 4))
+    polar = update_rules.polar_factor(G)
+    np.testing.assert_allclose(polar @ polar.swapaxes(1, 2), np.broadcast_to(np.eye(4), (5, 4, 4)), atol=1e-12)
+    np.testing.assert_allclose(update_rules.polar_factor(1e-9 * G), polar, atol=1e-12)
+    np.testing.assert_array_equal(update_rules.polar_factor(np.zeros((2, 2))), 0)
+    np.testing.assert_allclose(update_rules.polar_factor(np.diag([3.0, 0.0])), np.diag([1.0, 0.0]))
+
+
+def test_momentum_sums_gradients_and_orthogonalised_updates_look_ahead():
+    g, buffer = np.diag([1.0, 2.0]), np.diag([5.0, -1.0])
+    np.testing.assert_allclose(update_rules.direction("momentum", g, buffer)[0], np.diag([5.5, 1.1]))
+    move, after = update_rules.direction("orthogonalised", g, buffer)
+    np.testing.assert_allclose(move, np.eye(2))
+    np.testing.assert_allclose(after, np.diag([5.5, 1.1]))
+    assert update_rules.direction("descent", g, buffer) == (g, buffer)
+    with pytest.raises(ValueError, match="'adam'"):
+        update_rules.direction("adam", g, buffer)
