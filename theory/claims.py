@@ -23,6 +23,7 @@ from theory.claim_rows import ROWS
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
 
 CLAIMS = {claim.id: claim for claim in ROWS}
+SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
 
 
 class Check(NamedTuple):
@@ -99,13 +100,17 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
 
 
 def summary() -> str:
-    """Returns how many printed statements there are, and how many of each verdict; restatements are not counted."""
-    printed = [claim for claim in CLAIMS.values() if not claim.id.startswith("ours.") and not claim.restates]
+    """Returns how many statements the two papers, the review and the blog print, and how many of each verdict.
+
+    Restatements are not counted. Statements of later papers, which we restate, and ours are counted apart.
+    """
+    sources = Counter(claim.id.partition(".")[0] for claim in CLAIMS.values() if not claim.restates)
+    printed = [claim for claim in CLAIMS.values() if claim.id.startswith(SOURCES) and not claim.restates]
     counts = Counter(kind(claim.verdict) for claim in printed)
     told = ("hold", "hold under the paper's own caveat", "depend on the reading", "are false")
     verdicts = ", ".join(f"{counts[verdict]} {words}" for verdict, words in zip(VERDICTS, told, strict=True))
-    ours = sum(claim.id.startswith("ours.") for claim in CLAIMS.values())
-    return f"{len(printed)} printed statements: {verdicts}; {ours} statements of ours"
+    later = sources.total() - len(printed) - sources["ours"]
+    return f"{len(printed)} printed statements: {verdicts}; {later} of later papers, restated; {sources['ours']} of ours"
 
 
 def markdown(checks: Sequence[Check] | None = None) -> str:
