@@ -227,8 +227,9 @@ def check_same_products(ours: dict, theirs: dict) -> None:
 
 def _exact_rows(benchmark: LanczosBenchmark, with_peer: bool) -> list[tuple[str, ...]]:
     """The largest eigenvalue by |λ| of the network EXACT."""
+    from shortcut_study.differentiable import with_dtype
     from shortcut_study.lanczos import lanczos, ritz
-    from shortcut_study.model_hessian import model_mvp, with_dtype
+    from shortcut_study.model_hessian import model_mvp
 
     network, images, labels = problem(EXACT, benchmark)
     mvp_fn, dim = model_mvp(with_dtype(network, "float64"), images, labels, benchmark.batch_size)

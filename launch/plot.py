@@ -26,9 +26,9 @@ class PlotConfig:
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
-    from launch import check_theory, hessian_spectrum, study_report
+    from launch import check_theory, hessian_spectrum, shortcut_study
 
-    paths = next(filter(None, (m.draw_figures(run_dir) for m in (check_theory, hessian_spectrum, study_report))), [])
+    paths = next(filter(None, (m.draw_figures(run_dir) for m in (check_theory, hessian_spectrum, shortcut_study))), [])
     if not paths and os.path.exists(os.path.join(run_dir, "claims.md")):
         raise UserError(f"{run_dir} holds checks without the data of figures; run launch.check_theory on all claims")
     for path in paths or [_draw_training(config, run_dir)]:
