@@ -11,18 +11,20 @@ no peer passes over data. They are checked to agree with ours. First calls are t
 Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one); peak
 memory of the process 4.7 GiB with the peers, 3.4 without:
 
-    | depth | weights | first call, s | ours, s |        min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
-    | ----- | ------: | ------------: | ------: | ---------------: | -------------: | -----------------: | -----------: | ----------: |
-    | 16    |   1,600 |        0.0149 | 0.00866 | 0.00854 – 0.0197 |          0.185 |               4.7% |         4.83 |        7.56 |
-    | 32    |   3,200 |        0.0714 |  0.0563 |    0.0548 – 0.13 |           1.46 |               3.8% |         3.72 |        5.45 |
-    | 64    |   6,400 |         0.279 |   0.198 |    0.196 – 0.465 |           14.2 |               1.4% |         5.72 |        6.34 |
-    | 96    |   9,600 |         0.579 |   0.616 |    0.598 – 0.694 |           62.7 |               1.0% |            – |           – |
+    | depth | weights | first, s | ours, s | min – max | eigenvalues, s | ours / those | torch / ours | tape / ours |
+    | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+    | 16 | 1,600 | 0.0149 | 0.00866 | 0.00854 – 0.0197 | 0.185 | 4.7% | 4.83 | 7.56 |
+    | 32 | 3,200 | 0.0714 | 0.0563 | 0.0548 – 0.13 | 1.46 | 3.8% | 3.72 | 5.45 |
+    | 64 | 6,400 | 0.279 | 0.198 | 0.196 – 0.465 | 14.2 | 1.4% | 5.72 | 6.34 |
+    | 96 | 9,600 | 0.579 | 0.616 | 0.598 – 0.694 | 62.7 | 1.0% | – | – |
 """
 
 import dataclasses
 import functools
 import resource
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -51,13 +53,14 @@ class HessianBenchmark:
     repeats: int = 5
     eigenvalue_repeats: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("peer_depth", "repeats", "eigenvalue_repeats"))
         if not self.depths or any(depth < 2 or depth % 2 for depth in self.depths):
             raise UserError(f"depths must be even numbers of at least 2, got {self.depths}")
 
 
 def main(benchmark: HessianBenchmark) -> None:
+    """Prints the table."""
     from shortcut_study.hessian import hessian_from_moments
     from shortcut_study.network import ShortcutNetwork
     from theory.shortcut_networks import moments
@@ -84,13 +87,13 @@ def main(benchmark: HessianBenchmark) -> None:
     print(f"\npeak memory of this process, peers and eigenvalues included: {peak / 2**30:.1f} GiB")
 
 
-def _seconds(function) -> float:
+def _seconds(function: Callable) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
-def _timed(function, repeats: int):
+def _timed(function: Callable, repeats: int) -> tuple[float, list[float], np.ndarray]:
     """Seconds of the first call, of the others, and the result."""
     start = time.perf_counter()
     result = function()
@@ -98,7 +101,7 @@ def _timed(function, repeats: int):
     return first, [_seconds(function) for _ in range(repeats)], result
 
 
-def _compared(peer, ours: list[float], result) -> list[str]:
+def _compared(peer: Callable | None, ours: list[float], result: np.ndarray) -> list[str]:
     if peer is None:
         return ["–", "–"]
     first, times, other = _timed(peer, 3)
@@ -108,7 +111,7 @@ def _compared(peer, ours: list[float], result) -> list[str]:
     return [f"{first:.3g}", f"{np.median(times) / np.median(ours):.3g}"]
 
 
-def _torch_hessian(weights, input_moment, cross_moment):
+def _torch_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> Callable | None:
     """A call of torch.func.hessian, parameters by unit, layer, column, row; None without torch."""
     try:
         import torch
@@ -118,7 +121,7 @@ def _torch_hessian(weights, input_moment, cross_moment):
     shape, d = weights.shape, weights.shape[-1]
     Sxx, Syx, eye = torch.tensor(input_moment), torch.tensor(cross_moment), torch.eye(d, dtype=torch.float64)
 
-    def loss(columns):
+    def loss(columns: Any) -> Any:
         W = eye
         for first, second in columns.reshape(shape).transpose(-1, -2):
             W = W + second @ first @ W
@@ -129,14 +132,14 @@ def _torch_hessian(weights, input_moment, cross_moment):
     return lambda: hessian(columns).numpy()
 
 
-def _tape_hessian(weights, input_moment, cross_moment):
+def _tape_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> Callable:
     """A call of GradientTape.jacobian of a gradient, inside one tf.function."""
     import tensorflow as tf
 
     shape, eye = weights.shape, tf.eye(weights.shape[-1], dtype=tf.float64)
 
     @tf.function
-    def hessian(columns):
+    def hessian(columns: Any) -> Any:
         with tf.GradientTape() as outer:
             outer.watch(columns)
             with tf.GradientTape() as inner:
@@ -153,6 +156,7 @@ def _tape_hessian(weights, input_moment, cross_moment):
 
 
 def cli() -> None:
+    """Runs the benchmark on the command line's flags."""
     launcher.run(main, {"": HessianBenchmark()}, manual=__doc__, has_run_dir=False)
 
 

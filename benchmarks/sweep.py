@@ -9,11 +9,11 @@ Loops are timed on a few runs and counted for all.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medians of 3:
 
-    | sweep                     | sweep, s/epoch | loop, s/epoch | GradientTape, s/epoch |       loop / sweep |  GradientTape / sweep |
-    | ------------------------- | -------------: | ------------: | --------------------: | -----------------: | --------------------: |
-    | linear, depth 16, 85 runs |         0.0044 |        0.0928 |                  5.07 | 21.2 (18.3 – 23.8) | 1,132 (1,130 – 1,182) |
-    | linear, depth 96, 85 runs |         0.0184 |         0.108 |                  24.6 | 5.93 (4.49 – 6.25) | 1,419 (1,146 – 1,469) |
-    | relu, depth 16, 9 runs    |          0.186 |         0.276 |                 0.575 | 1.48 (1.35 – 1.55) |    2.98 (2.79 – 3.85) |
+    | sweep | sweep, s/epoch | loop, s/epoch | GradientTape, s/epoch | loop / sweep | GradientTape / sweep |
+    | --- | ---: | ---: | ---: | ---: | ---: |
+    | linear, depth 16, 85 runs | 0.0044 | 0.0928 | 5.07 | 21.2 (18.3 – 23.8) | 1,132 (1,130 – 1,182) |
+    | linear, depth 96, 85 runs | 0.0184 | 0.108 | 24.6 | 5.93 (4.49 – 6.25) | 1,419 (1,146 – 1,469) |
+    | relu, depth 16, 9 runs | 0.186 | 0.276 | 0.575 | 1.48 (1.35 – 1.55) | 2.98 (2.79 – 3.85) |
 
 A loop spends its time in starting operations on [d, d] matrices, which the sweep starts once for all runs: so
 the gain is large until the arithmetic of the sweep takes over, as at depth 96. With ReLUs every run is a pass
@@ -23,6 +23,8 @@ over all samples, alone or among others.
 import dataclasses
 import functools
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,6 +32,9 @@ from benchmarks.input_stream import OTHERS, environment, interleaved, spread, ta
 from identity_matters.config import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
+
+if TYPE_CHECKING:
+    from shortcut_study.network import ShortcutNetwork
 
 WIDTH, NUM_SAMPLES = 10, 60_000
 TARGET = 20  # times as fast as the loop
@@ -58,13 +63,14 @@ class SweepBenchmark:
     relu_epochs: int = 5
     repeats: int = 3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_fields(self, at_least_1=("runs", "relu_runs", "epochs", "relu_epochs", "repeats"))
         if any(depth < 2 or depth % 2 for depth in self.depths + self.relu_depths):
             raise UserError(f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
 
 
 def main(benchmark: SweepBenchmark) -> None:
+    """Prints the table."""
     from shortcut_study.network import ShortcutNetwork
 
     print(environment())
@@ -94,18 +100,20 @@ def main(benchmark: SweepBenchmark) -> None:
     print(table(header, rows))
 
 
-def _measurements(network, x, y, runs: int, epochs: int, peer_epochs: int) -> dict:
+def _measurements(
+    network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray, runs: int, epochs: int, peer_epochs: int
+) -> dict:
     """Name to a function that returns seconds per epoch of all runs."""
     from shortcut_study.dynamics import descend
 
     starts = np.stack([network.initialize("zero", seed) for seed in range(runs)])
     rates = np.geomspace(1e-3, 1e-1, runs)
 
-    def sweep():
+    def sweep() -> float:
         return _seconds(functools.partial(descend, network, starts, x, y, rates, epochs)) / epochs
 
-    def loop():
-        def some_runs():
+    def loop() -> float:
+        def some_runs() -> None:
             for run in range(TIMED_RUNS):
                 descend(network, starts[run : run + 1], x, y, rates[run : run + 1], epochs)
 
@@ -115,13 +123,13 @@ def _measurements(network, x, y, runs: int, epochs: int, peer_epochs: int) -> di
     ours = descend(network, starts[:1], x, y, rates[:1], peer_epochs).losses[:-1, 0]
     np.testing.assert_allclose(train(starts[0], rates[0], peer_epochs), ours, rtol=1e-9)
 
-    def peer():
+    def peer() -> float:
         return _seconds(functools.partial(train, starts[0], rates[0], peer_epochs)) / peer_epochs * runs
 
     return {"sweep": sweep, "loop": loop, "peer": peer}
 
 
-def _gradient_tape_training(network, x, y):
+def _gradient_tape_training(network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray) -> Callable:
     """A function of weights, rate and epochs: the losses of one run, trained as usual."""
     import tensorflow as tf
 
@@ -130,13 +138,13 @@ def _gradient_tape_training(network, x, y):
     x, y = tf.constant(x), tf.constant(y)
 
     @tf.function
-    def step(weights, rate):
+    def step(weights: Any, rate: Any) -> tuple:
         with tf.GradientTape() as tape:
             tape.watch(weights)
             loss = tf.reduce_sum((y - tensor_forward(network, weights, x)) ** 2) / (2 * len(x))
         return weights - rate * tape.gradient(loss, weights), loss
 
-    def train(weights, rate, epochs):
+    def train(weights: np.ndarray, rate: float, epochs: int) -> list[float]:
         weights, losses = tf.constant(weights), []
         for _ in range(epochs):
             weights, loss = step(weights, tf.constant(rate))
@@ -146,13 +154,14 @@ def _gradient_tape_training(network, x, y):
     return train
 
 
-def _seconds(function) -> float:
+def _seconds(function: Callable) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def cli() -> None:
+    """Runs the benchmark on the command line's flags."""
     launcher.run(main, {"": SweepBenchmark()}, manual=__doc__, has_run_dir=False)
 
 

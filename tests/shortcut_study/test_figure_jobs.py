@@ -16,6 +16,7 @@ from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import run_jobs
 from shortcut_study.kinds import KINDS, ONE, ORTHOGONAL, THREE, TWO, XAVIER, Kind
 from shortcut_study.network import ZERO_SCALE
+from shortcut_study.rows import best_rates
 from theory import shortcut_hessians, shortcut_networks
 
 D, M = 3, 40  # the width of test_piecewise_gradient.py
@@ -250,6 +251,49 @@ def test_a_perturbed_start_tells_from_which_rate_on_the_final_loss_hangs_on_roun
     monkeypatch.setattr(figure_10, "PERTURBATION", 20.0)
     slow, fast, diverged = job.compute(lambda share: None)
     assert abs(fast["perturbed_loss"] - fast["loss"]) > 0.01 * fast["loss"] and slow["perturbed_loss"] != ""
+
+
+def test_a_rate_is_given_up_where_a_higher_one_goes_the_same_way_and_ends_lower(data):
+    network, rates = TWO.network(D, 4, "relu_mid"), np.array([1e-4, 3e-4, 1e-3, 0.05, 0.3])
+    start = network.initialize("xavier", 0)
+    found, bounded_by = figure_10.descend_pruned(network, start, data, rates, 200)
+    assert bounded_by == {0: 1e-3, 1: 1e-3}
+    whole = descend(network, np.stack([start] * len(rates)), data.x, data.y, rates, 200)
+    kept = [2, 3, 4]
+    np.testing.assert_array_equal(found.losses[:, kept], whole.losses[:, kept])
+    np.testing.assert_array_equal(found.norms[-1, kept], whole.norms[-1, kept])
+    assert np.isnan(found.losses[-1, :2]).all()
+    for i, bound in bounded_by.items():
+        assert whole.losses[-1, rates == bound] < whole.losses[-1, i]
+
+
+def test_a_rate_whose_path_is_another_or_whose_bound_ends_higher_is_followed_to_the_end(data, monkeypatch):
+    network, rates = TWO.network(D, 4, "relu_mid"), np.array([1e-4, 3e-4, 1e-3])
+    start = network.initialize("xavier", 0)
+    monkeypatch.setattr(figure_10, "SAME_PATH", 1e-9)
+    found, bounded_by = figure_10.descend_pruned(network, start, data, rates, 50)
+    assert not bounded_by and np.isfinite(found.losses).all()
+    monkeypatch.setattr(figure_10, "SAME_PATH", 1.0)
+    rising = descend
+
+    def descend_and_rise(*arguments, **named):
+        end = rising(*arguments, **named)
+        end.losses[-1, -1] += 9.0 * (len(end.losses) == 46)  # the highest rate, after the probe of 5 epochs
+        return end
+
+    monkeypatch.setattr(figure_10, "descend", descend_and_rise)
+    found, bounded_by = figure_10.descend_pruned(network, start, data, rates, 50)
+    assert not bounded_by and np.isfinite(found.losses).all()
+
+
+def test_a_row_of_a_rate_that_was_given_up_says_by_which_it_is_bounded(data, monkeypatch):
+    rates = np.array([1e-4, 3e-4, 0.05])
+    monkeypatch.setattr(figure_10, "learning_rates", lambda per_decade: rates)
+    job = next(iter(figure_10.jobs(config(num_epochs=100), data)))
+    low, middle, high = job.compute(lambda share: None)
+    assert low["status"] == "bounded by 0.0003" and low["loss"] == low["perturbed_loss"] == ""
+    assert middle["status"] == high["status"] == "done"
+    assert list(best_rates([job.key | row for row in (low, middle, high)], "loss")) == [2]
 
 
 def test_the_learning_rates_of_a_sweep_go_from_a_thousandth_to_ten():
