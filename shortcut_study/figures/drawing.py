@@ -31,7 +31,7 @@ def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = Fa
         return
     low, mean, high = (10**v if log else v for v in (band.mean - band.std, band.mean, band.mean + band.std))
     least, most = int(band.count.min()), int(band.count.max())
-    runs = f", n = {most}" + (f" – {least}" if least < most else "")
+    runs = f", n = {least} – {most}" if least < most else f", n = {most}"
     axes.plot(10**band.x, np.where(band.count == most, mean, np.nan), color=colour, label=label + runs)
     axes.plot(10**band.x, np.where(band.count < most, mean, np.nan), color=colour, ls=":")
     axes.fill_between(10**band.x, low, high, color=colour, alpha=0.2, lw=0)

@@ -18,7 +18,7 @@ from theory.shortcut_hessians import spectrum_at_zero
 from theory.shortcut_networks import moments
 
 EXPERIMENTS = (("initial_spectrum", LINEAR), ("spectrum_at_zero", LINEAR))
-LARGEST_MATRIX = 4800  # weights: beyond, LAPACK's eigenvalues take longer than counting
+LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:

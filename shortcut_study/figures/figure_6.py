@@ -98,7 +98,7 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
             taken = [row for row in rows_of_kind(found, kind) if row[name] != ""]
             finite = [row for row in taken if 0 < row[name] < np.inf]
             drawing.draw_band(axes, along_loss(finite, loss, name), drawing.COLOURS[kind], LABELS[kind], log=True)
-            axes.plot([row[loss] for row in finite], [row[name] for row in finite], ".", ms=2.5, alpha=0.5,
+            axes.plot([row[loss] for row in finite], [row[name] for row in finite], ".", ms=4, alpha=0.5,
                       color=drawing.COLOURS[kind])  # fmt: skip
             beyond = [row[loss] for row in taken if row[name] == np.inf]
             drawing.mark_infinite(axes, beyond, drawing.COLOURS[kind], f"{LABELS[kind]}: beyond float64")

@@ -69,7 +69,7 @@ def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
         of_this = [row for row in rows_of_kind(rows, kind) if row["index"] != ""]
         band = along_loss(of_this, "excess_loss", "index", log=False)
         drawing.draw_band(axes, band, drawing.COLOURS[kind], LABELS[kind])
-        axes.plot([row["excess_loss"] for row in of_this], [row["index"] for row in of_this], ".", ms=2.5, alpha=0.5,
+        axes.plot([row["excess_loss"] for row in of_this], [row["index"] for row in of_this], ".", ms=4, alpha=0.5,
                   color=drawing.COLOURS[kind])  # fmt: skip
     start = [row["excess_loss"] for row in select(rows, shortcut_depth=2) if row["epoch"] == 0]
     if start:

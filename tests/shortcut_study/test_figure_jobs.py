@@ -216,6 +216,7 @@ def three_rates(monkeypatch):
     rates = np.array([0.01, 0.1, 50.0])
     for figure in (figure_9, figure_10):
         monkeypatch.setattr(figure, "learning_rates", lambda per_decade: rates)
+    monkeypatch.setattr(figure_10, "HIGHEST_PRUNED", 0.0)
     return rates
 
 
@@ -257,12 +258,12 @@ def test_a_rate_is_given_up_where_a_higher_one_goes_the_same_way_and_ends_lower(
     network, rates = TWO.network(D, 4, "relu_mid"), np.array([1e-4, 3e-4, 1e-3, 0.05, 0.3])
     start = network.initialize("xavier", 0)
     found, bounded_by = figure_10.descend_pruned(network, start, data, rates, 200)
-    assert bounded_by == {0: 1e-3, 1: 1e-3}
+    assert bounded_by == {0: 0.05, 1: 0.05, 2: 0.05}
     whole = descend(network, np.stack([start] * len(rates)), data.x, data.y, rates, 200)
-    kept = [2, 3, 4]
+    kept = [3, 4]
     np.testing.assert_array_equal(found.losses[:, kept], whole.losses[:, kept])
     np.testing.assert_array_equal(found.norms[-1, kept], whole.norms[-1, kept])
-    assert np.isnan(found.losses[-1, :2]).all()
+    assert np.isnan(found.losses[-1, :3]).all()
     for i, bound in bounded_by.items():
         assert whole.losses[-1, rates == bound] < whole.losses[-1, i]
 
@@ -291,9 +292,9 @@ def test_a_row_of_a_rate_that_was_given_up_says_by_which_it_is_bounded(data, mon
     monkeypatch.setattr(figure_10, "learning_rates", lambda per_decade: rates)
     job = next(iter(figure_10.jobs(config(num_epochs=100), data)))
     low, middle, high = job.compute(lambda share: None)
-    assert low["status"] == "bounded by 0.0003" and low["loss"] == low["perturbed_loss"] == ""
-    assert middle["status"] == high["status"] == "done"
-    assert list(best_rates([job.key | row for row in (low, middle, high)], "loss")) == [2]
+    assert low["status"] == middle["status"] == "bounded by 0.05" and low["loss"] == low["perturbed_loss"] == ""
+    assert high["status"] == "done"
+    assert best_rates([job.key | row for row in (low, middle, high)], "loss")[2].rate == 0.05
 
 
 def test_the_learning_rates_of_a_sweep_go_from_a_thousandth_to_ten():
