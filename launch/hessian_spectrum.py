@@ -222,16 +222,13 @@ def _report(config: SpectrumConfig, rows: list[dict]) -> str:
     from shortcut_study import quadrature as lanczos_quadrature
     from shortcut_study.spectrum_figures import quadrature_from_rows
 
-    quadrature = quadrature_from_rows(rows)
-    ends = [
-        zip(*lanczos_quadrature.extreme_eigenvalues(quadrature, config.num_eigenvalues, largest))
-        for largest in (True, False)
-    ]
+    quadrature, count = quadrature_from_rows(rows), config.num_eigenvalues
+    ends = [zip(*lanczos_quadrature.extreme_eigenvalues(quadrature, count, largest)) for largest in (True, False)]
     lines = ["", f"{'largest':>12}  error bound  {'smallest':>12}  error bound"]
     lines += [f"{a:12.5g}  {b:11.2g}  {c:12.5g}  {d:11.2g}" for (a, b), (c, d) in zip(*ends)]
     summary = lanczos_quadrature.summary(quadrature)
     mean, error = lanczos_quadrature.trace_mean(quadrature, lambda values: values)
-    p10, share = ("{:.2g} – {:.2g}".format(*summary.p10_range), "{:.2%} – {:.2%}".format(*summary.index_range))
+    p10, share = "{:.2g} – {:.2g}".format(*summary.p10_range), "{:.2%} – {:.2%}".format(*summary.index_range)
     lines += [
         "",
         f"condition number: {summary.condition_number:.4g}, "

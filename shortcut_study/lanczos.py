@@ -78,13 +78,10 @@ def lanczos(
     Where the Krylov space is exhausted (β within rounding of 0: H has no more distinct eigenvalues
     that the vector sees) it goes on with a random vector orthogonal to the basis and a 0 in
     off_diagonal. So at order = dim the Ritz values are all eigenvalues, repeated ones included;
-    the weights stay those of the first vector.
-
-    Costs order products with H and 2 · order² · dim multiplications.
+    the weights stay those of the first vector. Costs order products with H and 2 · order² · dim multiplications.
 
     Args:
-      mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call. Must not
-        write to v.
+      mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
       dim: int. n.
       order: int. Steps, at most dim.
       seed: int or sequence of int. Of the starting vector, uniform on the sphere.

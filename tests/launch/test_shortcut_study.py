@@ -18,10 +18,8 @@ from identity_matters.data import loading
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher, shortcut_study
-from shortcut_study import dynamics, hessian
 from shortcut_study.config import PRESETS
 from shortcut_study.figures import FIGURES, convolutional, figure_3, figure_5, figure_6, figure_8, figure_9, figure_10
-from shortcut_study.kinds import TWO
 from shortcut_study.report import seconds_by_experiment
 
 PAPER = ("3", "5", "6", "7", "8", "9", "10")
@@ -362,36 +360,6 @@ def test_a_run_of_the_version_before_goes_on_and_is_drawn(
     code, _, err = launch(*arguments)
     assert code == 0, err
     assert without_seconds(run_dir) == whole and len(calls) == 2
-
-
-# --- the library, given what it cannot take
-
-
-@pytest.mark.parametrize("wrong", ["weights", "targets"])
-def test_hessians_of_numbers_that_are_not_finite_are_refused(wrong):
-    network = TWO.network(3, 2, "linear")
-    weights, (x, y) = np.zeros(network.shape), np.ones((2, 5, 3))
-    (weights if wrong == "weights" else y).flat[0] = np.inf
-    with pytest.raises(
-        ValueError, match=f"{'y' if wrong == 'targets' else wrong} must be finite, got an infinite or NaN entry"
-    ):
-        hessian.hessian(network, weights, x, y)
-
-
-@pytest.mark.parametrize("activations", ["linear", "relu_mid"])
-@pytest.mark.parametrize("shapes", [((5, 3), (5, 2)), ((5, 2), (5, 3)), ((5, 3), (6, 3))])
-def test_descending_on_data_that_do_not_belong_together_is_refused(activations, shapes):
-    network = TWO.network(3, 2, activations)
-    x, y = map(np.ones, shapes)
-    with pytest.raises(ValueError) as raised:
-        dynamics.descend(network, np.zeros((1, *network.shape)), x, y, [0.1], 2)
-    assert "\n" not in str(raised.value) and all(str(shape) in str(raised.value) for shape in shapes)
-
-
-def test_hessians_with_more_inputs_than_targets_are_refused():
-    network = TWO.network(3, 2, "linear")
-    with pytest.raises(ValueError, match=r"\(5, 3\) and \(6, 3\)"):
-        hessian.hessian(network, np.zeros(network.shape), np.ones((5, 3)), np.ones((6, 3)))
 
 
 @pytest.mark.slow  # a minute: networks of width 10 are compiled, and TensorFlow starts twice

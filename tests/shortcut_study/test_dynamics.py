@@ -161,3 +161,12 @@ def test_descent_does_not_cross_the_singular_maps():
     ends = {-1: final[np.equal(signs, -1)], 1: np.append(final[np.equal(signs, 1)], of_one)}
     assert max(ends[-1]) < 1e-12
     np.testing.assert_allclose(ends[1], 0.1**2 / 2, rtol=0.05)  # the nearest singular map
+
+
+@pytest.mark.parametrize("name", ["2-shortcut", "relu", "tanh"])
+@pytest.mark.parametrize("shapes", [((5, 3), (5, 2)), ((5, 2), (5, 3)), ((5, 3), (6, 3))])
+def test_data_that_do_not_belong_together_are_refused(name, shapes):
+    network, (x, y) = NETWORKS[name], map(np.ones, shapes)
+    with pytest.raises(ValueError) as raised:
+        descend(network, np.zeros((1, *network.shape)), x, y, [0.1], 2)
+    assert "\n" not in str(raised.value) and all(str(shape) in str(raised.value) for shape in shapes)

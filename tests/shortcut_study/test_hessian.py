@@ -152,7 +152,10 @@ MISTAKES = {
     "an unknown method": (dict(method="magic"), "'magic'"),
     "weights of another shape": (dict(weights=np.zeros((1, 2, D, D))), r"\(2, 2, 3, 3\)"),
     "targets of another width": (dict(y=np.zeros((M, D + 1))), r"\(8, 4\)"),
+    "more inputs than targets": (dict(x=np.ones((M + 1, D))), r"\(9, 3\) and \(8, 3\)"),
     "inputs that are not finite": (dict(x=np.full((M, D), np.nan)), "x must be finite"),
+    "targets that are not finite": (dict(y=np.full((M, D), np.inf)), "y must be finite"),
+    "weights that are not finite": (dict(weights=np.full((2, 2, D, D), np.inf)), "weights must be finite"),
 }
 
 

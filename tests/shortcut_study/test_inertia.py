@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from shortcut_study import inertia
+from shortcut_study import control, inertia
+from shortcut_study.control import stages_of_units
 from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
-from shortcut_study.inertia import Counter, _stages, eigenvalues_below, spectrum_by_counting
+from shortcut_study.inertia import Counter, eigenvalues_below, spectrum_by_counting
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut_hessians import spectrum_at_zero
 from theory.shortcut_networks import moments
@@ -29,7 +30,7 @@ def data(seed=0):
 def test_as_many_eigenvalues_lie_below_a_shift_as_lapack_says(network, seed):
     weights, pair = 0.7 * network.initialize("xavier", seed), moments(*data(seed))
     eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
-    stages, end = _stages(weights, *pair, network.shortcut)
+    stages, end = stages_of_units(weights, *pair, network.shortcut)
     middles = (eigenvalues[1:] + eigenvalues[:-1])[np.diff(eigenvalues) > 1e-6 * np.abs(eigenvalues).max()] / 2
     for shift in [eigenvalues[0] - 1, *middles, eigenvalues[-1] + 1]:
         assert Counter(stages, end)(shift) == (eigenvalues < shift).sum(), shift
@@ -93,7 +94,7 @@ def ill_conditioned(num_cases=80):
         network = ShortcutNetwork(D, int(rng.integers(5, 11)), 1 + seed % 3)
         weights, pair = network.initialize("orthogonal", seed), moments(*rng.standard_normal((2, 50, D)))
         eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair))
-        top, stages = np.abs(eigenvalues).max(), _stages(weights, *pair, True)
+        top, stages = np.abs(eigenvalues).max(), stages_of_units(weights, *pair, True)
         for shift in top * 10 ** rng.uniform(-9, -7, 8) * rng.choice([-1, 1], 8):
             is_between = np.abs(eigenvalues - shift).min() > max(1e-12 * top, 1e-4 * abs(shift))
             if is_between and eigenvalues_below(*stages, shift)[1] > inertia.MAX_GROWTH:
@@ -112,9 +113,9 @@ def test_where_a_unit_is_no_safe_pivot_units_are_merged_and_the_count_is_right(m
 def test_merged_stages_are_those_of_the_same_matrix(network):
     weights, pair = 0.7 * network.initialize("xavier", 1), moments(*data(1))
     eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
-    stages, end = _stages(weights, *pair, network.shortcut)
+    stages, end = stages_of_units(weights, *pair, network.shortcut)
     while len(stages) > 1:
-        stages = inertia._in_twos(stages)
+        stages = control.in_twos(stages)
     matrix = stages[0].Q + np.concatenate([np.kron(a, b).T for a, b in zip(stages[0].right, stages[0].left)]) @ end @ (
         np.concatenate([np.kron(a, b) for a, b in zip(stages[0].right, stages[0].left)], axis=1)
     )
