@@ -31,7 +31,8 @@ class StudyConfig:
       rates_per_decade: Learning rates from 0.001 to 10 in Figure 9.
       relu_rates_per_decade: The same for Figure 10.
       learning_rate: Of the descents of Figures 3, 6, 7 and 8, of which the paper does not say it.
-      xavier_learning_rate: The same for Xavier's plain networks, for which a rate of 2/|λ|_max is lower (0: the same).
+      xavier_learning_rate: The same for Xavier's linear networks in Figures 6 and 8, some of which diverge at 0.03
+        (0: learning_rate).
       descent_epochs: Their length.
       num_levels: Losses at which a Hessian is taken in Figures 6, 7 and 8.
       seed: The first seed.
@@ -112,7 +113,7 @@ def learning_rates(per_decade: int) -> np.ndarray:
 
 
 PRESETS = {
-    "paper": StudyConfig(),
+    "paper": StudyConfig(xavier_learning_rate=0.01),
     "smoke": StudyConfig(
         examples=500,
         depths=(2, 3, 6, 12),

@@ -54,7 +54,7 @@ def jobs_along_loss(
 
 def _spectra(config: StudyConfig, data: StudyData, activations: str, kind: Kind, seed: int, levels: np.ndarray) -> Job:
     rate, num_epochs = config.learning_rate, config.descent_epochs
-    if kind == XAVIER:
+    if kind == XAVIER and activations == LINEAR:
         rate = config.xavier_learning_rate or rate
 
     def compute(progress: Progress) -> list[dict]:
