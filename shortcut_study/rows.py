@@ -154,16 +154,19 @@ def _surviving_rates(rows: list[dict]) -> dict[float, list[dict]]:
 
 
 def insensitive_rates(rows: list[dict]) -> dict[int, float]:
-    """Returns, by depth, the highest learning rate at which no seed's final loss hangs on rounding.
+    """Returns, by depth, the highest learning rate up to which no seed's final loss hangs on rounding.
 
-    Its final loss and that of a start perturbed by a share of 1e-12 differ by less than INSENSITIVE. Rows without a
-    perturbed loss do not count.
+    A seed's is the highest at which its final loss and that of a start perturbed by a share of 1e-12 differ by less
+    than INSENSITIVE; lower rates were not run again. A depth at which a seed has none is left out.
     """
     found = {}
     for depth in depths_in(rows):
-        for rate, rows_at_rate in _surviving_rates(select(rows, depth=depth)).items():
-            if all(_is_insensitive(row) for row in rows_at_rate):
-                found[depth] = rate
+        by_seed = {row["seed"]: [] for row in select(rows, depth=depth)}
+        for row in select(rows, depth=depth):
+            if _is_insensitive(row):
+                by_seed[row["seed"]].append(row["learning_rate"])
+        if all(by_seed.values()):
+            found[depth] = min(map(max, by_seed.values()))
     return found
 
 
