@@ -78,7 +78,7 @@ def draw(rows: list[dict]) -> Figure:
             axes.grid(alpha=0.3)
         grid[0, place].set_title(title)
         grid[1, place].set_xlabel("depth, convolutions after the stem")
-    figure.suptitle(f"Hessian in the residual kernels at the initial weights, n = {num_seeds(rows)}; {_INITIALISERS}",
+    figure.suptitle(f"Hessian in the residual kernels at the initial weights, n = {num_seeds(rows)}\n{_INITIALISERS}",
                     fontsize=10)  # fmt: skip
     handles = {text: handle for axes in grid[0] for handle, text in zip(*axes.get_legend_handles_labels())}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
