@@ -176,8 +176,9 @@ def check_same_products(ours: dict, theirs: Peer) -> None:
 
 def _exact_rows(benchmark: LanczosBenchmark, peer: float | None) -> list[tuple[str, ...]]:
     """Returns the lines of the second table: the largest eigenvalue by |λ| of EXACT; the peer's is given."""
+    from shortcut_study.differentiable import with_dtype
     from shortcut_study.lanczos import lanczos, ritz
-    from shortcut_study.model_hessian import model_mvp, with_dtype
+    from shortcut_study.model_hessian import model_mvp
 
     network, images, labels = problem(EXACT, benchmark)
     mvp_fn, dim = model_mvp(with_dtype(network, "float64"), images, labels, benchmark.batch_size)

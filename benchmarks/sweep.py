@@ -78,7 +78,7 @@ def main(benchmark: SweepBenchmark) -> None:
     sweeps += [(depth, "relu", benchmark.relu_runs, benchmark.relu_epochs) for depth in benchmark.relu_depths]
     rows, others = [], []
     for depth, mid, runs, epochs in sweeps:
-        network = ShortcutNetwork.of_depth(WIDTH, depth, 2, mid=mid)
+        network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid=mid)
         found = interleaved(_measurements(network, x, y, runs, epochs, benchmark.relu_epochs), benchmark.repeats)
         others += found[OTHERS]
         values = [f"{np.median(found[name]):.3g}" for name in ("sweep", "loop", "peer")]

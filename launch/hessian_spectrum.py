@@ -16,10 +16,18 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 
 import dataclasses
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from identity_matters.config import ModelConfig, TrainConfig, check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
+
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
+
+    from identity_matters.runs.directory import RunDirectory
 
 NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 
@@ -48,12 +56,13 @@ class SpectrumConfig:
     seed: int = 0
     data_dir: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         positive = ("examples", "order", "num_vectors", "num_eigenvalues", "batch_size")
         check_fields(self, at_least_1=positive, at_least_0=("seed",))
 
 
 def main(config: SpectrumConfig, run_dir: str) -> None:
+    """Computes, draws and prints the spectrum of the network in config.saved_run."""
     run_config = _saved_config(config.saved_run)
     with launcher.quiet_import():
         import tensorflow as tf
@@ -79,7 +88,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
 
 
 def _saved_config(saved_run: str) -> TrainConfig:
-    """The config of a finished training run."""
+    """Reads the config of a finished training run."""
     from identity_matters.runs.directory import read_record
 
     if not saved_run:
@@ -99,11 +108,11 @@ def _saved_config(saved_run: str) -> TrainConfig:
 
 
 def _tuples(fields: dict) -> dict:
-    """JSON knows lists only."""
+    """Turns lists, all that JSON knows, into tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
-def _training_examples(config: SpectrumConfig, run_config: TrainConfig):
+def _training_examples(config: SpectrumConfig, run_config: TrainConfig) -> "tuple[np.ndarray, np.ndarray]":
     """Standardised images float32 [m, h, w, c] and labels [m] of the first examples that the run was trained on."""
     import numpy as np
 
@@ -115,7 +124,7 @@ def _training_examples(config: SpectrumConfig, run_config: TrainConfig):
     return np.concatenate(images), np.concatenate(labels).astype(np.int32)
 
 
-def _raw_batches(run_config: TrainConfig, count: int, size: int = 500):
+def _raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
     """Yields uint8 images and labels, without augmentation: of streamed sets the central crop."""
     from identity_matters.data import loading
     from identity_matters.data.arrays import MNIST_SAMPLE
@@ -134,12 +143,12 @@ def _raw_batches(run_config: TrainConfig, count: int, size: int = 500):
     yield from source.raw_test_batches(size)
 
 
-def _load_model(saved_run: str):
+def _load_model(saved_run: str) -> "keras.Model":
     """The trained network, computing in float32."""
     import keras
     import numpy as np
 
-    from shortcut_study.model_hessian import with_dtype
+    from shortcut_study.differentiable import with_dtype
 
     path = os.path.join(saved_run, "model.keras")
     try:
@@ -152,11 +161,11 @@ def _load_model(saved_run: str):
     return with_dtype(model, "float32")
 
 
-def _num_weights(model) -> int:
+def _num_weights(model: "keras.Model") -> int:
     return sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
 
 
-def _check_order(order: int, model) -> None:
+def _check_order(order: int, model: "keras.Model") -> None:
     """Whether there are so many steps to take, and memory for their vectors."""
     dim, memory = _num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if order > dim:
@@ -169,26 +178,26 @@ def _check_order(order: int, model) -> None:
         )
 
 
-def _compute(config: SpectrumConfig, run, model, images, labels) -> None:
+def _compute(
+    config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", images: "np.ndarray", labels: "np.ndarray"
+) -> None:
     """results.csv, a starting vector at a time, then the density and the figure."""
     import numpy as np
     from tqdm import tqdm
 
     from identity_matters.runs.tables import read_rows, write_metrics
-    from shortcut_study import lanczos, model_hessian, quadrature, spectrum_figures
+    from shortcut_study import model_hessian, quadrature, spectrum_figures
 
     path = run.file("results.csv")
     rows = read_rows(path)
     done, batches = len(rows) // config.order, -(-len(images) // config.batch_size)
-    memory = None
     total = config.num_vectors * config.order * batches
     with tqdm(total=total, initial=done * config.order * batches, unit="batch", dynamic_ncols=True) as bar:
-        mvp_fn, dim = model_hessian.model_mvp(model, images, labels, config.batch_size, on_batch=bar.update)
-        for vector in range(done, config.num_vectors):
-            memory = np.empty((config.order, dim), np.float32) if memory is None else memory
-            seed = [config.seed, vector]
-            found = lanczos.ritz(lanczos.lanczos(mvp_fn, dim, config.order, seed, np.float32, out=memory))
-            rows += spectrum_figures.ritz_rows(vector, found)
+        with launcher.user_errors():
+            mvp_fn, dim = model_hessian.model_mvp(model, images, labels, config.batch_size, on_batch=bar.update)
+        vectors = range(done, config.num_vectors)
+        for vector, ritz in quadrature.ritz_by_vector(mvp_fn, dim, config.order, vectors, config.seed, np.float32):
+            rows += spectrum_figures.ritz_rows(vector, ritz)
             write_metrics(path, rows)
     # From the file's digits, so that an interrupted run and one without a break draw the same.
     density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
@@ -210,20 +219,17 @@ def draw_figures(run_dir: str) -> list[str]:
 
 
 def _report(config: SpectrumConfig, rows: list[dict]) -> str:
-    """What the spectrum is, for people."""
+    """Describes the spectrum in words and numbers."""
     from shortcut_study import quadrature as lanczos_quadrature
     from shortcut_study.spectrum_figures import quadrature_from_rows
 
-    quadrature = quadrature_from_rows(rows)
-    ends = [
-        zip(*lanczos_quadrature.extreme_eigenvalues(quadrature, config.num_eigenvalues, largest))
-        for largest in (True, False)
-    ]
+    quadrature, count = quadrature_from_rows(rows), config.num_eigenvalues
+    ends = [zip(*lanczos_quadrature.extreme_eigenvalues(quadrature, count, largest)) for largest in (True, False)]
     lines = ["", f"{'largest':>12}  error bound  {'smallest':>12}  error bound"]
     lines += [f"{a:12.5g}  {b:11.2g}  {c:12.5g}  {d:11.2g}" for (a, b), (c, d) in zip(*ends)]
     summary = lanczos_quadrature.summary(quadrature)
     mean, error = lanczos_quadrature.trace_mean(quadrature, lambda values: values)
-    p10, share = ("{:.2g} – {:.2g}".format(*summary.p10_range), "{:.2%} – {:.2%}".format(*summary.index_range))
+    p10, share = "{:.2g} – {:.2g}".format(*summary.p10_range), "{:.2%} – {:.2%}".format(*summary.index_range)
     lines += [
         "",
         f"condition number: {summary.condition_number:.4g}, "
@@ -235,6 +241,7 @@ def _report(config: SpectrumConfig, rows: list[dict]) -> str:
 
 
 def cli() -> None:
+    """Runs the launcher on the command line's flags."""
     launcher.run(main, {"": SpectrumConfig()}, manual=__doc__)
 
 

@@ -55,7 +55,8 @@ def run(
             _leave(0)
         if arguments:
             raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
-        config = _config(values, presets)
+        with user_errors():
+            config = _config(values, presets)
         if has_run_dir and needs_run_dir and not values["run_dir"].value:
             raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
         code = main(config, values["run_dir"].value) if has_run_dir else main(config)

@@ -6,218 +6,175 @@ computes the data of Figure 5 (3, 6, 7, 8, 9 and 10 likewise, `convolutional` is
 `all` is all of them), draws it with the theory's predictions, and checks what the paper says of
 it: results.csv (a row a point), results.md (each claim: holds or not, with the numbers), PNGs, and
 the same in TensorBoard, with an HParams table of the learning rates. The smoke preset takes a
-minute, the paper's size hours; the bar counts seconds of 2 cores. Interrupted, the same command
-goes on: what was computed is kept.
+minute, the paper's size hours; the bar counts jobs, of which deep networks' take longest.
+Interrupted, the same command goes on: what was computed is kept.
 
 The data are MNIST digits, whitened: by default the 4,000 of the embedded sample. With
 --dataset=mnist --data_dir=DIR all 60,000, and any TFDS set of small images by name.
 """
 
 import dataclasses
-from typing import Literal
+import glob
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from identity_matters.config import TrainConfig, check_fields
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.runs.errors import UserError
 from launch import launcher
-from launch.study_report import draw_figures  # noqa: F401, for launch.plot
+from shortcut_study.config import PRESETS, StudyConfig
 
+if TYPE_CHECKING:
+    from identity_matters.runs.directory import RunDirectory
+    from shortcut_study.dataset import StudyData
+    from shortcut_study.jobs import Job
 
-@dataclasses.dataclass(frozen=True)
-class StudyConfig:
-    """Which figures, on what data, at what size; the defaults are the paper's, where it says.
-
-    Attributes:
-      figure: The paper's number, or convolutional, or all.
-      dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
-      data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
-      examples: Use the first so many training images (0: all).
-      depths: Numbers of weight matrices of linear networks, and of Figure 3; an n-shortcut network takes those that n divides.
-      relu_depths: The same for Figure 10.
-      depth: Number of weight matrices in Figures 6, 7 and 8; even.
-      conv_depths: Numbers of residual convolutions of convolutional networks, multiples of 6.
-      num_runs: Seeds of linear networks in Figures 5, 6 and 8.
-      sweep_runs: Seeds of each learning rate in Figure 9, and of the norms of linear networks in Figure 3.
-      relu_runs: Seeds of networks with ReLUs, which go over the data: Figures 3, 7 and 10.
-      conv_runs: Seeds of convolutional networks.
-      num_epochs: Of Figures 9 and 10.
-      rates_per_decade: Learning rates from 0.001 to 10 in Figure 9.
-      relu_rates_per_decade: The same for Figure 10.
-      learning_rate: Of the descents of Figures 3, 6, 7 and 8, of which the paper does not say it.
-      descent_epochs: Their length.
-      num_levels: Losses at which a Hessian is taken in Figures 6, 7 and 8.
-      seed: The first seed.
-    """
-
-    figure: Literal["all", "3", "5", "6", "7", "8", "9", "10", "convolutional"] = "all"
-    dataset: str = "mnist_sample"
-    data_dir: str = ""
-    examples: int = 0
-    depths: tuple[int, ...] = (2, 3, 6, 12, 24, 48, 96)
-    relu_depths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-    conv_depths: tuple[int, ...] = (6, 12, 24)
-    depth: int = 16
-    num_runs: int = 10
-    sweep_runs: int = 5
-    relu_runs: int = 1
-    conv_runs: int = 5
-    num_epochs: int = 1000
-    rates_per_decade: int = 4
-    relu_rates_per_decade: int = 2
-    learning_rate: float = 0.03
-    descent_epochs: int = 3000
-    num_levels: int = 12
-    seed: int = 0
-
-    def __post_init__(self):
-        counts = (
-            "num_runs",
-            "sweep_runs",
-            "relu_runs",
-            "conv_runs",
-            "num_epochs",
-            "rates_per_decade",
-            "relu_rates_per_decade",
-        )
-        counts += ("depth", "descent_epochs", "num_levels")
-        check_fields(self, at_least_1=counts, at_least_0=("examples", "seed"), above_0=("learning_rate",))
-        for name in ("depths", "relu_depths", "conv_depths"):
-            if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise UserError(f"{name} must be numbers of at least 1, got {getattr(self, name)}")
-        for shortcut_depth in (2, 3):
-            if all(depth % shortcut_depth for depth in self.depths):
-                raise UserError(f"depths {self.depths} hold no multiple of shortcut_depth {shortcut_depth}")
-        if any(depth % 6 for depth in self.conv_depths):
-            raise UserError(f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}")
-        if any(depth % 2 for depth in (self.depth, *self.relu_depths)):
-            raise UserError(
-                f"depth and relu_depths must be multiples of shortcut_depth 2, got {self.depth} and {self.relu_depths}"
-            )
-
-
-PRESETS = {
-    "paper": StudyConfig(),
-    "smoke": StudyConfig(
-        examples=500,
-        depths=(2, 3, 6, 12),
-        relu_depths=(2, 8),
-        conv_depths=(6,),
-        depth=4,
-        num_runs=2,
-        sweep_runs=2,
-        conv_runs=2,
-        num_epochs=60,
-        rates_per_decade=2,
-        relu_rates_per_decade=1,
-        learning_rate=0.1,
-        descent_epochs=200,
-        num_levels=4,
-    ),
-}
-LINEAR_LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
-RELU_LEVELS = 1.0, 0.18  # and loss
+NUM_IMAGES = 50  # of the convolutional figure
+PIXELS, WIDTH = 4, 2  # a side, that the stem of a convolutional network leaves, and channels
 
 
 def main(config: StudyConfig, run_dir: str) -> None:
+    """Computes, draws and judges the figures that the config asks for, in run_dir."""
     with launcher.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
         from identity_matters.runs.directory import RunDirectory
-        from launch import study_report
+        from shortcut_study.report import seconds_by_experiment, study_jobs
 
-    units, num_examples = _units(config, *_images(config))
+    with launcher.user_errors():
+        data = _data(config)
+        jobs = study_jobs(config, data)
     with RunDirectory(run_dir, config, "shortcut_study") as run:
         run.set_status("running")
-        rows = _compute(run, units)
-        study_report.draw_figures(run.path)
-        study_report.write_tensorboard(run.path)
-        report = study_report.write_findings(run.path)
-        run.set_status("done", num_examples=num_examples, seconds=sum(study_report.times(rows).values()))
+        rows, report = _compute(config, run, jobs)
+        run.set_status("done", num_examples=len(data.x), seconds=sum(seconds_by_experiment(rows).values()))
     print(report)
     print(f"files: {run_dir}")
 
 
-def _images(config: StudyConfig):
-    """Training images uint8 [m, h, w, c], labels [m], and the number of classes."""
+def _data(config: StudyConfig) -> "StudyData":
     from identity_matters.data.arrays import ArrayData
     from identity_matters.data.loading import load
+    from shortcut_study.dataset import StudyData, whitened_components
 
-    data = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
-    if not isinstance(data, ArrayData):
+    arrays = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
+    if not isinstance(arrays, ArrayData):
         raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
-    return data.train_images, data.train_labels, data.num_classes
-
-
-def _compute(run, units: list) -> list[dict]:
-    """results.csv, a unit of work at a time."""
-    from tqdm import tqdm
-
-    from identity_matters.runs.tables import read_rows, write_metrics
-    from shortcut_study.sweep import run_sweep
-
-    path = run.file("results.csv")
-    total = sum(unit.cost for unit in units)
-    bar_format = "{desc} {percentage:3.0f}% |{bar}| {elapsed} so far, {remaining} left"
-    with tqdm(total=total, bar_format=bar_format, dynamic_ncols=True, smoothing=0) as bar:
-        run_sweep(units, read_rows(path), lambda rows: write_metrics(path, rows), bar)
-    return read_rows(path)
-
-
-def _units(config: StudyConfig, images, labels, num_classes: int) -> tuple[list, int]:
-    """The units of work of the figures asked for, cheap experiments first, and the number of examples."""
+    images, labels, num_classes = arrays.train_images, arrays.train_labels, arrays.num_classes
+    x, y = whitened_components(
+        images, labels, num_classes, num_classes, config.input_scale, config.centred, config.mean_over_outputs
+    )
+    if config.figure not in ("all", "convolutional"):
+        return StudyData(x, y)
     import numpy as np
 
-    from launch.study_convolutions import convolutional_units
-    from shortcut_study import experiments
-    from shortcut_study.dataset import whitened_components
-    from shortcut_study.figures import DATA
+    from identity_matters.model import standardize
 
-    with launcher.user_errors():
-        x, y = whitened_components(images, labels, num_classes, num_classes)
+    chosen = np.random.default_rng(0).permutation(len(images))[:NUM_IMAGES]
+    build_network = _network_builder(images.shape[1:], num_classes)
+    return StudyData(x, y, np.asarray(standardize(images[chosen])), labels[chosen], build_network)
 
-    def seeds(count):
-        return range(config.seed, config.seed + count)
 
-    def rates(per_decade):
-        return 10.0 ** (np.arange(4 * per_decade + 1) / per_decade - 3)
+def _network_builder(image_shape: tuple[int, ...], num_classes: int) -> Callable:
+    """`StudyData.build_network`: a stem that leaves PIXELS × PIXELS pixels of WIDTH channels, then one stage."""
+    height, width = image_shape[:2]
+    if height != width or height % PIXELS:
+        raise UserError(
+            f"the convolutional networks take square images of a multiple of {PIXELS} pixels, got {height}x{width}"
+        )
 
-    descent = (config.learning_rate, config.descent_epochs)
-    losses = np.append(np.inf, np.geomspace(*LINEAR_LEVELS, config.num_levels))  # inf: where it starts
-    relu_losses = np.append(np.inf, np.geomspace(*RELU_LEVELS, config.num_levels))
-    linear, relu = "linear", "relu_mid"
-    made = {
-        ("norms", linear): lambda: experiments.norms(x, y, linear, config.depths, seeds(config.sweep_runs), *descent),
-        ("spectrum_at_losses", linear): lambda: experiments.spectra_at_losses(
-            x, y, linear, config.depth, seeds(config.num_runs), *descent, losses
-        ),
-        ("single_run", linear): lambda: experiments.single_run(x, y, config.depth, config.seed, *descent),
-        ("learning_rates", linear): lambda: experiments.learning_rates(
-            x, y, linear, config.depths, rates(config.rates_per_decade), seeds(config.sweep_runs), config.num_epochs
-        ),
-        ("convolutional", "relu"): lambda: convolutional_units(
-            images, labels, y.shape[1], config.conv_depths, seeds(config.conv_runs)
-        ),
-        ("norms", relu): lambda: experiments.norms(x, y, relu, config.depths, seeds(config.relu_runs), *descent),
-        ("spectrum_at_losses", relu): lambda: experiments.spectra_at_losses(
-            x, y, relu, config.depth, seeds(config.relu_runs), *descent, relu_losses
-        ),
-        ("spectrum_at_zero", linear): lambda: experiments.spectra_at_zero(x, y, config.depths),
-        ("initial_spectrum", linear): lambda: experiments.initial_spectra(x, y, config.depths, seeds(config.num_runs)),
-        ("learning_rates", relu): lambda: experiments.learning_rates(
-            x,
-            y,
-            relu,
-            config.relu_depths,
-            rates(config.relu_rates_per_decade),
-            seeds(config.relu_runs),
-            config.num_epochs,
-        ),
-    }
-    figures = DATA if config.figure == "all" else [config.figure]
-    asked = {data for figure in figures for data in DATA[figure]}
-    return [unit for data, make in made.items() if data in asked for unit in make()], len(x)
+    def build_network(depth: int, shortcut_depth: int, batch_norm: int, initialisation: str, seed: int) -> Any:
+        from identity_matters.model import all_conv_resnet
+
+        config = ModelConfig(
+            image_shape=image_shape,
+            num_classes=num_classes,
+            stem_width=WIDTH,
+            stem_kernel_size=height // PIXELS,
+            stem_stride=height // PIXELS,
+            widths=(WIDTH,),
+            blocks_per_stage=(depth // shortcut_depth,),
+            convs_per_block=shortcut_depth,
+            use_batch_norm=bool(batch_norm),
+            residual_initializer=initialisation,
+        )
+        return all_conv_resnet(config, seed)
+
+    return build_network
+
+
+def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tuple[list[dict], str]:
+    """Writes results.csv, a job at a time, and what is made of it; returns its rows and the text of results.md."""
+    from tqdm import tqdm
+
+    from identity_matters.runs.directory import write_text
+    from identity_matters.runs.tables import read_rows, write_metrics
+    from shortcut_study import report
+    from shortcut_study.jobs import run_jobs
+
+    path = run.file("results.csv")
+    bar_format = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total} jobs, {elapsed}"
+    with tqdm(total=len(jobs) + 1, bar_format=bar_format, dynamic_ncols=True) as bar:
+        run_jobs(jobs, read_rows(path), lambda rows: write_metrics(path, rows), bar)
+        bar.set_description("figures, findings, TensorBoard")
+        rows = read_rows(path)
+        draw_figures(run.path)
+        _write_events(run.path, rows)
+        text = report.report(rows, config.is_toy_size)
+        write_text(run.file("results.md"), text)
+        bar.update(1)
+    return rows, text
+
+
+def draw_figures(run_dir: str) -> list[str]:
+    """Draws figure_N.png of every figure whose data results.csv holds; returns their paths."""
+    from identity_matters.runs.figures import save_figure
+
+    paths = []
+    for name, figure in _figures(run_dir):
+        paths.append(os.path.join(run_dir, f"figure_{name}.png"))
+        save_figure(figure, paths[-1])
+    return paths
+
+
+def _figures(run_dir: str) -> list[tuple[str, Any]]:
+    """Names and Matplotlib figures, from results.csv alone but for the note that a study is of toy size."""
+    from identity_matters.runs.tables import read_rows
+    from shortcut_study.report import draw_figure, figures_with_data
+
+    rows, is_toy_size = read_rows(os.path.join(run_dir, "results.csv")), _is_toy_size(run_dir)
+    return [(name, draw_figure(name, rows, is_toy_size)) for name in figures_with_data(rows)]
+
+
+def _is_toy_size(run_dir: str) -> bool:
+    from identity_matters.runs.directory import read_record
+
+    record = read_record(run_dir)
+    names = {field.name for field in dataclasses.fields(StudyConfig)} - {"figure"}
+    fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return StudyConfig(**fields).is_toy_size
+
+
+def _write_events(run_dir: str, rows: list[dict]) -> None:
+    """Writes the figures as images, and a run of TensorBoard's HParams table for every network and learning rate."""
+    import tensorboardX
+
+    from identity_matters.runs.figures import figure_to_array
+    from shortcut_study.report import sessions
+
+    for path in glob.glob(os.path.join(glob.escape(run_dir), "**", "events.out.tfevents*"), recursive=True):
+        os.remove(path)  # those of an earlier end of this run: TensorBoard would show both
+    with tensorboardX.SummaryWriter(run_dir) as writer:
+        for name, figure in _figures(run_dir):
+            writer.add_image(f"figure_{name}", figure_to_array(figure), dataformats="HWC")
+        for session in sessions(rows):
+            folder = os.path.join("learning_rates", session.name)
+            writer.add_hparams(session.hparams, session.metrics, folder, session.epoch)
 
 
 def cli() -> None:
+    """Runs the launcher on the command line's flags."""
     launcher.run(main, PRESETS, manual=__doc__)
 
 

@@ -24,29 +24,42 @@ would do to 6 digits, but took no less time at this size, and cannot tell a smal
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study import model_hessian, quadrature
+from shortcut_study import quadrature
+from shortcut_study.differentiable import with_dtype
+from shortcut_study.hessian import summarize
 from shortcut_study.lanczos import lanczos, ritz
+from shortcut_study.model_hessian import check_examples, compiled_product, flat_weights
 
 RESIDUAL_KERNEL = re.compile(r"block\d+_conv\d+/kernel$")
 
 
 def initial_spectrum(
-    model: keras.Model, images, labels, order: int | None = None, num_vectors: int = 1, seed: int = 0
+    model: keras.Model,
+    images: np.ndarray,
+    labels: np.ndarray,
+    order: int | None = None,
+    num_vectors: int = 1,
+    seed: int = 0,
 ) -> dict:
-    """Condition number and index of the Hessian in one model's residual kernels; see `initial_spectra`."""
+    """Returns condition number and index of the Hessian in one model's residual kernels; see `initial_spectra`."""
     return next(initial_spectra([model], images, labels, order, num_vectors, seed))
 
 
 def initial_spectra(
-    models: Iterable[keras.Model], images, labels, order: int | None = None, num_vectors: int = 1, seed: int = 0
+    models: Iterable[keras.Model],
+    images: np.ndarray,
+    labels: np.ndarray,
+    order: int | None = None,
+    num_vectors: int = 1,
+    seed: int = 0,
 ) -> Iterator[dict]:
-    """Condition number and index of the Hessian in the residual kernels, for each of several models.
+    """Yields condition number and index of the Hessian in the residual kernels, for each of several models.
 
     L = 1/m Σ −log softmax(logits)[label], without the weight penalties, in float64. The models must be of one
     architecture: their Hessian product is compiled once, which for a batch-normalised network takes as long as
@@ -73,19 +86,21 @@ def initial_spectra(
     Raises:
       ValueError: no residual kernel, an order beyond num_weights, models of several architectures, no examples.
     """
+    check_examples(images, labels)
+    examples = tf.constant(images, tf.float64), tf.constant(labels, tf.int32)
     product, architecture = None, None
     for model in models:
-        model = model_hessian.with_dtype(model, "float64")
+        model = with_dtype(model, "float64")
         if product is None:
-            product, architecture = _compiled_product(model, images, labels), _shapes(model)
+            product, architecture = compiled_product(model, training=True), _shapes(model)
         if _shapes(model) != architecture:
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
-        mvp_fn, dim = _residual_product(product, model)
+        mvp_fn, dim = _residual_product(product, model, *examples)
         yield _summary(mvp_fn, dim, dim if order is None else order, num_vectors, seed) | {"num_weights": dim}
 
 
 def residual_kernel_entries(model: keras.Model) -> np.ndarray:
-    """Where the residual kernels lie in the flat trained weights: int [num_weights].
+    """Returns where the residual kernels lie in the flat trained weights: int [num_weights].
 
     Raises:
       ValueError: the model has none.
@@ -103,66 +118,29 @@ def _shapes(model: keras.Model) -> list[tuple]:
     return [(variable.path, tuple(variable.shape)) for variable in model.variables]
 
 
-def _compiled_product(model: keras.Model, images, labels):
-    """(trained weights [n], the other variables, vector [n]) -> Hv [n], with those weights as arguments."""
-    if len(images) == 0 or np.shape(labels) != (len(images),):
-        raise ValueError(f"need one label an image, and one image at least, got {np.shape(images)}, {np.shape(labels)}")
-    shapes = [variable.shape for variable in model.trainable_variables]
-    sizes = [math.prod(shape) for shape in shapes]
-    images, labels = tf.constant(images, tf.float64), tf.constant(labels, tf.int32)
-    network = model_hessian._twice_differentiable(model)
-
-    def loss(weights, others):
-        parts = [tf.reshape(part, shape) for part, shape in zip(tf.split(weights, sizes), shapes)]
-        logits, _ = network.stateless_call(parts, others, images, training=True)
-        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-
-    @tf.function
-    def product(weights, others, vector):
-        return model_hessian.hessian_vector_product(lambda w: loss(w, others), weights, vector)
-
-    model_hessian._check_twice_differentiable(tf.function(loss).get_concrete_function(*_values(model)).graph)
-    return product
-
-
-def _residual_product(product, model: keras.Model):
+def _residual_product(
+    product: Callable, model: keras.Model, images: tf.Tensor, labels: tf.Tensor
+) -> tuple[Callable, int]:
     """mvp_fn, dim for `lanczos`: the block of the residual kernels."""
-    weights, others = _values(model)
+    weights, others = flat_weights(model)
     entries = residual_kernel_entries(model)
 
-    def mvp_fn(vector):
+    def mvp_fn(vector: np.ndarray) -> np.ndarray:
         padded = np.zeros(weights.shape[0])
         padded[entries] = vector
-        return product(weights, others, tf.constant(padded)).numpy()[entries]
+        return product(weights, others, tf.constant(padded), images, labels).numpy()[entries] / len(images)
 
     return mvp_fn, len(entries)
 
 
-def _values(model: keras.Model):
-    """The trained weights, flat, and a list of the other variables' values."""
-    weights = tf.concat([tf.reshape(variable.value, [-1]) for variable in model.trainable_variables], axis=0)
-    return weights, [tf.convert_to_tensor(variable.value) for variable in model.non_trainable_variables]
-
-
-def _summary(mvp_fn, dim: int, order: int, num_vectors: int, seed: int) -> dict:
+def _summary(mvp_fn: Callable, dim: int, order: int, num_vectors: int, seed: int) -> dict:
     if order == dim:
         decomposition = lanczos(mvp_fn, dim, dim, [seed, 0])
-        return _exact_summary(ritz(decomposition).values, dim * decomposition.rounding)
+        rounding = dim * decomposition.rounding
+        # Any eigenvalue is off by no more than what the matrix is (Weyl).
+        found = summarize(ritz(decomposition).values, rounding)
+        return found.columns() | {"p10_low": max(found.p10_abs - rounding, 0.0), "p10_high": found.p10_abs + rounding}
     found = quadrature.summary(quadrature.lanczos_quadrature(mvp_fn, dim, order, num_vectors, seed))
     names = ("max_abs", "p10_abs", "condition_number", "index")
     low, high = found.p10_range
     return {name: getattr(found, name) for name in names} | {"p10_low": low, "p10_high": high}
-
-
-def _exact_summary(eigenvalues, rounding: float) -> dict:
-    """Of all eigenvalues, each counted once. Any of them is off by no more than what the matrix is (Weyl)."""
-    sizes = np.abs(eigenvalues)
-    max_abs, p10_abs = float(sizes.max()), float(np.percentile(sizes, 10))
-    return {
-        "max_abs": max_abs,
-        "p10_abs": p10_abs,
-        "p10_low": max(p10_abs - rounding, 0.0),
-        "p10_high": p10_abs + rounding,
-        "condition_number": max_abs / p10_abs if p10_abs > rounding else math.inf,
-        "index": float((eigenvalues < -rounding).mean()),
-    }

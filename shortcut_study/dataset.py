@@ -1,24 +1,64 @@
 """The paper's data: whitened leading principal components of images, one-hot targets (Li et al., appendix B)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
 class Regression(NamedTuple):
-    """x [m, d], whitened: mean 0 and (1/m) Σ x xᵀ = I; y [m, d], one-hot."""
+    """Inputs and targets of a study's networks.
+
+    Attributes:
+      x: [m, d], whitened: mean 0 and (1/m) Σ x xᵀ = I.
+      y: [m, d], one-hot.
+    """
 
     x: np.ndarray
     y: np.ndarray
 
 
-def whitened_components(images, labels, num_classes: int, num_components: int = 10) -> Regression:
-    """The leading principal components of the images, each scaled to variance 1, and one-hot labels (Li et al., B).
+class StudyData(NamedTuple):
+    """What the jobs of the figures take.
+
+    Attributes:
+      x, y: [m, d], inputs and targets of n-shortcut networks.
+      images: [k, …], standardised, for the convolutional figure alone. labels: int [k].
+      build_network: callable. build_network(depth, shortcut_depth, batch_norm, initialisation, seed) -> keras.Model
+        with that many residual convolutions, images to logits, its layers named as RESIDUAL_KERNEL of convolutional.py
+        expects.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    images: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    build_network: Callable[[int, int, int, str, int], Any] | None = None
+
+
+def whitened_components(
+    images: np.ndarray,
+    labels: np.ndarray,
+    num_classes: int,
+    num_components: int = 10,
+    scale: float = 1.0,
+    centred: bool = True,
+    mean_over_outputs: bool = False,
+) -> Regression:
+    """Returns the leading principal components of images, each scaled to variance 1, and one-hot labels (Li et al., B).
+
+    Not in the paper: the variance of the inputs, whether the mean is subtracted, and whether the loss is averaged over
+    the outputs. 1/(m·d) Σ‖y − ŷ‖² is 2/d of the paper's 1/(2m) Σ‖y − ŷ‖², and networks without biases whose
+    activations are linear or ReLUs have it if inputs and targets are both scaled by √(2/d).
 
     Args:
-      images: [m, …], any numbers. labels: [m] int in 0 … num_classes − 1.
+      images: [m, …], any numbers.
+      labels: [m] int in 0 … num_classes − 1.
       num_classes: int. The number of components: inputs and targets have the width of the network.
       num_components: int.
+      scale: float. Standard deviation of each input (root mean square where they are not centred).
+      centred: bool. Subtract the mean image; else second moments about 0 are whitened.
+      mean_over_outputs: bool. Scale inputs and targets such that the loss is averaged over the outputs.
 
     Raises:
       ValueError: a number of components other than that of the classes, or one that the images do not have.
@@ -29,7 +69,8 @@ def whitened_components(images, labels, num_classes: int, num_components: int = 
             f"{num_classes}, got {num_components}"
         )
     pixels = np.asarray(images).reshape(len(images), -1).astype(np.float64)
-    pixels -= pixels.mean(axis=0)
+    if centred:
+        pixels -= pixels.mean(axis=0)
     variances, directions = np.linalg.eigh(pixels.T @ pixels / len(pixels))
     variances, directions = variances[::-1][:num_components], directions[:, ::-1][:, :num_components]
     if len(variances) < num_components or variances[-1] <= 1e-12 * variances[0]:
@@ -37,4 +78,6 @@ def whitened_components(images, labels, num_classes: int, num_components: int = 
         raise ValueError(f"the {len(pixels)} images span only {rank} dimensions, num_components is {num_components}")
     # An eigenvector's sign is LAPACK's choice: make its largest entry positive.
     largest = directions[np.abs(directions).argmax(axis=0), np.arange(num_components)]
-    return Regression(pixels @ (directions * np.sign(largest)) / np.sqrt(variances), np.eye(num_classes)[labels])
+    whitened = pixels @ (directions * np.sign(largest)) / np.sqrt(variances)
+    both = np.sqrt(2 / num_classes) if mean_over_outputs else 1.0
+    return Regression(both * scale * whitened, both * np.eye(num_classes)[labels])

@@ -1,4 +1,4 @@
-"""Full-batch gradient descent of many runs at once: one compiled step for a network shape (Li et al. §5).
+"""Full-batch gradient descent of many runs at once (Li et al. §5).
 
     paper                                   code
     epoch                                   one step of full-batch gradient descent
@@ -9,25 +9,20 @@ Runs differ in weights and learning rate and share the data. Their weights are s
 leading axis, so an operation on [d, d] matrices is one batched operation for all. A linear
 network needs no pass over the data: with W the map of the network, W* the best linear map and
 E = W − W*, L − L_min = ½ tr(E Sxx Eᵀ), which does not cancel near the optimum, and
-∂L/∂W = E Sxx is carried back through the product by (7). Networks with ReLUs go over the data
-(piecewise_gradient.py), others too, by automatic differentiation.
+∂L/∂W = E Sxx is carried back through the product by (7) (tensor_objective.py). Networks with ReLUs
+go over the data (piecewise_gradient.py), others too, by automatic differentiation.
 """
 
-import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear
-from shortcut_study.piecewise_gradient import piecewise_objective
-from shortcut_study.tape import tensor_forward
 from theory.shortcut_networks import least_squares_map, minimum_loss, moments
 
 DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 where that is larger
-_BLOCK_BYTES = 2**24  # of hidden vectors, all layers and runs, that are held at a time
-_ROWS = tf.TensorSpec([None, None], tf.float64)
 
 
 class Descent(NamedTuple):
@@ -53,9 +48,16 @@ class Descent(NamedTuple):
 
 
 def descend(
-    network: ShortcutNetwork, weights, x, y, learning_rates, num_epochs: int, snapshot_losses=(), on_epoch=None
+    network: ShortcutNetwork,
+    weights: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    learning_rates: np.ndarray | Sequence[float],
+    num_epochs: int,
+    snapshot_losses: np.ndarray | Sequence[float] = (),
+    on_epoch: Callable | None = None,
 ) -> Descent:
-    """Gradient descent, W ← W − α ∂L/∂W, on L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (7)).
+    """Returns what gradient descent, W ← W − α ∂L/∂W, does on L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (7)).
 
     A run that diverges is marked and left out; the others go on, with the same numbers as alone to
     1e-12, bit by bit where there are ReLUs.
@@ -87,33 +89,52 @@ def descend(
     return found._replace(losses=excess + least, excess_losses=excess)
 
 
-def _check_data(network: ShortcutNetwork, x, y) -> None:
+def _check_data(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) -> None:
     if np.ndim(x) != 2 or np.shape(x) != np.shape(y) or np.shape(x)[1:] != (network.width,) or not len(x):
         raise ValueError(f"x and y must both be [m, {network.width}], got shapes {np.shape(x)} and {np.shape(y)}")
     if not (np.isfinite(x).all() and np.isfinite(y).all()):
         raise ValueError("x and y must be finite, got an infinite or NaN entry")
 
 
-def loss_and_gradient(network: ShortcutNetwork, x, y):
-    """A function: weights [B, num_units, shortcut_depth, d, d] -> losses [B], gradients as weights.
+def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) -> Callable:
+    """Returns a function: weights [B, num_units, shortcut_depth, d, d] -> losses [B], gradients as weights.
 
-    For linear networks the loss is the excess, L − L_min. Args as `descend`.
+    For linear networks the loss is the excess, L − L_min. TensorFlow or Numba is imported here, where it is needed.
+
+    Args:
+      network: ShortcutNetwork.
+      x, y: [m, d].
+
+    Raises:
+      ValueError: shapes that do not belong together, non-finite numbers.
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     _check_data(network, x, y)
-    if network.is_linear:
-        compiled, known = (
-            _linear_objective(network),
-            (tf.constant(moments(x, y)[0]), tf.constant(least_squares_map(x, y))),
-        )
-    elif is_piecewise_linear(network):
+    if is_piecewise_linear(network) and not network.is_linear:
+        from shortcut_study.piecewise_gradient import piecewise_objective
+
         return piecewise_objective(network, x, y)
+    import tensorflow as tf
+
+    from shortcut_study.tensor_objective import data_objective, linear_objective
+
+    if network.is_linear:
+        compiled, known = linear_objective(network), (moments(x, y)[0], least_squares_map(x, y))
     else:
-        compiled, known = _data_objective(network), (tf.constant(x), tf.constant(y))
+        compiled, known = data_objective(network), (x, y)
+    known = [tf.constant(array) for array in known]
     return lambda weights: tuple(tensor.numpy() for tensor in compiled(tf.constant(weights), *known))
 
 
-def _loop(objective, weights, learning_rates, num_epochs: int, snapshot_losses, limit: float, on_epoch) -> Descent:
+def _loop(
+    objective: Callable,
+    weights: np.ndarray,
+    learning_rates: np.ndarray,
+    num_epochs: int,
+    snapshot_losses: np.ndarray,
+    limit: float,
+    on_epoch: Callable | None,
+) -> Descent:
     """The descent, weights changed in place; limit, a loss too large; excess_losses are left to the caller."""
     count, of_weights = len(weights), (1, 2, 3, 4)
     losses, norms = np.full((2, num_epochs + 1, count), np.nan)
@@ -149,59 +170,3 @@ def _loop(objective, weights, learning_rates, num_epochs: int, snapshot_losses, 
             on_epoch()
     weights[runs] = current
     return Descent(losses, losses, norms, diverged_at, weights, snapshots)
-
-
-@functools.lru_cache(maxsize=32)
-def _linear_objective(network: ShortcutNetwork):
-    """L − L_min and its gradient from Sxx and the best linear map [d, d] alone: O(depth·d³) a run."""
-    eye, num_units, shortcut_depth = tf.eye(network.width, dtype=tf.float64), network.num_units, network.shortcut_depth
-
-    @tf.function(input_signature=[tf.TensorSpec([None, *network.shape], tf.float64), _ROWS, _ROWS])
-    def objective(weights, input_moment, best):
-        one = tf.broadcast_to(eye, tf.shape(weights[:, :, 0]))
-        inside_before, inside_after = [one], [one]
-        for layer in range(shortcut_depth):
-            inside_before.append(weights[:, :, layer] @ inside_before[-1])
-            inside_after.append(inside_after[-1] @ weights[:, :, shortcut_depth - 1 - layer])
-        units = inside_before[-1] + eye if network.shortcut else inside_before[-1]
-        before = [one[:, 0]]
-        for unit in range(num_units):
-            before.append(units[:, unit] @ before[-1])
-        error = before[-1] - best
-        behind = error @ input_moment  # ∂L/∂W, then what comes after each unit, transposed, times it
-        loss = tf.reduce_sum(behind * error, axis=(1, 2)) / 2
-        at_unit = []
-        for unit in reversed(range(num_units)):
-            at_unit.append(behind)
-            behind = tf.matmul(units[:, unit], behind, transpose_a=True)
-        by_unit = tf.matmul(tf.stack(at_unit[::-1], 1), tf.stack(before[:-1], 1), transpose_b=True)
-        gradients = [
-            tf.matmul(tf.matmul(inside_after[shortcut_depth - 1 - layer], by_unit, transpose_a=True),
-                      inside_before[layer], transpose_b=True)
-            for layer in range(shortcut_depth)
-        ]  # fmt: skip
-        return loss, tf.stack(gradients, 2)
-
-    return objective
-
-
-@functools.lru_cache(maxsize=32)
-def _data_objective(network: ShortcutNetwork):
-    """L and its gradient for any activations, by automatic differentiation, over x, y [m, d] in blocks."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None, *network.shape], tf.float64), _ROWS, _ROWS])
-    def objective(weights, x, y):
-        num_runs, count = tf.shape(weights)[0], tf.shape(x)[0]
-        rows = tf.maximum(64, _BLOCK_BYTES // (8 * network.width * network.depth * num_runs))
-        total = tf.zeros_like(weights[:, 0, 0, 0, 0]), tf.zeros_like(weights)
-
-        def add(start, total):
-            with tf.GradientTape() as tape:
-                tape.watch(weights)
-                error = y[start : start + rows] - tensor_forward(network, weights, x[start : start + rows])
-                loss = tf.reduce_sum(error * error, axis=(1, 2)) / (2 * tf.cast(count, tf.float64))
-            return start + rows, (total[0] + loss, total[1] + tape.gradient(loss, weights))
-
-        return tf.while_loop(lambda start, _: start < count, add, (tf.constant(0), total))[1]
-
-    return objective

@@ -3,7 +3,7 @@
     paper                                   code
     H, in the order of Definition 5         hessian(…) [P, P]: unit, layer in unit, column, row
     |λ|_max, |λ|_(0.1)                      Spectrum.max_abs, p10_abs
-    index                                   Spectrum.index, the share of negative eigenvalues
+    index                                   Spectrum.index, the share of negative eigenvalues; index_range
 
 For a linear network ŷ = Wx the loss knows the data by Sxx = (1/m) Σ x xᵀ and Syx alone. Write
 W = F_p W_p B_p + (what W_p does not touch) for a weight matrix W_p: F_p is what comes after it, B_p
@@ -33,18 +33,34 @@ class Spectrum(NamedTuple):
     Attributes:
       max_abs: Largest |λ|.
       p10_abs: 10th percentile of |λ|, which the paper takes in place of the least, as more stable.
-      condition_number: max_abs / p10_abs; inf where p10_abs is 0.
-      index: Share of negative eigenvalues.
+      condition_number: max_abs / p10_abs; inf where p10_abs is 0 within rounding.
+      index: Share of negative eigenvalues; one that is 0 within rounding is not negative.
+      index_range: (low, high), the share without and with the eigenvalues that are 0 within rounding.
     """
 
     max_abs: float
     p10_abs: float
     condition_number: float
     index: float
+    index_range: tuple[float, float]
+
+    def columns(self) -> dict[str, float]:
+        """Returns the four numbers by name, as results.csv has them."""
+        return {name: getattr(self, name) for name in ("max_abs", "p10_abs", "condition_number", "index")}
 
 
-def hessian(network: ShortcutNetwork, weights, x, y, method: str = "auto") -> np.ndarray:
-    """The Hessian of L = 1/(2m) Σ‖y − ŷ‖² in the weights (Li et al., Definition 5).
+def hessian(
+    network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray, method: str = "auto"
+) -> np.ndarray:
+    """Returns the Hessian of L = 1/(2m) Σ‖y − ŷ‖² in the weights (Li et al., Definition 5).
+
+    At zero weights that of 2-shortcut networks is I_R ⊗ [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative.
+
+    >>> x, y = np.random.default_rng(0).standard_normal((2, 50, 3))
+    >>> network = ShortcutNetwork(width=3, num_units=4, shortcut_depth=2)
+    >>> matrix = hessian(network, network.initialize("exact_zero", seed=0), x, y)
+    >>> matrix.shape, spectrum(matrix).index
+    ((72, 72), 0.5)
 
     Args:
       network: ShortcutNetwork.
@@ -78,8 +94,10 @@ def hessian(network: ShortcutNetwork, weights, x, y, method: str = "auto") -> np
     return tape_hessian(network, weights, x, y)
 
 
-def hessian_from_moments(weights, input_moment, cross_moment, shortcut: bool = True) -> np.ndarray:
-    """The Hessian of a linear network from Sxx = (1/m) Σ x xᵀ and Syx = (1/m) Σ y xᵀ alone.
+def hessian_from_moments(
+    weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray, shortcut: bool = True
+) -> np.ndarray:
+    """Returns the Hessian of a linear network from Sxx = (1/m) Σ x xᵀ and Syx = (1/m) Σ y xᵀ alone.
 
     Costs P² multiplications and additions and as many writes, P = N d², N weight matrices.
 
@@ -123,7 +141,7 @@ class _Paths(NamedTuple):
     between: np.ndarray
 
 
-def _paths(weights, shortcut: bool) -> _Paths:
+def _paths(weights: np.ndarray, shortcut: bool) -> _Paths:
     num_units, shortcut_depth, d, _ = weights.shape
     # Products of a unit's layers from one up to, but without, another: [R, to, from, d, d]; 0 where to < from.
     inside = np.zeros((num_units, shortcut_depth + 1, shortcut_depth + 1, d, d))
@@ -151,18 +169,37 @@ def _paths(weights, shortcut: bool) -> _Paths:
     )
 
 
-def spectrum(hessian) -> Spectrum:
-    """Summary of a Hessian's eigenvalues (Li et al., footnote 1 and §5.2)."""
+def spectrum(hessian: np.ndarray) -> Spectrum:
+    """Returns the summary of a Hessian's eigenvalues (Li et al., footnote 1 and §5.2).
+
+    >>> found = spectrum(np.diag([-4.0, 0.0, 1.0, 2.0, 8.0]))
+    >>> found.max_abs, found.index, found.index_range
+    (8.0, 0.2, (0.2, 0.4))
+
+    Args:
+      hessian: [P, P], symmetric.
+    """
     eigenvalues = np.linalg.eigvalsh(hessian)
+    return summarize(eigenvalues, len(eigenvalues) * np.finfo(np.float64).eps * np.abs(eigenvalues).max())
+
+
+def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
+    """Returns the summary of all eigenvalues of a Hessian, of which sizes up to `rounding` count as 0.
+
+    Args:
+      eigenvalues: [P].
+      rounding: float. What an eigenvalue may be off by.
+    """
     sizes = np.abs(eigenvalues)
     max_abs, p10_abs = float(sizes.max()), float(np.percentile(sizes, 10))
-    # Below rounding an eigenvalue is 0, and the condition number infinite.
-    vanishes = p10_abs <= len(sizes) * np.finfo(np.float64).eps * max_abs
-    condition_number = np.inf if vanishes else max_abs / p10_abs
-    return Spectrum(max_abs, p10_abs, float(condition_number), float((eigenvalues < 0).mean()))
+    condition_number = max_abs / p10_abs if p10_abs > rounding else np.inf
+    low, high = float((eigenvalues < -rounding).mean()), float((eigenvalues <= rounding).mean())
+    return Spectrum(max_abs, p10_abs, condition_number, low, (low, high))
 
 
-def _checked(network: ShortcutNetwork, weights, x, y):
+def _checked(
+    network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     weights, x, y = (np.asarray(array, np.float64) for array in (weights, x, y))
     if weights.shape != network.shape:
         raise ValueError(f"weights must have shape {network.shape}, got {weights.shape}")

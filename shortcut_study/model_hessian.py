@@ -9,18 +9,20 @@ as long as the gradient on 2 CPU cores; reverse over reverse 2.9 and 3.9, in the
 At a kink of ReLU the second derivative is taken as 0.
 """
 
+import math
 from collections.abc import Callable
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from shortcut_study.differentiable import check_twice_differentiable, twice_differentiable
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.tape import tensor_forward
 
 
-def hessian_vector_product(loss_fn: Callable, weights, vector):
-    """Hv of a twice differentiable loss: the derivative of its gradient along v.
+def hessian_vector_product(loss_fn: Callable, weights: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
+    """Returns Hv of a twice differentiable loss: the derivative of its gradient along v.
 
     Args:
       loss_fn: callable. Weights to a scalar.
@@ -35,17 +37,28 @@ def hessian_vector_product(loss_fn: Callable, weights, vector):
 
 
 def model_mvp(
-    model: keras.Model, images, labels, batch_size: int, training: bool = False, on_batch: Callable | None = None
+    model: keras.Model,
+    images: np.ndarray,
+    labels: np.ndarray,
+    batch_size: int,
+    training: bool = False,
+    on_batch: Callable | None = None,
 ) -> tuple[Callable, int]:
-    """Products with the Hessian of the mean cross-entropy over the given examples.
+    """Returns products with the Hessian of the mean cross-entropy over the given examples, and its dimension.
 
     L = 1/m Σ −log softmax(logits)[label], without the model's weight penalties: (λ/2)‖w‖² would
     add λ to every eigenvalue. Weights, and the statistics of batch normalisation, are copied
     now; what becomes of the model later does not count, and nothing in it is changed.
 
+    >>> import keras, numpy as np
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")])
+    >>> mvp_fn, dim = model_mvp(model, np.eye(2), np.array([0, 1]), batch_size=2)
+    >>> dim, mvp_fn(np.array([1.0, 0.0, 0.0, 0.0])).tolist()  # 1/m · Σ x xᵀ ⊗ (diag p − p pᵀ), p = (½, ½)
+    (4, [0.125, -0.125, 0.0, 0.0])
+
     Args:
-      model: keras.Model. Images to logits, under Keras's TensorFlow backend. Its Hessian is that
-        of float32 arithmetic if the layers compute so; see `with_dtype`.
+      model: keras.Model. Images to logits, functional or sequential, under Keras's TensorFlow backend. Its Hessian is
+        that of float32 arithmetic if the layers compute so; see `with_dtype`.
       images: [m, …] as the model takes them (standardised, for all_conv_resnet).
       labels: int [m].
       batch_size: int. Examples at a time; memory grows with it, the result does not depend on it.
@@ -58,119 +71,89 @@ def model_mvp(
       the order of model.trainable_variables.
 
     Raises:
-      ValueError: another backend, nothing to train, no examples, arrays that do not fit together,
-        a layer that stops gradients (Keras's LayerNormalization does).
+      ValueError: another backend, nothing to train, no examples, arrays that do not fit together; a model of a class of
+        its own, one that gives probabilities, or one that TensorFlow does not differentiate twice (Dropout in
+        training, recurrent layers, layers that stop gradients).
     """
-    _check(model, images, labels, batch_size)
-    weights = _flat([variable.value for variable in model.trainable_variables])
-    product = _compiled_product(_twice_differentiable(model) if training else model, training, len(images))
+    check_examples(images, labels)
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    product, (weights, others) = compiled_product(model, training), flat_weights(model)
 
-    def mvp_fn(vector):
+    def mvp_fn(vector: np.ndarray) -> np.ndarray:
         vector, total = tf.constant(vector, weights.dtype), tf.zeros_like(weights)
         for start in range(0, len(images), batch_size):
             batch = slice(start, start + batch_size)
             arrays = tf.constant(images[batch], weights.dtype), tf.constant(labels[batch], tf.int32)
-            total += product(weights, vector, *arrays)
+            total += product(weights, others, vector, *arrays)
             if on_batch:
                 on_batch()
-        return total.numpy()
+        return total.numpy() / len(images)
 
     return mvp_fn, int(weights.shape[0])
 
 
-def _check(model: keras.Model, images, labels, batch_size: int) -> None:
+def check_examples(images: np.ndarray, labels: np.ndarray) -> None:
+    """Raises ValueError unless there is one label an image, and one image at least."""
+    if len(images) == 0 or np.shape(labels) != (len(images),):
+        raise ValueError(f"need one label an image, and one image at least, got {np.shape(images)}, {np.shape(labels)}")
+
+
+def compiled_product(model: keras.Model, training: bool = False) -> Callable:
+    """Returns a function for Hv of the summed cross-entropy of a batch, compiled once for all weights.
+
+    So models of one architecture can share it; compiling a batch-normalised network takes as long as hundreds of
+    products.
+
+    Args:
+      model: As for `model_mvp`.
+      training: bool.
+
+    Returns:
+      product(weights [dim], others, vector [dim], images, labels) -> [dim] tensor; weights and others as from
+      `flat_weights`.
+
+    Raises:
+      ValueError: as `model_mvp` about the model.
+    """
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"Hessian products need KERAS_BACKEND=tensorflow, got {keras.backend.backend()}")
     if not model.trainable_variables:
         raise ValueError("the model has no trainable weights")
-    if len(images) == 0 or np.shape(labels) != (len(images),):
-        raise ValueError(f"need one label an image, and one image at least, got {np.shape(images)}, {np.shape(labels)}")
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-
-
-def _compiled_product(model: keras.Model, training: bool, num_examples: int):
-    """(weights, vector, images, labels) -> a batch's share of Hv."""
+    network = twice_differentiable(model)
     shapes = [variable.shape for variable in model.trainable_variables]
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    others = [tf.identity(variable.value) for variable in model.non_trainable_variables]
+    sizes = [math.prod(shape) for shape in shapes]
 
-    def loss(weights, images, labels):
+    def logits(weights: tf.Tensor, others: list, images: tf.Tensor) -> tf.Tensor:
         parts = [tf.reshape(part, shape) for part, shape in zip(tf.split(weights, sizes), shapes)]
-        logits, _ = model.stateless_call(parts, others, images, training=training)
-        return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)) / num_examples
+        return network.stateless_call(parts, others, images, training=training)[0]
 
     dtype = model.trainable_variables[0].dtype
     flat, labels = tf.TensorSpec([sum(sizes)], dtype), tf.TensorSpec([None], tf.int32)
+    others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]
     images = tf.TensorSpec(model.input_shape, dtype)
-    _check_twice_differentiable(tf.function(loss).get_concrete_function(flat, images, labels).graph)
+    traced = tf.function(logits).get_concrete_function(flat, others, images)
+    check_twice_differentiable(traced.graph, traced.outputs[0])
 
-    @tf.function(input_signature=[flat, flat, images, labels])  # one compilation, also for a smaller last batch
-    def product(weights, vector, images, labels):
-        return hessian_vector_product(lambda w: loss(w, images, labels), weights, vector)
+    @tf.function(input_signature=[flat, others, flat, images, labels])  # one compilation, also for a smaller last batch
+    def product(weights: tf.Tensor, others: list, vector: tf.Tensor, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        def loss(weights: tf.Tensor) -> tf.Tensor:
+            found = logits(weights, others, images)
+            return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found))
+
+        return hessian_vector_product(loss, weights, vector)
 
     return product
 
 
-def _check_twice_differentiable(graph) -> None:
-    """Raises ValueError where a loss stops a gradient: the Hessian would lack a term, and nothing would show it."""
-    stops = [operation.name for operation in graph.get_operations() if operation.type == "StopGradient"]
-    if stops:
-        raise ValueError(f"the model is not twice differentiable for TensorFlow: it stops the gradient at {stops[0]}")
+def flat_weights(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Returns copies of a model's trained weights, flat [dim], and of its other variables."""
+    weights = tf.concat([tf.reshape(variable.value, [-1]) for variable in model.trainable_variables], axis=0)
+    return weights, [tf.identity(variable.value) for variable in model.non_trainable_variables]
 
 
-def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
-    """A copy of a model whose layers all compute and keep their weights in one type.
-
-    A model trained in mixed precision needs it: products in bfloat16 are right to two digits only.
-
-    Args:
-      dtype: str. float32 or float64.
-    """
-
-    def clone(layer):
-        config = layer.get_config()
-        return type(layer).from_config(config | {"dtype": dtype} if "dtype" in config else config)
-
-    return _copy(model, clone)
-
-
-class _BatchNormalization(keras.layers.BatchNormalization):
-    """Keras's, with a second derivative of the batch's moments.
-
-    tf.nn.moments stops the gradient of the variance at the mean. The first derivative does not
-    change, but the second lacks a term; it stays symmetric, so no check of symmetry tells.
-    """
-
-    def call(self, inputs, training=None, mask=None):
-        if not (training and self.trainable):
-            return super().call(inputs, training=training, mask=mask)
-        shape = [1] * len(inputs.shape)
-        shape[self.axis] = -1
-        axes = [axis for axis, size in enumerate(shape) if size == 1]
-        centred = inputs - tf.reduce_mean(inputs, axes, keepdims=True)
-        variance = tf.reduce_mean(tf.square(centred), axes, keepdims=True)
-        outputs = centred * tf.math.rsqrt(variance + self.epsilon)
-        outputs = outputs * tf.reshape(self.gamma, shape) if self.scale else outputs
-        return outputs + tf.reshape(self.beta, shape) if self.center else outputs
-
-
-def _twice_differentiable(model: keras.Model) -> keras.Model:
-    def clone(layer):
-        kind = _BatchNormalization if type(layer) is keras.layers.BatchNormalization else type(layer)
-        return kind.from_config(layer.get_config())
-
-    return _copy(model, clone)
-
-
-def _copy(model: keras.Model, clone_function: Callable) -> keras.Model:
-    copy = keras.models.clone_model(model, clone_function=clone_function)
-    copy.set_weights(model.get_weights())
-    return copy
-
-
-def network_mvp(network: ShortcutNetwork, weights, x, y) -> tuple[Callable, int]:
-    """Products with `hessian.hessian` of an n-shortcut network, without that matrix, in float64.
+def network_mvp(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[Callable, int]:
+    """Returns products with `hessian.hessian` of an n-shortcut network, without that matrix, in float64.
 
     Costs as much as two or three gradients, where the matrix has num_parameters² entries.
 
@@ -185,14 +168,10 @@ def network_mvp(network: ShortcutNetwork, weights, x, y) -> tuple[Callable, int]
     columns = tf.constant(np.swapaxes(weights, -1, -2).ravel(), tf.float64)
     x, y = tf.constant(x, tf.float64), tf.constant(y, tf.float64)
 
-    def loss(columns):
+    def loss(columns: tf.Tensor) -> tf.Tensor:
         transposed = tf.reshape(columns, network.shape)
         error = y - tensor_forward(network, tf.linalg.matrix_transpose(transposed), x)
         return tf.reduce_sum(error * error) / (2 * x.shape[0])
 
     product = tf.function(lambda vector: hessian_vector_product(loss, columns, vector))
     return lambda vector: product(tf.constant(vector, tf.float64)).numpy(), network.num_parameters
-
-
-def _flat(tensors):
-    return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], axis=0)

@@ -13,7 +13,7 @@ loss is L = 1/(2m) Σ‖y − ŷ‖². Everything here is NumPy in float64.
 
 import dataclasses
 import math
-from typing import Callable
+from collections.abc import Callable
 
 import numpy as np
 
@@ -32,9 +32,14 @@ class ShortcutNetwork:
       width: d, of every layer.
       num_units: R ≥ 1.
       shortcut_depth: n ≥ 1, matrices a unit.
-      pre, mid, post: Activations: a name of theory.activations (linear, relu, tanh, softplus, sigmoid), or a function of
-        your own, elementwise, of NumPy arrays (and of TensorFlow tensors, if the Hessian is asked for).
+      pre, mid, post: Activations: a name of theory.activations (linear, relu, tanh, softplus, sigmoid), or a function
+        of your own, elementwise, of NumPy arrays (and of TensorFlow tensors, if the Hessian is asked for).
       shortcut: Whether units add their input.
+
+    >>> network = ShortcutNetwork(width=2, num_units=3, shortcut_depth=2, mid="relu")
+    >>> weights = network.initialize("exact_zero", seed=0)
+    >>> weights.shape, network.forward(weights, np.array([[1.0, -2.0]])).tolist()  # at zero it is the identity
+    ((3, 2, 2, 2), [[1.0, -2.0]])
     """
 
     width: int
@@ -45,7 +50,7 @@ class ShortcutNetwork:
     post: str | Callable = "linear"
     shortcut: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("width", "num_units", "shortcut_depth"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -53,16 +58,17 @@ class ShortcutNetwork:
             _activation(activation)
 
     @classmethod
-    def of_depth(
+    def with_depth(
         cls, width: int, depth: int, shortcut_depth: int, mid: str | Callable = "linear", shortcut: bool = True
-    ):
-        """The network of so many weight matrices; ValueError where shortcuts of that depth do not divide them."""
+    ) -> "ShortcutNetwork":
+        """Returns the network of `depth` weight matrices; ValueError where shortcut_depth does not divide them."""
         if depth < 1 or shortcut_depth < 1 or depth % shortcut_depth:
             raise ValueError(f"depth must be a multiple of shortcut_depth {shortcut_depth}, got {depth}")
         return cls(width, depth // shortcut_depth, shortcut_depth, mid=mid, shortcut=shortcut)
 
     @property
     def activations(self) -> tuple:
+        """pre, mid, post."""
         return self.pre, self.mid, self.post
 
     @property
@@ -72,19 +78,21 @@ class ShortcutNetwork:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the weights."""
+        """The shape of the weights."""
         return self.num_units, self.shortcut_depth, self.width, self.width
 
     @property
     def num_parameters(self) -> int:
+        """Number of entries of all weight matrices."""
         return self.depth * self.width**2
 
     @property
     def is_linear(self) -> bool:
+        """Whether all three activations are linear."""
         return all(activation == "linear" for activation in self.activations)
 
     def initialize(self, kind: str, seed: int) -> np.ndarray:
-        """Weights of a kind, drawn from the seed.
+        """Returns weights of a kind, drawn from the seed.
 
         xavier: Gaussian of variance 1/width (Glorot & Bengio). orthogonal: Haar, by QR with the
         signs of R's diagonal taken into Q. zero: xavier × 0.01 (Li et al. §4.1). exact_zero: 0.
@@ -101,16 +109,16 @@ class ShortcutNetwork:
         scale = {"xavier": 1.0, "zero": ZERO_SCALE, "exact_zero": 0.0}[kind]
         return scale * normal / np.sqrt(self.width)
 
-    def forward(self, weights, x) -> np.ndarray:
-        """ŷ [m, width] (Li et al., (5))."""
+    def forward(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Returns ŷ [m, width] (Li et al., (5)) for weights of `shape` and x [m, width]."""
         return shortcut_networks.forward(weights, x, *map(_activation, self.activations), self.shortcut)
 
-    def loss(self, weights, x, y):
-        """L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6))."""
+    def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
+        """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6))."""
         return shortcut_networks.loss(weights, x, y, *map(_activation, self.activations), self.shortcut)
 
 
-def _activation(activation) -> Activation:
+def _activation(activation: str | Callable) -> Activation:
     """A function of the user's own has no derivatives that are known; none is asked for here."""
     if callable(activation):
         return Activation(activation, None, (math.nan,) * 3)

@@ -12,6 +12,7 @@ stay in the cache, of two halves of the data on two threads.
 """
 
 import concurrent.futures
+from collections.abc import Iterator
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -23,18 +24,19 @@ _BLOCK_BYTES = 2**23  # of Σ_k A_p[k,i₁] A_q[k,i₂]
 
 
 def is_piecewise_linear(network: ShortcutNetwork) -> bool:
+    """Returns whether all activations are linear or ReLUs."""
     return all(activation in ("linear", "relu") for activation in network.activations)
 
 
-def piecewise_hessian(network: ShortcutNetwork, weights, x, y) -> np.ndarray:
-    """`hessian.hessian` for linear and ReLU activations; at a kink ReLU's slope is taken as 0.
+def piecewise_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns `hessian.hessian` for linear and ReLU activations; at a kink ReLU's slope is taken as 0.
 
     Args and Returns as `hessian.hessian`.
     """
     d, depth = network.width, network.depth
     rows = max(1, _BLOCK_BYTES // (8 * (depth * d) ** 2))
 
-    def piece(first, last):
+    def piece(first: int, last: int) -> np.ndarray:
         total = np.zeros((depth, depth, d, d, d, d))  # [p, q, i₁, i₂, j₁, j₂], p ≤ q
         for start in range(first, last, rows):
             block = slice(start, min(start + rows, last))
@@ -50,8 +52,8 @@ def piecewise_hessian(network: ShortcutNetwork, weights, x, y) -> np.ndarray:
     return upper + np.triu(upper, 1).T
 
 
-def _add_block(total, network: ShortcutNetwork, weights, x, y) -> None:
-    """Adds the sum of a block of samples."""
+def _add_block(total: np.ndarray, network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    """Adds to total the sum of a block of samples."""
     d, depth, count = network.width, network.depth, len(x)
     inputs, slopes, prediction = _forward(network, weights, x)
     sensitivities = _sensitivities(network, weights, slopes, count)  # A [N, m, k, i]
@@ -68,8 +70,8 @@ def _add_block(total, network: ShortcutNetwork, weights, x, y) -> None:
         total[:q, q] += bend.reshape(q, d, d, d, d).transpose(0, 3, 2, 1, 4)  # from [p, j₁, i₂, i₁, j₂]
 
 
-def _forward(network: ShortcutNetwork, weights, x):
-    """u [N, m, d]; slopes of the activation before each matrix [N, m, d] and after the last of each unit [R, m, d]; ŷ."""
+def _forward(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray) -> tuple:
+    """u [N, m, d]; slopes of the activation before each matrix [N, m, d] and after each unit's last [R, m, d]; ŷ."""
     pre, mid, post = network.activations
     inputs, before, after, hidden = [], [], [], x
     for unit in weights:
@@ -84,11 +86,11 @@ def _forward(network: ShortcutNetwork, weights, x):
     return np.stack(inputs), (np.stack(before), np.stack(after)), hidden
 
 
-def _slope(activation: str, z) -> np.ndarray:
+def _slope(activation: str, z: np.ndarray) -> np.ndarray:
     return np.ones_like(z) if activation == "linear" else (z > 0).astype(z.dtype)
 
 
-def _sensitivities(network: ShortcutNetwork, weights, slopes, count: int) -> np.ndarray:
+def _sensitivities(network: ShortcutNetwork, weights: np.ndarray, slopes: tuple, count: int) -> np.ndarray:
     """A_p = ∂ŷ/∂(W_p u_p) [N, m, k, i]."""
     before, after = slopes
     of_hidden = np.broadcast_to(np.eye(network.width), (count, network.width, network.width))
@@ -103,7 +105,7 @@ def _sensitivities(network: ShortcutNetwork, weights, slopes, count: int) -> np.
     return sensitivities
 
 
-def _tangents(network: ShortcutNetwork, weights, slopes, count: int):
+def _tangents(network: ShortcutNetwork, weights: np.ndarray, slopes: tuple, count: int) -> Iterator:
     """Yields, for q = 1 … N − 1, q and ∂u_q/∂(W_p u_p) for all p < q: [q, m, i (of W_p's output), j (of u_q)]."""
     before, after = slopes
     d = network.width

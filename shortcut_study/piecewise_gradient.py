@@ -16,6 +16,7 @@ import concurrent.futures
 import functools
 import itertools
 import os
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -29,8 +30,8 @@ _FAST = {"contract", "reassoc", "nsz"}  # NaN and infinity keep their meaning
 _inlined = numba.njit(fastmath=_FAST, inline="always")
 
 
-def piecewise_objective(network: ShortcutNetwork, x, y):
-    """A function of weights [B, *network.shape] that returns the losses [B] and their gradients, as weights.
+def piecewise_objective(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) -> Callable:
+    """Returns a function of weights [B, *network.shape] that gives the losses [B] and their gradients, as weights.
 
     6·m·d²·depth operations a run. At a kink ReLU's slope is taken as 0. The first call on a machine
     compiles for the width, some 10 seconds; the result is kept on disk.
@@ -43,10 +44,10 @@ def piecewise_objective(network: ShortcutNetwork, x, y):
     x_blocks, y_blocks = _blocks(x), _blocks(y)
     bounds = [task * len(x_blocks) // _TASKS for task in range(_TASKS + 1)]
 
-    def objective(weights):
+    def objective(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         weights = np.ascontiguousarray(weights)
 
-        def piece(run_and_task):
+        def piece(run_and_task: tuple[int, int]) -> tuple[float, np.ndarray]:
             run, task = run_and_task
             some = slice(bounds[task], bounds[task + 1])
             return _sums(axis, weights[run], x_blocks[some], y_blocks[some], float(network.shortcut), relus)
@@ -62,10 +63,15 @@ def piecewise_objective(network: ShortcutNetwork, x, y):
 @functools.cache
 def _cores() -> concurrent.futures.ThreadPoolExecutor:
     """A thread a core: Numba's own, with a cache, rounds differently where it compiles and where it reads the cache."""
-    return concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    return concurrent.futures.ThreadPoolExecutor(_num_cores())
 
 
-def _blocks(rows) -> np.ndarray:
+def _num_cores() -> int:
+    """Cores that this process may use; macOS tells only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _blocks(rows: np.ndarray) -> np.ndarray:
     """Samples as columns [blocks, d, COLUMNS]; zeros fill the last block: the network maps 0 to 0."""
     count, width = rows.shape
     filled = np.zeros((-(-count // COLUMNS) * COLUMNS, width))
@@ -74,7 +80,7 @@ def _blocks(rows) -> np.ndarray:
 
 
 @numba.njit(fastmath=_FAST, cache=True, nogil=True)
-def _sums(axis, weights, x, y, shortcut, relus):
+def _sums(axis: tuple, weights: np.ndarray, x: np.ndarray, y: np.ndarray, shortcut: float, relus: tuple) -> tuple:
     """Σ‖y − ŷ‖² over blocks of samples, and half its gradient [R, n, d, d]; shortcut is 0 or 1."""
     d = len(axis)
     num_units, shortcut_depth = weights.shape[:2]
@@ -100,7 +106,15 @@ def _sums(axis, weights, x, y, shortcut, relus):
 
 
 @_inlined
-def _forward(axis, weights, shortcut, relus, hidden, inputs, outputs):
+def _forward(
+    axis: tuple,
+    weights: np.ndarray,
+    shortcut: float,
+    relus: tuple,
+    hidden: np.ndarray,
+    inputs: np.ndarray,
+    outputs: np.ndarray,
+) -> None:
     """Fills hidden [R + 1, d, s] from hidden[0], the inputs of the matrices [R, n, d, s], the outputs of the units."""
     pre, mid, post = relus
     last = weights.shape[1] - 1
@@ -123,7 +137,18 @@ def _forward(axis, weights, shortcut, relus, hidden, inputs, outputs):
 
 
 @_inlined
-def _backward(axis, weights, shortcut, relus, inputs, outputs, hidden, gradient, g, back):
+def _backward(
+    axis: tuple,
+    weights: np.ndarray,
+    shortcut: float,
+    relus: tuple,
+    inputs: np.ndarray,
+    outputs: np.ndarray,
+    hidden: np.ndarray,
+    gradient: np.ndarray,
+    g: np.ndarray,
+    back: np.ndarray,
+) -> None:
     """Adds to gradient [R, n, d, d]; the error comes in hidden[R], which is changed; g, back [d, s] are memory."""
     pre, mid, post = relus
     end = len(weights)

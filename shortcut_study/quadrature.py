@@ -11,11 +11,12 @@ Matrices, Moments and Quadrature (2010); Ubaru, Chen & Saad (2017); Ghorbani, Kr
 for the density of a network.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from shortcut_study.lanczos import lanczos, ritz
+from shortcut_study.lanczos import Ritz, lanczos, ritz
 
 ZERO = 10  # a node counts as 0 within so many times the rounding
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
@@ -57,7 +58,8 @@ class Summary(NamedTuple):
       p10_abs: 10th percentile of |λ|, by the weights.
       condition_number: max_abs / p10_abs; inf where p10_abs counts as 0.
       index: Share of negative eigenvalues, by the weights; what counts as 0 is not negative.
-      p10_range, index_range: (low, high) that hold p10_abs and index of the measure which the starting vectors see.
+      p10_range: (low, high) that holds the 10th percentile of the measure which the starting vectors see.
+      index_range: (low, high), without and with what counts as 0, that holds its share of negative eigenvalues.
     """
 
     max_abs: float
@@ -68,27 +70,44 @@ class Summary(NamedTuple):
     index_range: tuple[float, float]
 
 
-def lanczos_quadrature(mvp_fn, dim: int, order: int, num_vectors: int, seed: int = 0, dtype=np.float64) -> Quadrature:
-    """Ritz values and weights of so many random starting vectors, (seed, 0), (seed, 1), …
+def ritz_by_vector(
+    mvp_fn: Callable, dim: int, order: int, vectors: Iterable[int], seed: int = 0, dtype: type = np.float64
+) -> Iterator[tuple[int, Ritz]]:
+    """Yields the number and the Ritz values of each of several random starting vectors, (seed, 0), (seed, 1), …
+
+    The memory of one basis serves all of them.
+
+    Args:
+      mvp_fn, dim, order, dtype: As for `lanczos`.
+      vectors: Numbers of the starting vectors.
+      seed: int.
+    """
+    memory = None
+    for vector in vectors:
+        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory)
+        memory = decomposition.basis
+        yield vector, ritz(decomposition)
+
+
+def lanczos_quadrature(
+    mvp_fn: Callable, dim: int, order: int, num_vectors: int, seed: int = 0, dtype: type = np.float64
+) -> Quadrature:
+    """Returns Ritz values and weights of `num_vectors` random starting vectors.
 
     The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large
-    matrices need few. The memory of one basis serves all of them.
+    matrices need few.
 
     Args:
       mvp_fn, dim, order, dtype: As for `lanczos`.
       num_vectors, seed: int.
     """
-    memory, rows = None, []
-    for vector in range(num_vectors):
-        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory)
-        memory = decomposition.basis
-        rows.append((*ritz(decomposition)[:3], decomposition.rounding))
-    nodes, weights, bounds, rounding = zip(*rows)
-    return Quadrature(np.stack(nodes), np.stack(weights), np.stack(bounds), max(rounding))
+    found = [ritz for _, ritz in ritz_by_vector(mvp_fn, dim, order, range(num_vectors), seed, dtype)]
+    columns = (np.stack([getattr(r, name) for r in found]) for name in ("values", "weights", "error_bounds"))
+    return Quadrature(*columns, rounding=max(r.rounding for r in found))
 
 
-def trace_mean(quadrature: Quadrature, function) -> tuple[float, float]:
-    """tr f(H)/n, estimated, and its standard error over the starting vectors (NaN for one).
+def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float]:
+    """Returns tr f(H)/n, estimated, and its standard error over the starting vectors (NaN for one).
 
     Args:
       function: callable. f of an array, elementwise.
@@ -98,7 +117,7 @@ def trace_mean(quadrature: Quadrature, function) -> tuple[float, float]:
 
 
 def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:
-    """Density of the eigenvalues: mean over vectors of Σ weights · Gaussian(λ; node, width).
+    """Returns the density of the eigenvalues: mean over vectors of Σ weights · Gaussian(λ; node, width).
 
     Estimates the spectrum convolved with that Gaussian, each eigenvalue counted 1/n. The grid
     reaches so far beyond the nodes that the integral over it is 1 to 1e-8.
@@ -121,9 +140,9 @@ def density(quadrature: Quadrature, width: float | None = None, num_points: int 
 
 
 def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` largest Ritz values, descending, or the smallest, ascending, and their error bounds.
+    """Returns the `count` largest Ritz values, descending, or the smallest, ascending, and their error bounds.
 
-    Of the starting vector whose bounds on them are best. From one vector an eigenvalue shows
+    They are those of the starting vector whose bounds on them are best. From one vector an eigenvalue shows
     once, however often it is repeated.
     """
     chosen = np.s_[:, ::-1] if largest else np.s_[:, :]
@@ -133,7 +152,7 @@ def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True
 
 
 def summary(quadrature: Quadrature) -> Summary:
-    """Condition number and index (Li et al., footnote 1 and §5.2), estimated, with the range of what they can be.
+    """Returns condition number and index (Li et al., footnote 1 and §5.2), estimated, with their possible range.
 
     A quadrature knows the share of a measure in an interval but for the weights of the nodes at
     its ends (inequalities of Chebyshev, Markov and Stieltjes). A wide range says that the order does
@@ -155,17 +174,17 @@ def summary(quadrature: Quadrature) -> Summary:
         condition_number=max_abs / p10_abs if p10_abs > zero else np.inf,
         index=float(negative),
         p10_range=(float(p10_low), float(p10_high)),
-        index_range=tuple(float(share) for share in _shares(quadrature, -np.inf, -zero)),
+        index_range=(float(_shares(quadrature, -np.inf, -zero)[0]), float(_shares(quadrature, -np.inf, zero)[1])),
     )
 
 
-def _percentile(sizes, weights, share: float = 0.1) -> float:
+def _percentile(sizes: np.ndarray, weights: np.ndarray, share: float = 0.1) -> float:
     """Where so much of the weight is passed, half of each node's weight lying on either side of it."""
     order = np.argsort(sizes)
     return float(np.interp(share, np.cumsum(weights[order]) - weights[order] / 2, sizes[order]))
 
 
-def _shares(quadrature: Quadrature, low, high):
+def _shares(quadrature: Quadrature, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:
     """The least and the most of the measure that can lie in [low, high], mean over vectors."""
     bounds = []
     for nodes, weights in zip(quadrature.nodes, quadrature.weights):
@@ -176,8 +195,8 @@ def _shares(quadrature: Quadrature, low, high):
     return np.mean(bounds, axis=0)
 
 
-def _standard_error(of_each: np.ndarray):
-    """Of the mean over the first axis."""
+def _standard_error(of_each: np.ndarray) -> np.ndarray:
+    """The standard error of the mean over axis 0; NaN for one row."""
     if len(of_each) == 1:
         return np.full(of_each.shape[1:], np.nan)
     return of_each.std(0, ddof=1) / np.sqrt(len(of_each))

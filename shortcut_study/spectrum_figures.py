@@ -10,7 +10,7 @@ NUM_MARKED = 3  # eigenvalues at either end
 
 
 def ritz_rows(vector: int, ritz: Ritz) -> list[dict]:
-    """One row a Ritz value of a starting vector: vector, eigenvalue, weight, error_bound."""
+    """Returns one row a Ritz value of a starting vector: vector, eigenvalue, weight, error_bound."""
     return [
         {"vector": vector, "eigenvalue": float(value), "weight": float(weight), "error_bound": float(bound)}
         for value, weight, bound in zip(ritz.values, ritz.weights, ritz.error_bounds)
@@ -18,15 +18,15 @@ def ritz_rows(vector: int, ritz: Ritz) -> list[dict]:
 
 
 def density_rows(density: Density) -> list[dict]:
-    """One row a point of the grid: eigenvalue, density, standard_error."""
+    """Returns one row a point of the grid: eigenvalue, density, standard_error."""
     return [
         {"eigenvalue": float(value), "density": float(height), "standard_error": float(error)}
         for value, height, error in zip(*density)
     ]
 
 
-def quadrature_from_rows(rows: list[dict], dtype=np.float32) -> Quadrature:
-    """What `ritz_rows` of all starting vectors says; dtype is that of the Lanczos vectors."""
+def quadrature_from_rows(rows: list[dict], dtype: type = np.float32) -> Quadrature:
+    """Returns what `ritz_rows` of all starting vectors says; dtype is that of the Lanczos vectors."""
     columns = [
         np.array([float(row[name]) for row in rows]).reshape(len({row["vector"] for row in rows}), -1)
         for name in ("eigenvalue", "weight", "error_bound")
@@ -35,7 +35,7 @@ def quadrature_from_rows(rows: list[dict], dtype=np.float32) -> Quadrature:
 
 
 def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:
-    """Density of the eigenvalues on a logarithmic axis; triangles mark the extreme ones, bars their error bounds.
+    """Draws the density of the eigenvalues on a logarithmic axis; triangles mark the extreme ones, with error bounds.
 
     Args:
       rows, density: as from `ritz_rows` and `density_rows`, or read from their CSV files.

@@ -1,6 +1,7 @@
 """The exact Hessian of any n-shortcut network by nested automatic differentiation in TensorFlow."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -17,8 +18,8 @@ _FUNCTIONS = {
 _BLOCK_BYTES = 2**28  # of intermediate values that one block of the Hessian's rows may hold
 
 
-def tape_hessian(network: ShortcutNetwork, weights, x, y) -> np.ndarray:
-    """`hessian.hessian` by GradientTape: the gradient of the gradient, a block of rows at a time.
+def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Returns `hessian.hessian` by GradientTape: the gradient of the gradient, a block of rows at a time.
 
     Compiled once for a network shape and a number of examples. At a kink of ReLU the second
     derivative is taken as 0.
@@ -37,9 +38,9 @@ def tape_hessian(network: ShortcutNetwork, weights, x, y) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(network: ShortcutNetwork, rows: int):
+def _compiled(network: ShortcutNetwork, rows: int) -> Callable:
     @tf.function(reduce_retracing=True)
-    def block_of_rows(columns, x, y, start):
+    def block_of_rows(columns: tf.Tensor, x: tf.Tensor, y: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as outer:
             outer.watch(columns)
             with tf.GradientTape() as inner:
@@ -53,8 +54,8 @@ def _compiled(network: ShortcutNetwork, rows: int):
     return block_of_rows
 
 
-def tensor_forward(network: ShortcutNetwork, weights, x):
-    """`ShortcutNetwork.forward` for tensors: ŷ [..., m, d] for weights [..., num_units, shortcut_depth, d, d]."""
+def tensor_forward(network: ShortcutNetwork, weights: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+    """Returns ŷ [..., m, d] as `ShortcutNetwork.forward`, for tensors: weights [..., *network.shape], x [m, d]."""
     pre, mid, post = (a if callable(a) else _FUNCTIONS[a] for a in network.activations)
     hidden = x
     for unit in range(network.num_units):

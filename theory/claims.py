@@ -110,7 +110,8 @@ def summary() -> str:
     told = ("hold", "hold under the paper's own caveat", "depend on the reading", "are false")
     verdicts = ", ".join(f"{counts[verdict]} {words}" for verdict, words in zip(VERDICTS, told, strict=True))
     later = sources.total() - len(printed) - sources["ours"]
-    return f"{len(printed)} printed statements: {verdicts}; {later} of later papers, restated; {sources['ours']} of ours"
+    others = f"{later} of later papers, restated; {sources['ours']} of ours"
+    return f"{len(printed)} printed statements: {verdicts}; {others}"
 
 
 def markdown(checks: Sequence[Check] | None = None) -> str:

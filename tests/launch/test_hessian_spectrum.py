@@ -18,7 +18,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from identity_matters.model import standardize
 from identity_matters.runs.tables import read_rows
 from launch import launcher
-from shortcut_study import lanczos, model_hessian, quadrature, spectrum_figures
+from shortcut_study import quadrature, spectrum_figures
+from shortcut_study.differentiable import with_dtype
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(spectrum_run, trained
 def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(spectrum_run, trained_run):
     from identity_matters.data.arrays import mnist_sample
 
-    model = model_hessian.with_dtype(keras.models.load_model(trained_run / "model.keras", compile=False), "float64")
+    model = with_dtype(keras.models.load_model(trained_run / "model.keras", compile=False), "float64")
     digits = mnist_sample()
     images = np.asarray(standardize(digits.train_images[:60])).astype(np.float64)
     variables = [variable.value for variable in model.trainable_variables]
@@ -117,12 +118,12 @@ def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, trained_
             raise KeyboardInterrupt
         return whole(mvp_fn, dim, order, seed, *rest, **named)
 
-    whole = lanczos.lanczos
-    monkeypatch.setattr(lanczos, "lanczos", interrupted)
+    whole = quadrature.lanczos
+    monkeypatch.setattr(quadrature, "lanczos", interrupted)
     code, _, err = launch(*flags(trained_run, tmp_path / "run"))
     assert code == 130 and "the same command continues" in err
     assert len(read(tmp_path / "run")[0]) == 20
-    monkeypatch.setattr(lanczos, "lanczos", whole)
+    monkeypatch.setattr(quadrature, "lanczos", whole)
     code, _, err = launch(*flags(trained_run, tmp_path / "run"))
     assert code == 0 and "80/80" in err
     for ours, theirs in zip(*(read(folder)[0] for folder in (tmp_path / "run", spectrum_run[0]))):

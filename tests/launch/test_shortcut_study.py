@@ -1,4 +1,4 @@
-"""launch.shortcut_study: every figure end to end, resumption, TensorBoard, and the one line where something is wrong."""
+"""launch.shortcut_study: every figure end to end, resumption, TensorBoard, and one line where something is wrong."""
 
 import dataclasses
 import functools
@@ -17,11 +17,12 @@ import pytest
 from identity_matters.data import loading
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.runs.tables import read_rows, write_metrics
-from launch import launcher, shortcut_study, study_convolutions, study_report
-from shortcut_study import dynamics, experiments, findings, hessian
-from shortcut_study.figures import DATA
+from launch import launcher, shortcut_study
+from shortcut_study.config import PRESETS
+from shortcut_study.figures import FIGURES, convolutional, figure_3, figure_5, figure_6, figure_8, figure_9, figure_10
+from shortcut_study.report import seconds_by_experiment
 
-FIGURES = ("3", "5", "6", "7", "8", "9", "10")
+PAPER = ("3", "5", "6", "7", "8", "9", "10")
 SMALL = [
     "--preset=smoke",
     "--examples=200",
@@ -62,7 +63,7 @@ def zeros_ones_and_twos():
 
 @pytest.fixture
 def three_digits(monkeypatch):
-    """Networks of width 3, for which test_piecewise_gradient.py has them compiled, and 49 pixels, of which PCA is quick."""
+    """Networks of width 3, which test_piecewise_gradient.py has compiled, and 49 pixels, of which PCA is quick."""
 
     def load(config):
         kept, count = zeros_ones_and_twos(), config.train_examples or None
@@ -84,18 +85,18 @@ def experiments_of(rows):
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """What is made of the rows is left out, for tests of the rows alone."""
-    for name in ("draw_figures", "write_tensorboard", "write_findings"):
-        monkeypatch.setattr(study_report, name, lambda run_dir: "")
+    """What is drawn of the rows is left out, for tests of the rows alone."""
+    for name in ("draw_figures", "_write_events"):
+        monkeypatch.setattr(shortcut_study, name, lambda *_: None)
 
 
-@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("figure", PAPER)
 def test_every_figure_leaves_its_rows_findings_picture_and_events(launch, three_digits, tmp_path, recwarn, figure):
     code, out, err = launch(f"--figure={figure}", f"--run_dir={tmp_path}/run", *SMALL)
     assert code == 0, err
     run_dir = tmp_path / "run"
     rows = read_rows(run_dir / "results.csv")
-    assert experiments_of(rows) == set(DATA[figure])
+    assert experiments_of(rows) == set(FIGURES[figure].EXPERIMENTS)
     assert all(np.isfinite(row["seconds"]) for row in rows)
     assert (run_dir / f"figure_{figure}.png").read_bytes().startswith(b"\x89PNG")
     assert len(list(run_dir.glob("figure_*"))) == 1
@@ -105,8 +106,8 @@ def test_every_figure_leaves_its_rows_findings_picture_and_events(launch, three_
         for line in (run_dir / "results.md").read_text().splitlines()
         if line.startswith(f"| {figure} |")
     ]
-    assert [claim for _, claim, *_ in told] == [f.claim for f in findings.FINDINGS[figure](rows)]
-    assert {answer for _, _, answer, _ in told} <= {"holds", "does not hold", "cannot be told"}
+    assert [claim for _, claim, *_ in told] == [f.claim for f in FIGURES[figure].findings(rows)]
+    assert {answer for _, _, answer, *_ in told} == {"not judged"}  # this is a toy
     assert out == (run_dir / "results.md").read_text() + f"\nfiles: {run_dir}\n"
     record = json.loads((run_dir / "config.json").read_text())
     assert (record["status"], record["num_examples"], record["config"]["figure"]) == ("done", 200, figure)
@@ -115,35 +116,26 @@ def test_every_figure_leaves_its_rows_findings_picture_and_events(launch, three_
 
 
 def test_all_figures_together_share_their_data(launch, three_digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(study_convolutions, "convolutional_units", lambda *_: [])  # longer than all others
+    monkeypatch.setattr(convolutional, "jobs", lambda *_: [])  # longer than all others
+    monkeypatch.setattr(shortcut_study, "_network_builder", lambda *_: None)  # of images of 7 pixels a side
     code, _, err = launch(f"--run_dir={tmp_path}/run", *SMALL)
     assert code == 0, err
     run_dir = tmp_path / "run"
-    assert {path.name for path in run_dir.glob("*.png")} == {f"figure_{figure}.png" for figure in FIGURES}
+    assert {path.name for path in run_dir.glob("*.png")} == {f"figure_{figure}.png" for figure in PAPER}
     rows = read_rows(run_dir / "results.csv")
-    assert experiments_of(rows) == {pair for figure in FIGURES for pair in DATA[figure]}
+    assert experiments_of(rows) == {pair for figure in PAPER for pair in FIGURES[figure].EXPERIMENTS}
     told = (run_dir / "results.md").read_text()
     assert [line.split()[1] for line in told.splitlines() if line.startswith("| ")][1:-1].count("9") == 8
     for experiment, activations in experiments_of(rows):
         assert told.count(f"\n| {experiment} | {activations} |") == 1
 
 
-def test_the_seconds_of_a_unit_count_once():
-    row = {
-        "experiment": "norms",
-        "activations": "linear",
-        "shortcut_depth": 2,
-        "initialisation": "zero",
-        "batch_norm": "",
-    }
-    rows = [
-        row | {"depth": 2, "seed": seed, "epoch": epoch, "seconds": 1.25 + seed}
-        for seed in (0, 1)
-        for epoch in range(4)
-    ]
-    of_rates = row | {"experiment": "learning_rates"}
-    rows += [of_rates | {"depth": depth, "seed": seed, "seconds": depth / 8} for depth in (2, 4) for seed in (0, 1, 2)]
-    assert study_report.times(rows) == {("norms", "linear"): 3.5, ("learning_rates", "linear"): 0.75}
+def test_the_seconds_of_a_job_count_once_though_another_takes_as_long():
+    row = {"experiment": "norms", "activations": "linear"}
+    rows = [row | {"job": f"seed {seed}", "epoch": e, "seconds": 1.25} for seed in (0, 1) for e in range(4)]
+    rows += [row | {"experiment": "learning_rates", "job": f"rates {depth}", "seed": seed, "seconds": depth / 8}
+             for depth in (2, 4) for seed in (0, 1, 2)]  # fmt: skip
+    assert seconds_by_experiment(rows) == {("norms", "linear"): 2.5, ("learning_rates", "linear"): 0.75}
 
 
 def events(path):
@@ -194,14 +186,14 @@ def session(found):
     return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
 
 
-# What computes a unit, at how many calls of it a run is interrupted, and how many units are then in the file.
+# What computes a job of which figure, and at which call of it the study is interrupted.
 INTERRUPTIONS = {
-    "3": ("descend", 4),
-    "5": ("spectrum", 7),
-    "6": ("descend", 3),
-    "8": ("loss_and_gradient", 1),
-    "9": ("descend", 5),
-    "10": ("descend", 2),
+    "3": (figure_3, "descend", 4),
+    "5": (figure_5, "spectrum", 7),
+    "6": (figure_6, "descend", 3),
+    "8": (figure_8, "loss_and_gradient", 1),
+    "9": (figure_9, "descend", 5),
+    "10": (figure_10, "descend", 4),
 }
 
 
@@ -209,8 +201,8 @@ INTERRUPTIONS = {
 def test_an_interrupted_study_continues_to_the_same_rows(launch, three_digits, undrawn, tmp_path, monkeypatch, figure):
     arguments = [f"--figure={figure}", *SMALL]
     assert launch(*arguments, f"--run_dir={tmp_path}/whole")[0] == 0
-    name, at = INTERRUPTIONS[figure]
-    function, calls = getattr(experiments, name), []
+    module, name, at = INTERRUPTIONS[figure]
+    function, calls = getattr(module, name), []
 
     def counted(*arguments, **named):
         calls.append(0)
@@ -218,7 +210,7 @@ def test_an_interrupted_study_continues_to_the_same_rows(launch, three_digits, u
             raise KeyboardInterrupt
         return function(*arguments, **named)
 
-    monkeypatch.setattr(experiments, name, counted)
+    monkeypatch.setattr(module, name, counted)
     run_dir = tmp_path / "run"
     code, out, err = launch(*arguments, f"--run_dir={run_dir}")
     assert code == 130 and not out and "the same command continues" in err
@@ -226,7 +218,7 @@ def test_an_interrupted_study_continues_to_the_same_rows(launch, three_digits, u
     kept = (run_dir / "results.csv").read_text().splitlines() if at > 1 or figure == "8" else []
     assert launch(*arguments, f"--run_dir={run_dir}")[0] == 0
     assert without_seconds(run_dir) == without_seconds(tmp_path / "whole")
-    assert set(kept) <= set((run_dir / "results.csv").read_text().splitlines()), "a finished unit was computed again"
+    assert set(kept) <= set((run_dir / "results.csv").read_text().splitlines()), "a finished job was computed again"
     assert len(kept) > 1
 
 
@@ -238,8 +230,8 @@ def test_a_finished_study_is_drawn_again_and_computes_nothing(launch, three_digi
     def computes(*_, **__):
         raise AssertionError("something is computed")
 
-    for name in ("descend", "loss_and_gradient", "spectrum", "hessian", "hessian_from_moments"):
-        monkeypatch.setattr(experiments, name, computes)
+    for name in ("loss_and_gradient", "spectrum", "hessian"):
+        monkeypatch.setattr(figure_8, name, computes)
     code, again, err = launch(*arguments)
     assert code == 0, err
     assert again == first and (tmp_path / "run" / "results.csv").read_bytes() == before
@@ -277,6 +269,7 @@ MISTAKES = {
     "no levels": (["--num_levels=0"], "num_levels must be at least 1, got 0"),
     "no rates": (["--rates_per_decade=0"], "rates_per_decade must be at least 1, got 0"),
     "a negative seed": (["--seed=-1"], "seed must be at least 0, got -1"),
+    "no input scale": (["--input_scale=0"], "input_scale must be positive, got 0"),
     "negative examples": (["--examples=-1"], "examples must be at least 0, got -1"),
     "a data set that does not exist": (["--dataset=nonexistent"], "nonexistent"),
     "a data set that is not prepared": (["--dataset=mnist", "--data_dir={tmp}"], "mnist is not prepared"),
@@ -319,66 +312,54 @@ def test_descents_that_all_diverge_are_a_result_and_no_accident(launch, three_di
     assert code == 0, err
     rows = read_rows(tmp_path / "run" / "results.csv")
     assert {row["status"] for row in rows if row["experiment"] == "spectrum_at_losses"} == {"diverged"}
-    assert "cannot be told" in out
+    assert "the runs have no losses in common" in out
 
 
 def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, three_digits, tmp_path):
     assert launch("--figure=5", f"--run_dir={tmp_path}/run", *SMALL)[0] == 0
     copy = tmp_path / "copy"
     copy.mkdir()
-    shutil.copy(tmp_path / "run" / "results.csv", copy)
+    for name in ("results.csv", "config.json"):  # which says that this is a toy
+        shutil.copy(tmp_path / "run" / name, copy)
     code, out, err = launch(f"--run_dir={copy}", program="plot")
     assert (code, out) == (0, f"{copy}/figure_5.png\n"), err
     assert (copy / "figure_5.png").read_bytes() == (tmp_path / "run" / "figure_5.png").read_bytes()
-    assert sorted(os.listdir(copy)) == ["figure_5.png", "results.csv"]
+    assert sorted(os.listdir(copy)) == ["config.json", "figure_5.png", "results.csv"]
 
 
 def test_a_table_of_another_kind_is_no_study(tmp_path):
     write_metrics(str(tmp_path / "results.csv"), [{"variant": "paper", "step": 1, "loss": 0.5}])
-    assert study_report.draw_figures(str(tmp_path)) == []
-    assert study_report.draw_figures(str(tmp_path / "none")) == []
+    assert shortcut_study.draw_figures(str(tmp_path)) == []
+    assert shortcut_study.draw_figures(str(tmp_path / "none")) == []
 
 
-# --- the library, given what it cannot take
+NEW_FIELDS = ("input_scale", "centred", "mean_over_outputs", "xavier_learning_rate")
 
 
-def test_a_singular_second_moment_has_an_infinite_condition_number_for_two_shortcuts():
-    rng = np.random.default_rng(0)
-    x, y = rng.standard_normal((2, 30, 3))
-    x[:, 2] = y[:, 2] = 0  # M = Sxx − Syx has a row and a column of 0
-    for row in (
-        unit.compute(None)[0] for unit in experiments.spectra_at_zero(x, y, (2, 4)) if unit.key["shortcut_depth"] == 2
-    ):
-        assert row["condition_number"] == np.inf
-    network = experiments.TWO.network(3, 4, "linear")
-    assert hessian.spectrum(hessian.hessian(network, np.zeros(network.shape), x, y)).condition_number == np.inf
-
-
-@pytest.mark.parametrize("wrong", ["weights", "targets"])
-def test_hessians_of_numbers_that_are_not_finite_are_refused(wrong):
-    network = experiments.TWO.network(3, 2, "linear")
-    weights, (x, y) = np.zeros(network.shape), np.ones((2, 5, 3))
-    (weights if wrong == "weights" else y).flat[0] = np.inf
-    with pytest.raises(
-        ValueError, match=f"{'y' if wrong == 'targets' else wrong} must be finite, got an infinite or NaN entry"
-    ):
-        hessian.hessian(network, weights, x, y)
-
-
-@pytest.mark.parametrize("activations", ["linear", "relu_mid"])
-@pytest.mark.parametrize("shapes", [((5, 3), (5, 2)), ((5, 2), (5, 3)), ((5, 3), (6, 3))])
-def test_descending_on_data_that_do_not_belong_together_is_refused(activations, shapes):
-    network = experiments.TWO.network(3, 2, activations)
-    x, y = map(np.ones, shapes)
-    with pytest.raises(ValueError) as raised:
-        dynamics.descend(network, np.zeros((1, *network.shape)), x, y, [0.1], 2)
-    assert "\n" not in str(raised.value) and all(str(shape) in str(raised.value) for shape in shapes)
-
-
-def test_hessians_with_more_inputs_than_targets_are_refused():
-    network = experiments.TWO.network(3, 2, "linear")
-    with pytest.raises(ValueError, match=r"\(5, 3\) and \(6, 3\)"):
-        hessian.hessian(network, np.zeros(network.shape), np.ones((5, 3)), np.ones((6, 3)))
+@pytest.mark.parametrize("figure, module, name", [("9", figure_9, "descend"), ("5", figure_5, "spectrum")])
+def test_a_run_of_the_version_before_goes_on_and_is_drawn(
+    launch, three_digits, tmp_path, monkeypatch, figure, module, name
+):
+    """Its config.json lacks the fields of today, its results.csv the columns `job` and `perturbed_loss`."""
+    run_dir = tmp_path / "run"
+    arguments = [f"--figure={figure}", f"--run_dir={run_dir}", *SMALL]
+    assert launch(*arguments)[0] == 0
+    whole = without_seconds(run_dir)
+    record = json.loads((run_dir / "config.json").read_text())
+    for field in NEW_FIELDS:
+        del record["config"][field]
+    (run_dir / "config.json").write_text(json.dumps(record | {"status": "running"}))
+    rows = read_rows(run_dir / "results.csv")
+    jobs = list(dict.fromkeys(row["job"] for row in rows))
+    kept = [row for row in rows if row["job"] in jobs[: len(jobs) - 2]]
+    old = [{k: v for k, v in row.items() if k not in ("job", "perturbed_loss")} for row in kept]
+    write_metrics(str(run_dir / "results.csv"), old)
+    assert shortcut_study.draw_figures(str(run_dir)) == [f"{run_dir}/figure_{figure}.png"]
+    function, calls = getattr(module, name), []
+    monkeypatch.setattr(module, name, lambda *a, **k: calls.append(0) or function(*a, **k))
+    code, _, err = launch(*arguments)
+    assert code == 0, err
+    assert without_seconds(run_dir) == whole and len(calls) == 2
 
 
 @pytest.mark.slow  # a minute: networks of width 10 are compiled, and TensorFlow starts twice
@@ -400,9 +381,9 @@ def test_a_study_killed_by_force_continues_to_the_same_rows(tmp_path):
     assert without_seconds(tmp_path / "run") == without_seconds(tmp_path / "whole")
 
 
-@pytest.mark.parametrize("preset", shortcut_study.PRESETS)
+@pytest.mark.parametrize("preset", PRESETS)
 def test_the_presets_are_valid_and_smaller_than_the_paper_or_as_large(preset):
-    config, paper = shortcut_study.PRESETS[preset], shortcut_study.PRESETS["paper"]
+    config, paper = PRESETS[preset], PRESETS["paper"]
     for name in ("num_runs", "sweep_runs", "relu_runs", "num_epochs", "descent_epochs", "num_levels", "depth"):
         assert getattr(config, name) <= getattr(paper, name), name
     assert set(config.depths) <= set(paper.depths) and set(config.relu_depths) <= set(paper.relu_depths)

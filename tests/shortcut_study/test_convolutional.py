@@ -12,7 +12,8 @@ from identity_matters.model import all_conv_resnet
 from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study import hessian, model_hessian
 from shortcut_study.convolutional import initial_spectra, initial_spectrum
-from shortcut_study.convolutional_figure import convolutional_figure
+from shortcut_study.differentiable import with_dtype
+from shortcut_study.figures import convolutional
 
 NUM_IMAGES = 12
 # 2 convolutions of 36 weights inside shortcuts, after a stem of 18.
@@ -32,7 +33,7 @@ def examples():
 
 def dense(config, examples, seed=0) -> tuple[np.ndarray, np.ndarray]:
     """The Hessian, a column for each unit vector, by model_mvp; which of its rows belong to residual kernels."""
-    model = model_hessian.with_dtype(all_conv_resnet(config, seed), "float64")
+    model = with_dtype(all_conv_resnet(config, seed), "float64")
     mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=NUM_IMAGES, training=True)
     counted = [
         np.full(v.numpy().size, "stage" in v.path and v.path.endswith("kernel")) for v in model.trainable_variables
@@ -142,7 +143,14 @@ def test_a_model_without_residual_kernels_is_refused(examples):
 def figure_rows() -> list[dict]:
     """Two seeds of a curve in each panel, and one of every kind of number that is none."""
     rows = [
-        {"shortcut_depth": 2, "initialisation": "small", "batch_norm": bn, "depth": depth, "seed": seed}
+        {
+            "experiment": "convolutional",
+            "shortcut_depth": 2,
+            "initialisation": "small",
+            "batch_norm": bn,
+            "depth": depth,
+            "seed": seed,
+        }
         | {
             "condition_number": 10.0 ** (2 + 2 * seed),
             "max_abs": 1.0,
@@ -167,7 +175,7 @@ def figure_rows() -> list[dict]:
 def test_the_figure_shows_geometric_means_and_marks_what_is_infinite(tmp_path):
     write_metrics(str(tmp_path / "results.csv"), figure_rows())
     for rows in (figure_rows(), read_rows(str(tmp_path / "results.csv"))):
-        figure = convolutional_figure(rows)
+        figure = convolutional.draw(rows)
         figure.savefig(tmp_path / "figure.png")
         without, with_batch_norm = figure.axes[:2]
         for axes in (without, with_batch_norm):
@@ -183,4 +191,4 @@ def test_the_figure_shows_geometric_means_and_marks_what_is_infinite(tmp_path):
 
 
 def test_the_figure_of_no_rows_is_empty_and_does_not_fail(tmp_path):
-    convolutional_figure([]).savefig(tmp_path / "figure.png")
+    convolutional.draw([]).savefig(tmp_path / "figure.png")

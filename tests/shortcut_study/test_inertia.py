@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from shortcut_study import control, inertia
+from shortcut_study.control import stages_of_units
 from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
-from shortcut_study.inertia import _stages, eigenvalues_below, spectrum_by_counting
+from shortcut_study.inertia import Counter, eigenvalues_below, spectrum_by_counting
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut_hessians import spectrum_at_zero
 from theory.shortcut_networks import moments
@@ -28,19 +30,19 @@ def data(seed=0):
 def test_as_many_eigenvalues_lie_below_a_shift_as_lapack_says(network, seed):
     weights, pair = 0.7 * network.initialize("xavier", seed), moments(*data(seed))
     eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
-    stages, end = _stages(weights, *pair, network.shortcut)
+    stages, end = stages_of_units(weights, *pair, network.shortcut)
     middles = (eigenvalues[1:] + eigenvalues[:-1])[np.diff(eigenvalues) > 1e-6 * np.abs(eigenvalues).max()] / 2
     for shift in [eigenvalues[0] - 1, *middles, eigenvalues[-1] + 1]:
-        assert eigenvalues_below(stages, end, shift) == (eigenvalues < shift).sum(), shift
+        assert Counter(stages, end)(shift) == (eigenvalues < shift).sum(), shift
 
 
 @pytest.mark.parametrize("network", NETWORKS, ids=name)
 def test_the_spectrum_is_that_of_the_matrix_by_automatic_differentiation(network):
     (x, y), weights = data(), 0.7 * network.initialize("xavier", 5)
-    counted = spectrum_by_counting(weights, *moments(x, y), shortcut=network.shortcut)
+    counted = spectrum_by_counting(weights, *moments(x, y), shortcut=network.shortcut, tolerance=1e-8)
     exact = spectrum(hessian(network, weights, x, y, method="tape"))
     np.testing.assert_allclose(counted[:3], exact[:3], rtol=1e-5)
-    assert counted.index == pytest.approx(exact.index, abs=0.02)  # eigenvalues that are 0 but for rounding
+    assert counted.index == pytest.approx(exact.index, abs=0.02)  # its eigenvalues below 1e-9 count as 0
 
 
 def test_the_2_shortcuts_spectrum_at_zero_is_theorem_1_at_any_depth():
@@ -48,7 +50,7 @@ def test_the_2_shortcuts_spectrum_at_zero_is_theorem_1_at_any_depth():
     predicted = spectrum_at_zero(x, y, 1, 2)
     sizes = np.abs(np.repeat(predicted.eigenvalues, predicted.multiplicities))
     for num_units in (1, 5, 40):
-        found = spectrum_by_counting(np.zeros((num_units, 2, D, D)), *moments(x, y))
+        found = spectrum_by_counting(np.zeros((num_units, 2, D, D)), *moments(x, y), tolerance=1e-8)
         np.testing.assert_allclose([found.max_abs, found.p10_abs], [sizes.max(), np.percentile(sizes, 10)], rtol=1e-6)
         assert found.index == 0.5
 
@@ -72,3 +74,49 @@ def test_the_counts_know_the_cross_moment_from_its_transpose():
     weights, (input_moment, cross_moment) = 0.7 * network.initialize("xavier", 0), moments(*data())
     right, wrong = (spectrum_by_counting(weights, input_moment, c) for c in (cross_moment, cross_moment.T))
     assert abs(wrong.max_abs / right.max_abs - 1) > 1e-3
+
+
+def test_a_percentile_between_a_zero_and_another_size_is_not_infinite():
+    """Seven of these 63 eigenvalues are 0, and the 10th percentile lies at place 6.2: numpy.percentile interpolates."""
+    network = ShortcutNetwork(3, 7, 1)
+    weights, pair = network.initialize("orthogonal", 4), moments(*np.random.default_rng(4).standard_normal((2, 300, 3)))
+    exact, counted = spectrum(hessian_from_moments(weights, *pair)), spectrum_by_counting(weights, *pair)
+    assert (
+        counted.condition_number == pytest.approx(exact.condition_number, rel=1e-3) == pytest.approx(8989.7, rel=1e-3)
+    )
+    assert counted.index == exact.index and counted.index_range == exact.index_range
+
+
+def ill_conditioned(num_cases=30):
+    """Networks, shifts between their eigenvalues, and the right count; V of the recursion unit by unit grows by 1e6."""
+    rng = np.random.default_rng(0)
+    for seed in range(num_cases):
+        network = ShortcutNetwork(D, int(rng.integers(5, 11)), 1 + seed % 3)
+        weights, pair = network.initialize("orthogonal", seed), moments(*rng.standard_normal((2, 50, D)))
+        eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair))
+        top, stages = np.abs(eigenvalues).max(), stages_of_units(weights, *pair, True)
+        for shift in top * 10 ** rng.uniform(-9, -7, 8) * rng.choice([-1, 1], 8):
+            is_between = np.abs(eigenvalues - shift).min() > max(1e-12 * top, 1e-4 * abs(shift))
+            if is_between and eigenvalues_below(*stages, shift)[1] > inertia.MAX_GROWTH:
+                yield stages, shift, (eigenvalues < shift).sum()
+
+
+def test_where_a_unit_is_no_safe_pivot_units_are_merged_and_the_count_is_right(monkeypatch):
+    cases = list(ill_conditioned())
+    assert len(cases) > 20
+    assert all(Counter(*stages)(shift) == count for stages, shift, count in cases)
+    monkeypatch.setattr(inertia, "MAX_GROWTH", np.inf)  # what it was
+    assert any(Counter(*stages)(shift) != count for stages, shift, count in cases)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=name)
+def test_merged_stages_are_those_of_the_same_matrix(network):
+    weights, pair = 0.7 * network.initialize("xavier", 1), moments(*data(1))
+    eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
+    stages, end = stages_of_units(weights, *pair, network.shortcut)
+    while len(stages) > 1:
+        stages = control.in_twos(stages)
+    matrix = stages[0].Q + np.concatenate([np.kron(a, b).T for a, b in zip(stages[0].right, stages[0].left)]) @ end @ (
+        np.concatenate([np.kron(a, b) for a, b in zip(stages[0].right, stages[0].left)], axis=1)
+    )
+    np.testing.assert_allclose(np.linalg.eigvalsh(matrix), eigenvalues, atol=1e-12 * np.abs(eigenvalues).max())

@@ -10,6 +10,7 @@ import tensorflow as tf
 from identity_matters.config import ModelConfig
 from identity_matters.model import all_conv_resnet
 from shortcut_study import lanczos, model_hessian, quadrature
+from shortcut_study.differentiable import with_dtype
 
 SMALL = ModelConfig(
     image_shape=(8, 8, 1), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard"
@@ -26,7 +27,7 @@ def examples():
 @pytest.fixture(scope="module")
 def network():
     """In float64."""
-    return model_hessian.with_dtype(all_conv_resnet(SMALL), "float64")
+    return with_dtype(all_conv_resnet(SMALL), "float64")
 
 
 def cross_entropy(model, images, labels, training=False):
@@ -45,7 +46,7 @@ def gradient(model, images, labels, training=False):
 
 def shifted(model, step):
     """A copy with the flat step added to the trainable weights."""
-    copy, start = model_hessian.with_dtype(model, "float64"), 0
+    copy, start = with_dtype(model, "float64"), 0
     for variable in copy.trainable_variables:
         size = int(np.prod(variable.shape))
         variable.assign_add(np.reshape(step[start : start + size], variable.shape))
@@ -106,7 +107,7 @@ def test_the_moments_of_the_quadrature_are_the_traces_of_the_hessian(product, de
 @pytest.mark.parametrize("use_batch_norm, training", [(False, False), (True, False), (True, True)])
 def test_a_product_is_the_difference_of_two_gradients(examples, use_batch_norm, training):
     config = dataclasses.replace(ONE_BLOCK, use_batch_norm=use_batch_norm)
-    model = model_hessian.with_dtype(all_conv_resnet(config), "float64")
+    model = with_dtype(all_conv_resnet(config), "float64")
     before = [np.copy(weights) for weights in model.get_weights()]
     mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=23, training=training)
     vector = np.random.default_rng(1).standard_normal(dim)
@@ -117,17 +118,58 @@ def test_a_product_is_the_difference_of_two_gradients(examples, use_batch_norm, 
         np.testing.assert_array_equal(old, new)
 
 
+LAYERS = {
+    "layer": lambda: [keras.layers.LayerNormalization()],
+    "layer over space": lambda: [keras.layers.Reshape((8, 8, 1)), keras.layers.LayerNormalization(axis=[1, 2])],
+    "layer without shift": lambda: [keras.layers.LayerNormalization(center=False, scale=False)],
+    "group": lambda: [keras.layers.Reshape((4, 4, 4)), keras.layers.GroupNormalization(2)],
+    "group, channels second": lambda: [keras.layers.Reshape((4, 16)), keras.layers.GroupNormalization(2, axis=1)],
+    "instance": lambda: [keras.layers.Reshape((4, 4, 4)), keras.layers.GroupNormalization(-1, scale=False)],
+}
+
+
+def normalised(name):
+    """A network with a normalisation of its hidden units, in float64, with γ and β away from 1 and 0."""
+    keras.utils.set_random_seed(3)
+    hidden = keras.layers.Dense(64, "tanh")
+    model = sequential(hidden, *LAYERS[name](), keras.layers.Flatten(), keras.layers.Dense(10))
+    for variable in model.trainable_variables:
+        variable.assign_add(0.1 * np.random.default_rng(0).standard_normal(variable.shape))
+    return with_dtype(model, "float64")
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_and_group_normalisation_are_keras_own_and_have_their_second_derivative(examples, name, monkeypatch):
+    model = normalised(name)
+    ours = model_hessian.twice_differentiable(model)
+    np.testing.assert_allclose(ours(examples[0]), model(examples[0]), atol=1e-12)
+    mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=23)
+    vector = np.random.default_rng(1).standard_normal(dim)
+    vector /= np.linalg.norm(vector)
+    expected = difference_of_gradients(model, *examples, vector)
+    np.testing.assert_allclose(mvp_fn(vector), expected, atol=1e-7 * np.abs(expected).max())
+    lacking = keras_own_product(model, examples, vector, monkeypatch)  # negative control
+    assert np.linalg.norm(lacking - expected) > 1e-4 * np.linalg.norm(expected)
+
+
+def keras_own_product(model, examples, vector, monkeypatch, training=False):
+    """The product without our normalisation layers, and without the check that refuses Keras's."""
+    with monkeypatch.context() as patch:
+        patch.setattr(model_hessian, "twice_differentiable", lambda model: model)
+        patch.setattr(model_hessian, "check_twice_differentiable", lambda *_: None)
+        mvp_fn, _ = model_hessian.model_mvp(model, *examples, batch_size=23, training=training)
+        return mvp_fn(vector)
+
+
 def test_what_stops_gradients_is_refused_as_keras_own_batch_normalisation_would_lack_a_term(examples, monkeypatch):
-    model = model_hessian.with_dtype(all_conv_resnet(dataclasses.replace(ONE_BLOCK, use_batch_norm=True)), "float64")
-    with pytest.raises(ValueError, match="stops the gradient at .*stage1_block1_bn1|stops the gradient at .*stem_bn"):
-        model_hessian._compiled_product(model, True, 23)
-    monkeypatch.setattr(model_hessian, "_check_twice_differentiable", lambda *_: None)
-    stock = model_hessian._compiled_product(model, True, 23)
-    weights = tf.concat([tf.reshape(variable.value, [-1]) for variable in model.trainable_variables], 0)
+    model = with_dtype(all_conv_resnet(dataclasses.replace(ONE_BLOCK, use_batch_norm=True)), "float64")
     mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=23, training=True)
     v = np.random.default_rng(1).standard_normal(dim)
-    lacking = stock(weights, *map(tf.constant, (v, *examples))).numpy()
+    lacking = keras_own_product(model, examples, v, monkeypatch, training=True)
     assert np.linalg.norm(lacking - mvp_fn(v)) > 0.01 * np.linalg.norm(mvp_fn(v))
+    monkeypatch.setattr(model_hessian, "twice_differentiable", lambda model: model)
+    with pytest.raises(ValueError, match="stops the gradient at .*stage1_block1_bn1|stops the gradient at .*stem_bn"):
+        model_hessian.model_mvp(model, *examples, batch_size=23, training=True)
 
 
 def test_products_are_linear_symmetric_and_independent_of_the_batch_size(network, examples, product):
@@ -145,7 +187,7 @@ def test_products_are_linear_symmetric_and_independent_of_the_batch_size(network
 
 
 def test_float32_products_are_near_those_in_float64(network, examples, product):
-    mvp_fn, dim = model_hessian.model_mvp(model_hessian.with_dtype(network, "float32"), *examples, batch_size=23)
+    mvp_fn, dim = model_hessian.model_mvp(with_dtype(network, "float32"), *examples, batch_size=23)
     exact, _ = product
     v = np.random.default_rng(3).standard_normal(dim)
     assert mvp_fn(v).dtype == np.float32
@@ -154,7 +196,7 @@ def test_float32_products_are_near_those_in_float64(network, examples, product):
 
 def test_the_weight_penalty_is_left_out_and_would_shift_the_spectrum(examples):
     config = dataclasses.replace(ONE_BLOCK, weight_decay=0.5)
-    model = model_hessian.with_dtype(all_conv_resnet(config), "float64")
+    model = with_dtype(all_conv_resnet(config), "float64")
     mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=23)
     v = np.random.default_rng(4).standard_normal(dim)
 
@@ -175,7 +217,7 @@ def test_the_weight_penalty_is_left_out_and_would_shift_the_spectrum(examples):
 
 
 def test_what_becomes_of_the_model_later_does_not_count(network, examples):
-    model = model_hessian.with_dtype(network, "float64")
+    model = with_dtype(network, "float64")
     mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=23)
     v = np.ones(dim)
     before = mvp_fn(v)
@@ -186,7 +228,7 @@ def test_what_becomes_of_the_model_later_does_not_count(network, examples):
 
 def test_a_copy_in_another_type_is_the_same_network(examples):
     mixed = all_conv_resnet(dataclasses.replace(SMALL, mixed_precision=True))
-    copy = model_hessian.with_dtype(mixed, "float32")
+    copy = with_dtype(mixed, "float32")
     plain = all_conv_resnet(SMALL)
     np.testing.assert_array_equal(copy(examples[0]), plain(examples[0]))
     assert [v.path for v in copy.trainable_variables] == [v.path for v in plain.trainable_variables]
@@ -197,6 +239,53 @@ def sequential(*layers):
     return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), *layers])
 
 
+class OfAClassOfItsOwn(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = keras.layers.Dense(10)
+
+    def call(self, inputs):
+        return self.dense(keras.ops.reshape(inputs, (-1, 64)))
+
+
+def called(model):
+    model(np.zeros((1, 8, 8, 1)))
+    return model
+
+
+def recurrent(layer):
+    return lambda: sequential(keras.layers.Reshape((8, 8)), layer(4), keras.layers.Dense(10))
+
+
+# Each: a model, whether it is asked for in training, what the line must name.
+REFUSED = {
+    "softmax": (lambda: sequential(keras.layers.Dense(10, "softmax")), False, "must give logits, but .*Softmax"),
+    "softmax layer": (lambda: sequential(keras.layers.Dense(10), keras.layers.Softmax()), False, "must give logits"),
+    "dropout": (
+        lambda: sequential(keras.layers.Dropout(0.5), keras.layers.Dense(10)),
+        True,
+        "random numbers of .*drop",
+    ),
+    "class": (lambda: called(OfAClassOfItsOwn()), False, "functional or sequential, and built; got a OfAClassOfItsOwn"),
+    "LSTM": (recurrent(keras.layers.LSTM), False, "second derivatives of loops, .* lstm"),
+    "GRU": (recurrent(keras.layers.GRU), False, "second derivatives of loops, .* gru"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_is_not_twice_differentiable_or_gives_no_logits_is_refused_in_one_line(examples, name):
+    make, training, message = REFUSED[name]
+    with pytest.raises(ValueError, match=message) as raised:
+        model_hessian.model_mvp(make(), *examples, batch_size=5, training=training)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
+
+
+def test_dropout_out_of_training_is_no_obstacle(examples):
+    model = sequential(keras.layers.Dropout(0.5), keras.layers.Dense(10))
+    mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=5)
+    assert np.isfinite(mvp_fn(np.ones(dim))).all()
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
@@ -204,7 +293,6 @@ def sequential(*layers):
         ({"labels": np.zeros(3, int)}, r"\(23, 8, 8, 1\), \(3,\)"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"model": sequential()}, "no trainable weights"),
-        ({"model": sequential(keras.layers.LayerNormalization())}, "stops the gradient at"),
     ],
 )
 def test_a_mistake_in_a_call_is_named(network, examples, changes, message):

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shortcut_study import dynamics
+from shortcut_study import piecewise_gradient
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise_gradient import COLUMNS, piecewise_objective
+from shortcut_study.tensor_objective import data_objective
 from theory import shortcut_networks
 
 D = 3  # here and in test_study_dynamics.py: for each width the compiler takes 15 seconds
@@ -29,7 +30,7 @@ def problem(shortcut_depth=2, activations=("relu",) * 3, shortcut=True, num_unit
 
 def autodiff(network, weights, x, y):
     """TensorFlow's loss and gradient, not compiled: that would take a second a network."""
-    loss, gradient = dynamics._data_objective(network).python_function(*map(tf.constant, (weights, x, y)))
+    loss, gradient = data_objective(network).python_function(*map(tf.constant, (weights, x, y)))
     return loss.numpy(), gradient.numpy()
 
 
@@ -142,6 +143,11 @@ def test_the_bits_do_not_depend_on_the_number_of_threads():
         numba.set_num_threads(most)
     for losses, gradients in found:
         assert np.array_equal(losses, found[0][0]) and np.array_equal(gradients, found[0][1])
+
+
+def test_where_the_system_does_not_tell_which_cores_a_process_may_use_all_are_taken(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
+    assert piecewise_gradient._num_cores() == os.cpu_count()
 
 
 @pytest.mark.slow  # it compiles: 20 seconds

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shortcut_study import dynamics
+from shortcut_study import tensor_objective
 from shortcut_study.dynamics import descend
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut_networks import minimum_loss
@@ -117,11 +117,12 @@ def test_the_norm_is_the_average_frobenius_norm():
 
 
 def test_the_data_may_come_in_blocks(monkeypatch):
-    network = NETWORKS["relu"]
+    network = NETWORKS["tanh"]  # networks with ReLUs have blocks of their own
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 150, D))
     whole = descend(network, starts(network), x, y, RATES, 10)
-    monkeypatch.setattr(dynamics, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(tensor_objective, "_BLOCK_BYTES", 1)
+    tensor_objective.data_objective.cache_clear()  # it reads them when it is traced
     np.testing.assert_allclose(descend(network, starts(network), x, y, RATES, 10).losses, whole.losses, rtol=1e-12)
 
 
@@ -144,7 +145,7 @@ def test_shapes_that_do_not_belong_together_are_refused(weights, rates):
 
 
 def test_descent_does_not_cross_the_singular_maps():
-    """Why 1-shortcut and half of the orthogonal networks end above the optimum where det W* ≤ 0 (docs/shortcut_study.md)."""
+    """Why 1-shortcut and half of the orthogonal networks end above the optimum where det W* ≤ 0."""
     rng = np.random.default_rng(3)
     x = np.linalg.qr(rng.standard_normal((M, D)))[0] * np.sqrt(M)  # Sxx = I
     left, _, right = np.linalg.svd(rng.standard_normal((D, D)))
@@ -160,3 +161,12 @@ def test_descent_does_not_cross_the_singular_maps():
     ends = {-1: final[np.equal(signs, -1)], 1: np.append(final[np.equal(signs, 1)], of_one)}
     assert max(ends[-1]) < 1e-12
     np.testing.assert_allclose(ends[1], 0.1**2 / 2, rtol=0.05)  # the nearest singular map
+
+
+@pytest.mark.parametrize("name", ["2-shortcut", "relu", "tanh"])
+@pytest.mark.parametrize("shapes", [((5, 3), (5, 2)), ((5, 2), (5, 3)), ((5, 3), (6, 3))])
+def test_data_that_do_not_belong_together_are_refused(name, shapes):
+    network, (x, y) = NETWORKS[name], map(np.ones, shapes)
+    with pytest.raises(ValueError) as raised:
+        descend(network, np.zeros((1, *network.shape)), x, y, [0.1], 2)
+    assert "\n" not in str(raised.value) and all(str(shape) in str(raised.value) for shape in shapes)

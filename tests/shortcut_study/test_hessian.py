@@ -120,6 +120,17 @@ def test_the_spectrum_is_that_of_the_eigenvalues():
     assert found.condition_number == pytest.approx(9) and found.index == pytest.approx(2 / 11)
 
 
+def test_zeros_that_rounding_made_negative_are_not_counted_as_negative_and_the_range_says_how_many_they_are():
+    jacobian = np.random.default_rng(0).standard_normal((10, 160))
+    semidefinite = jacobian.T @ jacobian
+    assert (np.linalg.eigvalsh(semidefinite) < 0).mean() > 0.2  # what it was
+    found = spectrum(semidefinite)
+    assert found.index == 0 and found.index_range == (0, 150 / 160)
+    indefinite = spectrum(semidefinite - np.diag([1e3] * 3 + [0] * 157))
+    assert indefinite.index == indefinite.index_range[0] == 3 / 160 and indefinite.index_range[1] > 0.9
+    assert list(found.columns()) == ["max_abs", "p10_abs", "condition_number", "index"]
+
+
 def test_a_singular_hessian_has_an_infinite_condition_number():
     assert spectrum(np.diag([0.0, 0.0, 0.0, 1.0])).condition_number == np.inf
     assert spectrum(np.zeros((4, 4))).condition_number == np.inf
@@ -141,7 +152,10 @@ MISTAKES = {
     "an unknown method": (dict(method="magic"), "'magic'"),
     "weights of another shape": (dict(weights=np.zeros((1, 2, D, D))), r"\(2, 2, 3, 3\)"),
     "targets of another width": (dict(y=np.zeros((M, D + 1))), r"\(8, 4\)"),
+    "more inputs than targets": (dict(x=np.ones((M + 1, D))), r"\(9, 3\) and \(8, 3\)"),
     "inputs that are not finite": (dict(x=np.full((M, D), np.nan)), "x must be finite"),
+    "targets that are not finite": (dict(y=np.full((M, D), np.inf)), "y must be finite"),
+    "weights that are not finite": (dict(weights=np.full((2, 2, D, D), np.inf)), "weights must be finite"),
 }
 
 

@@ -1,0 +1,134 @@
+"""What a shortcut study computes, and at what size."""
+
+import dataclasses
+from typing import Literal, get_args
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class StudyConfig:
+    """Which figures, on what data, at what size; the defaults are the paper's, where it says.
+
+    Attributes:
+      figure: The paper's number, or convolutional, or all.
+      dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
+      data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
+      examples: Use the first so many training images (0: all).
+      input_scale: Standard deviation of each whitened input; the paper does not say it.
+      centred: Subtract the mean image before whitening.
+      mean_over_outputs: Average the squared error over the outputs too, where the paper's (6) has a half of their sum.
+      depths: Numbers of weight matrices of linear networks, and of Figure 3; an n-shortcut network takes those that n
+        divides.
+      relu_depths: The same for Figure 10.
+      depth: Number of weight matrices in Figures 6, 7 and 8; even.
+      conv_depths: Numbers of residual convolutions of convolutional networks, multiples of 6.
+      num_runs: Seeds of linear networks in Figures 5, 6 and 8.
+      sweep_runs: Seeds of each learning rate in Figure 9, and of the norms of linear networks in Figure 3.
+      relu_runs: Seeds of networks with ReLUs, which go over the data: Figures 3, 7 and 10.
+      conv_runs: Seeds of convolutional networks.
+      num_epochs: Of Figures 9 and 10.
+      rates_per_decade: Learning rates from 0.001 to 10 in Figure 9.
+      relu_rates_per_decade: The same for Figure 10.
+      learning_rate: Of the descents of Figures 3, 6, 7 and 8, of which the paper does not say it.
+      xavier_learning_rate: The same for Xavier's linear networks in Figures 6 and 8, some of which diverge at 0.03
+        (0: learning_rate).
+      descent_epochs: Their length.
+      num_levels: Losses at which a Hessian is taken in Figures 6, 7 and 8.
+      seed: The first seed.
+
+    Raises:
+      ValueError: a field out of range.
+    """
+
+    figure: Literal["all", "3", "5", "6", "7", "8", "9", "10", "convolutional"] = "all"
+    dataset: str = "mnist_sample"
+    data_dir: str = ""
+    examples: int = 0
+    input_scale: float = 1.0
+    centred: bool = True
+    mean_over_outputs: bool = False
+    depths: tuple[int, ...] = (2, 3, 6, 12, 24, 48, 96)
+    relu_depths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
+    conv_depths: tuple[int, ...] = (6, 12, 24)
+    depth: int = 16
+    num_runs: int = 10
+    sweep_runs: int = 5
+    relu_runs: int = 5
+    conv_runs: int = 5
+    num_epochs: int = 1000
+    rates_per_decade: int = 4
+    relu_rates_per_decade: int = 2
+    learning_rate: float = 0.03
+    xavier_learning_rate: float = 0.0
+    descent_epochs: int = 3000
+    num_levels: int = 12
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
+        for name in ("learning_rate", "input_scale"):
+            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        figures = get_args(type(self).__dataclass_fields__["figure"].type)
+        _require(self.figure in figures, f"figure must be one of {', '.join(figures)}, got {self.figure!r}")
+        for name in ("depths", "relu_depths", "conv_depths"):
+            depths = getattr(self, name)
+            _require(depths and min(depths) >= 1, f"{name} must be numbers of at least 1, got {depths}")
+        for n in (2, 3):
+            some = any(depth % n == 0 for depth in self.depths)
+            _require(some, f"depths {self.depths} hold no multiple of shortcut_depth {n}")
+        _require(
+            all(depth % 6 == 0 for depth in self.conv_depths),
+            f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}",
+        )
+        _require(
+            all(depth % 2 == 0 for depth in (self.depth, *self.relu_depths)),
+            f"depth and relu_depths must be multiples of shortcut_depth 2, got {self.depth} and {self.relu_depths}",
+        )
+
+    @property
+    def is_toy_size(self) -> bool:
+        """Whether the study only shows that it runs: too few examples or epochs to judge the paper's statements."""
+        return 0 < self.examples < 2000 or self.num_epochs < 500 or self.descent_epochs < 1000
+
+    def seeds(self, count: int) -> range:
+        """Returns the first `count` seeds."""
+        return range(self.seed, self.seed + count)
+
+
+_LEAST = dict.fromkeys(
+    ("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
+     "depth", "descent_epochs", "num_levels"), 1) | {"examples": 0, "seed": 0, "xavier_learning_rate": 0}  # fmt: skip
+
+
+def _require(holds: object, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def learning_rates(per_decade: int) -> np.ndarray:
+    """Returns the learning rates of a sweep, from 0.001 to 10, so many a decade."""
+    return 10.0 ** (np.arange(4 * per_decade + 1) / per_decade - 3)
+
+
+PRESETS = {
+    "paper": StudyConfig(xavier_learning_rate=0.01),
+    "smoke": StudyConfig(
+        examples=500,
+        depths=(2, 3, 6, 12),
+        relu_depths=(2, 8),
+        conv_depths=(6,),
+        depth=4,
+        num_runs=2,
+        sweep_runs=2,
+        relu_runs=1,
+        conv_runs=2,
+        num_epochs=60,
+        rates_per_decade=2,
+        relu_rates_per_decade=1,
+        learning_rate=0.1,
+        descent_epochs=200,
+        num_levels=4,
+    ),
+}

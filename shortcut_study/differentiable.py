@@ -1,0 +1,135 @@
+"""Keras models that TensorFlow differentiates twice, and one clear line for those that it does not.
+
+tf.nn.moments stops the gradient of the variance at the mean. The first derivative does not change, but the second lacks
+a term; it stays symmetric, so no check of symmetry tells. So Keras's normalisation layers are replaced by ones that
+compute the same from moments without that stop.
+"""
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+
+def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
+    """Returns a copy of a model whose layers all compute and keep their weights in one type.
+
+    A model trained in mixed precision needs it: products in bfloat16 are right to two digits only.
+
+    Args:
+      model: A functional or sequential model.
+      dtype: str. float32 or float64.
+
+    Raises:
+      ValueError: the model is of a class of its own.
+    """
+
+    def clone(layer: keras.Layer) -> keras.Layer:
+        config = layer.get_config()
+        return type(layer).from_config(config | {"dtype": dtype} if "dtype" in config else config)
+
+    return _copy(model, clone)
+
+
+def twice_differentiable(model: keras.Model) -> keras.Model:
+    """Returns a copy of a model in which Keras's normalisation layers have second derivatives.
+
+    Raises:
+      ValueError: the model is of a class of its own.
+    """
+
+    def clone(layer: keras.Layer) -> keras.Layer:
+        return _REPLACEMENTS.get(type(layer), type(layer)).from_config(layer.get_config())
+
+    return _copy(model, clone)
+
+
+def _copy(model: keras.Model, clone_function: Callable) -> keras.Model:
+    if getattr(model, "inputs", None) is None:
+        raise ValueError(f"the model must be functional or sequential, and built; got a {type(model).__name__}")
+    copy = keras.models.clone_model(model, clone_function=clone_function)
+    copy.set_weights(model.get_weights())
+    return copy
+
+
+def check_twice_differentiable(graph: tf.Graph, logits: tf.Tensor) -> None:
+    """Checks the graph of a loss, in which a term of the Hessian could be missing with nothing to show it.
+
+    Args:
+      graph: Of the loss.
+      logits: What the model gives, in that graph.
+
+    Raises:
+      ValueError: the graph stops a gradient, draws random numbers or loops, or the logits come out of a softmax.
+    """
+    for operation in graph.get_operations():
+        for words, reason in _REFUSED.items():
+            if any(word in operation.type for word in words):
+                raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason} {operation.name}")
+    operation = logits.op
+    while operation.type in ("Identity", "Cast", "Reshape"):
+        operation = operation.inputs[0].op
+    if operation.type == "Softmax":
+        raise ValueError(
+            f"the model must give logits, but {operation.name} makes probabilities of them; take the layer before it"
+        )
+
+
+_REFUSED = {
+    ("StopGradient",): "it stops the gradient at",
+    ("Random", "Multinomial"): "in training it is another function at every call, by the random numbers of",
+    ("While", "TensorList", "CudnnRNN"): "second derivatives of loops, such as recurrent layers have, are not known at",
+}
+
+
+def _moments(inputs: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor]:
+    """The inputs less their mean over the axes, and their variance, which is 1 long there."""
+    centred = inputs - tf.reduce_mean(inputs, axes, keepdims=True)
+    return centred, tf.reduce_mean(tf.square(centred), axes, keepdims=True)
+
+
+class _BatchNormalization(keras.layers.BatchNormalization):
+    def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
+        if not (training and self.trainable):
+            return super().call(inputs, training=training, mask=mask)
+        shape = [1] * len(inputs.shape)
+        shape[self.axis] = -1
+        centred, variance = _moments(inputs, [axis for axis, size in enumerate(shape) if size == 1])
+        outputs = centred * tf.math.rsqrt(variance + self.epsilon)
+        outputs = outputs * tf.reshape(self.gamma, shape) if self.scale else outputs
+        return outputs + tf.reshape(self.beta, shape) if self.center else outputs
+
+
+class _LayerNormalization(keras.layers.LayerNormalization):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        rank = len(inputs.shape)
+        axes = sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
+        shape = [inputs.shape[axis] if axis in axes else 1 for axis in range(rank)]
+        if self.rms_scaling:
+            outputs = inputs * tf.math.rsqrt(tf.reduce_mean(tf.square(inputs), axes, keepdims=True) + self.epsilon)
+            return outputs * tf.reshape(self.gamma, shape)
+        centred, variance = _moments(inputs, axes)
+        outputs = centred * tf.math.rsqrt(variance + self.epsilon)
+        outputs = outputs * tf.reshape(self.gamma, shape) if self.scale else outputs
+        return outputs + tf.reshape(self.beta, shape) if self.center else outputs
+
+
+class _GroupNormalization(keras.layers.GroupNormalization):
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        rank = len(inputs.shape)
+        axis = self.axis % rank
+        shape = tf.shape(inputs)
+        grouped = tf.concat([shape[:axis], [self.groups, shape[axis] // self.groups], shape[axis + 1 :]], axis=0)
+        split = tf.reshape(inputs, grouped)
+        centred, variance = _moments(split, [a for a in range(1, rank + 1) if a != axis])
+        outputs = tf.reshape(centred * tf.math.rsqrt(variance + self.epsilon), shape)
+        per_channel = [-1 if a == axis else 1 for a in range(rank)]
+        outputs = outputs * tf.reshape(self.gamma, per_channel) if self.scale else outputs
+        return outputs + tf.reshape(self.beta, per_channel) if self.center else outputs
+
+
+_REPLACEMENTS = {
+    keras.layers.BatchNormalization: _BatchNormalization,
+    keras.layers.LayerNormalization: _LayerNormalization,
+    keras.layers.GroupNormalization: _GroupNormalization,
+}

@@ -1,0 +1,143 @@
+"""Not in the paper (Li et al. §6): do condition numbers tell shortcuts of 1, 2 and 3 convolutions apart?
+
+With and without batch normalisation, at the initial weights of networks so small that every eigenvalue can be had.
+"""
+
+import math
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig
+from shortcut_study.dataset import StudyData
+from shortcut_study.figures.finding import CONSTANT, Finding, series
+from shortcut_study.jobs import Job, Progress
+from shortcut_study.rows import depths_in, num_seeds, over_seeds, select
+
+EXPERIMENTS = (("convolutional", "relu"),)
+# Batch normalisation makes the scale of the kernels irrelevant to the function, and small kernels to the condition
+# number.
+INITIALIZATIONS = {0: ("small", "standard"), 1: ("small",)}
+VISIBLE_RANGE = 1.1  # p10_high / p10_low from which on the range is drawn
+_COLOURS = {1: "tab:red", 2: "tab:blue", 3: "tab:green"}  # by shortcut_depth
+_STYLES = {"small": ("-", "o"), "standard": ("--", "s"), "zero": (":", "^")}  # by initialisation
+_PANELS = {0: "without batch normalisation", 1: "with batch normalisation"}
+_QUANTITIES = {"condition_number": "condition number", "max_abs": "largest |λ|"}
+_INITIALISERS = "kernels of k×k×c: small has σ = 1/(k²c), standard σ = 1/(k√c)"
+
+
+def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns a job for every architecture; it has all seeds and initialisers, because they share what is compiled."""
+    seeds = config.seeds(config.conv_runs)
+    return [
+        _spectra(data, depth, n, batch_norm, seeds)
+        for depth in config.conv_depths
+        for n in (1, 2, 3)
+        for batch_norm in (0, 1)
+    ]
+
+
+def _spectra(data: StudyData, depth: int, shortcut_depth: int, batch_norm: int, seeds: range) -> Job:
+    def compute(progress: Progress) -> list[dict]:
+        from shortcut_study.convolutional import initial_spectra
+
+        settings = [(kind, seed) for kind in INITIALIZATIONS[batch_norm] for seed in seeds]
+        models = (data.build_network(depth, shortcut_depth, batch_norm, *setting) for setting in settings)
+        rows = []
+        for (kind, seed), found in zip(settings, initial_spectra(models, data.images, data.labels)):
+            found.pop("num_weights")
+            rows.append({"initialisation": kind, "seed": seed, "status": "done"} | found)
+            progress(1 / len(settings))
+        return rows
+
+    key = {"experiment": "convolutional", "shortcut_depth": shortcut_depth, "activations": "relu"}
+    return Job(key | {"batch_norm": batch_norm, "depth": depth}, compute)
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Returns condition number (top) and largest |λ| (bottom) against depth, without and with batch normalisation.
+
+    Lines and bands are means ± standard deviations of log₁₀ over the seeds. Where a seed's condition number is
+    infinite, a triangle at the top edge takes the place of the point. Thin bars span the condition numbers that the
+    range of the 10th percentile allows, where that is more than rounding. Rows with an empty or NaN number do not
+    count.
+    """
+    rows = select(rows, experiment="convolutional")
+    figure = Figure(figsize=(10, 7), dpi=120, layout="constrained")
+    grid = figure.subplots(2, 2, sharex=True, sharey="row")
+    for place, (batch_norm, title) in enumerate(_PANELS.items()):
+        panel = select(rows, batch_norm=batch_norm)
+        for axes, (quantity, text) in zip(grid[:, place], _QUANTITIES.items()):
+            axes.set(xscale="log", yscale="log", ylabel="" if place else text)
+            for n, initialisation in sorted({(row["shortcut_depth"], row["initialisation"]) for row in panel}):
+                curve = select(panel, shortcut_depth=n, initialisation=initialisation)
+                _draw_curve(axes, curve, quantity, n, initialisation)
+            axes.set_xticks(depths_in(rows), [str(depth) for depth in depths_in(rows)])
+            axes.minorticks_off()
+            axes.grid(alpha=0.3)
+        grid[0, place].set_title(title)
+        grid[1, place].set_xlabel("depth, convolutions after the stem")
+    figure.suptitle(f"Hessian in the residual kernels at the initial weights, n = {num_seeds(rows)}\n{_INITIALISERS}",
+                    fontsize=10)  # fmt: skip
+    handles = {text: handle for axes in grid[0] for handle, text in zip(*axes.get_legend_handles_labels())}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
+    return figure
+
+
+def _draw_curve(axes: Axes, rows: list[dict], quantity: str, shortcut_depth: int, initialisation: str) -> None:
+    colour = _COLOURS.get(shortcut_depth, "tab:gray")
+    line, marker = _STYLES.get(initialisation, ("-.", "d"))
+    finite = {"depth": [], "mean": [], "spread": []}
+    for depth in depths_in(rows):
+        of_depth = [row for row in select(rows, depth=depth) if not math.isnan(_number(row[quantity]))]
+        values = [_number(row[quantity]) for row in of_depth]
+        if any(map(math.isinf, values)):
+            axes.plot(depth, 0.97, "^", color=colour, ms=9, mfc="none", transform=axes.get_xaxis_transform())
+        elif values:
+            logs = np.log10(values)
+            for name, value in zip(finite, (depth, logs.mean(), logs.std(ddof=1) if len(logs) > 1 else 0.0)):
+                finite[name].append(value)
+            if quantity == "condition_number":
+                _draw_range(axes, of_depth, depth, colour)
+    mean, spread = np.array(finite["mean"]), np.array(finite["spread"])
+    count = "convolution" if shortcut_depth == 1 else "convolutions"
+    text = f"shortcut over {shortcut_depth} {count}, {initialisation}"
+    axes.plot(finite["depth"], 10**mean, line, marker=marker, ms=5, color=colour, label=text)
+    axes.fill_between(finite["depth"], 10 ** (mean - spread), 10 ** (mean + spread), color=colour, alpha=0.12, lw=0)
+
+
+def _draw_range(axes: Axes, rows: list[dict], depth: int, colour: str) -> None:
+    """A bar over the condition numbers that p10_low and p10_high allow, up to the top edge where p10_low is 0."""
+    sizes = np.array([[_number(row[name]) for name in ("max_abs", "p10_low", "p10_high")] for row in rows])
+    if np.isnan(sizes).any() or not sizes[:, 2].all() or (sizes[:, 2] <= VISIBLE_RANGE * sizes[:, 1]).all():
+        return
+    least = (sizes[:, 0] / sizes[:, 2]).min()
+    if sizes[:, 1].all():
+        axes.plot([depth, depth], [least, (sizes[:, 0] / sizes[:, 1]).max()], color=colour, lw=1, alpha=0.6)
+    else:
+        axes.annotate(
+            "", (depth, 1), (depth, least), xycoords=("data", "axes fraction"), textcoords="data",
+            arrowprops={"arrowstyle": "->", "color": colour, "alpha": 0.6},
+        )  # fmt: skip
+
+
+def _number(value: object) -> float:
+    """NaN for an empty field of a CSV file."""
+    return math.nan if value == "" else float(value)
+
+
+def findings(rows: list[dict]) -> list[Finding]:
+    """Returns, not in the paper, whether its depth-invariance for 2-shortcuts carries over to convolutions."""
+    found = select(rows, experiment="convolutional")
+    judged = []
+    for batch_norm, initialisation in sorted({(row["batch_norm"], row["initialisation"]) for row in found}):
+        of_variant = select(found, batch_norm=batch_norm, initialisation=initialisation)
+        bands = {n: over_seeds(select(of_variant, shortcut_depth=n), "depth", "condition_number") for n in (1, 2, 3)}
+        means = {n: 10**band.mean for n, band in bands.items() if len(band.x)}
+        numbers = "; ".join(f"n = {n}: {series(bands[n].x, mean)}" for n, mean in means.items())
+        holds = bool(means[2].max() / means[2].min() < CONSTANT) if len(means.get(2, ())) > 1 else None
+        name = f"{initialisation} initialiser, {'with' if batch_norm else 'without'} batch normalisation"
+        claim = f"(ours) {name}: constant condition numbers for shortcuts of 2 convolutions"
+        judged.append(Finding("convolutional", claim, holds, numbers, num_seeds(of_variant)))
+    return judged

@@ -1,0 +1,100 @@
+"""How the figures of Li et al. are drawn: bands over seeds, logarithmic axes, colours of the kinds of networks."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FormatStrFormatter, NullLocator
+
+from shortcut_study.kinds import LABELS, LINEAR, RELU_MID
+from shortcut_study.rows import Band, depths_in, num_seeds
+
+COLOURS = dict(zip(LABELS, ("tab:red", "tab:orange", "tab:green", "tab:blue", "tab:purple")))
+MARKERS = dict(zip(LABELS, ("o-", "s-", "x--", "o-", "^-")))
+TITLES = {LINEAR: "linear", RELU_MID: "ReLU at mid"}
+LOSSES = {LINEAR: ("excess_loss", "loss − lowest loss of a linear map"), RELU_MID: ("loss", "loss")}
+THEOREM = {1: (0, (1, 1)), 2: (0, (5, 3))}  # dashes of what Theorem 1 says of 1- and 2-shortcuts
+TOY = "toy size: it shows that the study runs and judges nothing"
+
+
+def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = False) -> None:
+    """Draws mean and standard deviation along log₁₀ of the loss; dotted where runs have dropped out.
+
+    Args:
+      axes: Axes.
+      band: Its y is a logarithm if log.
+      colour: Any of Matplotlib's.
+      label: The legend's; how many runs there are at most and at least is added.
+      log: bool.
+    """
+    if not len(band.x):
+        return
+    low, mean, high = (10**v if log else v for v in (band.mean - band.std, band.mean, band.mean + band.std))
+    least, most = int(band.count.min()), int(band.count.max())
+    runs = f", n = {least} – {most}" if least < most else f", n = {most}"
+    axes.plot(10**band.x, np.where(band.count == most, mean, np.nan), color=colour, label=label + runs)
+    axes.plot(10**band.x, np.where(band.count < most, mean, np.nan), color=colour, ls=":")
+    axes.fill_between(10**band.x, low, high, color=colour, alpha=0.2, lw=0)
+
+
+def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -> None:
+    """Draws mean and standard deviation of log₁₀ y as error bars; where fewer runs count than elsewhere, how many."""
+    if not len(band.x):
+        return
+    mean = 10**band.mean
+    spread = mean - 10 ** (band.mean - band.std), 10 ** (band.mean + band.std) - mean
+    axes.errorbar(band.x, mean, spread, fmt=style, ms=5, mfc="none", capsize=3, color=colour, label=label)
+    for x, y, count in zip(band.x, mean, band.count):
+        if count < band.count.max():
+            axes.annotate(f"n = {count:.0f}", (x, y), (4, 4), textcoords="offset points", fontsize=7, color=colour)
+
+
+def mark_infinite(axes: Axes, places: list, colour: str, label: str | None = None) -> None:
+    """Draws triangles at the top edge where some run's condition number is beyond float64."""
+    if places:
+        axes.plot(places, [0.97] * len(places), "^", color=colour, mfc="none", clip_on=False,
+                  transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
+
+
+def loss_axis(axes: Axes, lowest: float = 0.0) -> None:
+    """Makes the x axis logarithmic from the lowest loss, but not below `lowest`, up to the highest, as in the paper."""
+    axes.set_xscale("log")
+    places = np.concatenate([np.empty(0), *(np.asarray(line.get_xdata(), float) for line in axes.lines)])
+    if len(places):
+        axes.set_xlim(max(places.min() / 1.2, lowest), 1.2 * places.max())
+    plain_labels(axes.xaxis, axes.get_xlim())
+
+
+def depth_axis(axes: Axes, rows: list[dict]) -> None:
+    """Makes the x axis logarithmic, with the depths that there are."""
+    axes.set(xlabel="depth", xscale="log")
+    axes.set_xticks(depths_in(rows), labels=map(str, depths_in(rows)))
+    axes.minorticks_off()
+
+
+def plain_labels(axis: Axis, limits: tuple[float, float]) -> None:
+    """Labels 1, 2, 3, 5 … where a logarithmic axis is too short for powers of ten."""
+    low, high = sorted(limits)
+    if low > 0 and high / low < 50:
+        ticks = [digit * 10.0**power for power in range(-6, 7) for digit in (1, 2, 3, 5)]
+        axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
+        axis.set_major_formatter(FormatStrFormatter("%g"))
+        axis.set_minor_locator(NullLocator())
+
+
+def legend(axes: Axes, **style: object) -> None:
+    """Draws a legend where there is something to name."""
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(**style)
+
+
+def runs_each(rows: list[dict]) -> str:
+    """Returns how many runs there are, in words."""
+    return f"{num_seeds(rows)} run{'s' if num_seeds(rows) != 1 else ''} each"
+
+
+def with_grid(figure: Figure) -> Figure:
+    """Returns the figure, a grid on all its axes."""
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+    return figure

@@ -1,0 +1,164 @@
+"""Figure 10 of Li et al.: Figure 9 with ReLUs at mid, and which learning rates give a loss that is a stable number.
+
+Not in the paper: at the highest rates that do not diverge a change of a start in its last digits changes the final loss
+by a fifth. So each network starts a second time, from weights perturbed by a share of 1e-12, at its highest learning
+rate that did not diverge, then at the next lower one, until both final losses agree.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig, learning_rates
+from shortcut_study.dataset import StudyData
+from shortcut_study.dynamics import Descent, descend
+from shortcut_study.figures.figure_9 import draw_rates, lower_findings
+from shortcut_study.figures.finding import CONSTANT, Finding, label, series
+from shortcut_study.jobs import Job, Progress, job_key
+from shortcut_study.kinds import KINDS, RELU_MID, TWO, Kind
+from shortcut_study.network import ShortcutNetwork
+from shortcut_study.rows import INSENSITIVE, best_rates, insensitive_rates, kinds_in, num_seeds, rows_of_kind, select
+
+EXPERIMENTS = (("learning_rates", RELU_MID),)
+PERTURBATION = 1e-12  # of each weight, relative
+PROBE, SAME_PATH = 0.1, 0.01  # share of the epochs, and of the loss: see descend_pruned
+HIGHEST_PRUNED = 0.1  # up to here the higher rate reached the lower one's final loss in 30 of 30 pairs
+
+
+def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns a job for every network and seed, all rates as one descent: a small job loses less when interrupted."""
+    rates = learning_rates(config.relu_rates_per_decade)
+    return [
+        _sweep(config, data, kind, depth, rates, seed)
+        for depth in config.relu_depths
+        for kind in KINDS[RELU_MID]
+        if kind.takes(depth, RELU_MID)
+        for seed in config.seeds(config.relu_runs)
+    ]
+
+
+def _sweep(config: StudyConfig, data: StudyData, kind: Kind, depth: int, rates: np.ndarray, seed: int) -> Job:
+    def compute(progress: Progress) -> list[dict]:
+        network = kind.network(data.x.shape[1], depth, RELU_MID)
+        start, num_epochs = network.initialize(kind.initialisation, seed), config.num_epochs
+        part = 1 / ((len(rates) + 1) * (num_epochs + 1))  # an epoch of a run; perturbed and bounded runs come besides
+        on_epoch = lambda: progress(part * len(rates))  # noqa: E731
+        found, bounded_by = descend_pruned(network, start, data, rates, num_epochs, on_epoch)
+        final, diverged = found.losses[-1], found.diverged_at >= 0
+        perturbed = _perturbed_losses(network, start, seed, config, data, final, rates)
+        status = ["diverged" if lost else "done" for lost in diverged]
+        rows = [
+            {"seed": seed, "learning_rate": rate, "epoch": num_epochs, "loss": final[i],
+             "excess_loss": found.excess_losses[-1, i], "norm": found.norms[-1, i],
+             "perturbed_loss": perturbed.get(rate, ""), "status": status[i]}
+            for i, rate in enumerate(rates)
+        ]  # fmt: skip
+        empty = dict.fromkeys(("loss", "excess_loss", "norm"), "")
+        return [
+            row | empty | {"status": f"bounded by {bounded_by[i]:g}"} if i in bounded_by else row
+            for i, row in enumerate(rows)
+        ]
+
+    return Job(job_key("learning_rates", kind, RELU_MID, depth, seed), compute)
+
+
+def descend_pruned(
+    network: ShortcutNetwork,
+    start: np.ndarray,
+    data: StudyData,
+    rates: np.ndarray,
+    num_epochs: int,
+    on_epoch: Callable | None = None,
+) -> tuple[Descent, dict[int, float]]:
+    """Returns the descent of one start at all rates, and which rates were given up because a higher one is as good.
+
+    Small steps follow one path: t steps at rate a are where t·a/b steps at rate b are. A rate of at most HIGHEST_PRUNED
+    whose losses in the first share PROBE of the epochs are, to SAME_PATH, those of the next higher one at the same t·a
+    is not followed further; it ends no lower than the first higher rate that is, since that one's loss at the end is
+    no higher than where the lower one would have ended. Where it is, the lower one runs after all.
+
+    Args:
+      network: ShortcutNetwork.
+      start: [*network.shape].
+      data: StudyData.
+      rates: [B], ascending.
+      num_epochs: int.
+      on_epoch: Called after each epoch.
+
+    Returns:
+      descent of B runs, NaN in the last epoch of those given up; index of such a rate -> the rate that bounds it.
+    """
+    first = max(1, int(PROBE * num_epochs))
+    probe = descend(network, np.stack([start] * len(rates)), data.x, data.y, rates, first, on_epoch=on_epoch)
+    follows = [
+        i for i in range(len(rates) - 1) if rates[i + 1] <= HIGHEST_PRUNED and _same_path(probe.losses, rates, i)
+    ]
+    kept = [i for i in range(len(rates)) if i not in follows and probe.diverged_at[i] < 0]
+    losses, excess, norms = (np.full((num_epochs + 1, len(rates)), np.nan) for _ in range(3))
+    diverged_at, bounded_by = probe.diverged_at.copy(), {}
+
+    def follow(runs: list[int]) -> None:
+        rest = descend(network, probe.weights[runs], data.x, data.y, rates[runs], num_epochs - first, on_epoch=on_epoch)
+        for whole, early, late in zip((losses, excess, norms), probe[:3], rest[:3]):
+            whole[:first, runs], whole[first:, runs] = early[:first, runs], late
+        diverged_at[runs] = np.where(rest.diverged_at >= 0, rest.diverged_at + first, -1)
+
+    follow(kept)
+    for i in follows:
+        above = min(j for j in range(i, len(rates)) if j not in follows)
+        at_same_time = losses[int(num_epochs * rates[i] / rates[above]), above]
+        if losses[-1, above] <= at_same_time:
+            bounded_by[i] = rates[above]
+        else:
+            follow([i])
+    return Descent(losses, excess, norms, diverged_at, probe.weights, probe.snapshots), bounded_by
+
+
+def _same_path(losses: np.ndarray, rates: np.ndarray, i: int) -> bool:
+    """Whether run i is where run i + 1 is at the same product of rate and epochs."""
+    epochs = np.arange(len(losses))
+    expected = np.interp(epochs * rates[i] / rates[i + 1], epochs, losses[:, i + 1])
+    return bool(np.abs(np.log(losses[:, i] / expected)).max() < SAME_PATH)
+
+
+def _perturbed_losses(
+    network: ShortcutNetwork,
+    start: np.ndarray,
+    seed: int,
+    config: StudyConfig,
+    data: StudyData,
+    losses: np.ndarray,
+    rates: np.ndarray,
+) -> dict[float, float]:
+    """Final losses of perturbed starts, from the highest rate that did not diverge to one that is insensitive."""
+    noise = np.random.default_rng([seed, 1]).standard_normal(start.shape)
+    perturbed = (start * (1 + PERTURBATION * noise))[None]
+    found = {}
+    for rate, loss in sorted(zip(rates, losses), reverse=True):
+        if np.isfinite(loss):
+            found[rate] = descend(network, perturbed, data.x, data.y, [rate], config.num_epochs).losses[-1, 0]
+            if abs(found[rate] - loss) < INSENSITIVE * loss:
+                break
+    return found
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Returns lowest final losses and their learning rates, and the highest rates that give stable numbers."""
+    return draw_rates(rows, RELU_MID)
+
+
+def findings(rows: list[dict]) -> list[Finding]:
+    """Returns §5.3: with ReLUs plain networks fail to find low losses as they get deeper, 2-shortcut ones do not."""
+    found = select(rows, experiment="learning_rates", activations=RELU_MID)
+    best = {kind: best_rates(rows_of_kind(found, kind), "loss") for kind in kinds_in(found)}
+    count, judged = num_seeds(found), []
+    for kind in best:
+        losses = [b.mean for b in best[kind].values()]
+        safe = insensitive_rates(rows_of_kind(found, kind))
+        numbers = series(best[kind], losses)
+        numbers += f"; rates that rounding does not change, up to: {series(safe, list(safe.values()))}" if safe else ""
+        holds = bool((losses[-1] <= CONSTANT * min(losses)) == (kind == TWO)) if len(losses) > 1 else None
+        claim = "ends as low as any, or lower" if kind == TWO else "ends higher than a shallower one"
+        judged.append(Finding("10", f"{label(kind)}: the deepest network {claim}", holds, numbers, count))
+    return judged + lower_findings("10", best, count)

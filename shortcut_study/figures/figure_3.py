@@ -1,0 +1,114 @@
+"""Figure 3 of Li et al.: average Frobenius norm of the weights of 2-shortcut networks as the loss falls, by depth."""
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig
+from shortcut_study.dataset import StudyData
+from shortcut_study.dynamics import descend
+from shortcut_study.figures import drawing
+from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, power, series
+from shortcut_study.jobs import Job, Progress, equal_parts, job_key
+from shortcut_study.kinds import LINEAR, RELU_MID, TWO
+from shortcut_study.rows import along_loss, depths_in, done_rows, num_seeds, over_seeds, select
+
+EXPERIMENTS = (("norms", LINEAR), ("norms", RELU_MID))
+_NUM_EPOCHS_IN_TABLE = 120
+
+
+def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns a job for every descent: norm and loss at some of its epochs."""
+    return [
+        _descent(config, data, activations, depth, seed)
+        for activations, num_runs in ((LINEAR, config.sweep_runs), (RELU_MID, config.relu_runs))
+        for depth in config.depths
+        if TWO.takes(depth, activations)
+        for seed in config.seeds(num_runs)
+    ]
+
+
+def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int, seed: int) -> Job:
+    rate, num_epochs = config.learning_rate, config.descent_epochs
+
+    def compute(progress: Progress) -> list[dict]:
+        network = TWO.network(data.x.shape[1], depth, activations)
+        start = network.initialize(TWO.initialisation, seed)[None]
+        on_epoch = equal_parts(progress, num_epochs + 1)
+        found = descend(network, start, data.x, data.y, [rate], num_epochs, on_epoch=on_epoch)
+        return [
+            {"learning_rate": rate, "epoch": epoch, "loss": found.losses[epoch, 0],
+             "excess_loss": found.excess_losses[epoch, 0], "norm": found.norms[epoch, 0],
+             "status": "diverged" if 0 <= found.diverged_at[0] <= epoch else "done"}
+            for epoch in spaced_epochs(num_epochs)
+        ]  # fmt: skip
+
+    return Job(job_key("norms", TWO, activations, depth, seed), compute)
+
+
+def spaced_epochs(num_epochs: int) -> list[int]:
+    """Returns epochs of 0 … num_epochs: all of the first, then ever fewer, and the last."""
+    spaced = np.geomspace(1, num_epochs + 1, _NUM_EPOCHS_IN_TABLE).astype(int) - 1
+    return [int(epoch) for epoch in np.unique(spaced)]
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Returns the norms against the loss, linear and with ReLUs, and at the end of the descent against the depth."""
+    figure = Figure(figsize=(14, 4.4), dpi=110, layout="constrained")
+    *panels, final = figure.subplots(1, 3)
+    for axes, activations, colour in zip(panels, (LINEAR, RELU_MID), ("tab:blue", "tab:red")):
+        found = select(rows, experiment="norms", activations=activations)
+        _draw_descents(axes, found, activations)
+        band = over_seeds(_last(found), "depth", "norm")
+        drawing.draw_log_band(final, band, colour, drawing.TITLES[activations], "o-")
+    if final.lines:
+        x, y = final.lines[0].get_data()
+        final.plot(x, y[0] * (x[0] / x) ** 0.5, "k:", lw=1, label="∝ 1/√depth")
+    final.set(title="at the end of the descent", ylabel="average ‖W‖_F", yscale="log")
+    drawing.depth_axis(final, select(rows, experiment="norms"))
+    drawing.plain_labels(final.yaxis, final.get_ylim())
+    drawing.legend(final, fontsize=8)
+    return drawing.with_grid(figure)
+
+
+def _draw_descents(axes: Axes, rows: list[dict], activations: str) -> None:
+    loss, label = drawing.LOSSES[activations]
+    depths = depths_in(rows)
+    for i, depth in enumerate(depths):
+        colour = colormaps["viridis"](i / max(len(depths), 1))
+        drawing.draw_band(axes, along_loss(select(rows, depth=depth), loss, "norm", log=False), colour, f"{depth}")
+    axes.set(title=drawing.TITLES[activations], xlabel=label, ylabel="average ‖W‖_F", ylim=(0, None))
+    drawing.loss_axis(axes, lowest=1e-6)
+    drawing.legend(axes, title="depth", fontsize=8)
+
+
+def _last(rows: list[dict]) -> list[dict]:
+    return done_rows([row for row in rows if row["epoch"] == max(r["epoch"] for r in rows)])
+
+
+def findings(rows: list[dict]) -> list[Finding]:
+    """Returns §4.1: the deeper a residual network, the smaller its average Frobenius norm, in training and after."""
+    found = []
+    for activations in (LINEAR, RELU_MID):
+        of_these = select(rows, experiment="norms", activations=activations)
+        end = over_seeds(_last(of_these), "depth", "norm", log=False)
+        numbers = f"{series(end.x, end.mean)}{power(end.x, np.log10(end.mean))}"
+        claim = f"{activations}: the deeper, the smaller the norm when training ends"
+        found.append(Finding("3", claim, falls(end.mean), numbers, num_seeds(of_these)))
+        claim = f"{activations}: the same at equal losses during training"
+        found.append(Finding("3", claim, *_during_training(of_these, activations), num_seeds(of_these)))
+    return found
+
+
+def _during_training(rows: list[dict], activations: str) -> tuple[bool | None, str]:
+    loss, _ = drawing.LOSSES[activations]
+    bands = [along_loss(select(rows, depth=depth), loss, "norm", log=False) for depth in depths_in(rows)]
+    low = max((band.x[0] for band in bands if len(band.x)), default=0.0)
+    high = min((band.x[-1] for band in bands if len(band.x)), default=0.0)
+    if len(bands) < 2 or low >= high:
+        return None, NOTHING_SHARED
+    grid = np.linspace(low, high, 20)[1:-1]  # at the first loss all networks are at their small random start
+    values = np.array([np.interp(grid, band.x, band.mean) for band in bands if len(band.x)])
+    share = float((np.diff(values, axis=0) < 0).all(0).mean())
+    return share == 1, f"at {share:.0%} of the losses from {10**high:.2g} to {10**low:.2g}"

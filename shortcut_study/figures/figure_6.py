@@ -1,0 +1,142 @@
+"""Figure 6 of Li et al.: largest and 10th percentile of |eigenvalue|, and their ratio, along the loss; linear networks.
+
+Figure 7 is the same with ReLUs, and Figure 8, left, shows another column of the same rows.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig
+from shortcut_study.dataset import StudyData
+from shortcut_study.dynamics import descend
+from shortcut_study.figures import drawing, figure_5
+from shortcut_study.figures.finding import NOTHING_SHARED, SAME, Finding, compare_along_loss, label, paired
+from shortcut_study.hessian import hessian, spectrum
+from shortcut_study.jobs import Job, Progress, job_key
+from shortcut_study.kinds import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Kind
+from shortcut_study.rows import along_loss, depths_in, kinds_in, num_seeds, rows_of_kind, select
+
+EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR))
+_LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
+_PANELS = {"max_abs": "largest |λ|", "p10_abs": "10th percentile of |λ|", "condition_number": "condition number"}
+
+
+def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns a job for every descent of a linear network, and for what Theorem 1 predicts at zero weights."""
+    return figure_5.jobs_at_zero(config, data) + linear_descents(config, data)
+
+
+def linear_descents(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns the descents of linear networks, which Figure 8 shows too."""
+    return jobs_along_loss(config, data, LINEAR, config.num_runs, _LEVELS)
+
+
+def jobs_along_loss(
+    config: StudyConfig, data: StudyData, activations: str, num_runs: int, levels: tuple[float, float]
+) -> list[Job]:
+    """Returns a job for every descent: the spectrum when it first reaches each of several losses.
+
+    Args:
+      config, data: As for `jobs`.
+      activations: str.
+      num_runs: Seeds.
+      levels: Highest and lowest loss (excess loss for linear networks), as the paper's (6) has it; where a descent
+        starts counts besides.
+    """
+    unit = 2 / data.x.shape[1] if config.mean_over_outputs else 1.0
+    losses = np.append(np.inf, unit * np.geomspace(*levels, config.num_levels))
+    return [
+        _spectra(config, data, activations, kind, seed, losses)
+        for kind in (XAVIER, ORTHOGONAL, TWO)
+        for seed in config.seeds(num_runs)
+    ]
+
+
+def _spectra(config: StudyConfig, data: StudyData, activations: str, kind: Kind, seed: int, levels: np.ndarray) -> Job:
+    rate, num_epochs = config.learning_rate, config.descent_epochs
+    if kind == XAVIER and activations == LINEAR:
+        rate = config.xavier_learning_rate or rate
+
+    def compute(progress: Progress) -> list[dict]:
+        network = kind.network(data.x.shape[1], config.depth, activations)
+        start = network.initialize(kind.initialisation, seed)[None]
+        part = 1 / (1 + len(levels))  # the descent, then each Hessian
+        found = descend(network, start, data.x, data.y, [rate], num_epochs, levels,
+                        on_epoch=lambda: progress(part / (num_epochs + 1)))  # fmt: skip
+        rows = [{"learning_rate": rate, "status": "diverged" if found.diverged_at[0] >= 0 else "done"}]
+        losses = found.excess_losses if activations == LINEAR else found.losses
+        for level, (weights,) in zip(levels, found.snapshots):
+            if np.isfinite(weights).all():
+                epoch = int(np.argmax(losses[:, 0] <= level))
+                reached = {"epoch": epoch, "loss": found.losses[epoch, 0], "excess_loss": found.excess_losses[epoch, 0]}
+                rows.append(rows[0] | reached | spectrum(hessian(network, weights, data.x, data.y)).columns())
+            progress(part)
+        return rows
+
+    return Job(job_key("spectrum_at_losses", kind, activations, config.depth, seed), compute)
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Returns the three quantities against the excess loss, with Theorem 1's values where 2-shortcut networks start."""
+    figure = draw_spectra(rows, LINEAR)
+    at_zero = select(rows, experiment="spectrum_at_zero", shortcut_depth=2)
+    start = [row for row in select(rows, experiment="spectrum_at_losses", shortcut_depth=2) if row["epoch"] == 0]
+    for axes, name in zip(figure.axes, _PANELS):
+        if at_zero and start:
+            axes.plot(start[0]["excess_loss"], at_zero[0][name], "k*", ms=9, label="Theorem 1 at zero, n = 2")
+            drawing.legend(axes, fontsize=8)
+    return figure
+
+
+def draw_spectra(rows: list[dict], activations: str) -> Figure:
+    """Returns means over runs, interpolated between the losses at which Hessians were taken, which are points."""
+    figure = Figure(figsize=(14, 4.4), dpi=110, layout="constrained")
+    found = select(rows, experiment="spectrum_at_losses", activations=activations)
+    loss, text = drawing.LOSSES[activations]
+    for axes, (name, title) in zip(figure.subplots(1, 3), _PANELS.items()):
+        for kind in kinds_in(found):
+            taken = [row for row in rows_of_kind(found, kind) if row[name] != ""]
+            finite = [row for row in taken if 0 < row[name] < np.inf]
+            drawing.draw_band(axes, along_loss(finite, loss, name), drawing.COLOURS[kind], LABELS[kind], log=True)
+            axes.plot([row[loss] for row in finite], [row[name] for row in finite], ".", ms=4, alpha=0.5,
+                      color=drawing.COLOURS[kind])  # fmt: skip
+            beyond = [row[loss] for row in taken if row[name] == np.inf]
+            drawing.mark_infinite(axes, beyond, drawing.COLOURS[kind], f"{LABELS[kind]}: beyond float64")
+        axes.set(title=title, xlabel=text, yscale="log")
+        drawing.loss_axis(axes)
+        drawing.legend(axes, fontsize=8)
+    depth = ", ".join(map(str, depths_in(found)))
+    figure.suptitle(f"Hessians of depth {depth}, {drawing.TITLES[activations]}, {drawing.runs_each(found)}")
+    return drawing.with_grid(figure)
+
+
+def findings(rows: list[dict]) -> list[Finding]:
+    """Returns §5.2: the condition number of 2-shortcut networks is always smaller; orthogonal ones end alike."""
+    found = smaller_findings(rows, "6", LINEAR)
+    of_these = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
+    compared = compare_along_loss(of_these, ORTHOGONAL, "excess_loss", "condition_number")
+    claim = "2-shortcut and orthogonal evolve to roughly the same condition number"
+    if compared is None:
+        return found + [Finding("6", claim, None, NOTHING_SHARED, num_seeds(of_these))]
+    ratio = 10 ** (compared.other - compared.two)[0]
+    numbers = f"ratio {ratio:.3g} at the lowest common loss"
+    return found + [Finding("6", claim, bool(1 / SAME < ratio < SAME), numbers, num_seeds(of_these))]
+
+
+def smaller_findings(rows: list[dict], figure: str, activations: str) -> list[Finding]:
+    """Returns whether the condition number of 2-shortcut networks is always smaller than that of plain ones."""
+    loss, _ = drawing.LOSSES[activations]
+    of_these = select(rows, experiment="spectrum_at_losses", activations=activations)
+    found = []
+    for kind in (ORTHOGONAL, XAVIER):
+        compared = compare_along_loss(of_these, kind, loss, "condition_number")
+        claim = f"the condition number of 2-shortcut is always smaller than of {label(kind)}"
+        if compared is None:
+            found.append(Finding(figure, claim, None, NOTHING_SHARED, num_seeds(of_these)))
+            continue
+        share, ratio = float((compared.two < compared.other).mean()), 10 ** (compared.other - compared.two)
+        numbers = f"smaller at {share:.0%} of the losses from {10 ** compared.grid[-1]:.2g} to "
+        numbers += f"{10 ** compared.grid[0]:.2g}; the other over 2-shortcut: {ratio[-1]:.3g} at the highest loss, "
+        numbers += f"{ratio[0]:.3g} at the lowest{paired(compared.differences)}"
+        found.append(Finding(figure, claim, share == 1, numbers, num_seeds(of_these)))
+    return found

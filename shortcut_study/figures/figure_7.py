@@ -1,0 +1,28 @@
+"""Figure 7 of Li et al.: Figure 6 with ReLUs at mid."""
+
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig
+from shortcut_study.dataset import StudyData
+from shortcut_study.figures import figure_6
+from shortcut_study.figures.finding import Finding
+from shortcut_study.jobs import Job
+from shortcut_study.kinds import RELU_MID
+
+EXPERIMENTS = (("spectrum_at_losses", RELU_MID),)
+_LEVELS = 1.0, 0.18  # highest and lowest loss at which a Hessian is taken
+
+
+def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns a job for every descent of a network with ReLUs."""
+    return figure_6.jobs_along_loss(config, data, RELU_MID, config.relu_runs, _LEVELS)
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Returns the three quantities against the loss."""
+    return figure_6.draw_spectra(rows, RELU_MID)
+
+
+def findings(rows: list[dict]) -> list[Finding]:
+    """Returns §5.2: the condition number of 2-shortcut networks is always smaller."""
+    return figure_6.smaller_findings(rows, "7", RELU_MID)

@@ -1,0 +1,115 @@
+"""Figure 8 of Li et al.: share of negative eigenvalues along the loss; gradient norm and index along one run."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig
+from shortcut_study.dataset import StudyData
+from shortcut_study.dynamics import DIVERGED, loss_and_gradient
+from shortcut_study.figures import drawing, figure_6
+from shortcut_study.figures.figure_3 import spaced_epochs
+from shortcut_study.figures.finding import DRAMATIC, NOTHING_SHARED, Finding, compare_along_loss, label, paired
+from shortcut_study.hessian import hessian, spectrum
+from shortcut_study.jobs import Job, Progress, job_key
+from shortcut_study.kinds import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER
+from shortcut_study.rows import along_loss, depths_in, done_rows, kinds_in, num_seeds, rows_of_kind, select
+from theory.figures import column
+from theory.shortcut_networks import minimum_loss
+
+EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("single_run", LINEAR))
+
+
+def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns the descents of Figure 6, and a job for gradient norm and index along one of them."""
+    return figure_6.linear_descents(config, data) + [_single_run(config, data)]
+
+
+def _single_run(config: StudyConfig, data: StudyData) -> Job:
+    rate, recorded = config.learning_rate, spaced_epochs(config.descent_epochs)
+
+    def compute(progress: Progress) -> list[dict]:
+        network = TWO.network(data.x.shape[1], config.depth, LINEAR)
+        weights, least = network.initialize(TWO.initialisation, config.seed), minimum_loss(data.x, data.y)
+        excess_loss_and_gradient = loss_and_gradient(network, data.x, data.y)
+        rows = []
+        for epoch in range(config.descent_epochs + 1):
+            (excess,), (step,) = excess_loss_and_gradient(weights[None])
+            if not excess <= DIVERGED * (rows[0]["loss"] if rows else np.inf):  # also where it is no number
+                rows.append({"learning_rate": rate, "epoch": epoch, "status": "diverged"})
+                break
+            if epoch in recorded:
+                reached = {"epoch": epoch, "loss": excess + least, "excess_loss": excess}
+                reached |= {"gradient_norm": float(np.linalg.norm(step)), "learning_rate": rate, "status": "done"}
+                rows.append(reached | spectrum(hessian(network, weights, data.x, data.y)).columns())
+                progress(1 / len(recorded))
+            weights = weights - rate * step
+        return rows
+
+    return Job(job_key("single_run", TWO, LINEAR, config.depth, config.seed), compute)
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Returns the index against the excess loss, and with the gradient norm along one run."""
+    figure = Figure(figsize=(12, 4.4), dpi=110, layout="constrained")
+    by_loss, by_epoch = figure.subplots(1, 2)
+    _draw_by_loss(by_loss, select(rows, experiment="spectrum_at_losses", activations=LINEAR))
+    run = done_rows(select(rows, experiment="single_run"))
+    epochs, of_gradient = column(run, "epoch") + 1, by_epoch.twinx()
+    by_epoch.plot(epochs, column(run, "index"), ".-", ms=3, color="tab:blue", label="index")
+    of_gradient.plot(epochs, column(run, "gradient_norm"), ".-", ms=3, color="tab:red", label="gradient norm")
+    by_epoch.set(title="one run, 2-shortcut, linear", xlabel="epoch + 1", xscale="log")
+    by_epoch.set_ylabel("index", color="tab:blue")
+    of_gradient.set_ylabel("‖∂L/∂W‖", color="tab:red")
+    return drawing.with_grid(figure)
+
+
+def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
+    for kind in kinds_in(rows):
+        of_this = [row for row in rows_of_kind(rows, kind) if row["index"] != ""]
+        band = along_loss(of_this, "excess_loss", "index", log=False)
+        drawing.draw_band(axes, band, drawing.COLOURS[kind], LABELS[kind])
+        axes.plot([row["excess_loss"] for row in of_this], [row["index"] for row in of_this], ".", ms=4, alpha=0.5,
+                  color=drawing.COLOURS[kind])  # fmt: skip
+    start = [row["excess_loss"] for row in select(rows, shortcut_depth=2) if row["epoch"] == 0]
+    if start:
+        axes.plot(start[0], 0.5, "k*", ms=9, label="Theorem 1 at zero, n = 2")
+    depth = ", ".join(map(str, depths_in(rows)))
+    axes.set(title=f"linear, depth {depth}, {drawing.runs_each(rows)}", xlabel=drawing.LOSSES[LINEAR][1])
+    axes.set(ylabel="index, the share of negative eigenvalues")
+    drawing.loss_axis(axes)
+    drawing.legend(axes, fontsize=8)
+
+
+def findings(rows: list[dict]) -> list[Finding]:
+    """Returns §5.2: the index of 2-shortcut networks is smaller, falls at the start, where the gradient is largest."""
+    of_these = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
+    found = []
+    for kind in (ORTHOGONAL, XAVIER):
+        compared = compare_along_loss(of_these, kind, "excess_loss", "index", log=False)
+        claim = f"the index of 2-shortcut is always smaller than of {label(kind)}"
+        if compared is None:
+            found.append(Finding("8", claim, None, NOTHING_SHARED, num_seeds(of_these)))
+            continue
+        share = float((compared.two < compared.other).mean())
+        numbers = f"smaller at {share:.0%} of the common losses; means {compared.two.mean():.1%} and "
+        numbers += f"{compared.other.mean():.1%}{paired(compared.differences)}"
+        found.append(Finding("8", claim, share == 1, numbers, num_seeds(of_these)))
+    return found + _single_run_findings(done_rows(select(rows, experiment="single_run")))
+
+
+def _single_run_findings(run: list[dict]) -> list[Finding]:
+    drop, steepest = "the index drops dramatically at the beginning", "the gradient is largest while the index drops"
+    if len(run) < 2:
+        return [Finding("8", claim, None, "the run diverged", 1) for claim in (drop, steepest)]
+    epochs, index, gradient, loss = (column(run, name) for name in ("epoch", "index", "gradient_norm", "excess_loss"))
+    half = int(np.argmax(loss <= loss[0] / 2))
+    fall, by_half = index[0] - index.min(), index[0] - index[: half + 1].min()
+    numbers = f"{index[0]:.1%} at the start, {index[half]:.1%} when half of the excess loss is left, "
+    numbers += f"{index.min():.1%} at the least"
+    found = [Finding("8", drop, bool(fall >= DRAMATIC and by_half > fall / 2), numbers, 1)]
+    largest = int(gradient.argmax())
+    first, last = (int(np.argmax(index <= index[0] - share * fall)) for share in (0.1, 0.9))
+    numbers = f"largest gradient at epoch {epochs[largest]:.0f}; 10 % of the fall by epoch {epochs[first]:.0f}, "
+    numbers += f"90 % by {epochs[last]:.0f}"
+    return found + [Finding("8", steepest, first <= largest <= last, numbers, 1)]

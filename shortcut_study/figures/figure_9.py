@@ -1,0 +1,164 @@
+"""Figure 9 of Li et al.: lowest final loss over the learning rates, and the rate that gave it; linear networks.
+
+Figure 10 is the same with ReLUs.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig, learning_rates
+from shortcut_study.dataset import StudyData
+from shortcut_study.dynamics import descend
+from shortcut_study.figures import drawing, figure_5
+from shortcut_study.figures.finding import (
+    DEEP,
+    NEAR_OPTIMAL,
+    SAME,
+    Finding,
+    all_of,
+    in_both,
+    label,
+    paired_losses,
+    series,
+)
+from shortcut_study.jobs import Job, Progress, equal_parts, job_key
+from shortcut_study.kinds import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
+from shortcut_study.rows import (
+    ROUNDING,
+    BestRate,
+    best_rates,
+    insensitive_rates,
+    kinds_in,
+    num_seeds,
+    rows_of_kind,
+    select,
+)
+from theory.figures import column
+
+EXPERIMENTS = (("learning_rates", LINEAR), ("spectrum_at_zero", LINEAR))
+
+
+def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns a job for every linear network, all rates and seeds as one descent, and Theorem 1's values at zero."""
+    rates, seeds = learning_rates(config.rates_per_decade), list(config.seeds(config.sweep_runs))
+    return figure_5.jobs_at_zero(config, data) + [
+        _sweep(config, data, kind, depth, rates, seeds)
+        for depth in config.depths
+        for kind in KINDS[LINEAR]
+        if kind.takes(depth, LINEAR)
+    ]
+
+
+def _sweep(config: StudyConfig, data: StudyData, kind: Kind, depth: int, rates: np.ndarray, seeds: list[int]) -> Job:
+    def compute(progress: Progress) -> list[dict]:
+        network = kind.network(data.x.shape[1], depth, LINEAR)
+        starts = np.stack([network.initialize(kind.initialisation, seed) for seed in seeds for _ in rates])
+        rate_of_run, num_epochs = np.tile(rates, len(seeds)), config.num_epochs
+        on_epoch = equal_parts(progress, num_epochs + 1)
+        found = descend(network, starts, data.x, data.y, rate_of_run, num_epochs, on_epoch=on_epoch)
+        return [
+            {"seed": seeds[i // len(rates)], "learning_rate": rate, "epoch": num_epochs,
+             "loss": found.losses[-1, i], "excess_loss": found.excess_losses[-1, i], "norm": found.norms[-1, i],
+             "status": "done" if found.diverged_at[i] < 0 else "diverged"}
+            for i, rate in enumerate(rate_of_run)
+        ]  # fmt: skip
+
+    return Job(job_key("learning_rates", kind, LINEAR, depth, seeds[0] if len(seeds) == 1 else None), compute)
+
+
+def draw(rows: list[dict]) -> Figure:
+    """Returns lowest final losses and their learning rates, with the rates that Theorem 1 allows at zero."""
+    figure = draw_rates(rows, LINEAR)
+    for kind in (ONE, TWO):
+        predicted = select(rows, experiment="spectrum_at_zero", shortcut_depth=kind.shortcut_depth)
+        if predicted:
+            figure.axes[1].plot(column(predicted, "depth"), 2 / column(predicted, "max_abs"), lw=1,
+                                ls=drawing.THEOREM[kind.shortcut_depth], color=drawing.COLOURS[kind],
+                                label=f"2/|λ|_max at zero, n = {kind.shortcut_depth}")  # fmt: skip
+    drawing.legend(figure.axes[1], fontsize=8)
+    return figure
+
+
+def draw_rates(rows: list[dict], activations: str) -> Figure:
+    """Returns lowest final losses with the standard deviation of their logarithms, and the rates that gave them.
+
+    A rate is left out where the network learned nothing at any. A cross marks the highest rate at which the final loss
+    does not hang on rounding.
+    """
+    figure = Figure(figsize=(12, 4.6), dpi=110, layout="constrained")
+    final, winner = figure.subplots(1, 2)
+    found = select(rows, experiment="learning_rates", activations=activations)
+    loss, text = drawing.LOSSES[activations]
+    for kind in kinds_in(found):
+        best = list(best_rates(rows_of_kind(found, kind), loss).values())
+        look = {"ms": 5, "mfc": "none", "color": drawing.COLOURS[kind], "label": LABELS[kind]}
+        mean, spread = (np.array([getattr(b, name) for b in best]) for name in ("mean", "log_std"))
+        bars = (mean - mean / 10**spread, mean * 10**spread - mean)
+        final.errorbar([b.depth for b in best], mean, bars, fmt=drawing.MARKERS[kind], capsize=3, **look)
+        learned = [b for b in best if b.learned]
+        winner.plot([b.depth for b in learned], [b.rate for b in learned], drawing.MARKERS[kind], **look)
+        safe = insensitive_rates(rows_of_kind(found, kind))
+        if safe:
+            winner.plot(list(safe), list(safe.values()), "+", ms=9, color=drawing.COLOURS[kind],
+                        label=f"{LABELS[kind]}: highest that rounding does not change")  # fmt: skip
+    epochs = found[0]["epoch"] if found else ""
+    title = f"after {epochs} epochs, {drawing.TITLES[activations]}, {drawing.runs_each(found)}"
+    final.set(title=title, ylabel=text)
+    winner.set(title="learning rate that gave it", ylabel="learning rate")
+    for axes in (final, winner):
+        axes.set_yscale("log")
+        drawing.depth_axis(axes, found)
+        drawing.legend(axes, fontsize=8)
+    if activations != LINEAR:
+        drawing.plain_labels(final.yaxis, final.get_ylim())
+    return drawing.with_grid(figure)
+
+
+def findings(rows: list[dict]) -> list[Finding]:
+    """Returns §5.3: 2-shortcut networks stay near the optimum, and deep ones take higher learning rates."""
+    found = select(rows, experiment="learning_rates", activations=LINEAR)
+    best = {kind: best_rates(rows_of_kind(found, kind), "excess_loss") for kind in kinds_in(found)}
+    count = num_seeds(found)
+    excess, losses = (np.array([float(row[name] or "nan") for row in found]) for name in ("excess_loss", "loss"))
+    least = float(np.nanmax(losses - excess, initial=-np.inf))
+    near = {kind: [depth for depth, b in best[kind].items() if b.mean < NEAR_OPTIMAL * least] for kind in best}
+    two = best[TWO]
+    numbers = f"{series(two, [b.mean for b in two.values()])}; the lowest loss is {least:.4g}; as close: "
+    also = (f"{label(kind)} at depth {', '.join(map(str, near[kind]))}" for kind in near if kind != TWO and near[kind])
+    numbers += "; ".join(also) or "no other"
+    claim = "the final losses of 2-shortcut networks stay close to optimal"
+    all_findings = [Finding("9", claim, near[TWO] == list(two) if two else None, numbers, count)]
+    all_findings += lower_findings("9", best, count)
+    for kind in (XAVIER, ORTHOGONAL):
+        pairs = {d: pair for d, pair in in_both(best[kind], two, DEEP).items() if pair[0].learned}
+        rates = series(pairs, [ours.rate / other.rate for other, ours in pairs.values()])
+        claim = f"deep 2-shortcut networks take higher learning rates than {label(kind)}"
+        higher = all_of([ours.rate > other.rate for other, ours in pairs.values()])
+        all_findings.append(Finding("9", claim, higher, f"ratio: {rates}", count))
+    return all_findings + [_like_orthogonal(best, count)]
+
+
+def lower_findings(figure: str, best: dict[Kind, dict[int, BestRate]], count: int) -> list[Finding]:
+    """Returns whether deep 2-shortcut networks end lower than deep ones of every other kind, as the figure shows."""
+    found = []
+    for kind in best:
+        if kind == TWO:
+            continue
+        pairs = in_both(best[kind], best[TWO])
+        ratios = series(pairs, [other.mean / ours.mean for other, ours in pairs.values()])
+        deep = {depth: pair for depth, pair in pairs.items() if depth >= DEEP}
+        lower = all_of([ours.mean < other.mean for other, ours in deep.values()])
+        numbers = f"the other over 2-shortcut: {ratios}"
+        if deep:
+            other, ours = deep[max(deep)]
+            numbers += paired_losses(ours, other)
+        found.append(Finding(figure, f"deep 2-shortcut networks end lower than {label(kind)}", lower, numbers, count))
+    return found
+
+
+def _like_orthogonal(best: dict[Kind, dict[int, BestRate]], count: int) -> Finding:
+    pairs = in_both(best[ONE], best[ORTHOGONAL])
+    ratios = [one.mean / orthogonal.mean for one, orthogonal in pairs.values()]
+    both = [max(one.mean, orthogonal.mean) == ROUNDING for one, orthogonal in pairs.values()]
+    same = all_of([at_rounding or 1 / SAME < ratio < SAME for ratio, at_rounding in zip(ratios, both)])
+    return Finding("9", "1-shortcut learns like orthogonal", same, f"ratio of losses: {series(pairs, ratios)}", count)

@@ -1,0 +1,89 @@
+"""What a study makes of the rows of results.csv: jobs of several figures, pictures, findings, seconds, HParams."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from shortcut_study.config import StudyConfig
+from shortcut_study.dataset import StudyData
+from shortcut_study.figures import FIGURES
+from shortcut_study.figures.drawing import TOY
+from shortcut_study.figures.finding import findings_table
+from shortcut_study.jobs import Job
+
+_NETWORK = ("activations", "shortcut_depth", "initialisation", "depth", "learning_rate")
+
+
+def study_jobs(config: StudyConfig, data: StudyData) -> list[Job]:
+    """Returns the jobs of the figures that the config asks for; what two figures share is there once."""
+    asked = FIGURES.values() if config.figure == "all" else [FIGURES[config.figure]]
+    return list({job.name: job for figure in asked for job in figure.jobs(config, data)}.values())
+
+
+def figures_with_data(rows: list[dict]) -> list[str]:
+    """Returns the names of the figures whose experiments the rows hold; none for rows of another kind of run."""
+    present = {(row.get("experiment"), row.get("activations")) for row in rows}
+    return [name for name, figure in FIGURES.items() if present.issuperset(figure.EXPERIMENTS)]
+
+
+def draw_figure(name: str, rows: list[dict], is_toy_size: bool = False) -> Figure:
+    """Returns a figure of the rows; at toy size it says so on top."""
+    figure = FIGURES[name].draw(rows)
+    if is_toy_size:
+        title = figure.get_suptitle()
+        figure.suptitle(f"{TOY}\n{title}" if title else TOY)
+    return figure
+
+
+def report(rows: list[dict], is_toy_size: bool = False) -> str:
+    """Returns results.md: each claim of the paper on the rows, and the seconds of each experiment."""
+    found = [finding for name in figures_with_data(rows) for finding in FIGURES[name].findings(rows)]
+    lines = [f"This is a {TOY}.", ""] if is_toy_size else []
+    lines += [findings_table(found, is_toy_size), "", "| experiment | activations | seconds |", "|---|---|--:|"]
+    lines += [f"| {' | '.join(names)} | {seconds:,.0f} |" for names, seconds in seconds_by_experiment(rows).items()]
+    return "\n".join(lines) + "\n"
+
+
+def seconds_by_experiment(rows: list[dict]) -> dict[tuple[str, str], float]:
+    """Returns the seconds that each (experiment, activations) took; all rows of a job hold those of the job."""
+    seconds = {row["job"]: (row["experiment"], row["activations"], row["seconds"]) for row in rows}
+    totals = {}
+    for experiment, activations, of_job in seconds.values():
+        totals[experiment, activations] = totals.get((experiment, activations), 0.0) + of_job
+    return totals
+
+
+class Session(NamedTuple):
+    """A line of TensorBoard's HParams table: a network and a learning rate.
+
+    Attributes:
+      name: str.
+      hparams: Of the network, and the learning rate.
+      metrics: Means over the seeds; without the losses where one diverged.
+      epoch: Of the metrics.
+    """
+
+    name: str
+    hparams: dict
+    metrics: dict
+    epoch: int
+
+
+def sessions(rows: list[dict]) -> Iterator[Session]:
+    """Yields a session for every network and learning rate of Figures 9 and 10."""
+    groups = {}
+    for row in rows:
+        if row["experiment"] == "learning_rates":
+            groups.setdefault(tuple(row[name] for name in _NETWORK), []).append(row)
+    for values, group in groups.items():
+        hparams = dict(zip(_NETWORK, values))
+        name = "{activations}_{shortcut_depth}_{initialisation}_depth_{depth}_rate_{learning_rate:g}"
+        yield Session(name.format(**hparams), hparams, _metrics(group), group[0]["epoch"])
+
+
+def _metrics(rows: list[dict]) -> dict:
+    names = ("loss", "excess_loss") if all(row["status"] == "done" for row in rows) else ()
+    losses = {f"final/{name}": np.mean([row[name] for row in rows]) for name in names}
+    return losses | {"final/share_diverged": np.mean([row["status"] == "diverged" for row in rows])}

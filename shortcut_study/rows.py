@@ -1,0 +1,175 @@
+"""What the figures and their findings read off the rows of results.csv."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from shortcut_study.kinds import LABELS, Kind
+from theory.figures import column
+
+ROUNDING = 1e-20  # excess losses below this are rounding
+SAME_AT_ALL_RATES = 0.01  # losses that differ by less at every learning rate: the network learned nothing
+INSENSITIVE = 0.01  # a final loss that a perturbed start changes by a smaller share
+
+
+def select(rows: list[dict], **columns: object) -> list[dict]:
+    """Returns the rows with these values in these columns."""
+    return [row for row in rows if all(row[name] == value for name, value in columns.items())]
+
+
+def rows_of_kind(rows: list[dict], kind: tuple[int, str]) -> list[dict]:
+    """Returns the rows of one kind of network."""
+    return select(rows, shortcut_depth=kind[0], initialisation=kind[1])
+
+
+def kinds_in(rows: list[dict]) -> list[Kind]:
+    """Returns the kinds of network that the rows are of, in the order of LABELS."""
+    present = {(row["shortcut_depth"], row["initialisation"]) for row in rows}
+    return [kind for kind in LABELS if kind in present]
+
+
+def depths_in(rows: list[dict]) -> list[int]:
+    """Returns the depths of the rows, ascending."""
+    return sorted({row["depth"] for row in rows})
+
+
+def num_seeds(rows: list[dict]) -> int:
+    """Returns the number of seeds that the rows are of."""
+    return len({row["seed"] for row in rows})
+
+
+def done_rows(rows: list[dict]) -> list[dict]:
+    """Returns the rows of runs that had not diverged."""
+    return [row for row in rows if row["status"] == "done"]
+
+
+class Band(NamedTuple):
+    """Mean and standard deviation over seeds at places x; std is 0 for one seed.
+
+    Attributes:
+      x, mean, std: [p].
+      count: [p], the seeds that count there.
+    """
+
+    x: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    count: np.ndarray
+
+
+def over_seeds(rows: list[dict], x: str, y: str, log: bool = True) -> Band:
+    """Returns column y (log₁₀ y if log) by column x over the rows with a finite y."""
+    measured = [row for row in rows if np.isfinite(float(row[y] or "nan"))]
+    places = np.unique(column(measured, x)) if measured else np.empty(0)
+    values = [column(select(measured, **{x: place}), y) for place in places]
+    values = [np.log10(value) if log else value for value in values]
+    summary = [[v.mean(), v.std(ddof=1) if len(v) > 1 else 0.0, len(v)] for v in values]
+    return Band(places, *np.array(summary).reshape(-1, 3).T)
+
+
+def along_loss(rows: list[dict], loss: str, y: str, log: bool = True, num_points: int = 200) -> Band:
+    """Returns y (or log₁₀ y) against log₁₀ of the loss, interpolated linearly in each run, as the paper does.
+
+    A run counts only between its lowest and highest loss; a point needs half of the runs.
+    """
+    runs = [run for seed in sorted({row["seed"] for row in rows})
+            if (run := _run_along_loss(select(rows, seed=seed), loss, y, log))]  # fmt: skip
+    if not runs:
+        return Band(*np.empty((4, 0)))
+    grid = np.linspace(min(losses[0] for losses, _ in runs), max(losses[-1] for losses, _ in runs), num_points)
+    values = np.array([np.interp(grid, *run, left=np.nan, right=np.nan) for run in runs])
+    count = np.isfinite(values).sum(0)
+    kept = 2 * count >= len(runs)
+    mean = np.nanmean(values[:, kept], axis=0)
+    squares = np.nansum((values[:, kept] - mean) ** 2, axis=0)
+    return Band(grid[kept], mean, np.sqrt(squares / np.maximum(count[kept] - 1, 1)), count[kept])
+
+
+def _run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.ndarray, np.ndarray] | None:
+    """One run's log₁₀ losses, ascending, and its values there; None for fewer than two."""
+    measured = [row for row in rows if is_number(row[loss]) and is_number(row[y])]
+    losses, values = np.log10(column(measured, loss)), column(measured, y)
+    losses, first = np.unique(losses, return_index=True)
+    if len(losses) < 2:
+        return None
+    return losses, np.log10(np.maximum(values, 1e-300))[first] if log else values[first]
+
+
+def is_number(value: object) -> bool:
+    """Returns whether a field holds a finite number: it is not empty, nor what comes after a divergence."""
+    return value != "" and bool(np.isfinite(value))
+
+
+class BestRate(NamedTuple):
+    """The learning rate of the lowest mean final loss (the highest of equals), and that loss over the seeds.
+
+    Attributes:
+      depth: int.
+      rate: float.
+      mean, std: Of the final losses.
+      log_std: Of their log₁₀.
+      losses: By seed.
+      learned: Whether the final loss depends on the rate at all; where it does not, the rate means nothing (Li et al.,
+        captions of Figures 9 and 10).
+    """
+
+    depth: int
+    rate: float
+    mean: float
+    std: float
+    log_std: float
+    losses: dict[int, float]
+    learned: bool
+
+
+def best_rates(rows: list[dict], loss: str) -> dict[int, BestRate]:
+    """Returns the best learning rate by depth, for rows of one kind of network.
+
+    A rate at which a seed diverges is out; a depth at which all rates are out is left out. Losses are at least
+    ROUNDING.
+    """
+    found = {depth: _best_rate(depth, select(rows, depth=depth), loss) for depth in depths_in(rows)}
+    return {depth: best for depth, best in found.items() if best}
+
+
+def _best_rate(depth: int, rows: list[dict], loss: str) -> BestRate | None:
+    candidates, final = [], []
+    for rate, rows_at_rate in _surviving_rates(rows).items():
+        losses = np.maximum(column(rows_at_rate, loss), ROUNDING)
+        several = len(losses) > 1
+        spread = (losses.std(ddof=1), np.log10(losses).std(ddof=1)) if several else (0.0, 0.0)
+        by_seed = dict(zip((row["seed"] for row in rows_at_rate), losses))
+        candidates.append(BestRate(depth, rate, losses.mean(), *spread, by_seed, True))
+        final.append(column(rows_at_rate, "loss").mean())
+    if not candidates:
+        return None
+    learned = len(final) < 3 or max(final) > (1 + SAME_AT_ALL_RATES) * min(final)
+    return min(candidates, key=lambda best: (best.mean, -best.rate))._replace(learned=learned)
+
+
+def _surviving_rates(rows: list[dict]) -> dict[float, list[dict]]:
+    """The rows by learning rate, without rates at which a seed diverged, and without runs that were not finished."""
+    rates = {rate: select(rows, learning_rate=rate) for rate in sorted({row["learning_rate"] for row in rows})}
+    return {rate: found for rate, found in rates.items() if all(row["status"] == "done" for row in found)}
+
+
+def insensitive_rates(rows: list[dict]) -> dict[int, float]:
+    """Returns, by depth, the highest learning rate up to which no seed's final loss hangs on rounding.
+
+    A seed's is the highest at which its final loss and that of a start perturbed by a share of 1e-12 differ by less
+    than INSENSITIVE; lower rates were not run again. A depth at which a seed has none is left out.
+    """
+    found = {}
+    for depth in depths_in(rows):
+        by_seed = {row["seed"]: [] for row in select(rows, depth=depth)}
+        for row in select(rows, depth=depth):
+            if _is_insensitive(row):
+                by_seed[row["seed"]].append(row["learning_rate"])
+        if all(by_seed.values()):
+            found[depth] = min(map(max, by_seed.values()))
+    return found
+
+
+def _is_insensitive(row: dict) -> bool:
+    perturbed = row.get("perturbed_loss", "")
+    return is_number(perturbed) and abs(perturbed - row["loss"]) < INSENSITIVE * row["loss"]

@@ -1,0 +1,92 @@
+"""Every figure draws, and judges, the rows that real runs leave."""
+
+import warnings
+
+import numpy as np
+import pytest
+from study_rows import EPOCHS, PAPER, ROWS, diverging, infinite, of_figure, paper_rows
+
+from identity_matters.runs.figures import figure_to_array
+from identity_matters.runs.tables import read_rows, write_metrics
+from shortcut_study.figures import FIGURES
+from shortcut_study.figures.finding import findings_table
+from shortcut_study.kinds import LABELS, XAVIER
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def real_rows(request, tmp_path_factory):
+    """As they come back from results.csv."""
+    path = str(tmp_path_factory.mktemp("rows") / "results.csv")
+    write_metrics(path, ROWS[request.param]())
+    return read_rows(path)
+
+
+@pytest.mark.parametrize("figure", PAPER)
+def test_every_figure_draws_without_a_warning(real_rows, figure):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawn = FIGURES[figure].draw(of_figure(real_rows, figure))
+        drawn.set_dpi(40)
+        image = figure_to_array(drawn)
+    assert image.std() > 0 and all(axes.get_xlabel() for axes in drawn.axes if axes.xaxis.get_visible())
+
+
+@pytest.mark.parametrize("figure", PAPER)
+def test_every_claim_is_judged_without_a_warning(real_rows, figure):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = FIGURES[figure].findings(of_figure(real_rows, figure))
+    assert found and findings_table(found).count("\n") == len(found) + 1
+
+
+@pytest.mark.parametrize("figure", PAPER)
+def test_rows_from_the_file_give_the_findings_of_rows_from_memory(figure, tmp_path):
+    rows = of_figure(diverging(paper_rows()), figure)
+    write_metrics(str(tmp_path / "rows.csv"), rows)
+    found, read = FIGURES[figure].findings(rows), FIGURES[figure].findings(read_rows(str(tmp_path / "rows.csv")))
+    assert [(f.claim, f.holds) for f in found] == [(f.claim, f.holds) for f in read]
+
+
+def lines(axes):
+    return {line.get_label(): line for line in axes.get_lines()}
+
+
+def test_figure_5_shows_geometric_means_the_theory_and_where_it_is_infinite():
+    rows = infinite(XAVIER, (12,))(of_figure(paper_rows(), "5"))
+    axes = FIGURES["5"].draw(rows).axes[0]
+    assert axes.get_yscale() == axes.get_xscale() == "log" and "2 runs each" in axes.get_title()
+    bars = {bar.get_label(): bar.lines[0].get_xydata() for bar in axes.containers}
+    assert list(bars) == list(LABELS.values())
+    np.testing.assert_allclose(bars["2-shortcut"], [(depth, 5 * np.sqrt(1.01)) for depth in (2, 6, 12)])
+    np.testing.assert_allclose(bars["Xavier, no shortcuts"], [(depth, depth**3 * np.sqrt(1.01)) for depth in (2, 6)])
+    assert lines(axes)["beyond float64, in some runs or all"].get_xdata().tolist() == [12]
+    np.testing.assert_allclose(lines(axes)["Theorem 1 at zero, n = 1"].get_ydata(), [4, 12, 24])
+    np.testing.assert_allclose(lines(axes)["Theorem 1 at zero, n = 2"].get_ydata(), [5, 5, 5])
+
+
+@pytest.mark.parametrize("figure", ["3", "6", "7", "8"])
+def test_the_loss_grows_from_left_to_right_as_in_the_paper(figure):
+    for axes in FIGURES[figure].draw(of_figure(paper_rows(), figure)).axes:
+        if "loss" in axes.get_xlabel():
+            left, right = axes.get_xlim()
+            assert left < right and axes.get_xscale() == "log"
+
+
+def test_figure_8_shows_the_index_where_it_starts_and_the_one_run():
+    by_loss, by_epoch, of_gradient = FIGURES["8"].draw(of_figure(paper_rows(), "8")).axes
+    assert lines(by_loss)["Theorem 1 at zero, n = 2"].get_xydata().tolist() == [[3.0, 0.5]]
+    curve = lines(by_loss)["2-shortcut, n = 2"].get_xydata()
+    np.testing.assert_allclose(curve[[0, -1]], [(1e-3, 0), (3, 0.5)], atol=1e-9)
+    assert by_epoch.get_lines()[0].get_xdata().tolist() == [epoch + 1 for epoch in EPOCHS]
+    assert of_gradient.get_lines()[0].get_ydata().argmax() == 3
+
+
+@pytest.mark.parametrize("figure, expected", [("9", [1e-6] * 3), ("10", [0.31] * 3)])
+def test_figures_9_and_10_show_the_lowest_loss_and_the_rate_that_gave_it(figure, expected):
+    final_loss, rate = FIGURES[figure].draw(of_figure(paper_rows(), figure)).axes
+    bars = {bar.get_label(): bar.lines[0].get_xydata() for bar in final_loss.containers}
+    np.testing.assert_allclose(bars["2-shortcut"], list(zip((2, 6, 12), expected)))
+    assert lines(rate)["2-shortcut"].get_ydata().tolist() == [0.1] * 3
+    assert "after 60 epochs" in final_loss.get_title()
+    if figure == "9":
+        np.testing.assert_allclose(lines(rate)["2/|λ|_max at zero, n = 1"].get_ydata(), [2 / 4, 2 / 12, 2 / 24])

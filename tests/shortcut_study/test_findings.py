@@ -1,0 +1,344 @@
+"""What the figures find on rows made by hand: known answers, claims that hold and that do not."""
+
+import functools
+
+import numpy as np
+import pytest
+import scipy.stats
+from study_rows import (
+    LAST,
+    LEAST,
+    PAPER,
+    at,
+    change,
+    excess_scaled,
+    infinite,
+    of_figure,
+    paper_rows,
+    scale,
+)  # fmt: skip
+
+from shortcut_study.figures import FIGURES
+from shortcut_study.figures.finding import (
+    CONSTANT,
+    DRAMATIC,
+    NEAR_OPTIMAL,
+    SAME,
+    Finding,
+    findings_table,
+    paired,
+)  # fmt: skip
+from shortcut_study.kinds import LABELS, ONE, ORTHOGONAL, THREE, TWO, XAVIER
+
+
+@functools.cache
+def claims(figure):
+    return {finding.claim: finding for finding in FIGURES[figure].findings(of_figure(paper_rows(), figure))}
+
+
+@pytest.mark.parametrize("figure", PAPER)
+def test_every_claim_holds_on_rows_of_which_it_is_true(figure):
+    assert claims(figure) and all(finding.holds and finding.figure == figure for finding in claims(figure).values())
+    assert all("nan" not in finding.numbers for finding in claims(figure).values())
+
+
+def slow_fall(r):
+    return {"index": 0.5 if r["epoch"] < 2 else 0.44 if r["epoch"] < 20 else 0.05}
+
+
+def in_between(r):
+    return {"norm": 10 * r["norm"]} if 10 <= r["epoch"] <= 30 else {}
+
+
+def better_at_1(kind, depth):
+    """At the rate 1 no seed diverges and the loss is lower than at any other."""
+    return {"kind": kind, "depth": depth, "activations": "linear", "learning_rate": 1.0,
+            "change": lambda r: {"status": "done", "excess_loss": 9e-5, "loss": LEAST + 9e-5, "norm": 0.5}}  # fmt: skip
+
+
+# Figure, how a claim begins (or ends, after …), and what to change so that it, and no other, is false.
+CONTROLS = [
+    (
+        "3",
+        "linear: the deeper",
+        "norms",
+        {"activations": "linear", "change": at("epoch", LAST, lambda r: scale("norm", r["depth"])(r))},
+    ),
+    ("3", "linear: the same at", "norms", {"activations": "linear", "depth": 12, "change": in_between}),
+    (
+        "3",
+        "relu_mid: the deeper",
+        "norms",
+        {"activations": "relu_mid", "change": at("epoch", LAST, lambda r: scale("norm", r["depth"])(r))},
+    ),
+    ("3", "relu_mid: the same at", "norms", {"activations": "relu_mid", "depth": 12, "change": in_between}),
+    (
+        "5",
+        "2-shortcut networks have constant",
+        "initial_spectrum",
+        {"kind": TWO, "depth": 12, "change": scale("condition_number", 1.2)},
+    ),
+    (
+        "5",
+        "Xavier, no shortcuts: the condition",
+        "initial_spectrum",
+        {"kind": XAVIER, "depth": 12, "change": scale("condition_number", 0.1)},
+    ),
+    (
+        "5",
+        "orthogonal, no shortcuts: the condition",
+        "initial_spectrum",
+        {"kind": ORTHOGONAL, "depth": 12, "change": scale("condition_number", 0.4)},
+    ),
+    (
+        "5",
+        "it grows more slowly",
+        "initial_spectrum",
+        {"kind": ORTHOGONAL, "change": lambda r: scale("condition_number", float(r["depth"]) ** 3)(r)},
+    ),
+    *(
+        (
+            figure,
+            f"… smaller than of {LABELS[kind]}",
+            "spectrum_at_losses",
+            {"kind": kind, "activations": activations, "epoch": 35, "change": scale("condition_number", factor)},
+        )
+        for figure, activations in (("6", "linear"), ("7", "relu_mid"))
+        for kind, factor in ((ORTHOGONAL, 0.1), (XAVIER, 0.001))
+    ),
+    (
+        "6",
+        "2-shortcut and orthogonal evolve",
+        "spectrum_at_losses",
+        {"kind": ORTHOGONAL, "activations": "linear", "epoch": 77, "change": scale("condition_number", 10)},
+    ),
+    (
+        "8",
+        "… smaller than of orthogonal, no shortcuts",
+        "spectrum_at_losses",
+        {"kind": ORTHOGONAL, "epoch": 35, "change": scale("index", 0.5)},
+    ),
+    (
+        "8",
+        "… smaller than of Xavier, no shortcuts",
+        "spectrum_at_losses",
+        {"kind": XAVIER, "epoch": 35, "change": scale("index", 0.5)},
+    ),
+    ("8", "the index drops dramatically", "single_run", {"change": slow_fall}),
+    ("8", "the gradient is largest", "single_run", {"epoch": 30, "change": scale("gradient_norm", 1e3)}),
+    ("9", "the final losses", "learning_rates", {"activations": "linear", "change": excess_scaled(1e4)}),
+    (
+        "9",
+        "… end lower than Xavier, no shortcuts",
+        "learning_rates",
+        {"kind": XAVIER, "activations": "linear", "change": excess_scaled(1e-5)},
+    ),
+    (
+        "9",
+        "… end lower than 3-shortcut",
+        "learning_rates",
+        {"kind": THREE, "depth": 12, "activations": "linear", "change": excess_scaled(0.01)},
+    ),
+    ("9", "… take higher learning rates than Xavier, no shortcuts", "learning_rates", better_at_1(XAVIER, 12)),
+    ("9", "… take higher learning rates than orthogonal, no shortcuts", "learning_rates", better_at_1(ORTHOGONAL, 12)),
+    (
+        "9",
+        "1-shortcut learns like orthogonal",
+        "learning_rates",
+        {"kind": ONE, "depth": 2, "activations": "linear", "change": excess_scaled(10)},
+    ),
+    (
+        "10",
+        "2-shortcut: the deepest",
+        "learning_rates",
+        {"kind": TWO, "activations": "relu_mid", "depth": 12, "change": lambda r: {"loss": r["loss"] * 1.2}},
+    ),
+    *(
+        control
+        for kind, factor in ((ORTHOGONAL, 0.5), (XAVIER, 0.3))
+        for control in (
+            (
+                "10",
+                f"… end lower than {LABELS[kind]}",
+                "learning_rates",
+                {"kind": kind, "activations": "relu_mid", "change": scale("loss", factor)},
+            ),
+            (
+                "10",
+                f"{LABELS[kind]}: the deepest",
+                "learning_rates",
+                {
+                    "kind": kind,
+                    "activations": "relu_mid",
+                    "change": lambda r: {"loss": 0.35} if r["status"] == "done" else {},
+                },
+            ),
+        )
+    ),
+]
+
+
+def is_named(claim, name):
+    return claim.endswith(name[2:]) if name.startswith("… ") else claim.startswith(name)
+
+
+@pytest.mark.parametrize("figure, name, experiment, changes", CONTROLS, ids=[f"{c[0]}: {c[1]}" for c in CONTROLS])
+def test_a_claim_is_denied_on_rows_of_which_it_is_false_and_no_other_is(figure, name, experiment, changes):
+    rows = change(of_figure(paper_rows(), figure), experiment, **changes)
+    found = FIGURES[figure].findings(rows)
+    assert [finding.claim for finding in found if not finding.holds] == [c for c in claims(figure) if is_named(c, name)]
+    assert sum(not finding.holds for finding in found) == 1
+
+
+def test_plain_and_1_shortcut_networks_that_end_lower_deny_what_is_said_of_both():
+    """These two alone are bound together by a third claim."""
+    for kind in (ORTHOGONAL, ONE):
+        rows = change(
+            of_figure(paper_rows(), "9"), "learning_rates", excess_scaled(1e-3), kind=kind, activations="linear"
+        )
+        denied = [finding.claim for finding in FIGURES["9"].findings(rows) if not finding.holds]
+        assert denied == [
+            f"deep 2-shortcut networks end lower than {LABELS[kind]}",
+            "1-shortcut learns like orthogonal",
+        ]
+
+
+def test_every_claim_has_its_control():
+    of_both = [("9", f"… end lower than {LABELS[kind]}") for kind in (ORTHOGONAL, ONE)]
+    for figure in PAPER:
+        for claim in claims(figure):
+            named = [*((where, name) for where, name, *_ in CONTROLS), *of_both]
+            assert any(where == figure and is_named(claim, name) for where, name in named), claim
+
+
+def test_shallow_networks_and_what_learned_nothing_are_not_what_the_paper_speaks_of():
+    rows = of_figure(paper_rows(), "9")
+    shallow = change(rows, "learning_rates", excess_scaled(1e-5), kind=XAVIER, depth=6, activations="linear")
+    assert all(finding.holds for finding in FIGURES["9"].findings(shallow))
+    nothing = {"status": "done", "loss": 0.5, "excess_loss": 0.2}
+    lost = change(rows, "learning_rates", lambda r: nothing, kind=XAVIER, depth=12, activations="linear")
+    told = {finding.claim: finding.holds for finding in FIGURES["9"].findings(lost)}
+    assert told["deep 2-shortcut networks take higher learning rates than Xavier, no shortcuts"] is None
+    assert told["deep 2-shortcut networks end lower than Xavier, no shortcuts"]
+
+
+def test_an_infinite_condition_number_counts_as_larger_than_any():
+    rows, beyond = of_figure(paper_rows(), "6"), {"condition_number": np.inf, "p10_abs": 0.0}
+    for kind, holds in ((XAVIER, True), (TWO, False)):
+        late = change(rows, "spectrum_at_losses", lambda r: beyond if r["epoch"] == 77 else {}, kind=kind)
+        found = {finding.claim: finding.holds for finding in FIGURES["6"].findings(late)}
+        claim = "the condition number of 2-shortcut is always smaller than of Xavier, no shortcuts"
+        assert found[claim] == holds
+
+
+@pytest.mark.parametrize("share, holds", [(0.9 * DRAMATIC, False), (1.1 * DRAMATIC, True)])
+def test_a_dramatic_drop_is_more_than_an_eigenvalue(share, holds):
+    shrink = share / 0.45  # of the fall from 50 % to 5 %
+    rows = change(of_figure(paper_rows(), "8"), "single_run", lambda r: {"index": 0.5 - shrink * (0.5 - r["index"])})
+    (drop,) = [finding for finding in FIGURES["8"].findings(rows) if "drops dramatically" in finding.claim]
+    assert drop.holds == holds
+
+
+def test_runs_of_the_same_seeds_are_compared_in_pairs():
+    rows = paper_rows(seeds=(0, 1, 2))
+    told = {finding.claim: finding for finding in FIGURES["6"].findings(of_figure(rows, "6"))}
+    claim = "the condition number of 2-shortcut is always smaller than of orthogonal, no shortcuts"
+    assert "paired over 3 seeds p = " in told[claim].numbers or told[claim].numbers.endswith("lowest")
+    assert told[claim].num_runs == 3
+    differences = np.array([0.1, 0.2, 0.4, 0.3])
+    expected = scipy.stats.ttest_1samp(differences, 0).pvalue
+    assert paired(differences) == f"; paired over 4 seeds p = {expected:.2g}" and paired(differences[:1]) == ""
+
+
+# How a claim with a threshold answers just below and just above it.
+THRESHOLDS = {
+    "constant": (
+        "5",
+        "2-shortcut networks have constant",
+        "initial_spectrum",
+        {"kind": TWO, "depth": 12},
+        "condition_number",
+        CONSTANT,
+    ),
+    "roughly the same": (
+        "6",
+        "2-shortcut and orthogonal evolve",
+        "spectrum_at_losses",
+        {"kind": ORTHOGONAL, "epoch": 77},
+        "condition_number",
+        SAME / 2,
+    ),
+    "close to optimal": (
+        "9",
+        "the final losses",
+        "learning_rates",
+        {"activations": "linear"},
+        "excess_loss",
+        NEAR_OPTIMAL * LEAST / 1e-6,
+    ),
+    "like orthogonal": (
+        "9",
+        "1-shortcut learns like",
+        "learning_rates",
+        {"kind": ONE, "activations": "linear"},
+        "excess_loss",
+        SAME / 1.2,
+    ),
+    "as low as any": (
+        "10",
+        "2-shortcut: the deepest",
+        "learning_rates",
+        {"kind": TWO, "activations": "relu_mid", "depth": 12},
+        "loss",
+        CONSTANT,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_the_words_of_the_paper_end_where_their_constants_say(name):
+    figure, claim, experiment, columns, value, factor = THRESHOLDS[name]
+    for margin, holds in ((0.98, True), (1.02, False)):
+        changed = excess_scaled(margin * factor) if value == "excess_loss" else scale(value, margin * factor)
+        found = FIGURES[figure].findings(change(of_figure(paper_rows(), figure), experiment, changed, **columns))
+        assert [bool(finding.holds) for finding in found if is_named(finding.claim, claim)] == [holds]
+
+
+def test_without_losses_in_common_nothing_can_be_told():
+    for figure, experiment in (("6", "condition_number"), ("8", "index")):
+        rows = of_figure(paper_rows(), figure)
+        rows = [
+            r
+            for r in rows
+            if r["experiment"] != "spectrum_at_losses"
+            or (r["epoch"] == "" or r["epoch"] < 30) == (r["shortcut_depth"] == 2)
+        ]
+        found = [
+            finding
+            for finding in FIGURES[figure].findings(rows)
+            if "always smaller" in finding.claim or "smaller condition" in finding.claim
+        ]
+        assert len(found) == 2 and all(finding.holds is None for finding in found), experiment
+
+
+def test_depths_of_infinite_condition_numbers_are_named_with_their_kind():
+    rows = infinite(XAVIER, (12,))(of_figure(paper_rows(), "5"))
+    numbers = {finding.claim.split(":")[0]: finding.numbers for finding in FIGURES["5"].findings(rows)}
+    assert numbers["Xavier, no shortcuts"].endswith("(depth 6); beyond float64 in some runs or all at depth 12")
+    assert "beyond" not in numbers["orthogonal, no shortcuts"]
+
+
+def test_one_depth_shows_no_growth():
+    one_depth = paper_rows(depths=(6,))
+    for figure, word in (("3", "the deeper"), ("5", "grows"), ("10", "ends higher")):
+        found = [finding for finding in FIGURES[figure].findings(of_figure(one_depth, figure)) if word in finding.claim]
+        assert found and not any(finding.holds for finding in found), figure
+
+
+def test_the_table_has_a_line_a_claim_and_judges_nothing_at_toy_size():
+    told = [Finding("5", "of |λ|", holds, "1, 2", 10) for holds in (True, False, None)]
+    lines = findings_table(told).splitlines()
+    assert len(lines) == 5 and lines[1] == "|---|---|---|---|--:|"
+    assert lines[2] == "| 5 | of \\|λ\\| | holds | 1, 2 | 10 |"
+    assert "does not hold" in lines[3] and "cannot be told" in lines[4]
+    assert all("| not judged |" in line for line in findings_table(told, is_toy_size=True).splitlines()[2:])

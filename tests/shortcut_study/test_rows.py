@@ -1,0 +1,122 @@
+"""shortcut_study.rows on rows made by hand."""
+
+import numpy as np
+import pytest
+from study_rows import LEAST, row
+
+from shortcut_study.kinds import TWO, XAVIER
+from shortcut_study.rows import ROUNDING, along_loss, best_rates, insensitive_rates, over_seeds
+
+
+def test_over_seeds_are_means_and_deviations_of_logarithms():
+    rows = [
+        row("initial_spectrum", TWO, depth, seed, condition_number=value)
+        for depth, seed, value in [
+            (6, 0, 10.0),
+            (6, 1, 1000.0),
+            (2, 0, 10.0),
+            (2, 1, np.inf),
+            (3, 0, np.inf),
+            (4, 0, ""),
+        ]
+    ]
+    band = over_seeds(rows, "depth", "condition_number")
+    assert band.x.tolist() == [2, 6] and band.count.tolist() == [1, 2]  # the infinite and the empty are out
+    np.testing.assert_allclose(band.mean, [1, 2])
+    np.testing.assert_allclose(band.std, [0, np.sqrt(2)])
+    np.testing.assert_allclose(over_seeds(rows, "depth", "condition_number", log=False).mean, [10, 505])
+
+
+def test_over_seeds_of_nothing_is_empty():
+    rows = [row("initial_spectrum", XAVIER, 2, 0, condition_number=np.inf)]
+    for nothing in ([], rows):
+        assert all(len(part) == 0 for part in over_seeds(nothing, "depth", "condition_number"))
+
+
+def runs(*of_seeds):
+    return [row("norms", TWO, 2, seed, loss=loss, norm=norm) for seed, run in enumerate(of_seeds) for loss, norm in run]
+
+
+def test_along_the_loss_is_linear_in_the_logarithm_of_the_loss():
+    band = along_loss(runs([(1.0, 0.0), (0.01, 4.0)]), "loss", "norm", log=False, num_points=5)
+    np.testing.assert_allclose(band.x, [-2, -1.5, -1, -0.5, 0])
+    np.testing.assert_allclose(band.mean, [4, 3, 2, 1, 0], atol=1e-12)
+    assert not band.std.any() and band.count.tolist() == [1] * 5
+    band = along_loss(runs([(1.0, 10.0), (0.01, 1000.0)]), "loss", "norm", num_points=3)
+    np.testing.assert_allclose(band.mean, [3, 2, 1])
+
+
+def test_along_the_loss_a_run_counts_where_it_has_been_and_half_of_the_runs_are_enough():
+    long, short = [(1.0, 1.0), (1e-4, 5.0)], [(1.0, 3.0), (1e-2, 3.0)]
+    band = along_loss(runs(long, short), "loss", "norm", log=False, num_points=5)
+    assert band.x.tolist() == [-4, -3, -2, -1, 0] and band.count.tolist() == [1, 1, 2, 2, 2]
+    np.testing.assert_allclose(band.mean, [5, 4, 3, 2.5, 2])
+    np.testing.assert_allclose(band.std, [0, 0, 0, 0.5 * np.sqrt(2), np.sqrt(2)], atol=1e-12)
+    band = along_loss(runs(long, short, short), "loss", "norm", log=False, num_points=5)
+    np.testing.assert_allclose(band.x, [-2, -1, 0])  # one of three is not
+
+
+def test_along_the_loss_takes_rows_in_any_order_and_leaves_out_those_without_values():
+    rows = runs([(1.0, 1.0), (0.1, 2.0), (0.01, 3.0)])
+    expected = along_loss(rows, "loss", "norm")
+    others = [row("norms", TWO, 2, 0, loss="", norm=9.0), row("norms", TWO, 2, 0, loss=0.5, norm="")]
+    np.testing.assert_array_equal(along_loss(others + rows[::-1], "loss", "norm"), expected)
+    assert all(len(part) == 0 for part in along_loss(rows[:1], "loss", "norm"))  # one point is no line
+    assert all(len(part) == 0 for part in along_loss([], "loss", "norm"))
+
+
+def test_along_the_loss_leaves_out_what_comes_after_a_divergence():
+    rows = runs([(1.0, 1.0), (0.1, 2.0)])
+    diverged = [row("norms", TWO, 2, seed, loss=np.nan, norm=np.nan, status="diverged") for seed in (0, 1)]
+    np.testing.assert_array_equal(along_loss(rows + diverged, "loss", "norm"), along_loss(rows, "loss", "norm"))
+
+
+def final(depth, rate, *losses):
+    return [
+        row(
+            "learning_rates",
+            TWO,
+            depth,
+            seed,
+            learning_rate=rate,
+            loss=LEAST + loss,
+            excess_loss=loss,
+            status="done" if np.isfinite(loss) else "diverged",
+        )
+        for seed, loss in enumerate(losses)
+    ]
+
+
+def test_the_best_rate_has_the_lowest_mean_and_no_seed_that_diverges():
+    rows = [*final(4, 0.1, 2.0, 4.0), *final(4, 1.0, 0.5, np.nan), *final(4, 0.01, 3.0, 3.5), *final(2, 0.1, 1.0, 1.0)]
+    best = best_rates(rows, "excess_loss")
+    assert list(best) == [2, 4] and best[2][:4] == (2, 0.1, 1.0, 0.0) and best[2].losses == {0: 1.0, 1: 1.0}
+    assert best[4][:3] == (4, 0.1, 3.0) and best[4].std == pytest.approx(np.sqrt(2))
+    assert best[4].log_std == pytest.approx(np.log10(2) / np.sqrt(2))
+    assert list(best_rates(rows + final(3, 0.1, np.nan, 1.0), "excess_loss")) == [2, 4]
+    assert best_rates(final(2, 0.1, 7.0), "excess_loss")[2].log_std == 0
+    assert best_rates([], "excess_loss") == {}
+
+
+def test_a_network_whose_final_loss_is_the_same_at_every_rate_learned_nothing():
+    rows = [row for rate in (0.01, 0.1, 1.0) for row in final(4, rate, 0.2 + rate / 1000, 0.2)]
+    assert not best_rates(rows, "excess_loss")[4].learned
+    assert best_rates(rows + final(4, 10.0, 0.1, 0.1), "excess_loss")[4].learned
+
+
+def test_losses_below_rounding_are_taken_as_rounding():
+    best = best_rates([*final(2, 0.1, 1e-30, -1e-33), *final(2, 1.0, 1.0, 1.0)], "excess_loss")[2]
+    assert (best.rate, best.mean) == (0.1, ROUNDING)
+
+
+def test_up_to_the_highest_insensitive_rate_no_seed_hangs_on_rounding():
+    def perturbed(rate, *changes):
+        return [row | {"perturbed_loss": row["loss"] * (1 + change) if change != "" else ""}
+                for row, change in zip(final(4, rate, *[0.5] * len(changes)), changes)]  # fmt: skip
+
+    # Seed 0 is stable at 1.0 and was not run again below it, seed 1 at 0.1.
+    rows = [*perturbed(0.01, "", ""), *perturbed(0.1, "", 1e-3), *perturbed(1.0, 1e-9, 0.2), *final(4, 10.0, np.nan)]
+    assert insensitive_rates(rows) == {4: 0.1}
+    assert insensitive_rates(perturbed(0.1, 1e-9, 0.2)) == {}
+    without = [{name: value for name, value in row.items() if name != "perturbed_loss"} for row in rows]
+    assert insensitive_rates(without) == {}  # an earlier version's
