@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
-from shortcut_study.figures import FIGURES
+from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.drawing import TOY
 from shortcut_study.figures.finding import findings_table
 from shortcut_study.jobs import Job

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shortcut_study.figures import FIGURES
+from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.jobs import COLUMNS
 from shortcut_study.kinds import ONE, ORTHOGONAL, THREE, TWO, XAVIER
 

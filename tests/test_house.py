@@ -12,13 +12,6 @@ PACKAGES = ("identity_matters", "shortcut_study", "theory", "launch", "benchmark
 MAY_IMPORT = {"theory": (), "shortcut_study": ("theory",), "identity_matters": ()}
 MAY_IMPORT["launch"] = tuple(MAY_IMPORT)
 MAX_FILE, MAX_TEST_FILE, MAX_FUNCTION = 250, 400, 60
-UNDER_REPAIR = ("identity_matters", "shortcut_study", "theory", "tests")
-
-
-def packages(*under_repair):
-    """PACKAGES as parameters; a package that is being mended may fail."""
-    mark = pytest.mark.xfail(strict=False)
-    return [pytest.param(name, marks=mark) if name in under_repair else name for name in PACKAGES]
 
 
 def files(package: str) -> list[pathlib.Path]:
@@ -53,14 +46,14 @@ def imported(path: pathlib.Path) -> set[str]:
     return found & MODULES.keys()
 
 
-@pytest.mark.parametrize("package", packages(*UNDER_REPAIR))
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_file_is_too_long(package):
     limit = MAX_TEST_FILE if package == "tests" else MAX_FILE
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in files(package)}
     assert not {name: length for name, length in lengths.items() if length > limit}
 
 
-@pytest.mark.parametrize("package", packages("theory"))
+@pytest.mark.parametrize("package", PACKAGES)
 def test_no_function_is_too_long(package):
     lengths = {
         f"{path.relative_to(ROOT)}::{node.name}": node.end_lineno - node.lineno + 1

@@ -19,7 +19,8 @@ from identity_matters.data.arrays import mnist_sample
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher, shortcut_study
 from shortcut_study.config import PRESETS
-from shortcut_study.figures import FIGURES, convolutional, figure_3, figure_5, figure_6, figure_8, figure_9, figure_10
+from shortcut_study.figures import convolutional, figure_3, figure_5, figure_6, figure_8, figure_9, figure_10
+from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.report import seconds_by_experiment
 
 PAPER = ("3", "5", "6", "7", "8", "9", "10")

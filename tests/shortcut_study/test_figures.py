@@ -8,7 +8,7 @@ from study_rows import EPOCHS, PAPER, ROWS, diverging, infinite, of_figure, pape
 
 from identity_matters.runs.figures import figure_to_array
 from identity_matters.runs.tables import read_rows, write_metrics
-from shortcut_study.figures import FIGURES
+from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import findings_table
 from shortcut_study.kinds import LABELS, XAVIER
 

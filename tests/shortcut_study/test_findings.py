@@ -18,7 +18,7 @@ from study_rows import (
     scale,
 )  # fmt: skip
 
-from shortcut_study.figures import FIGURES
+from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import (
     CONSTANT,
     DRAMATIC,
