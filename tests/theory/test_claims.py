@@ -39,7 +39,8 @@ def test_a_judgement_begins_with_a_word_of_the_table(judgement):
 
 
 def test_statements_are_counted_once_and_ours_apart():
-    printed = [claim for claim in claims.CLAIMS.values() if not claim.id.startswith("ours.") and not claim.restates]
+    sources = ("hm.", "li.", "review.", "blog.")
+    printed = [claim for claim in claims.CLAIMS.values() if claim.id.startswith(sources) and not claim.restates]
     assert claims.summary().startswith(f"{len(printed)} printed statements: ")
     assert {claim.restates for claim in claims.CLAIMS.values() if claim.restates} <= {claim.id for claim in printed}
 
