@@ -75,7 +75,7 @@ def _list_checkpoints(directory: str) -> list[tuple[int, str]]:
 
 
 class TrainingState:
-    """All that a checkpoint holds: weights, the optimiser's state, and the training figures since the last row."""
+    """What a checkpoint holds: weights, the optimiser's state, and the training figures since the last row."""
 
     def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         self.network, self.step = network, 0

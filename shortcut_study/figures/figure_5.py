@@ -58,7 +58,7 @@ def _at_zero(data: StudyData, kind: Kind, depth: int) -> Job:
 
 
 def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> Spectrum:
-    """By the eigenvalues of the matrix, or by counting where that is faster."""
+    """Returns the spectrum from the eigenvalues of the matrix, or by counting where that is faster."""
     if network.num_parameters <= LARGEST_MATRIX:
         return spectrum(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
     return spectrum_by_counting(weights, *pair, shortcut=network.shortcut)

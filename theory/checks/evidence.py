@@ -48,12 +48,12 @@ def require(condition: bool, what: str) -> None:
 
 
 def at_most(pairs: Iterable[tuple[float, float]], counterexample: str = "") -> Evidence:
-    """Of (measured, bound) pairs, all claimed to be measured ≤ bound, the worst."""
+    """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≤ bound."""
     return _worst(pairs, "≤", counterexample)
 
 
 def at_least(pairs: Iterable[tuple[float, float]], counterexample: str = "") -> Evidence:
-    """Of (measured, bound) pairs, all claimed to be measured ≥ bound, the worst."""
+    """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≥ bound."""
     return _worst(pairs, "≥", counterexample)
 
 

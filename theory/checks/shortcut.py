@@ -150,7 +150,7 @@ def _increase(weights: np.ndarray, t: float, x: np.ndarray, y: np.ndarray, *acti
 
 
 def _steep_ray(rng: np.random.Generator, depth: int, activations: tuple) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of 8 random rays the one along which the loss changes most, so that its leading term is not small; and data."""
+    """Returns the one of 8 random rays along which the loss changes most, whose leading term is not small; and data."""
     x, y = random_data(rng)
     rays = rng.standard_normal((8, 2, depth, 3, 3))
     return max(rays, key=lambda ray: abs(_increase(ray, 1e-4, x, y, *activations))), x, y
