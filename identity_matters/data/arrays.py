@@ -1,9 +1,6 @@
-"""Labelled images in memory: the embedded MNIST sample and your own .npz file."""
+"""Labelled images in memory, and the embedded MNIST sample."""
 
 import dataclasses
-import os
-import zipfile
-import zlib
 
 import numpy as np
 
@@ -12,7 +9,6 @@ from identity_matters.runs.errors import UserError
 MNIST_SAMPLE = "mnist_sample"
 # They are held three times over: as read, joined, and on the device (batches.DeviceImages).
 MAX_BYTES_IN_MEMORY = 2**31 - 1
-_NPZ_ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,38 +73,6 @@ def mnist_sample() -> ArrayData:
     images, labels = table[..., :-1].reshape(500, 10, 28, 28, 1), table[..., -1].astype(np.int32)
     arrays = (part.reshape(-1, *part.shape[2:]) for part in (images[:400], labels[:400], images[400:], labels[400:]))
     return ArrayData(MNIST_SAMPLE, *arrays, num_classes=10)
-
-
-def load_npz(path: str) -> ArrayData:
-    """Returns the user's own data: train_images, train_labels, test_images, test_labels in one .npz file.
-
-    Args:
-      path: str. Images are integers in 0–255, [n, h, w] or [n, h, w, c]; labels are
-        integers, 0 … r − 1 with r = largest training label + 1.
-
-    Raises:
-      UserError: the file is missing, is no .npz, or lacks an array, or an array is unfit.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in _NPZ_ARRAYS if name in file}
-    # A .npy file, which is one array, raises AttributeError or TypeError, depending on the version of Python.
-    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"cannot read {path} as an .npz file: {error}") from error
-    missing = [name for name in _NPZ_ARRAYS if name not in arrays]
-    if missing:
-        raise UserError(f"{path} lacks {', '.join(missing)}")
-    for name, array in arrays.items():
-        if not np.issubdtype(array.dtype, np.integer):
-            raise UserError(f"{path}: {name} must be integers, got {array.dtype}")
-        if name.endswith("images"):
-            if array.size and not 0 <= array.min() <= array.max() <= 255:
-                raise UserError(f"{path}: {name} must lie in 0–255, got {array.min()}–{array.max()}")
-            array = array[..., None] if array.ndim == 3 else array
-        elif array.size and array.max() > np.iinfo(np.int32).max:
-            raise UserError(f"{path}: {name} must be below 2³¹, got {array.max()}")
-        arrays[name] = array.astype(np.uint8 if name.endswith("images") else np.int32)
-    return ArrayData(os.path.basename(path), **arrays, num_classes=int(arrays["train_labels"].max(initial=0)) + 1)
 
 
 def _check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:

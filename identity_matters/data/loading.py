@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, held_out, load_npz, mnist_sample, resized, shortened
+from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, held_out, mnist_sample, resized, shortened
+from identity_matters.data.npz import load_npz
 from identity_matters.runs.errors import UserError
 
 if TYPE_CHECKING:

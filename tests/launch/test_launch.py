@@ -62,7 +62,7 @@ MISTAKES = {
     "junk npz": ("train", ["--npz={tmp}/file"], "cannot read"),
     "negative labels": ("train", ["--npz={tmp}/negative.npz"], "got -1–8"),
     "test labels out of range": ("train", ["--npz={tmp}/beyond.npz"], "got 0–10"),
-    "float images": ("train", ["--npz={tmp}/float.npz"], "must be integers"),
+    "complex images": ("train", ["--npz={tmp}/complex.npz"], "must be numbers"),
     "images of varying shape": ("train", ["--npz={tmp}/shapes.npz"], "differ in shape"),
     "no saved model": ("evaluate", [], "--saved_model is missing"),
     "missing saved model": ("evaluate", ["--saved_model={tmp}/none"], "{tmp}/none"),
@@ -84,7 +84,7 @@ def folder(tmp_path):
     (tmp_path / "junk" / "saved_model.pb").write_bytes(b"junk")
     npz(tmp_path / "negative.npz", train_labels=np.arange(20) % 10 - 1)
     npz(tmp_path / "beyond.npz", test_labels=np.arange(10) + np.arange(10) // 9)
-    npz(tmp_path / "float.npz", train_images=np.zeros((20, 28, 28)))
+    npz(tmp_path / "complex.npz", train_images=np.zeros((20, 28, 28), complex))
     npz(tmp_path / "shapes.npz", test_images=np.zeros((10, 32, 32), np.uint8))
     return tmp_path
 

@@ -1,0 +1,201 @@
+"""The user's own .npz files: what is taken, and what is refused before it is read."""
+
+import io
+import os
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from identity_matters.config import TrainConfig
+from identity_matters.data.loading import load
+from identity_matters.data.npz import load_npz
+
+
+def arrays(**changes) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "train_images": rng.integers(0, 256, (6, 8, 4, 3), np.uint8),
+        "train_labels": np.array([0, 1, 2, 0, 1, 2]),
+        "test_images": rng.integers(0, 256, (5, 8, 4, 3), np.uint8),
+        "test_labels": np.array([2, 1, 0, 1, 2]),
+    } | changes
+
+
+def npz(tmp_path, save=np.savez, **changes) -> str:
+    path = tmp_path / "own.npz"
+    save(path, **{name: array for name, array in arrays(**changes).items() if array is not None})
+    return str(path)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_npz_file_gives_back_its_arrays(tmp_path, save):
+    data = load(TrainConfig(npz=npz(tmp_path, save)))
+    for name, array in arrays().items():
+        np.testing.assert_array_equal(getattr(data, name), array)
+    assert (data.num_classes, data.image_shape, data.train_images.dtype) == (3, (8, 4, 3), np.uint8)
+
+
+def test_grey_images_gain_a_channel(tmp_path):
+    grey = {name: arrays()[name][..., 0] for name in ("train_images", "test_images")}
+    data = load_npz(npz(tmp_path, **grey))
+    assert data.image_shape == (8, 4, 1)
+    np.testing.assert_array_equal(data.test_images[..., 0], grey["test_images"])
+
+
+def test_integers_of_any_width_are_taken(tmp_path):
+    wide = {name: array.astype(np.int64) for name, array in arrays().items()}
+    np.testing.assert_array_equal(load_npz(npz(tmp_path, **wide)).train_images, arrays()["train_images"])
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"test_labels": None}, ["own.npz", "lacks test_labels"]),
+        ({"test_labels": None}, ["it holds test_images, train_images, train_labels"]),
+        ({"train_images": np.zeros((6, 8, 4, 3), complex)}, ["train_images", "numbers", "complex128"]),
+        ({"train_labels": np.zeros(6, "timedelta64[s]")}, ["train_labels", "numbers", "timedelta64"]),
+        ({"train_images": np.full((6, 8, 4, 3), 510)}, ["train_images", "0–255", "510", "divide them by 2"]),
+        ({"test_images": np.full((5, 8, 4, 3), -1)}, ["test_images", "0–255", "-1", "save floats"]),
+        ({"train_images": np.zeros((6, 8, 4, 3))}, ["one type", "float64", "uint8"]),
+        ({"train_labels": np.array([0, 1, 0.5, 0, 1, 2])}, ["train_labels", "whole numbers", "0.5"]),
+        ({"train_labels": np.array([0, 1, np.nan, 0, 1, 2])}, ["train_labels", "whole numbers", "nan"]),
+        ({"train_labels": np.array([0, 1, 3 - 2**32, 0, 1, 2])}, ["train_labels", "0–99999", str(3 - 2**32)]),
+        ({"train_labels": np.array([0, 1, 10**7, 0, 1, 2])}, ["train_labels", "0–99999", "10000000"]),
+        ({"train_labels": np.array([0, 1, -1, 0, 1, 2])}, ["train", "labels", "-1"]),
+        ({"test_labels": np.array([0, 1, 2, 3, 0])}, ["test", "0–2", "3"]),
+        ({"train_labels": np.array([0, 1, 2**32, 0, 1, 2])}, ["labels", str(2**32)]),
+        ({"train_labels": np.arange(5)}, ["6 images", "(5,)"]),
+        ({"train_labels": np.ones((6, 6), int)}, ["6 images", "(6, 6)"]),
+        ({"test_images": np.zeros((5, 4, 8, 3), int)}, ["differ in shape", "(8, 4, 3)", "(4, 8, 3)"]),
+        (
+            {"train_images": np.zeros((0, 8, 4, 3), int), "train_labels": np.zeros(0, int)},
+            ["not empty", "(0, 8, 4, 3)"],
+        ),
+        ({"train_images": np.zeros((6, 8), int)}, ["[n, h, w]", "(6, 8)"]),
+        ({"train_labels": np.array([0, 1, "a", 0, 1, 2], object)}, ["train_labels", "numbers", "object"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_unfit_arrays_are_refused_with_what_was_found(tmp_path, changes, words):
+    message = refused(load_npz, npz(tmp_path, **changes))
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize("content", ["missing", "junk", "empty", "truncated", "damaged", "an .npy file", "another zip"])
+def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "own.npz"
+    if content != "missing":
+        npz(tmp_path, np.savez_compressed)
+        whole = path.read_bytes()
+        single = io.BytesIO()
+        np.save(single, np.zeros(3))
+        path.write_bytes(
+            {
+                "junk": b"junk" * 100,
+                "truncated": whole[: len(whole) // 2],
+                "damaged": whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:],
+                "an .npy file": single.getvalue(),
+            }.get(content, b"")
+        )
+        if content == "another zip":
+            with zipfile.ZipFile(path, "w") as archive:
+                archive.writestr("readme.txt", "hello")
+    assert str(path) in refused(load_npz, str(path))
+
+
+def test_a_directory_in_place_of_the_npz_is_refused(tmp_path):
+    assert str(tmp_path) in refused(load_npz, str(tmp_path))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.npz")
+    assert "it is no file" in refused(load_npz, str(tmp_path / "pipe.npz"))
+
+
+def test_names_of_keras_are_taken(tmp_path):
+    names = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
+    np.savez(tmp_path / "own.npz", **{names[name]: array for name, array in arrays().items()})
+    data = load_npz(str(tmp_path / "own.npz"))
+    for name, array in arrays().items():
+        np.testing.assert_array_equal(getattr(data, name), array)
+
+
+@pytest.mark.parametrize(
+    "change, seen",
+    [
+        (lambda images: images / 255, "float64 in 0 … 1; 0 … 1 becomes 0 … 255"),
+        (lambda images: images.astype(np.float32), "float32 in 0 … 255; 0 … 255 becomes 0 … 255"),
+        (lambda images: images / 127.5 - 1, "float64 in -1 … 1; -1 … 1 becomes 0 … 255"),
+    ],
+)
+def test_floats_of_any_range_are_taken_and_said(tmp_path, capsys, change, seen):
+    both = {name: arrays()[name] for name in ("train_images", "test_images")}
+    both["train_images"].flat[:2] = 0, 255  # so that the range is all of it
+    data = load_npz(npz(tmp_path, **{name: change(images) for name, images in both.items()}))
+    for name, images in both.items():
+        np.testing.assert_array_equal(getattr(data, name), images)
+    assert seen in capsys.readouterr().err
+
+
+def test_booleans_are_black_and_white(tmp_path):
+    both = {name: arrays()[name] > 99 for name in ("train_images", "test_images")}
+    assert set(np.unique(load_npz(npz(tmp_path, **both)).test_images)) == {0, 255}
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        (lambda labels: labels[:, None], "[n, 1] are taken as [n]"),
+        (lambda labels: np.eye(5)[labels], "one-hot rows of 5 classes"),
+        (lambda labels: labels.astype(float), ""),
+    ],
+)
+def test_labels_in_a_column_one_hot_or_as_floats_are_taken_and_said(tmp_path, capsys, change, said):
+    both = {name: change(arrays()[name]) for name in ("train_labels", "test_labels")}
+    data = load_npz(npz(tmp_path, **both))
+    np.testing.assert_array_equal(data.train_labels, arrays()["train_labels"])
+    assert said in capsys.readouterr().err and data.num_classes == (5 if "5 classes" in said else 3)
+
+
+def declaring(tmp_path, shape) -> str:
+    """An .npz file whose train_images declare a shape, without the data."""
+    path = npz(tmp_path)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, header.getvalue() if name == "train_images.npy" else content)
+    return path
+
+
+@pytest.mark.parametrize("shape", [(10**12, 8, 4, 3), (10**40,)])
+def test_a_header_that_declares_too_much_is_refused_before_anything_is_allocated(tmp_path, shape):
+    assert "fit in memory" in refused(load_npz, declaring(tmp_path, shape))
+
+
+def test_an_encrypted_member_is_refused(tmp_path):
+    path = npz(tmp_path)
+    content = bytearray(open(path, "rb").read())
+    for signature, offset in (
+        (b"PK\x03\x04", 6),
+        (b"PK\x01\x02", 8),
+    ):  # local and central header: general purpose flags
+        start = content.index(signature)
+        (flags,) = struct.unpack_from("<H", content, start + offset)
+        struct.pack_into("<H", content, start + offset, flags | 1)
+    open(path, "wb").write(content)
+    assert "encrypted" in refused(load_npz, path)
+
+
+def test_image_size_resizes_every_image(tmp_path):
+    ramp = np.broadcast_to((10 * np.arange(16)).astype(np.uint8)[:, None], (6, 16, 16))
+    data = load(TrainConfig(npz=npz(tmp_path, train_images=ramp, test_images=np.full((5, 16, 16), 77)), image_size=8))
+    assert data.train_images.shape == (6, 8, 8, 1) and data.train_images.dtype == np.uint8
+    # Pixel i covers rows 2i and 2i + 1, and a ramp's mean is its middle; the border has no far side.
+    np.testing.assert_array_equal(data.train_images[0, 1:-1, 3, 0], (20 * np.arange(8) + 5)[1:-1])
+    assert np.all(data.test_images == 77)
