@@ -20,7 +20,7 @@ import math
 from typing import Literal
 
 from benchmarks.harness import table
-from identity_matters.config import check_fields
+from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 

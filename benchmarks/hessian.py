@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.harness import Peer, environment, seconds, spread, table
-from identity_matters.config import check_fields
+from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
 

@@ -29,7 +29,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, spread, synthetic_data, table
-from identity_matters.config import TrainConfig, check_fields
+from identity_matters.config import TrainConfig
+from identity_matters.fields import check_fields
 from launch import launcher
 
 if TYPE_CHECKING:

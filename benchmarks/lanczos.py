@@ -38,7 +38,8 @@ from benchmarks import peers
 from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
 from benchmarks.peers import GRADIENT, LANCZOS, PRODUCT
 from benchmarks.train_step import kernels_of
-from identity_matters.config import ModelConfig, check_fields
+from identity_matters.config import ModelConfig
+from identity_matters.fields import check_fields
 from launch import launcher
 
 if TYPE_CHECKING:

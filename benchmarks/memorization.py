@@ -44,7 +44,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
-from identity_matters.config import TrainConfig, check_fields
+from identity_matters.config import TrainConfig
+from identity_matters.fields import check_fields
 from launch import launcher
 from theory.memorization import memorize
 from theory.parallel import in_parallel

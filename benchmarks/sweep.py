@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
-from identity_matters.config import check_fields
+from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
 

@@ -40,7 +40,8 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.harness import OTHERS, Peer, environment, interleaved, rate, ratios, spread, synthetic_data, table
-from identity_matters.config import ModelConfig, TrainConfig, check_fields
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 

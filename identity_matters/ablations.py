@@ -7,9 +7,9 @@ import numpy as np
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.loading import load
+from identity_matters.fields import check_fields
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory, read_record
-from identity_matters.runs.errors import UserError
 
 # Variant: what it changes in the ModelConfig.
 VARIANTS = {
@@ -41,8 +41,7 @@ class AblationConfig:
     num_seeds: int = 3
 
     def __post_init__(self) -> None:
-        if self.num_seeds < 1:
-            raise UserError(f"num_seeds must be at least 1, got {self.num_seeds}")
+        check_fields(self, at_least_1=("num_seeds",), at_most={"num_seeds": 10_000})
 
     def runs(self) -> list[tuple[str, TrainConfig]]:
         """Returns (name, config) of every run: all the variants with the first seed, then with the next."""

@@ -5,40 +5,9 @@ builds its flags from them and `--help` must not wait for TensorFlow.
 """
 
 import dataclasses
-from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
-from identity_matters.runs.errors import UserError
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise UserError(message)
-
-
-def check_fields(
-    config: Any, at_least_1: Iterable[str] = (), at_least_0: Iterable[str] = (), above_0: Iterable[str] = ()
-) -> None:
-    """Checks the numbers of a config against their ranges, and its words against the choices of their fields.
-
-    Args:
-      config: A dataclass. A field of type Literal holds one of its words.
-      at_least_1, at_least_0, above_0: The names of the fields whose numbers must be ≥ 1, ≥ 0, > 0.
-
-    Raises:
-      UserError: a number is out of range, or a word is none of its field's choices.
-    """
-    for name in at_least_1:
-        _require(getattr(config, name) >= 1, f"{name} must be at least 1, got {getattr(config, name)}")
-    for name in at_least_0:
-        _require(getattr(config, name) >= 0, f"{name} must be at least 0, got {getattr(config, name)}")
-    for name in above_0:
-        _require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
-    for field in dataclasses.fields(config):
-        choices = getattr(field.type, "__args__", ())
-        if getattr(field.type, "__origin__", None) is Literal:
-            value = getattr(config, field.name)
-            _require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
+from identity_matters.fields import check_fields, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,29 +66,30 @@ class ModelConfig:
             at_least_1=("num_classes", *stem, "convs_per_block"),
             at_least_0=("weight_decay",),
             above_0=("projection_scale",),
+            at_most={"blocks_per_stage": 10_000, "widths": 2**20, "stem_width": 2**20, "convs_per_block": 1_000},
         )
-        _require(
+        require(
             len(self.widths) == len(self.blocks_per_stage) > 0,
             f"widths and blocks_per_stage need one number per stage, got {self.widths} and {self.blocks_per_stage}",
         )
-        _require(
+        require(
             min(self.widths + self.blocks_per_stage) >= 1,
             f"widths and blocks_per_stage must be at least 1, got {self.widths} and {self.blocks_per_stage}",
         )
-        _require(
+        require(
             not self.shortcut or list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0],
             f"shortcuts pad with zero channels, so widths must not decrease, got {(self.stem_width,) + self.widths}",
         )
-        _require(
+        require(
             self.shortcut or self.residual_initializer != "zero",
             "without shortcuts the initializer 'zero' makes every gradient 0; choose small or standard",
         )
-        _require(
+        require(
             len(self.image_shape) == 3 and min(self.image_shape) >= 1,
             f"image_shape must be (height, width, channels), got {self.image_shape}",
         )
         height, width, _ = self.image_shape
-        _require(
+        require(
             self.network != "all_conv_resnet" or not (height % self.downsampling or width % self.downsampling),
             f"the strides divide the image by {self.downsampling}, which does not divide "
             f"{height}x{width} pixels; choose image_size or the number of stages accordingly",
@@ -217,24 +187,25 @@ class TrainConfig:
                 "eval_examples", "warmup_steps", "decoupled_weight_decay",
             ),
             above_0=("learning_rate", "decay_factor"),
+            at_most={"batch_size": 2**20, "image_size": 2**13, "crop_padding": 2**13, "newton_schulz_steps": 100},
         )  # fmt: skip
-        _require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
-        _require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")
-        _require(
+        require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
+        require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")
+        require(
             all(a < b for a, b in zip((0,) + self.decay_steps, self.decay_steps)),
             f"decay_steps must be positive and increase, got {self.decay_steps}",
         )
-        _require(
+        require(
             self.schedule != "exponential" or len(self.decay_steps) == 1,
             f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
         )
-        _require(
+        require(
             self.strategy != "parameter_server" or self.optimizer != "muon" and not self.decoupled_weight_decay,
             "strategy parameter_server applies each gradient where the weights are, by SGD with momentum: "
             "optimizer muon and decoupled_weight_decay cannot be used with it",
         )
         for name in ("train_steps", "eval_every", "checkpoint_every"):
-            _require(
+            require(
                 getattr(self, name) % self.steps_per_execution == 0,
                 f"{name} must be a multiple of steps_per_execution = {self.steps_per_execution}, "
                 f"got {getattr(self, name)}",

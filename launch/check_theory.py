@@ -27,7 +27,7 @@ import functools
 import os
 from typing import TYPE_CHECKING, Literal
 
-from identity_matters.config import check_fields
+from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
 

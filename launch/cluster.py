@@ -18,7 +18,8 @@ import os
 import subprocess
 import sys
 
-from identity_matters.config import TrainConfig, check_fields
+from identity_matters.config import TrainConfig
+from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import UserError
 from launch import launcher
@@ -78,7 +79,10 @@ class ClusterConfig:
             self,
             at_least_1=("num_workers", "num_servers", "nodes", "cpus_per_node", "memory_per_node", "hours"),
             at_least_0=("max_restarts", "gpus_per_node"),
+            at_most={"num_workers": 1_000, "num_servers": 1_000, "nodes": 100_000, "max_restarts": 10_000},
         )
+        for name in ("job_name", "partition", "setup", "image", "volume_claim", "volume_path"):
+            launcher.require_printable(name, getattr(self, name))
         if self.slurm and self.kubernetes:
             raise UserError("--slurm and --kubernetes exclude one another")
         if self.submit and not (self.slurm and self.write):

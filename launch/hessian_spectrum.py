@@ -19,7 +19,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from identity_matters.config import ModelConfig, TrainConfig, check_fields
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
 

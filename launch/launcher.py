@@ -25,9 +25,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from absl import flags
 
-from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
-
-__all__ = ["EXIT_CONTINUE", "EXIT_DIVERGED", "EXIT_ERROR", "UserError", "quiet_import", "run", "user_errors"]
+from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError
 
 
 def run(
@@ -59,6 +57,8 @@ def run(
             config = _config(values, presets)
         if has_run_dir and needs_run_dir and not values["run_dir"].value:
             raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
+        if has_run_dir:
+            require_printable("run_dir", values["run_dir"].value or "")
         code = main(config, values["run_dir"].value) if has_run_dir else main(config)
     except KeyboardInterrupt:
         resumes = has_run_dir and values["run_dir"].value
@@ -94,6 +94,12 @@ def _leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def require_printable(name: str, text: str) -> None:
+    """Raises UserError for a flag with control characters: one that reaches a script could add a line to it."""
+    if not text.isprintable():
+        raise UserError(f"--{name} holds characters that cannot be printed: {text!r}")
 
 
 @contextlib.contextmanager
@@ -176,6 +182,10 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
         near = difflib.get_close_matches(error.flagname, list(values), n=3)
         hint = f"did you mean {' or '.join(f'--{name}' for name in near)}?" if near else "--help lists them all"
         raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
+    except flags.Error:
+        raise
+    except ValueError as error:  # absl's own, of --noNAME=false
+        raise UserError(f"{error}; write --NAME, --noNAME or --NAME=false") from None
 
 
 def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:

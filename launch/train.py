@@ -22,6 +22,7 @@ import os
 from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory, signals
+from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher
 
 
@@ -35,7 +36,7 @@ def main(config: TrainConfig, run_dir: str) -> int:
         row = training.train(config, run_dir)
     except training.Diverged as error:
         print(f"diverged: {error}; {run_dir}/config.json says so, and the run cannot continue")
-        return launcher.EXIT_DIVERGED
+        return EXIT_DIVERGED
     if row:  # the chief
         _summarize(row, run_dir, was_done)
     return 0

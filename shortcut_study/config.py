@@ -1,6 +1,7 @@
 """What a shortcut study computes, and at what size."""
 
 import dataclasses
+import math
 from typing import Literal, get_args
 
 import numpy as np
@@ -70,6 +71,12 @@ class StudyConfig:
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
         for name in ("learning_rate", "input_scale"):
             _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("learning_rate", "input_scale", "xavier_learning_rate"):
+            _require(math.isfinite(getattr(self, name)), f"{name} must be finite, got {getattr(self, name)}")
+        for name, most in _MOST.items():
+            values = getattr(self, name)
+            values = values if isinstance(values, tuple) else (values,)
+            _require(max(values, default=0) <= most, f"{name} must be at most {most}, got {max(values, default=0)}")
         figures = get_args(type(self).__dataclass_fields__["figure"].type)
         _require(self.figure in figures, f"figure must be one of {', '.join(figures)}, got {self.figure!r}")
         for name in ("depths", "relu_depths", "conv_depths"):
@@ -100,6 +107,13 @@ class StudyConfig:
 _LEAST = dict.fromkeys(
     ("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
      "depth", "descent_epochs", "num_levels"), 1) | {"examples": 0, "seed": 0, "xavier_learning_rate": 0}  # fmt: skip
+
+
+_MOST = dict.fromkeys(
+    ("depths", "relu_depths", "conv_depths", "depth", "rates_per_decade", "relu_rates_per_decade"), 10_000
+)
+_MOST |= dict.fromkeys(("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "descent_epochs"), 10**6)
+_MOST |= {"num_levels": 10_000, "examples": 2**31, "seed": 2**31}
 
 
 def _require(holds: object, message: str) -> None:

@@ -6,8 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from identity_matters.runs.errors import UserError
-from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
 
 if TYPE_CHECKING:
     from launch.cluster import ClusterConfig

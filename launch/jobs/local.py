@@ -14,7 +14,7 @@ import threading
 import time
 from types import FrameType
 
-from launch.launcher import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
 FAILURE_TIMEOUT = 15  # seconds in which the others notice by themselves that a worker has ended, and log what they know

@@ -4,7 +4,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from launch.launcher import EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.runs.errors import EXIT_DIVERGED, EXIT_ERROR
 
 if TYPE_CHECKING:
     from launch.cluster import ClusterConfig

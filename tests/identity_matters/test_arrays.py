@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData, mnist_sample
@@ -39,3 +40,15 @@ def test_the_first_so_many_examples_are_taken_on_request(sample):
     data = load(TrainConfig(dataset="mnist_sample", train_examples=30, eval_examples=7))
     np.testing.assert_array_equal(data.train_images, sample.train_images[:30])
     np.testing.assert_array_equal(data.test_labels, sample.test_labels[:7])
+
+
+def test_validation_examples_are_the_last_training_examples_and_are_not_trained_on(sample):
+    data = load(TrainConfig(dataset="mnist_sample", validation_examples=50, train_examples=100, eval_examples=20))
+    np.testing.assert_array_equal(data.train_images, sample.train_images[:100])
+    np.testing.assert_array_equal(data.test_images, sample.train_images[-50:][:20])
+    np.testing.assert_array_equal(data.test_labels, sample.train_labels[-50:][:20])
+    everything = load(TrainConfig(dataset="mnist_sample", validation_examples=50))
+    assert (everything.num_train, everything.num_test) == (3950, 50)
+    assert "validation_examples must be below" in refused(
+        load, TrainConfig(dataset="mnist_sample", validation_examples=4000)
+    )

@@ -9,6 +9,8 @@ import pytest
 
 import identity_matters
 from identity_matters import ablations, config
+from identity_matters.optimization import learning_rate_schedule
+from identity_matters.runs.errors import UserError
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
 
@@ -46,3 +48,45 @@ def test_every_field_of_a_config_is_read_somewhere(kind):
     read = fields_read()
     assert {field.name for field in dataclasses.fields(kind)} - read == set()
     assert not {"trainable_variables", "shape"} & read  # attributes of other things do not count
+
+
+@pytest.mark.parametrize(
+    "kind, changes, message",
+    [
+        (config.TrainConfig, {"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
+        (config.ModelConfig, {"weight_decay": float("nan")}, "weight_decay must be a finite number, got nan"),
+        (config.TrainConfig, {"batch_size": 2**32}, "batch_size must be at most 1048576, got 4294967296"),
+        (config.TrainConfig, {"warmup_steps": 10**22}, "warmup_steps must be at most 4294967295, got 1"),
+        (config.TrainConfig, {"decay_steps": (1, 10**20)}, "decay_steps must be at most 4294967295, got 1"),
+        (
+            config.ModelConfig,
+            {"blocks_per_stage": (1, 1, 100_000)},
+            "blocks_per_stage must be at most 10000, got 100002",
+        ),
+        (ablations.AblationConfig, {"num_seeds": 10**21}, "num_seeds must be at most 10000, got 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_memory_or_hours_are_spent(kind, changes, message):
+    with pytest.raises(UserError, match=message):
+        kind(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"optimizer": "muon"}, "optimizer muon"),
+        ({"decoupled_weight_decay": 0.1}, "decoupled_weight_decay"),
+    ],
+)
+def test_parameter_servers_take_sgd_alone(changes, words):
+    with pytest.raises(UserError, match=words):
+        config.TrainConfig(strategy="parameter_server", **changes)
+
+
+def test_schedules_end_at_zero_and_warm_up_from_one_step():
+    linear = config.TrainConfig(schedule="linear", train_steps=100, warmup_steps=10, learning_rate=0.5, eval_every=100)
+    rate = learning_rate_schedule(linear)
+    assert float(rate(0)) == pytest.approx(0.05) and float(rate(50)) == pytest.approx(0.25)
+    assert float(rate(99)) == pytest.approx(0.005) and float(rate(100)) == 0
+    rate = learning_rate_schedule(dataclasses.replace(linear, schedule="cosine", warmup_steps=0))
+    assert float(rate(50)) == pytest.approx(0.25) and float(rate(75)) == pytest.approx(0.25 * (1 - 2**-0.5), rel=1e-5)

@@ -11,9 +11,9 @@ import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
 from identity_matters.distributed import parameter_server
+from identity_matters.runs.errors import EXIT_CONTINUE
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
-from launch.launcher import EXIT_CONTINUE
 
 FLAGS = [
     "--train_examples=200", "--eval_examples=43", "--stem_width=4", "--widths=4,8", "--blocks_per_stage=1,1",

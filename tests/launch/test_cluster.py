@@ -214,6 +214,8 @@ def test_flags_of_a_config_give_it_back():
 
 
 MISTAKES = {
+    "a line break in a job name": ({"slurm": True, "job_name": "a\n#SBATCH --wrap=x"}, "job_name holds characters"),
+    "too many servers": ({"num_servers": 30_000}, "num_servers must be at most 1000"),
     "both": ({"slurm": True, "kubernetes": True}, "exclude"),
     "submit what": ({"slurm": True, "submit": True}, "--write"),
     "kubeflow alone": ({"kubeflow": True}, "--kubernetes"),

@@ -19,8 +19,8 @@ import pytest
 from processes import FLAGS, STEPS, assert_same_variables, children, final_variables, last_step, log_of, until
 
 from identity_matters.runs.directory import read_record
+from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR
 from launch.jobs.local import free_ports, tf_config
-from launch.launcher import EXIT_CONTINUE, EXIT_ERROR
 
 pytestmark = pytest.mark.slow
 PAIR = ["--num_workers=2", "--max_restarts=5"]

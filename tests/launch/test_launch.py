@@ -13,6 +13,7 @@ import pytest
 
 from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher
 
 LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study", "cluster"]
@@ -240,6 +241,6 @@ def test_a_diverging_run_exits_with_its_own_code(launch, tmp_path):
     arguments = [f"--npz={data}", f"--run_dir={tmp_path}/run", "--learning_rate=1e30", "--clip_norm=0", "--widths=2,4"]
     arguments += "--stem_width=2 --blocks_per_stage=1,1 --train_steps=8 --eval_every=4 --batch_size=8".split()
     code, out, _ = launch("train", *arguments)
-    assert code == launcher.EXIT_DIVERGED
+    assert code == EXIT_DIVERGED
     assert out.splitlines()[-1].startswith("diverged: the loss became NaN or infinite at step")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "diverged"

@@ -1,0 +1,99 @@
+"""Whatever the flags hold, a launcher makes a config of it or refuses it in one line; no network is built here."""
+
+import importlib
+
+import pytest
+from absl import flags
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from identity_matters.runs.errors import UserError
+from launch import launcher
+
+LAUNCHERS = ("train", "evaluate", "plot", "ablations", "check_theory", "shortcut_study", "hessian_spectrum", "cluster")
+NUMBERS = [
+    "0",
+    "-1",
+    "1",
+    "3",
+    "0.5",
+    "1e3",
+    "1e400",
+    "-1e-300",
+    "inf",
+    "-inf",
+    "nan",
+    "2147483648",
+    "4294967296",
+    "9" * 25,
+]
+WORDS = [
+    "",
+    " ",
+    "true",
+    "false",
+    "None",
+    "paper",
+    "$\\foo$",
+    "a b",
+    "ü",
+    "\n",
+    "x\nrm -rf y",
+    "\x00",
+    "--",
+    ",",
+    "1,,2",
+    "1,1,100000",
+]
+VALUES = st.one_of(
+    st.sampled_from(NUMBERS + WORDS), st.lists(st.sampled_from(NUMBERS), max_size=4).map(",".join), st.text(max_size=8)
+)
+
+
+def presets_of(name):
+    """What a launcher hands to launcher.run, without running it."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            launcher, "run", lambda main, presets, manual, has_run_dir=True, needs_run_dir=True: found.append(presets)
+        )
+        importlib.import_module(f"launch.{name}").cli()
+    return found[0]
+
+
+def check(name, data):
+    presets = presets_of(name)
+    fields = launcher.flag_fields(next(iter(presets.values())))
+    names = data.draw(st.lists(st.sampled_from([field.name for field, *_ in fields]), min_size=1, max_size=3))
+    argv = ["", *(f"--{data.draw(st.sampled_from(['', 'no']))}{name}={data.draw(VALUES)}" for name in names)]
+    values = launcher._define_flags(presets, has_run_dir=True)
+    try:
+        assert launcher._parse(values, argv) == []
+        with launcher.user_errors():
+            launcher._config(values, presets)
+    except (UserError, flags.Error) as error:
+        assert str(error).strip()
+
+
+options = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+@settings(options, max_examples=40)
+@given(data=st.data())
+def test_flags_of_any_value_make_a_config_or_a_line(name, data):
+    check(name, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAUNCHERS)
+@settings(options, max_examples=3000)
+@given(data=st.data())
+def test_flags_of_thousands_of_values_make_a_config_or_a_line(name, data):
+    check(name, data)
+
+
+@pytest.mark.parametrize("run_dir", ["runs/a\nb", "runs/\x1b[2J", "runs/\udcff"])
+def test_a_run_dir_that_cannot_be_printed_is_refused(run_dir):
+    with pytest.raises(UserError, match="cannot be printed"):
+        launcher.require_printable("run_dir", run_dir)
