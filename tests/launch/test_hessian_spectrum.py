@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-import importlib
+import functools
 import io
 import json
 import shutil
@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from launching import launch_in_process
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from identity_matters.model import standardize
@@ -25,18 +26,7 @@ from shortcut_study.differentiable import with_dtype
 @pytest.fixture
 def launch(monkeypatch, capsys):
     """launch("--flag=value", …) -> (exit code, stdout, stderr), in this process."""
-
-    def leave(code):
-        raise SystemExit(code)
-
-    def run(*arguments):
-        monkeypatch.setattr(launcher, "_leave", leave)
-        monkeypatch.setattr(sys, "argv", ["launch/hessian_spectrum.py", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            importlib.import_module("launch.hessian_spectrum").cli()
-        return exit.value.code, *capsys.readouterr()
-
-    return run
+    return functools.partial(launch_in_process, monkeypatch, capsys, "hessian_spectrum")
 
 
 def flags(trained_run, run_dir):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import json
 import os
 import shutil
@@ -13,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from launching import launch_in_process
 
 from identity_matters.data import loading
 from identity_matters.data.arrays import mnist_sample
@@ -38,18 +38,7 @@ SMALL += ["--learning_rate=0.3", "--descent_epochs=40", "--num_levels=2"]
 @pytest.fixture
 def launch(monkeypatch, capsys):
     """launch("--flag=value", …) -> (exit code, stdout, stderr), in this process."""
-
-    def leave(code):
-        raise SystemExit(code)
-
-    def run(*arguments, program="shortcut_study"):
-        monkeypatch.setattr(launcher, "_leave", leave)
-        monkeypatch.setattr(sys, "argv", [f"launch/{program}.py", *map(str, arguments)])
-        with pytest.raises(SystemExit) as exit:
-            importlib.import_module(f"launch.{program}").cli()
-        return exit.value.code, *capsys.readouterr()
-
-    return run
+    return lambda *flags, program="shortcut_study": launch_in_process(monkeypatch, capsys, program, *flags)
 
 
 @functools.cache
