@@ -154,6 +154,7 @@ def test_replicas_agree_on_the_moments_of_batch_normalisation(on_two_devices):
     assert all(old != new for old, new in zip(before, after))
 
 
+@pytest.mark.slow
 def test_fit_of_keras_still_fails_on_two_workers():
     """Why replicated.ReplicatedModel is there (keras issue 20585): when this test fails, try without it."""
     script = os.path.join(os.path.dirname(__file__), "plain_fit.py")

@@ -100,6 +100,7 @@ def test_training_goes_on_bit_by_bit_from_a_checkpoint(tiny_config, tmp_path):
         np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="this is the test that starts them under JAX")
 def test_the_other_tests_of_this_file_pass_under_jax():
     command = [sys.executable, "-m", "pytest", "-q", "-k", "not bit_by_bit", __file__]
