@@ -18,7 +18,7 @@ docs takes 5 minutes. Interrupted, the same command goes on.
     python -m launch.check_theory --experiment=descent --run_dir=runs/descent
 
 trains linear residual networks of up to 64 layers by descent, momentum and orthogonalised updates from
-several starts on four kinds of targets, in about 10 minutes on 2 cores, and leaves results.csv, and the
+several starts on four kinds of targets, in about 3 minutes on 2 cores, and leaves results.csv, and the
 data (CSV) and the figures (PNG) of docs/descent.md. Interrupted, the same command goes on.
 """
 
