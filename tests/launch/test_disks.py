@@ -1,0 +1,60 @@
+"""Full disks, exhausted inodes, directories of others: one line with a path and exit code 1, whatever the moment.
+
+Each run has a file system of its own in memory, which root alone can mount. SIZES=4,8,… and INODES=1,2,… in the
+environment name others than those of the suite.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from identity_matters.runs.errors import EXIT_ERROR
+
+pytestmark = pytest.mark.slow
+SIZES = os.environ.get("SIZES", "4,16,48,128,256,400").split(",")  # kB
+INODES = os.environ.get("INODES", "2,4,6,8,12").split(",")
+# 25 convolutions, whose histograms fill an event file.
+FLAGS = """--train_examples=400 --eval_examples=50 --stem_width=4 --widths=4,4,4 --blocks_per_stage=4,4,4
+    --batch_size=16 --train_steps=6 --decay_steps=5 --eval_every=3 --checkpoint_every=2""".split()
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """mounted("size=16k") -> a folder on a file system of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options):
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True).returncode:
+            pytest.skip("only root can mount a file system")
+        return folder
+
+    yield mount
+    subprocess.run(["umount", folder], capture_output=True)
+
+
+def train(run_dir, *flags, **options):
+    """Runs launch.train; returns its exit code and the lines of its stderr that are no progress bar's."""
+    command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *FLAGS, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    lines = done.stderr.replace("\r", "\n").splitlines()
+    return done.returncode, [line for line in lines if line.strip() and "step/s" not in line and "?step" not in line]
+
+
+@pytest.mark.parametrize("options", [f"size={size}k" for size in SIZES] + [f"nr_inodes={number}" for number in INODES])
+def test_a_disk_that_is_full_at_any_moment_is_one_line_with_a_path(mounted, options):
+    """So it is from the first file on; the sizes let the run get to its later ones."""
+    folder = mounted(options)
+    code, lines = train(folder / "run")
+    assert (code, len(lines)) == (EXIT_ERROR, 1), lines
+    assert lines[0].startswith("error: ") and str(folder) in lines[0]
+    assert "No space left on device" in lines[0]
+
+
+def test_where_the_disk_has_room_again_the_same_command_continues(mounted):
+    folder = mounted("size=128k")
+    assert train(folder / "run")[0] == EXIT_ERROR
+    subprocess.run(["mount", "-o", "remount,size=10m", folder], check=True)
+    assert train(folder / "run") == (0, [])
