@@ -391,14 +391,16 @@ def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
             manifest(run_dir)
 
 
-def test_the_pods_that_lost_another_do_not_count_and_a_mistake_ends_the_job():
+def test_each_worker_is_started_again_at_most_so_often_and_a_mistake_ends_the_job():
+    """A worker whose peers never come leaves with 75 again and again."""
     _, job = manifest(max_restarts=4)
+    assert job["spec"]["backoffLimitPerIndex"] == 4 and job["spec"]["maxFailedIndexes"] == 0
     rules = {
         tuple(rule["onExitCodes"]["values"]): rule["action"]
         for rule in job["spec"]["podFailurePolicy"]["rules"]
         if "onExitCodes" in rule
     }
-    assert rules == {(75,): "Ignore", (1, 3): "FailJob"} and job["spec"]["backoffLimit"] == 4
+    assert rules == {(1, 3): "FailJob"}
 
 
 def test_a_job_name_that_kubernetes_does_not_take_is_named():

@@ -138,6 +138,16 @@ def test_help_says_what_it_does_with_a_command_and_the_time_without_importing_te
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
+def test_help_whose_reader_is_gone_ends_quietly(name):
+    """As in `--help | true`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", f"launch.{name}", "--help"], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_field_has_a_flag_and_a_description(name):
     module = importlib.import_module(f"launch.{name}")
     config = next(
