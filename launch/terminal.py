@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from identity_matters.runs.errors import UserError
+
 
 class _Output(io.FileIO):
     """stdout or stderr, from then on nowhere when it cannot be written."""
@@ -40,12 +42,20 @@ def open_outputs() -> None:
 
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
-    """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does."""
+    """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does.
+
+    Raises:
+      UserError: Keras cannot be imported with the backend that KERAS_BACKEND names.
+    """
     sys.stderr.flush()
     terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
+    except (ImportError, ValueError) as error:
+        if backend := os.environ.get("KERAS_BACKEND"):
+            raise UserError(f"KERAS_BACKEND={backend} cannot be used: {error}") from error
+        raise
     finally:
         os.dup2(terminal, 2)
         os.close(terminal)

@@ -13,7 +13,7 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.runs.errors import UserError, WorkerLost
 
 RENDEZVOUS_TIMEOUT = 600  # seconds of waiting for the other workers: containers may still be on their way
-JOIN_TIMEOUT = 30  # seconds in which they then join; no signal is answered meanwhile, by default for an hour
+JOIN_TIMEOUT = 30  # seconds in which the chief then lets a worker join, who answers no signal meanwhile
 NOTICE_AFTER = 5  # seconds of it before a line says what is missing
 
 
@@ -23,10 +23,13 @@ def join() -> Workers:
     It must be called before anything that TensorFlow computes.
 
     Raises:
-      UserError: TF_CONFIG cannot be used, or the port that it gives this worker is taken.
+      UserError: TF_CONFIG cannot be used, the port that it gives this worker is taken, or Keras cannot train.
       WorkerLost: another worker does not come.
     """
-    if keras.backend.backend() != "tensorflow":
+    backend = keras.backend.backend()
+    if backend not in ("tensorflow", "jax", "torch"):
+        raise UserError(f"Keras does not train under KERAS_BACKEND={backend}; use tensorflow, jax or torch")
+    if backend != "tensorflow":
         return Workers()
     import tensorflow as tf
     from tensorflow.python.eager import context as tf_context

@@ -112,6 +112,15 @@ def test_a_mistake_ends_a_real_process_with_one_line(tmp_path):
     assert done.stderr == "error: batch_size must be at least 1, got 0\n"
 
 
+@pytest.mark.parametrize("backend, named", [("foo", "cannot be used"), ("numpy", "use tensorflow, jax or torch")])
+def test_a_backend_that_does_not_train_is_one_line(tmp_path, backend, named):
+    command = [sys.executable, "-m", "launch.train", f"--run_dir={tmp_path}/run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"KERAS_BACKEND": backend})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("error: ") and f"KERAS_BACKEND={backend}" in done.stderr and named in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_bug_of_ours_shows_its_traceback(launch, monkeypatch, tmp_path):
     from identity_matters import training
 
