@@ -5,6 +5,7 @@ environment name others than those of the suite.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -35,10 +36,10 @@ def mounted(tmp_path):
     subprocess.run(["umount", folder], capture_output=True)
 
 
-def train(run_dir, *flags, **options):
+def train(run_dir, prefix=()):
     """Runs launch.train; returns its exit code and the lines of its stderr that are no progress bar's."""
-    command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *FLAGS, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+    command = [*prefix, sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *FLAGS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     lines = done.stderr.replace("\r", "\n").splitlines()
     return done.returncode, [line for line in lines if line.strip() and "%|" not in line]
 
@@ -58,3 +59,38 @@ def test_where_the_disk_has_room_again_the_same_command_continues(mounted):
     assert train(folder / "run")[0] == EXIT_ERROR
     subprocess.run(["mount", "-o", "remount,size=10m", folder], check=True)
     assert train(folder / "run") == (0, [])
+
+
+def make_unwritable(folder):
+    folder.mkdir(mode=0o555)
+    return folder / "run"
+
+
+def make_foreign(folder):
+    folder.mkdir(mode=0o755)
+    shutil.chown(folder, "nobody")
+    return folder
+
+
+def make_secret(folder):
+    folder.mkdir(mode=0o700)
+    shutil.chown(folder, "nobody")
+    return folder
+
+
+def make_unfinished_of_another(folder):
+    assert train(folder) == (0, [])
+    for path in [folder, *folder.rglob("*")]:
+        shutil.chown(path, "nobody")
+    (folder / "config.json").write_text((folder / "config.json").read_text().replace('"done"', '"running"'))
+    return folder
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not shutil.which("setpriv"), reason="needs root, and setpriv to be less")
+@pytest.mark.parametrize("make", [make_unwritable, make_foreign, make_secret, make_unfinished_of_another])
+def test_a_directory_that_belongs_to_another_user_is_one_line(tmp_path, make):
+    run_dir = make(tmp_path / "folder")
+    with_the_rights_of_an_owner = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    code, lines = train(run_dir, prefix=with_the_rights_of_an_owner)
+    assert (code, len(lines)) == (EXIT_ERROR, 1), lines
+    assert lines[0].startswith("error: ") and str(run_dir) in lines[0] and "Permission denied" in lines[0]
