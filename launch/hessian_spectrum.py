@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
-from launch import finished_run, launcher
+from launch import finished_run, launcher, terminal
 
 if TYPE_CHECKING:
     import keras
@@ -79,7 +79,7 @@ class SpectrumConfig:
 def main(config: SpectrumConfig, run_dir: str) -> None:
     """Computes, draws and prints the spectrum of the network in config.saved_run."""
     run_config = finished_run.read_config(config.saved_run)
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         import tensorflow as tf
 
         from identity_matters.runs.directory import RunDirectory
