@@ -19,8 +19,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.fields import check_fields
+from identity_matters.config import TrainConfig
+from identity_matters.fields import check_fields, from_json
 from identity_matters.runs.errors import UserError
 from launch import launcher
 
@@ -69,7 +69,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
         import tensorflow as tf
 
         from identity_matters.runs.directory import RunDirectory
-        from identity_matters.runs.tables import read_rows
+        from identity_matters.runs.tables import made_of, read_rows
         from shortcut_study import model_hessian  # noqa: F401, all that is slow to import
 
     tf.config.experimental.enable_tensor_float_32_execution(False)  # of GPUs: right to three digits only
@@ -84,7 +84,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             _compute(config, run, model, images, labels)
             run.set_status("done", num_weights=_num_weights(model), num_examples=len(images))
     print(f"{config.saved_run}: {_num_weights(model):,} trained weights, {len(images):,} training images")
-    print(_report(config, read_rows(os.path.join(run_dir, "results.csv"))))
+    with made_of(results := os.path.join(run_dir, "results.csv")):
+        print(_report(config, read_rows(results)))
     print(f"files: {run_dir}")
 
 
@@ -99,18 +100,12 @@ def _saved_config(saved_run: str) -> TrainConfig:
         raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
     if record["status"] != "done":
         raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}")
-    if not os.path.exists(os.path.join(saved_run, "model.keras")):
+    if not os.path.isfile(os.path.join(saved_run, "model.keras")):
         raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
-        fields = _tuples(record["config"])
-        return TrainConfig(**fields | {"model": ModelConfig(**_tuples(fields["model"]))})
-    except TypeError as error:
-        raise UserError(f"saved_run {saved_run} was written by another version: {error}") from error
-
-
-def _tuples(fields: dict) -> dict:
-    """Turns lists, all that JSON knows, into tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        return from_json(TrainConfig(), record["config"])
+    except UserError as error:
+        raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
 
 
 def _training_examples(config: SpectrumConfig, run_config: TrainConfig) -> "tuple[np.ndarray, np.ndarray]":
@@ -186,12 +181,14 @@ def _compute(
     import numpy as np
     from tqdm import tqdm
 
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from shortcut_study import model_hessian, quadrature, spectrum_figures
 
     path = run.file("results.csv")
     rows = read_rows(path)
     done, batches = len(rows) // config.order, -(-len(images) // config.batch_size)
+    if [row.get("vector") for row in rows] != [i for i in range(min(done, config.num_vectors)) for _ in range(config.order)]:
+        raise UserError(f"{path} does not hold {config.order} rows of each starting vector; remove it to begin again")
     total = config.num_vectors * config.order * batches
     with tqdm(total=total, initial=done * config.order * batches, unit="batch", dynamic_ncols=True) as bar:
         with launcher.user_errors():
@@ -201,9 +198,10 @@ def _compute(
             rows += spectrum_figures.ritz_rows(vector, ritz)
             write_metrics(path, rows)
     # From the file's digits, so that an interrupted run and one without a break draw the same.
-    density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
-    write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
-    draw_figures(run.path)
+    with made_of(path):
+        density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
+        write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
+        draw_figures(run.path)
 
 
 def draw_figures(run_dir: str) -> list[str]:
