@@ -112,9 +112,12 @@ def _training_examples(config: SpectrumConfig, run_config: TrainConfig) -> "tupl
     """Standardised images float32 [m, h, w, c] and labels [m] of the first examples that the run was trained on."""
     import numpy as np
 
+    from identity_matters.data.loading import say_named_by
     from identity_matters.model import standardize
 
     count = min(config.examples, run_config.train_examples or config.examples)
+    named = run_config.npz or (not config.data_dir and run_config.data_dir)
+    say_named_by(os.path.join(config.saved_run, "config.json"), named)
     batches = _raw_batches(dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir), count)
     images, labels = zip(*((np.asarray(standardize(images)), labels) for images, labels in batches))
     return np.concatenate(images), np.concatenate(labels).astype(np.int32)
@@ -141,20 +144,10 @@ def _raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterat
 
 def _load_model(saved_run: str) -> "keras.Model":
     """The trained network, computing in float32."""
-    import keras
-    import numpy as np
-
+    from identity_matters.trust import load_network
     from shortcut_study.differentiable import with_dtype
 
-    path = os.path.join(saved_run, "model.keras")
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except Exception as error:  # Keras raises anything at all on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot load {path}: {reason}") from error
-    if not all(np.isfinite(weights).all() for weights in model.get_weights()):
-        raise UserError(f"{path} holds an infinite or NaN weight")
-    return with_dtype(model, "float32")
+    return with_dtype(load_network(os.path.join(saved_run, "model.keras")), "float32")
 
 
 def _num_weights(model: "keras.Model") -> int:
@@ -187,7 +180,8 @@ def _compute(
     path = run.file("results.csv")
     rows = read_rows(path)
     done, batches = len(rows) // config.order, -(-len(images) // config.batch_size)
-    if [row.get("vector") for row in rows] != [i for i in range(min(done, config.num_vectors)) for _ in range(config.order)]:
+    vectors = np.repeat(np.arange(min(done, config.num_vectors)), config.order)
+    if [row.get("vector") for row in rows] != vectors.tolist():
         raise UserError(f"{path} does not hold {config.order} rows of each starting vector; remove it to begin again")
     total = config.num_vectors * config.order * batches
     with tqdm(total=total, initial=done * config.order * batches, unit="batch", dynamic_ncols=True) as bar:

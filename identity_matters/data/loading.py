@@ -5,6 +5,7 @@ size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
 """
 
 import dataclasses
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,12 @@ def load(config: TrainConfig) -> "ArrayData | TfdsSource":
         data = source.load()
     data = held_out(data, config.validation_examples)
     return shortened(data, config.train_examples, config.eval_examples)
+
+
+def say_named_by(path: str, place: str) -> None:
+    """Says in a line that a file, and no flag, has named the place of the data, if it has."""
+    if place:
+        print(f"note: the data are read from {place!r}, which {path} names", file=sys.stderr, flush=True)
 
 
 def _checked_stream(source: "TfdsSource", config: TrainConfig) -> "TfdsSource":

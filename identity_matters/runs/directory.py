@@ -168,7 +168,9 @@ class RunDirectory:
             raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
         foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
         if foreign:
-            raise UserError(f"run_dir {self.path} holds {shown(foreign[0])} but no config.json of a run; choose another")
+            raise UserError(
+                f"run_dir {self.path} holds {shown(foreign[0])} but no config.json of a run; choose another"
+            )
 
 
 def require_mounted(run_dir: str) -> None:

@@ -9,6 +9,7 @@ import warnings
 
 import numpy as np
 import pytest
+from begun import begin
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.distributed import agreement
@@ -36,7 +37,7 @@ def test_a_failed_write_of_a_directory_leaves_nothing(tmp_path):
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    RunDirectory(str(tmp_path), TrainConfig())
+    begin(tmp_path, TrainConfig())
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / ".tmp123_step_00000001.npz").write_text("half")
     (tmp_path / ".tmp123_saved_model" / "variables").mkdir(parents=True)
@@ -82,7 +83,7 @@ def test_they_do_not_wait_for_ever(tmp_path):
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
-    RunDirectory(str(tmp_path), TrainConfig(data_dir="here", download=True))
+    begin(tmp_path, TrainConfig(data_dir="here", download=True))
     RunDirectory(str(tmp_path), TrainConfig(data_dir="there"))
     with pytest.raises(ValueError, match=r"seed \(0, 1\)"):
         RunDirectory(str(tmp_path), TrainConfig(seed=1))
@@ -128,7 +129,7 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
 
 
 def test_a_run_of_an_earlier_version_goes_on_where_new_fields_have_their_defaults(tmp_path):
-    RunDirectory(str(tmp_path), TrainConfig())
+    begin(tmp_path, TrainConfig())
     record = json.loads((tmp_path / "config.json").read_text())
     del record["config"]["model"]["convs_per_block"], record["config"]["image_size"]
     (tmp_path / "config.json").write_text(json.dumps(record))
