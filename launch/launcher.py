@@ -25,7 +25,6 @@ from typing import Any, Literal, get_args, get_origin
 
 from absl import flags
 
-from identity_matters.runs.directory import require_mounted
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError
 
 
@@ -60,7 +59,6 @@ def run(
             raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
         if has_run_dir:
             require_printable("run_dir", values["run_dir"].value or "")
-            require_mounted(values["run_dir"].value or "")
         code = main(config, values["run_dir"].value) if has_run_dir else main(config)
     except KeyboardInterrupt:
         resumes = has_run_dir and values["run_dir"].value

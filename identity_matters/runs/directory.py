@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import KINDS, STATUSES, differences, read_record, shown
+from identity_matters.runs.record import KINDS, STATUSES, differences, read_record
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
 _LOCK = ".lock"
@@ -83,7 +83,6 @@ class RunDirectory:
 
     def __init__(self, path: str, config: Any, kind: str = "train") -> None:
         assert kind in KINDS, kind
-        require_mounted(path)
         self.path, self._config, self._kind = path, config, kind
         self._read()
 
@@ -168,15 +167,7 @@ class RunDirectory:
             raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
         foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
         if foreign:
-            raise UserError(
-                f"run_dir {self.path} holds {shown(foreign[0])} but no config.json of a run; choose another"
-            )
-
-
-def require_mounted(run_dir: str) -> None:
-    """Raises UserError for an address in place of a directory: Python would make a local folder of that name."""
-    if re.match(r"[\w.+-]+:/", run_dir):
-        raise UserError(f"run_dir {run_dir} is an address, not a directory: mount what it names, and give the folder")
+            raise UserError(f"run_dir {self.path} holds {foreign[0]!r} but no config.json of a run; choose another")
 
 
 def as_json(config: Any) -> dict:

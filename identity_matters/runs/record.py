@@ -1,6 +1,7 @@
 """The record of a run, config.json: what kind of run it is, its config, how far it came. Checked when it is read."""
 
 import os
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,8 +26,9 @@ def read_record(path: str) -> dict | None:
     """Returns what the config.json of a run directory holds, its kind included; None where there is none.
 
     Raises:
-      UserError: the file is damaged, or no file.
+      UserError: the file is damaged, or no file, or the path is none of this machine.
     """
+    require_mounted(path)
     file_name = os.path.join(path, "config.json")
     try:
         record = read_json(file_name)
@@ -37,6 +39,12 @@ def read_record(path: str) -> dict | None:
         return None
     except ValueError as error:
         raise UserError(f"{file_name} is not a run's config.json: {error}") from error
+
+
+def require_mounted(path: str) -> None:
+    """Raises UserError for an address in place of a directory: Python would make a local folder of that name."""
+    if re.match(r"[\w.+-]+:/", os.fspath(path)):
+        raise UserError(f"{path} is an address, not a directory: mount what it names, and give the folder")
 
 
 def _infer_kind(config: dict) -> str:
