@@ -16,7 +16,7 @@ from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
-from identity_matters.data.loading import load
+from identity_matters.data.loading import load, reporting_unreadable_data
 from identity_matters.distributed.agreement import can_export, join, open_run
 from identity_matters.distributed.building import build
 from identity_matters.distributed.workers import Workers
@@ -76,7 +76,7 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
             return record["final_row"] if directory else {}
-        with _recording_failure(directory), workers.reporting_lost_workers():
+        with _recording_failure(directory), reporting_unreadable_data(), workers.reporting_lost_workers():
             return Training(config, data, workers, directory).run()
 
 

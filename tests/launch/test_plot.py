@@ -60,7 +60,7 @@ def test_each_kind_is_known_by_a_field_that_no_other_has(kind):
 
 
 def test_a_run_of_another_kind_is_named_as_such(tmp_path):
-    RunDirectory(str(tmp_path), config("ablations"), "ablations")
+    begin(tmp_path, config("ablations"), "ablations")
     with pytest.raises(ValueError, match="holds a run of launch.ablations, not of launch.train; choose another"):
         RunDirectory(str(tmp_path), config("train"))
 
@@ -91,6 +91,6 @@ def test_a_table_without_its_config_json_is_drawn_by_its_launcher(tmp_path, draw
 
 
 def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
-    RunDirectory(str(tmp_path), config("check_theory"), "check_theory")
+    begin(tmp_path, config("check_theory"), "check_theory")
     with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
         plot.main(plot.PlotConfig(), str(tmp_path))
