@@ -5,9 +5,9 @@
 computes the data of Figure 5 (3, 6, 7, 8, 9 and 10 likewise, `convolutional` is not in the paper,
 `all` is all of them), draws it with the theory's predictions, and checks what the paper says of
 it: results.csv (a row a point), results.md (each claim: holds or not, with the numbers), PNGs, and
-the same in TensorBoard, with an HParams table of the learning rates. The smoke preset takes a
-minute, the paper's size hours; the bar counts jobs, of which deep networks' take longest.
-Interrupted, the same command goes on: what was computed is kept.
+the figures in TensorBoard. --hparams adds the learning rates to its HParams page, also of a study
+that is done. The smoke preset takes a minute, the paper's size hours; the bar counts jobs, of which
+deep networks' take longest. Interrupted, the same command goes on: what was computed is kept.
 
 The data are MNIST digits, whitened: by default the 4,000 of the embedded sample. With
 --dataset=mnist --data_dir=DIR all 60,000, and any TFDS set of small images by name.
@@ -119,7 +119,7 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
         draw_figures(run.path)
-        _write_events(run.path, rows)
+        _write_events(run.path, rows, config.hparams)
         text = report.report(rows, config.is_toy_size)
         write_text(run.file("results.md"), text)
         bar.update(1)
@@ -156,21 +156,26 @@ def _is_toy_size(run_dir: str) -> bool:
     return StudyConfig(**fields).is_toy_size
 
 
-def _write_events(run_dir: str, rows: list[dict]) -> None:
-    """Writes the figures as images, and a run of TensorBoard's HParams table for every network and learning rate."""
+def _write_events(run_dir: str, rows: list[dict], has_hparams: bool) -> None:
+    """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
     import tensorboardX
 
     from identity_matters.runs.figures import figure_to_array
+    from identity_matters.runs.tensorboard import session
     from shortcut_study.report import sessions
 
-    for path in glob.glob(os.path.join(glob.escape(run_dir), "**", "events.out.tfevents*"), recursive=True):
-        os.remove(path)  # those of an earlier end of this run: TensorBoard would show both
+    for folder in ("", os.path.join("learning_rates", "*")):
+        for path in glob.glob(os.path.join(glob.escape(run_dir), folder, "events.out.tfevents*")):
+            os.remove(path)  # those of an earlier end of this run: TensorBoard would show both
     with tensorboardX.SummaryWriter(run_dir) as writer:
         for name, figure in _figures(run_dir):
-            writer.add_image(f"figure_{name}", figure_to_array(figure), dataformats="HWC")
-        for session in sessions(rows):
-            folder = os.path.join("learning_rates", session.name)
-            writer.add_hparams(session.hparams, session.metrics, folder, session.epoch)
+            writer.add_image(f"pictures/figure_{name}", figure_to_array(figure), dataformats="HWC")
+    for found in sessions(rows) if has_hparams else ():
+        with tensorboardX.SummaryWriter(os.path.join(run_dir, "learning_rates", found.name)) as writer:
+            for summary in session(found.hparams):
+                writer.file_writer.add_summary(summary)
+            for name, value in found.metrics.items():
+                writer.add_scalar(name, value, found.epoch)
 
 
 def cli() -> None:

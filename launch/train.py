@@ -48,7 +48,8 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
     print(f"test error {row['test_top1_error']:.2%}, top-5 {row['test_top5_error']:.2%}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
-    print(f"next:\n  tensorboard --logdir={run_dir}")
+    # Of the folder above, so that the run has a name.
+    print(f"next:\n  tensorboard --logdir={os.path.dirname(os.path.normpath(run_dir)) or '.'}")
     if "saved_model" in files:
         print(f"  python -m launch.evaluate --saved_model={os.path.join(run_dir, 'saved_model')}")
     else:

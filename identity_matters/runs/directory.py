@@ -31,8 +31,8 @@ KINDS = {
     "shortcut_study": "figure",
     "hessian_spectrum": "saved_run",
 }
-# Where the data lie does not change what a run computes.
-_NOT_COMPARED = ("data_dir", "download")
+# Where the data lie and what TensorBoard shows do not change what a run computes.
+_NOT_COMPARED = ("data_dir", "download", "hparams")
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
 _LASTING_KEYS = ("kind", "command", "config", "versions")
