@@ -32,6 +32,8 @@ from identity_matters.runs.errors import UserError
 from launch import launcher
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from identity_matters.runs.directory import RunDirectory
     from theory.claims import Check
 
@@ -154,9 +156,8 @@ def _draw(run: "RunDirectory", seed: int) -> None:
     draw_figures(run.path)
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws the figures whose data a run directory holds; returns their paths."""
-    from identity_matters.runs.figures import save_figure
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the figures whose data a run directory holds, by name."""
     from identity_matters.runs.tables import read_rows
     from launch import theory_descent
     from theory.figures import FIGURES
@@ -165,13 +166,18 @@ def draw_figures(run_dir: str) -> list[str]:
     drawn = {}
     for name, figure in FIGURES.items():
         if rows := read_rows(os.path.join(run_dir, f"{name}.csv")):
-            drawn[os.path.join(run_dir, f"{name}.png")] = figure(rows)
+            drawn[name] = figure(rows)
     if points := read_rows(os.path.join(run_dir, "points.csv")):
         rows = read_rows(os.path.join(run_dir, "results.csv"))
-        drawn[os.path.join(run_dir, "relu_search.png")] = relu_search_figure(rows, points)
-    for path, figure in drawn.items():
-        save_figure(figure, path)
-    return list(drawn) + theory_descent.draw_descent(run_dir)
+        drawn["relu_search"] = relu_search_figure(rows, points)
+    return drawn | theory_descent.descent_figures(run_dir)
+
+
+def draw_figures(run_dir: str) -> list[str]:
+    """Draws the figures of a run as PNG files; returns their paths."""
+    from identity_matters.runs.figures import save_figures
+
+    return save_figures(figures(run_dir), run_dir)
 
 
 def _search(config: CheckConfig, run: "RunDirectory | None") -> int:

@@ -27,6 +27,7 @@ from launch import launcher
 if TYPE_CHECKING:
     import keras
     import numpy as np
+    from matplotlib.figure import Figure
 
     from identity_matters.runs.directory import RunDirectory
 
@@ -186,6 +187,7 @@ def _compute(
     import numpy as np
     from tqdm import tqdm
 
+    from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import read_rows, write_metrics
     from shortcut_study import model_hessian, quadrature, spectrum_figures
 
@@ -203,20 +205,16 @@ def _compute(
     # From the file's digits, so that an interrupted run and one without a break draw the same.
     density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
     write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
-    draw_figures(run.path)
+    save_figures(figures(run.path), run.path)
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws spectrum.png from results.csv and density.csv; returns its path, or none where there is no density.csv."""
-    from identity_matters.runs.figures import save_figure
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the spectrum, drawn from results.csv and density.csv, by name; nothing where there is no density.csv."""
     from identity_matters.runs.tables import read_rows
     from shortcut_study.spectrum_figures import spectrum_figure
 
-    density, path = read_rows(os.path.join(run_dir, "density.csv")), os.path.join(run_dir, "spectrum.png")
-    if not density:
-        return []
-    save_figure(spectrum_figure(read_rows(os.path.join(run_dir, "results.csv")), density), path)
-    return [path]
+    rows, density = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in ("results", "density"))
+    return {"spectrum": spectrum_figure(rows, density)} if density else {}
 
 
 def _report(config: SpectrumConfig, rows: list[dict]) -> str:

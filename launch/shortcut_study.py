@@ -25,6 +25,8 @@ from launch import launcher
 from shortcut_study.config import PRESETS, StudyConfig
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from identity_matters.runs.directory import RunDirectory
     from shortcut_study.dataset import StudyData
     from shortcut_study.jobs import Job
@@ -126,27 +128,24 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
     return rows, text
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws figure_N.png of every figure whose data results.csv holds; returns their paths."""
-    from identity_matters.runs.figures import save_figure
-
-    paths = []
-    for name, figure in _figures(run_dir):
-        paths.append(os.path.join(run_dir, f"figure_{name}.png"))
-        save_figure(figure, paths[-1])
-    return paths
-
-
-def _figures(run_dir: str) -> list[tuple[str, Any]]:
-    """Names and Matplotlib figures, from results.csv alone but for the note that a study is of toy size."""
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns figure_N, by name, of every figure whose data results.csv holds; at toy size they say so."""
     from identity_matters.runs.tables import read_rows
     from shortcut_study.report import draw_figure, figures_with_data
 
-    rows, is_toy_size = read_rows(os.path.join(run_dir, "results.csv")), _is_toy_size(run_dir)
-    return [(name, draw_figure(name, rows, is_toy_size)) for name in figures_with_data(rows)]
+    rows, is_toy = read_rows(os.path.join(run_dir, "results.csv")), is_toy_size(run_dir)
+    return {f"figure_{name}": draw_figure(name, rows, is_toy) for name in figures_with_data(rows)}
 
 
-def _is_toy_size(run_dir: str) -> bool:
+def draw_figures(run_dir: str) -> list[str]:
+    """Draws the figures of a run as PNG files; returns their paths."""
+    from identity_matters.runs.figures import save_figures
+
+    return save_figures(figures(run_dir), run_dir)
+
+
+def is_toy_size(run_dir: str) -> bool:
+    """Returns whether a study's config.json says that it only shows that the study runs."""
     from identity_matters.runs.directory import read_record
 
     record = read_record(run_dir)
@@ -168,8 +167,8 @@ def _write_events(run_dir: str, rows: list[dict], has_hparams: bool) -> None:
         for path in glob.glob(os.path.join(glob.escape(run_dir), folder, "events.out.tfevents*")):
             os.remove(path)  # those of an earlier end of this run: TensorBoard would show both
     with tensorboardX.SummaryWriter(run_dir) as writer:
-        for name, figure in _figures(run_dir):
-            writer.add_image(f"pictures/figure_{name}", figure_to_array(figure), dataformats="HWC")
+        for name, figure in figures(run_dir).items():
+            writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
     for found in sessions(rows) if has_hparams else ():
         with tensorboardX.SummaryWriter(os.path.join(run_dir, "learning_rates", found.name)) as writer:
             for summary in session(found.hparams):

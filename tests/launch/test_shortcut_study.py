@@ -317,8 +317,7 @@ def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, thr
 
 def test_a_table_of_another_kind_is_no_study(tmp_path):
     write_metrics(str(tmp_path / "results.csv"), [{"variant": "paper", "step": 1, "loss": 0.5}])
-    assert shortcut_study.draw_figures(str(tmp_path)) == []
-    assert shortcut_study.draw_figures(str(tmp_path / "none")) == []
+    assert not shortcut_study.figures(str(tmp_path)) and not shortcut_study.figures(str(tmp_path / "none"))
 
 
 NEW_FIELDS = ("input_scale", "centred", "mean_over_outputs", "xavier_learning_rate")
@@ -342,7 +341,7 @@ def test_a_run_of_the_version_before_goes_on_and_is_drawn(
     kept = [row for row in rows if row["job"] in jobs[: len(jobs) - 2]]
     old = [{k: v for k, v in row.items() if k not in ("job", "perturbed_loss")} for row in kept]
     write_metrics(str(run_dir / "results.csv"), old)
-    assert shortcut_study.draw_figures(str(run_dir)) == [f"{run_dir}/figure_{figure}.png"]
+    assert list(shortcut_study.figures(str(run_dir))) == [f"figure_{figure}"]
     function, calls = getattr(module, name), []
     monkeypatch.setattr(module, name, lambda *a, **k: calls.append(0) or function(*a, **k))
     code, _, err = launch(*arguments)
