@@ -25,6 +25,7 @@ data (CSV) and the figures (PNG) of docs/descent.md. Interrupted, the same comma
 import dataclasses
 import functools
 import os
+import time
 from typing import TYPE_CHECKING, Literal
 
 from identity_matters.fields import check_fields
@@ -80,19 +81,23 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
         return job(config, None)
     with RunDirectory(run_dir, config, "check_theory") as run:
         run.set_status("running")
+        start = time.perf_counter()
         code = job(config, run)
-        run.set_status("failed" if code else "done")
+        seconds = {} if config.search or config.experiment else {"seconds": time.perf_counter() - start}
+        run.set_status("failed" if code else "done", **seconds)  # of a job that can have begun earlier: nobody knows
     return code
 
 
 def _check(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Checks, prints and writes; 1 if a check fails."""
+    from tqdm import tqdm
+
     from theory import claims
 
     checks = []
-    for claim_id in [config.claim] if config.claim else claims.CLAIMS:
+    for claim_id in tqdm([config.claim] if config.claim else list(claims.CLAIMS), desc="claims", disable=None):
         checks.append(claims.check(claim_id, config.seed, config.trials))
-        print(_lines(checks[-1]), flush=True)
+        tqdm.write(_lines(checks[-1]))
     failed = [check.claim for check in checks if not check.holds]
     if not config.claim:
         print(f"\n{claims.summary()}")

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.machine import machine
 
 STATUSES = ("running", "done", "diverged", "failed")
 # The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
@@ -30,9 +31,10 @@ KINDS = {
     "check_theory": "claim",
     "shortcut_study": "figure",
     "hessian_spectrum": "saved_run",
+    "report": "runs",
 }
-# Where the data lie and what TensorBoard shows do not change what a run computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams")
+# Where the data lie, and what TensorBoard or a report shows, do not change what a run computes.
+_NOT_COMPARED = ("data_dir", "download", "hparams", "runs")
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
 _LASTING_KEYS = ("kind", "command", "config", "versions")
@@ -205,8 +207,8 @@ def _find_mistake(record: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that results depend on, as installed."""
-    found = {"python": platform.python_version()}
+    """Returns the machine, and the versions of Python and of the packages that results depend on, as installed."""
+    found = {"machine": machine(), "python": platform.python_version()}
     if "keras" in sys.modules:
         found["keras_backend"] = sys.modules["keras"].backend.backend()
     for package in _PACKAGES:

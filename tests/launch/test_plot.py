@@ -13,7 +13,7 @@ from launch import plot
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
-    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig",
+    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig", "report": "ReportConfig",
 }  # fmt: skip
 
 
