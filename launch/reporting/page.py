@@ -3,7 +3,6 @@
 import base64
 import datetime
 import hashlib
-from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -11,7 +10,7 @@ from markupsafe import Markup
 from identity_matters.runs.directory import versions
 from launch.reporting import claims, figures
 from launch.reporting.captions import CAPTIONS
-from launch.reporting.runs import Run, evaluations, percent
+from launch.reporting.runs import Run, comparison, evaluations, percent
 from theory.claims import summary as count_claims
 
 KINDS = {
@@ -39,7 +38,7 @@ def render(runs: list[Run]) -> str:
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         date=datetime.datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z"),
-        summary=_summary(runs, drawn, table),
+        summary=_summary(runs, drawn),
         figures=drawn,
         claims=table,
         counted=count_claims(),
@@ -51,6 +50,7 @@ def render(runs: list[Run]) -> str:
             (name, found) for name, found in run.pictures.items() if (run.name, found.address) not in used
         ],
         evaluations=evaluations,
+        comparison=comparison(runs),
         missing=figures.missing(runs, drawn),
         versions=versions(),
         captions=CAPTIONS,
@@ -58,7 +58,7 @@ def render(runs: list[Run]) -> str:
     )
 
 
-def _summary(runs: list[Run], drawn: list[figures.PaperFigure], table: list[claims.Row]) -> list[tuple[str, Any]]:
+def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[str, str]]:
     """Returns (what, its result) of each part of the report."""
     lines = []
     for run in claims.checks(runs):
@@ -66,11 +66,11 @@ def _summary(runs: list[Run], drawn: list[figures.PaperFigure], table: list[clai
         lines.append(("Claims", f"{holding} of {len(run.rows)} checks hold. {count_claims()}."))
     for run in runs:
         if run.kind == "train":
-            error = percent(run.rows[-1]["test_top1_error"]) if run.rows else "no"
-            last = run.rows[-1]["step"] if run.rows else 0
-            state = "" if run.record["status"] == "done" else f" The run is {run.record['status']}."
-            data = run.settings.get("npz") or run.settings.get("dataset", "")
-            lines.append((f"Training, {run.name}", f"{error} test error on {data} after {last:,} steps.{state}"))
+            told = "" if run.record["status"] == "done" else f" Its status is {run.record['status']}."
+            if run.rows:
+                last, data = run.rows[-1], run.settings.get("npz") or run.settings.get("dataset", "")
+                told = f"{percent(last['test_top1_error'])} test error on {data} after {last['step']:,} steps.{told}"
+            lines.append((f"Training, {run.name}", told or "No results."))
     judged = [
         s.ours for figure in drawn for s in figure.statements if figure.title.startswith("Li") and not figure.note
     ]

@@ -169,6 +169,21 @@ def evaluations(run: Run) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def comparison(runs: list[Run]) -> list[list[str]]:
+    """Returns a table, its header first, of the training runs by their last errors and the settings that differ."""
+    trained = [run for run in runs if run.kind == "train" and run.rows]
+    names = list(dict.fromkeys(name for run in trained for name in run.settings))
+    differing = [name for name in names if len({str(run.settings.get(name)) for run in trained}) > 1]
+    header = ["Run", "Status", "Steps", "Test error", "Train error", *differing]
+    return [header] + [
+        [
+            run.name, run.record["status"], number(run.rows[-1]["step"]), percent(run.rows[-1]["test_top1_error"]),
+            percent(run.rows[-1]["train_top1_error"]), *(number(run.settings.get(name)) for name in differing),
+        ]
+        for run in trained
+    ]  # fmt: skip
+
+
 def percent(value: object) -> str:
     """Returns a fraction as percent; a dash for what is no number."""
     return f"{value:.2%}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"

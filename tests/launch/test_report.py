@@ -11,6 +11,7 @@ import processes
 import pytest
 from study_rows import paper_rows
 
+from identity_matters.ablations import AblationConfig
 from identity_matters.runs.directory import RunDirectory, read_record
 from identity_matters.runs.errors import Preempted
 from identity_matters.runs.tables import read_metrics, write_metrics
@@ -96,6 +97,28 @@ def test_a_toy_study_is_drawn_and_not_judged(tmp_path, study_run):
     assert "Li et al., Figure 5, at the paper's size" in found.text
 
 
+def test_training_runs_are_compared_by_the_settings_that_differ(trained_run, tmp_path):
+    slower = tmp_path / "slower"
+    shutil.copytree(trained_run, slower)
+    record = json.loads((slower / "config.json").read_text())
+    record["config"]["learning_rate"] = 0.0123
+    (slower / "config.json").write_text(json.dumps(record | {"status": "diverged", "diverged_at_step": 5}))
+    text = written([trained_run, slower], tmp_path / "report")
+    (header,) = re.findall(r"<h3>Training runs, by what differs</h3>.*?<thead>(.*?)</thead>", text, re.S)
+    assert re.findall("<th>(.*?)</th>", header)[5:] == ["learning_rate"]
+    assert "<td>0.0123</td>" in text and "Its status is diverged" in text
+    assert "by what differs" not in written([trained_run], tmp_path / "one")
+
+
+def test_ablations_have_their_table_and_picture(tmp_path):
+    row = {"variant": "paper", "seed": 0, "status": "done", "step": 5, "loss": 1.0, "test_top1_error": 0.25}
+    with RunDirectory(str(tmp_path / "run"), AblationConfig(), "ablations") as run:
+        run.set_status("done")
+        write_metrics(run.file("results.csv"), [row | {"learning_rate": 0.1, "train_top1_error": 0.5}])
+    found = Page(written([tmp_path / "run"], tmp_path / "report"))
+    assert "25.00 %" in found.text and len(found.all("img", "src")) == 1
+
+
 def test_links_lead_to_the_files_of_the_runs(trained_run, tmp_path):
     found = Page(written([trained_run], tmp_path / "a report"))
     links = [href for href in found.all("a", "href") if not href.startswith(("#", "https://arxiv.org/abs/"))]
@@ -127,12 +150,12 @@ def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["", "step,loss\n1,x\n", "\0\0", "step\n" + "9" * 400])
-def test_a_damaged_run_does_not_take_the_others_along(trained_run, study_run, tmp_path, damage):
+def test_a_damaged_run_does_not_take_the_others_along(trained_run, tmp_path, damage):
     broken = tmp_path / "broken"
     shutil.copytree(trained_run, broken)
     (broken / "metrics.csv").write_text(damage)
-    found = Page(written([broken, trained_run, study_run], tmp_path / "report"))
-    assert "No pictures" in found.text and len(found.all("img", "src")) == 8
+    found = Page(written([broken, trained_run], tmp_path / "report"))
+    assert "No pictures" in found.text and len(found.all("img", "src")) == 1
 
 
 def test_a_picture_of_too_many_points_is_embedded_as_pixels():
