@@ -4,10 +4,10 @@ SHOWN = {
     "3": "Average Frobenius norm of the weights, during training and at its end, by depth",
     "5": "Condition number of the Hessian where training starts, by depth; linear networks",
     "6": "Largest and 10th percentile of |eigenvalue| along the loss; linear networks",
-    "7": "The same with ReLUs",
+    "7": "Largest and 10th percentile of |eigenvalue| along the loss; networks with ReLUs",
     "8": "Share of negative eigenvalues along the loss; gradient and index along one run",
     "9": "Lowest final loss over the learning rates, and the rate that gave it; linear networks",
-    "10": "The same with ReLUs",
+    "10": "Lowest final loss over the learning rates, and the rate that gave it; networks with ReLUs",
 }
 CAPTIONS = {
     "ablations": "Test error and training loss of the network with the paper's choices changed",
