@@ -12,8 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from identity_matters.ablations import AblationConfig
-from identity_matters.runs import signals
-from launch import launcher
+from launch import launcher, terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 def main(config: AblationConfig, run_dir: str) -> None:
     """Trains all variants and prints the table of their errors."""
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
 
     rows = ablations.run_ablations(config, run_dir)
@@ -38,8 +37,7 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    with signals.listening():
-        launcher.run(main, {"": AblationConfig()}, manual=__doc__)
+    launcher.run(main, {"": AblationConfig()}, manual=__doc__)
 
 
 if __name__ == "__main__":

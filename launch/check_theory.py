@@ -147,6 +147,7 @@ def _draw(run: "RunDirectory", seed: int) -> None:
     from tqdm import tqdm
 
     from identity_matters.data.arrays import mnist_sample
+    from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import write_metrics
     from theory.experiments import EXPERIMENTS, memorizing_networks
 
@@ -158,7 +159,7 @@ def _draw(run: "RunDirectory", seed: int) -> None:
     )
     for name in tqdm(experiments, desc="figures", disable=None):
         write_metrics(run.file(f"{name}.csv"), experiments[name]())
-    draw_figures(run.path)
+    save_figures(figures(run.path), run.path)
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":
@@ -178,23 +179,18 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     return drawn | theory_descent.descent_figures(run_dir)
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws the figures of a run as PNG files; returns their paths."""
-    from identity_matters.runs.figures import save_figures
-
-    return save_figures(figures(run_dir), run_dir)
-
-
 def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
     from identity_matters.runs.directory import write_text
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.figures import save_figures
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from theory import relu_figures, relu_search
 
     rows = read_rows(run.file("results.csv")) if run else []
     points = read_rows(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
-    for row in rows:
-        print(_search_line(row))
+    with made_of(run.file("results.csv") if run else ""):
+        for row in rows:
+            print(_search_line(row))
     for row, found in relu_search.search(
         config.seed, config.trials, checks=max(5, config.trials // 40), skip=len(rows)
     ):
@@ -204,8 +200,9 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
             write_metrics(run.file("points.csv"), points)
             write_metrics(run.file("results.csv"), rows)
     if run:
-        write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
-        draw_figures(run.path)
+        with made_of(run.file("results.csv")):
+            write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
+            save_figures(figures(run.path), run.path)
         print(f"files: {run.path}")
     return 0
 

@@ -8,7 +8,6 @@ launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spec
 --format=pdf or svg draws them for a paper.
 """
 
-import csv
 import dataclasses
 import importlib
 import os
@@ -17,6 +16,7 @@ from typing import Literal
 from identity_matters.fields import check_fields
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.tables import made_of, read_rows
 from launch import launcher
 
 TITLED = ("train", "ablations")  # kinds of runs whose figures have no title of their own
@@ -40,15 +40,17 @@ class PlotConfig:
 
 def main(config: PlotConfig, run_dir: str) -> None:
     """Draws the figures of a run and prints their paths."""
+    from identity_matters.runs.figures import save_figures
+
     record = read_record(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
     options = {"title": config.title} if kind in TITLED else {}
-    figures = importlib.import_module(f"launch.{kind}").figures(run_dir, **options)
-    if not figures:
+    with made_of(run_dir):
+        figures = importlib.import_module(f"launch.{kind}").figures(run_dir, **options)
+        paths = save_figures(figures, run_dir, config.format)
+    if not paths:
         raise UserError(f"{run_dir} holds results without the data of figures; let launch.{kind} end, with its figures")
-    from identity_matters.runs.figures import save_figures
-
-    print("\n".join(save_figures(figures, run_dir, config.format)))
+    print("\n".join(paths))
 
 
 def _kind_of_tables(run_dir: str) -> str:
@@ -59,14 +61,9 @@ def _kind_of_tables(run_dir: str) -> str:
     for name, kind in (("metrics.csv", "train"), ("density.csv", "hessian_spectrum")):
         if name in tables:
             return kind
-    columns = _columns(os.path.join(run_dir, "results.csv")) if "results.csv" in tables else []
+    rows = read_rows(os.path.join(run_dir, "results.csv"))
     kinds = {"variant": "ablations", "experiment": "shortcut_study"}
-    return next((kinds[column] for column in columns if column in kinds), "check_theory")
-
-
-def _columns(path: str) -> list[str]:
-    with open(path, newline="") as file:
-        return next(csv.reader(file), [])
+    return next((kinds[column] for row in rows[:1] for column in row if column in kinds), "check_theory")
 
 
 def cli() -> None:

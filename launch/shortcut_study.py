@@ -16,12 +16,14 @@ The data are MNIST digits, whitened: by default the 4,000 of the embedded sample
 import dataclasses
 import glob
 import os
+import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.fields import from_json
 from identity_matters.runs.errors import UserError
-from launch import launcher
+from launch import launcher, terminal
 from shortcut_study.config import PRESETS, StudyConfig
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ PIXELS, WIDTH = 4, 2  # a side, that the stem of a convolutional network leaves,
 
 def main(config: StudyConfig, run_dir: str) -> None:
     """Computes, draws and judges the figures that the config asks for, in run_dir."""
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
         from identity_matters.runs.directory import RunDirectory
@@ -110,7 +112,8 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
     from tqdm import tqdm
 
     from identity_matters.runs.directory import write_text
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.figures import save_figures
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from shortcut_study import report
     from shortcut_study.jobs import run_jobs
 
@@ -120,9 +123,10 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         run_jobs(jobs, read_rows(path), lambda rows: write_metrics(path, rows), bar)
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
-        draw_figures(run.path)
-        _write_events(run.path, rows, config.hparams)
-        text = report.report(rows, config.is_toy_size)
+        with made_of(path):
+            save_figures(figures(run.path), run.path)
+            _write_events(run, rows, config.hparams)
+            text = report.report(rows, config.is_toy_size)
         write_text(run.file("results.md"), text)
         bar.update(1)
     return rows, text
@@ -137,13 +141,6 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     return {f"figure_{name}": draw_figure(name, rows, is_toy) for name in figures_with_data(rows)}
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws the figures of a run as PNG files; returns their paths."""
-    from identity_matters.runs.figures import save_figures
-
-    return save_figures(figures(run_dir), run_dir)
-
-
 def is_toy_size(run_dir: str) -> bool:
     """Returns whether a study's config.json says that it only shows that the study runs."""
     from identity_matters.runs.directory import read_record
@@ -151,11 +148,11 @@ def is_toy_size(run_dir: str) -> bool:
     record = read_record(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)} - {"figure"}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-    return StudyConfig(**fields).is_toy_size
+    with launcher.user_errors():
+        return from_json(StudyConfig(), fields).is_toy_size
 
 
-def _write_events(run_dir: str, rows: list[dict], has_hparams: bool) -> None:
+def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:
     """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
     import tensorboardX
 
@@ -163,18 +160,31 @@ def _write_events(run_dir: str, rows: list[dict], has_hparams: bool) -> None:
     from identity_matters.runs.tensorboard import session
     from shortcut_study.report import sessions
 
-    for folder in ("", os.path.join("learning_rates", "*")):
-        for path in glob.glob(os.path.join(glob.escape(run_dir), folder, "events.out.tfevents*")):
-            os.remove(path)  # those of an earlier end of this run: TensorBoard would show both
-    with tensorboardX.SummaryWriter(run_dir) as writer:
-        for name, figure in figures(run_dir).items():
+    folder = run.file(f".tmp{os.getpid()}_events")
+    with tensorboardX.SummaryWriter(folder) as writer:
+        for name, figure in figures(run.path).items():
             writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
     for found in sessions(rows) if has_hparams else ():
-        with tensorboardX.SummaryWriter(os.path.join(run_dir, "learning_rates", found.name)) as writer:
+        with tensorboardX.SummaryWriter(os.path.join(folder, "learning_rates", found.name)) as writer:
             for summary in session(found.hparams):
                 writer.file_writer.add_summary(summary)
             for name, value in found.metrics.items():
                 writer.add_scalar(name, value, found.epoch)
+    listed, names = run.record.get("event_files", []), _event_files(folder)
+    for name in _event_files(run.path):
+        if name in listed:  # of an earlier end of this run: TensorBoard would show both
+            os.remove(run.file(name))
+    run.set_status("running", event_files=names)
+    for name in names:
+        os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
+        os.replace(os.path.join(folder, name), run.file(name))
+    shutil.rmtree(folder)
+
+
+def _event_files(folder: str) -> list[str]:
+    """The TensorBoard files of a study, relative to its directory, and nothing deeper: that may be of another run."""
+    patterns = ("events.out.tfevents*", "learning_rates/*/events.out.tfevents*")
+    return [name for pattern in patterns for name in glob.glob(pattern, root_dir=folder)]
 
 
 def cli() -> None:

@@ -20,7 +20,8 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
     """
     from tqdm import tqdm
 
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.figures import save_figures
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from theory import descent_map
     from theory.descent_experiments import EXPERIMENTS
 
@@ -36,7 +37,8 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
         if run:
             write_metrics(run.file("results.csv"), rows)
     if run:
-        draw_descent(run.path)
+        with made_of(run.path):
+            save_figures(descent_figures(run.path), run.path)
         print(f"files: {run.path}")
 
 
@@ -52,13 +54,6 @@ def descent_figures(run_dir: str) -> "dict[str, Figure]":
         if rows and (name != "map" or "speed" in rows[0]):
             drawn[name] = figure(rows)
     return drawn
-
-
-def draw_descent(run_dir: str) -> list[str]:
-    """Draws the figures of a map as PNG files; returns their paths."""
-    from identity_matters.runs.figures import save_figures
-
-    return save_figures(descent_figures(run_dir), run_dir)
 
 
 def _line(job: tuple, rows: list[dict]) -> str:

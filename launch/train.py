@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs import directory, signals
+from identity_matters.runs import directory
 from identity_matters.runs.errors import EXIT_DIVERGED
-from launch import launcher
+from launch import launcher, terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
     was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         from identity_matters import training
 
     try:
@@ -70,8 +70,7 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    with signals.listening():
-        launcher.run(main, TRAIN_PRESETS, manual=__doc__)
+    launcher.run(main, TRAIN_PRESETS, manual=__doc__)
 
 
 if __name__ == "__main__":

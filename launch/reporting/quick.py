@@ -1,15 +1,17 @@
 """The runs that a report computes where it is given none: the claims, the digits, the figures of Li et al., small."""
 
 import shlex
-import signal
 import subprocess
 import sys
 import time
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
+from identity_matters.runs import signals
 from identity_matters.runs.directory import RunDirectory, read_record
 from identity_matters.runs.errors import EXIT_CONTINUE, Preempted, UserError
 from launch.jobs.local import die_with_parent
+
+POLL_INTERVAL = 0.1  # seconds
 
 
 class Quick(NamedTuple):
@@ -71,21 +73,16 @@ def _status(folder: str) -> str:
 
 def _run(command: list[str], log_path: str) -> int:
     """Runs a command whose output goes to a file, and its progress bar here; returns its exit code."""
-
-    def stop(*_: object) -> NoReturn:
-        raise Preempted()
-
     with open(log_path, "w") as log:
         process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        code = process.wait()
-    except BaseException:  # of a signal: the run is told as well, so that it saves what it has
-        process.terminate()
-        process.wait()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    if code == EXIT_CONTINUE:
+    with signals.deferring() as stop:
+        try:
+            while process.poll() is None and not stop.is_made:
+                time.sleep(POLL_INTERVAL)
+        finally:  # also of Ctrl-C: the run is told as well, so that it saves what it has
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if stop.is_made or process.returncode == EXIT_CONTINUE:
         raise Preempted()
-    return code
+    return process.returncode

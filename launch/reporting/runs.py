@@ -76,6 +76,8 @@ class Run(NamedTuple):
         try:
             if "seconds" in self.record:
                 return _minutes(self.record["seconds"])
+            if "minutes" in self.record:
+                return _minutes(60 * self.record["minutes"])
             steps = [0, *(row["step"] for row in self.rows)]
             rates = [row["images_per_second"] / self.settings["batch_size"] for row in self.rows]
             seconds = sum((after - before) / rate for before, after, rate in zip(steps, steps[1:], rates))

@@ -77,8 +77,8 @@ def experiments_of(rows):
 @pytest.fixture
 def undrawn(monkeypatch):
     """What is drawn of the rows is left out, for tests of the rows alone."""
-    for name in ("draw_figures", "_write_events"):
-        monkeypatch.setattr(shortcut_study, name, lambda *_: None)
+    for name in ("figures", "_write_events"):
+        monkeypatch.setattr(shortcut_study, name, lambda *_: {})
 
 
 @pytest.mark.parametrize("figure", PAPER)
