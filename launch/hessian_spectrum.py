@@ -19,7 +19,6 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 """
 
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from launch import finished_run, launcher, terminal
 if TYPE_CHECKING:
     import keras
     import numpy as np
+    from matplotlib.figure import Figure
 
     from identity_matters.runs.directory import RunDirectory
 
@@ -131,6 +131,7 @@ def _compute(
     """All tables, a starting vector or a part at a time, then the figures."""
     from tqdm import tqdm
 
+    from identity_matters.runs.figures import save_figures
     from shortcut_study.model_hessian import model_mvp
 
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
@@ -147,7 +148,7 @@ def _compute(
         _whole(config, run, product, expect)
         for name in _part_tables(config):
             _parts(config, run, model, product, name, expect)
-    draw_figures(run.path)
+    save_figures(figures(run.path), run.path)
 
 
 def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: Callable) -> None:
@@ -200,23 +201,16 @@ def _parts(
         write_metrics(path, rows)
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws spectrum.png, and the pictures of layers and blocks, from their tables; returns the paths."""
-    from identity_matters.runs.figures import save_figure
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the spectrum and the pictures of layers and blocks, by name, of the tables that there are."""
     from identity_matters.runs.tables import read_rows
     from shortcut_study.part_spectra import parts_figure
     from shortcut_study.spectrum_figures import spectrum_figure
 
-    table = functools.partial(os.path.join, run_dir)
-    figures = {}
-    if density := read_rows(table("density.csv")):
-        figures["spectrum.png"] = spectrum_figure(read_rows(table("results.csv")), density)
-    for name in (LAYERS, BLOCKS):
-        if rows := read_rows(table(name)):
-            figures[name.replace(".csv", ".png")] = parts_figure(rows)
-    for name, figure in figures.items():
-        save_figure(figure, table(name))
-    return [table(name) for name in figures]
+    tables = ("results", "density", "layers", "blocks")
+    results, density, *parts = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in tables)
+    drawn = {"spectrum": spectrum_figure(results, density)} if density else {}
+    return drawn | {name: parts_figure(rows) for name, rows in zip(tables[2:], parts) if rows}
 
 
 def _results(config: SpectrumConfig, run: "RunDirectory") -> str:
