@@ -1,92 +1,133 @@
-"""Export to a SavedModel, and the top-1 and top-5 error of a SavedModel.
+"""The top-1 and top-5 error of a trained network: a SavedModel, a run's model.keras, or a Keras model.
 
-The SavedModel takes raw images and needs TensorFlow alone:
-
-    serving_default: images float32 [n, h, w, c] in 0–255 -> logits, probabilities float32 [n, r]
+A SavedModel takes raw images and needs TensorFlow; the others run under every Keras backend, on images that are
+standardised here.
 """
 
 import dataclasses
 import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 from tqdm import tqdm
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches
+from identity_matters.data.own import as_examples, require_stored
+from identity_matters.export import DATA_FIELDS, DATA_FILE, export
 from identity_matters.model import standardize
-from identity_matters.runs.directory import replacing
+from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
 
-_DATA_FILE = os.path.join("assets.extra", "data.json")
-_DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
+__all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
 
 
-def export(network: keras.Model, config: TrainConfig, path: str) -> None:
-    """Writes the network, standardisation included, as a SavedModel that needs nothing of ours.
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A trained network, however it is stored.
+
+    Attributes:
+      logits: Function from float32 images [n, h, w, c] in 0–255 to logits [n, r].
+      image_shape: (height, width, channels).
+      num_classes: int. r.
+      path: str. Where it is stored (empty: nowhere).
+    """
+
+    logits: Callable[[np.ndarray], np.ndarray]
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    path: str = ""
+
+
+def load_classifier(model: str | os.PathLike | keras.Model) -> Classifier:
+    """Returns a trained network as `evaluate` takes it.
 
     Args:
-      network: keras.Model. From `all_conv_resnet`.
-      config: TrainConfig. Which data to evaluate on by default is stored beside the model.
-      path: str. A directory, replaced if it exists.
+      model: The directory of a SavedModel; a run's model.keras; or a Keras model from standardised images to logits.
+
+    Raises:
+      UserError: it is none of them, or a SavedModel where there is no TensorFlow.
     """
-    serving = tf.Module()
-    # The tf.Variables themselves: under Keras's own, TensorFlow's session loader (saved_model_cli,
-    # TensorFlow Serving) restores copies that the graph does not read.
-    serving.variables_served = [variable.value for variable in network.variables]
-    signature = tf.TensorSpec([None, *network.input_shape[1:]], tf.float32, name="images")
+    if isinstance(model, keras.Model):
+        return _of_network(model)
+    path = os.fspath(model)
+    if path.endswith(".keras"):
+        return _of_network(_load_network(path), path)
+    serve = _load_signature(path)
 
-    @tf.function(input_signature=[signature])
-    def serve(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        logits = network(standardize(images), training=False)
-        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+    def logits(images: np.ndarray) -> np.ndarray:
+        return serve(images=images)["logits"].numpy()
 
-    with replacing(path) as temporary:
-        tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
-        os.makedirs(os.path.join(temporary, "assets.extra"))
-        with open(os.path.join(temporary, _DATA_FILE), "w") as file:
-            json.dump(_data_fields(config), file)
-        shutil.rmtree(path, ignore_errors=True)
+    shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
+    return Classifier(logits, shape, serve.structured_outputs["logits"].shape[-1], path)
 
 
-def _data_fields(config: TrainConfig) -> dict:
-    """Returns the fields of the config that name its data, paths as absolute ones."""
-    fields = {name: getattr(config, name) for name in _DATA_FIELDS}
-    # The SavedModel may be evaluated from another working directory.
-    return fields | {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
+def _of_network(network: keras.Model, path: str = "") -> Classifier:
+    def logits(images: np.ndarray) -> np.ndarray:
+        return keras.ops.convert_to_numpy(network(standardize(images), training=False))
+
+    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path)
+
+
+def _load_network(path: str) -> keras.Model:
+    """Returns the network of a model.keras file."""
+    try:
+        network = keras.saving.load_model(path, compile=False)
+        if len(network.input_shape) != 4 or len(network.output_shape) != 2:
+            raise ValueError(f"it takes {network.input_shape} and returns {network.output_shape}")
+        return network
+    except Exception as error:  # Keras raises anything at all on a damaged file
+        raise UserError(f"{path} is not a model.keras of this project: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def exported_data(saved_model: str) -> dict:
-    """Returns the data fields of the TrainConfig of the run that exported a SavedModel.
+    """Returns the data fields of the TrainConfig of the run that left a SavedModel, or a model.keras.
 
     Raises:
-      UserError: the SavedModel does not hold them.
+      UserError: the SavedModel does not hold them, no config.json lies beside model.keras, or nothing has stored them.
     """
+    if not saved_model:
+        raise UserError("name a dataset, an npz, or (images, labels) to evaluate on")
+    fields = _record_fields(saved_model) if saved_model.endswith(".keras") else _saved_model_fields(saved_model)
+    require_stored(str(fields["dataset"]))
+    return fields
+
+
+def _record_fields(path: str) -> dict:
+    record = read_record(os.path.dirname(path) or ".")
+    if record is None or not set(DATA_FIELDS) <= record["config"].keys():
+        raise UserError(f"there is no config.json of a run beside {path}; name a dataset")
+    return {name: record["config"][name] for name in DATA_FIELDS}
+
+
+def _saved_model_fields(saved_model: str) -> dict:
     try:
-        with open(os.path.join(saved_model, _DATA_FILE)) as file:
+        with open(os.path.join(saved_model, DATA_FILE)) as file:
             fields = json.load(file)
-        if not isinstance(fields, dict) or fields.keys() != set(_DATA_FIELDS):
-            raise UserError(f"its {_DATA_FILE} does not hold {', '.join(_DATA_FIELDS)}")
+        if not isinstance(fields, dict) or fields.keys() != set(DATA_FIELDS):
+            raise UserError(f"its {DATA_FILE} does not hold {', '.join(DATA_FIELDS)}")
         return fields
     except (OSError, ValueError) as error:
         raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
 
 
 def evaluate(
-    saved_model: str,
+    saved_model: str | os.PathLike | keras.Model | Classifier,
     dataset: str | tuple | Iterable | None = None,
-    data_dir: str = "",
-    npz: str = "",
+    data_dir: str | os.PathLike = "",
+    npz: str | os.PathLike = "",
     max_examples: int = 0,
     batch_size: int = 100,
     progress: bool = False,
 ) -> dict[str, float]:
-    """Returns the top-1 and top-5 error of a SavedModel on test images.
+    """Returns the top-1 and top-5 error of a trained network on test images.
 
     An example counts as wrong where another class scores as high as its label's: on black images, whose logits are
     all 0, everything is wrong.
@@ -101,11 +142,11 @@ def evaluate(
     {'top1_error': 1.0, 'top5_error': 1.0, 'num_examples': 4}
 
     Args:
-      saved_model: str. The directory of the SavedModel.
-      dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images
-        [n, h, w, c] in 0–255, labels [n]); or an iterable of such batches; or None: the data
-        of the run that exported the model.
-      data_dir, npz: str. As in TrainConfig.
+      saved_model: The directory of a SavedModel, or what else `load_classifier` takes, or gives.
+      dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images, labels) as
+        identity_matters.data.own takes them; or an iterable of batches, images [n, h, w, c] in 0–255 and labels [n];
+        or None: the data of the run that exported the model.
+      data_dir, npz: As in TrainConfig.
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Whether to show a progress bar.
@@ -114,17 +155,15 @@ def evaluate(
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
 
     Raises:
-      UserError: not a SavedModel of ours, or data that do not fit it.
+      UserError: not a network of ours, or data that do not fit it.
     """
-    serve = _load_signature(saved_model)
-    shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
-    num_classes = serve.structured_outputs["logits"].shape[-1]
-    batches = _labelled_batches(dataset, data_dir, npz, batch_size, image_size=shape[0], saved_model=saved_model)
+    model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model)
+    batches = _labelled_batches(dataset, data_dir, npz, batch_size, model)
     top1 = top5 = num_examples = 0
     with tqdm(unit=" images", disable=not progress) as bar:
         for images, labels in _first_examples(batches, max_examples):
-            _check_batch(images, labels, shape, num_classes)
-            rank = _label_ranks(serve(images=tf.constant(images))["logits"].numpy(), labels)
+            _check_batch(images, labels, model.image_shape, model.num_classes)
+            rank = _label_ranks(model.logits(images), labels)
             top1 += int(np.sum(rank < 1))
             top5 += int(np.sum(rank < 5))
             num_examples += len(labels)
@@ -132,24 +171,28 @@ def evaluate(
     if not num_examples:
         raise UserError("there are no examples to evaluate on")
     return {
-        "top1_error": 1 - top1 / num_examples,
-        "top5_error": 1 - top5 / num_examples,
+        "top1_error": (num_examples - top1) / num_examples,
+        "top5_error": (num_examples - top5) / num_examples,
         "num_examples": num_examples,
     }
 
 
 def _labelled_batches(
-    dataset: str | tuple | Iterable | None, data_dir: str, npz: str, batch_size: int, image_size: int, saved_model: str
+    dataset: str | tuple | Iterable | None, data_dir: str, npz: str, batch_size: int, model: Classifier
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of raw images and labels from any of the forms that `evaluate` takes."""
     if isinstance(dataset, tuple):
-        images, labels = dataset
+        if len(dataset) != 2:
+            raise UserError(f"a dataset of arrays must be (images, labels), got {len(dataset)} of them")
+        images, labels = as_examples(*dataset)
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
     if dataset is not None and not isinstance(dataset, str):
         return dataset
-    fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": image_size}
+    fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": model.image_shape[0]}
     if not dataset and not npz:
-        fields = exported_data(saved_model) | ({"data_dir": data_dir} if data_dir else {})
+        fields = exported_data(model.path) | ({"data_dir": data_dir} if data_dir else {})
+    if fields["npz"]:
+        fields["num_classes"] = model.num_classes
     return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
 
 
@@ -168,12 +211,16 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
 def _load_signature(saved_model: str) -> Any:
     """Returns the serving_default function of a SavedModel."""
     try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        network = os.path.join(os.path.dirname(saved_model.rstrip(os.sep)), "model.keras")
+        raise UserError(f"a SavedModel needs {error.name}, which is not installed here; give {network}") from error
+    try:
         loaded = tf.saved_model.load(saved_model)
         serve = loaded.signatures["serving_default"]
         serve.structured_input_signature[1]["images"], serve.structured_outputs["logits"]
     except Exception as error:  # TensorFlow raises anything at all on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{saved_model} is not a SavedModel of this project: {reason}") from error
+        raise UserError(f"{saved_model} is not a SavedModel of this project: {_first_line(error)}") from error
     serve.keep_alive = loaded  # the variables live as long as this object
     return serve
 

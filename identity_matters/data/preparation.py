@@ -31,8 +31,8 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
     if not builder.is_prepared():
         if not download:
             raise UserError(
-                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; add --download "
-                f"to have TFDS fetch it, or name another --data_dir"
+                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --download "
+                f"(download=True) has TFDS fetch it, --data_dir (data_dir=…) names another place"
             )
         try:
             builder.download_and_prepare()

@@ -24,6 +24,8 @@ def join() -> Workers:
       UserError: TF_CONFIG cannot be used, or the port that it gives this worker is taken.
       WorkerLost: another worker does not come.
     """
+    if keras.backend.backend() == "jax" and len(devices := keras.distribution.list_devices()) > 1:
+        return Workers(distribution=keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
     if keras.backend.backend() != "tensorflow":
         return Workers()
     import tensorflow as tf
