@@ -78,7 +78,8 @@ def save(network: keras.Model, path: str) -> None:
     Raises:
       ValueError: a weight is beyond the range of float16.
     """
-    arrays = {variable.path: keras.ops.convert_to_numpy(variable).astype(np.float16) for variable in network.variables}
+    with np.errstate(over="ignore"):
+        arrays = {v.path: keras.ops.convert_to_numpy(v).astype(np.float16) for v in network.variables}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{name} holds weights beyond the range of float16")

@@ -60,8 +60,8 @@ class MemorizingNetwork:
     def __repr__(self) -> str:
         inputs, classes = self.projection.shape[1], self.head_s.shape[0]
         return (
-            f"MemorizingNetwork({inputs} inputs -> {classes} classes, width={self.width}, num_layers={self.num_layers}, "
-            f"num_parameters={self.num_parameters})"
+            f"MemorizingNetwork({inputs} inputs -> {classes} classes, width={self.width}, "
+            f"num_layers={self.num_layers}, num_parameters={self.num_parameters})"
         )
 
     @property

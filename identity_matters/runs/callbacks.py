@@ -7,7 +7,8 @@
     on_train_batch_begin(step)        before each call into the compiled program, which is steps_per_execution updates
     on_train_batch_end(step, logs)    after it: loss, cross_entropy, top1 and top5, means since the last checkpoint
                                       or evaluation
-    on_epoch_end(i, logs)             after evaluation i: its row of metrics.csv, and the test loss as val_loss
+    on_epoch_end(i, logs)             after evaluation i: its row of metrics.csv, but for epoch, and the test loss as
+                                      val_loss
     on_train_end(logs)                all results are written; the last row
 
 So Keras's epoch is what lies between two evaluations. `step` is the number of the call's last update, from 0 over the
@@ -80,7 +81,8 @@ class RunCallbacks(keras.callbacks.Callback):
     def evaluated(self, step: int, row: dict[str, float]) -> None:
         """Takes notice of the row of an evaluation."""
         self._next_step, self._is_in_epoch = step, False
-        self._list.on_epoch_end(self._epoch, row | {"val_loss": row["test_cross_entropy"]})
+        logs = {name: value for name, value in row.items() if name != "epoch"}  # which Keras uses for its own
+        self._list.on_epoch_end(self._epoch, logs | {"val_loss": row["test_cross_entropy"]})
         self._epoch += 1
 
     def end(self, row: dict[str, float]) -> None:
