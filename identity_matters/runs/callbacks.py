@@ -74,9 +74,12 @@ class RunCallbacks(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Takes notice of the end of a call, and ends fit where a callback asks for it."""
         self._next_step += self._steps_per_call
+        if not self._list.callbacks:
+            return
+        training = self.model  # under JAX, asking for it gives the network the weights of now
         self._list.on_train_batch_end(self._next_step - 1, logs)
         if self.is_stopping:
-            self.model.stop_training = True
+            training.stop_training = True
 
     def evaluated(self, step: int, row: dict[str, float]) -> None:
         """Takes notice of the row of an evaluation."""
