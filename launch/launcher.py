@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from absl import flags
 
+from identity_matters.quiet import quiet_import as quiet_import
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError
 
 
@@ -44,7 +45,6 @@ def run(
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     values = _define_flags(presets, has_run_dir)
     try:
         arguments = _parse(values, sys.argv)
@@ -73,20 +73,6 @@ def run(
         print(f"error: {_one_line(error)}", file=sys.stderr)
         code = EXIT_ERROR
     _leave(code or 0)
-
-
-@contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does."""
-    sys.stderr.flush()
-    terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        os.close(nowhere)
 
 
 def _leave(code: int) -> None:
