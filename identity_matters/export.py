@@ -46,6 +46,7 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
         logits = network(standardize(images), training=False)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
+    tf.get_logger().setLevel("WARNING")  # in a notebook it is INFO, and every SavedModel is announced twice
     with replacing(path) as temporary:
         tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
         os.makedirs(os.path.join(temporary, "assets.extra"))

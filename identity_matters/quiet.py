@@ -27,14 +27,19 @@ def quiet_import() -> Iterator[None]:
 class QuietTensorFlow(importlib.abc.MetaPathFinder):
     """Finds TensorFlow as Python does, and imports it in a `quiet_import`, whoever asks for it first."""
 
+    _is_searching = False
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Returns the spec of TensorFlow, None for other modules."""
-        if fullname != "tensorflow":
+        if fullname != "tensorflow" or self._is_searching:
             return None
-        sys.meta_path.remove(self)  # so that the next line finds it elsewhere
-        spec = importlib.util.find_spec(fullname)
+        self._is_searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)  # by the other finders
+        finally:
+            self._is_searching = False
         if spec and spec.loader:
             execute = spec.loader.exec_module
 
