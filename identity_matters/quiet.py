@@ -13,7 +13,8 @@ from types import ModuleType
 @contextlib.contextmanager
 def quiet_import() -> Iterator[None]:
     """Opens a context in which nothing that is written to the standard error of the process is shown."""
-    sys.stderr.flush()
+    if sys.stderr:
+        sys.stderr.flush()
     terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:

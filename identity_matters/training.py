@@ -4,11 +4,10 @@ Keras's fit runs from one event to the next, where an event is a checkpoint or a
 event happens outside fit, on every Keras backend.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -18,7 +17,7 @@ from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
-from identity_matters.distributed.agreement import join, load_in_turn, open_run
+from identity_matters.distributed.agreement import join, load_in_turn, open_run, recording_failure
 from identity_matters.distributed.building import build
 from identity_matters.distributed.workers import Workers
 from identity_matters.export import write_results
@@ -82,29 +81,14 @@ def train(
     named = {} if given is None else {"dataset": data.name, "data_dir": "", "npz": ""}
     config = dataclasses.replace(config, model=model_config, **named)
     with workers.active(), open_run(config, os.fspath(run_dir), workers) as (directory, record):
+        if record["status"] == "diverged" or record["final_row"]:
+            workers.barrier()  # until the others have heard it, as in _finish
         if record["status"] == "diverged":
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
             return record["final_row"] if directory else {}
-        with _recording_failure(directory), workers.reporting_lost_workers():
+        with recording_failure(directory), workers.reporting_lost_workers():
             return Training(config, data, workers, directory, tuple(callbacks)).run()
-
-
-@contextlib.contextmanager
-def _recording_failure(directory: RunDirectory | None) -> Iterator[None]:
-    """A context that writes into config.json how it ended, unless the same command can continue."""
-    try:
-        yield
-    except (Preempted, WorkerLost):
-        raise
-    except Exception as error:
-        if directory:
-            with contextlib.suppress(OSError):  # which must not hide the error itself
-                if isinstance(error, Diverged):
-                    directory.set_status("diverged", diverged_at_step=error.step)
-                else:
-                    directory.set_status("failed", error=str(error))
-        raise
 
 
 class Training:

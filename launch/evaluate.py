@@ -19,7 +19,7 @@ import dataclasses
 import json
 
 from identity_matters.runs.errors import UserError
-from launch import launcher
+from launch import launcher, terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ def main(config: EvaluateConfig) -> None:
     """Evaluates the network and prints its errors."""
     if not (config.saved_model or config.pretrained):
         raise UserError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         from identity_matters import evaluation, pretrained
 
     dataset = config.dataset

@@ -28,7 +28,7 @@ def assert_whole(notebook) -> None:
     for heading in list(outputs)[1:-1]:
         kinds = {output.output_type for output in outputs[heading]}
         assert "display_data" in kinds, heading
-        assert not [output for output in outputs[heading] if output.output_type == "error" or output.get("name") == "stderr"]
+        assert "error" not in kinds and "stderr" not in {output.get("name") for output in outputs[heading]}, heading
 
 
 def test_the_tour_is_committed_with_its_pictures_and_small():
@@ -49,8 +49,8 @@ def test_the_readme_and_the_index_link_the_tour():
 def test_every_cell_of_the_tour_runs():
     notebook = nbformat.read(TOUR, as_version=4)
     for cell in notebook.cells:
-        cell.outputs = [] if cell.cell_type == "code" else cell.get("outputs")
-        if cell.cell_type != "code":
-            del cell["outputs"]
-    NotebookClient(notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": TOUR.parent}}).execute()
+        if cell.cell_type == "code":
+            cell.outputs = []
+    resources = {"metadata": {"path": TOUR.parent}}
+    NotebookClient(notebook, timeout=900, kernel_name="python3", resources=resources).execute()
     assert_whole(notebook)

@@ -17,7 +17,7 @@ from identity_matters.data.loading import load
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.directory import Busy, RunDirectory, as_json, differences
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
 from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
@@ -97,6 +97,23 @@ def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tu
         record = json.loads(workers.broadcast_text(json.dumps(record | {"config": own})))
         _require_agreement(record, differences(record["config"], own), workers)
         yield directory, record
+
+
+@contextlib.contextmanager
+def recording_failure(directory: RunDirectory | None) -> Iterator[None]:
+    """Opens a context that writes into config.json how it ended, unless the same command can continue."""
+    try:
+        yield
+    except (Preempted, WorkerLost):
+        raise
+    except Exception as error:
+        if directory:
+            with contextlib.suppress(OSError):  # which must not hide the error itself
+                if isinstance(error, Diverged):
+                    directory.set_status("diverged", diverged_at_step=error.step)
+                else:
+                    directory.set_status("failed", error=str(error))
+        raise
 
 
 def _require_agreement(record: dict, differing: list[str], workers: Workers) -> None:

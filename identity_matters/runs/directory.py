@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, naming
 
 STATUSES = ("running", "done", "diverged", "failed")
 # The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
@@ -46,8 +46,9 @@ def replacing(path: str) -> Iterator[str]:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}_{name}")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with naming(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         _remove(temporary)
 

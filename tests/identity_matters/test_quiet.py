@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+
 @pytest.mark.parametrize(
     "use",
     [
