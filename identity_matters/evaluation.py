@@ -1,90 +1,23 @@
-"""The top-1 and top-5 error of a trained network: a SavedModel, a run's model.keras, or a Keras model.
-
-A SavedModel takes raw images and needs TensorFlow; the others run under every Keras backend, on images that are
-standardised here.
-"""
+"""The top-1 and top-5 error of a trained network: a SavedModel, a run's model.keras, or a Keras model."""
 
 import dataclasses
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import keras
 import numpy as np
 from tqdm import tqdm
 
+from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import TrainConfig
-from identity_matters.data.loading import raw_test_batches
+from identity_matters.data.loading import raw_test_batches, say_named_by
 from identity_matters.data.own import as_examples, require_stored
 from identity_matters.export import DATA_FIELDS, DATA_FILE, export
-from identity_matters.model import standardize
-from identity_matters.runs.directory import read_record
+from identity_matters.fields import from_json
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import read_json
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Classifier:
-    """A trained network, however it is stored.
-
-    Attributes:
-      logits: Function from float32 images [n, h, w, c] in 0–255 to logits [n, r].
-      image_shape: (height, width, channels).
-      num_classes: int. r.
-      path: str. Where it is stored (empty: nowhere).
-    """
-
-    logits: Callable[[np.ndarray], np.ndarray]
-    image_shape: tuple[int, int, int]
-    num_classes: int
-    path: str = ""
-
-
-def load_classifier(model: str | os.PathLike | keras.Model) -> Classifier:
-    """Returns a trained network as `evaluate` takes it.
-
-    Args:
-      model: The directory of a SavedModel; a run's model.keras; or a Keras model from standardised images to logits.
-
-    Raises:
-      UserError: it is none of them, or a SavedModel where there is no TensorFlow.
-    """
-    if isinstance(model, keras.Model):
-        return _of_network(model)
-    path = os.fspath(model)
-    if path.endswith(".keras"):
-        return _of_network(_load_network(path), path)
-    serve = _load_signature(path)
-
-    def logits(images: np.ndarray) -> np.ndarray:
-        return serve(images=images)["logits"].numpy()
-
-    shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
-    return Classifier(logits, shape, serve.structured_outputs["logits"].shape[-1], path)
-
-
-def _of_network(network: keras.Model, path: str = "") -> Classifier:
-    def logits(images: np.ndarray) -> np.ndarray:
-        return keras.ops.convert_to_numpy(network(standardize(images), training=False))
-
-    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path)
-
-
-def _load_network(path: str) -> keras.Model:
-    """Returns the network of a model.keras file."""
-    try:
-        network = keras.saving.load_model(path, compile=False)
-        if len(network.input_shape) != 4 or len(network.output_shape) != 2:
-            raise ValueError(f"it takes {network.input_shape} and returns {network.output_shape}")
-        return network
-    except Exception as error:  # Keras raises anything at all on a damaged file
-        raise UserError(f"{path} is not a model.keras of this project: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def exported_data(saved_model: str) -> dict:
@@ -95,27 +28,32 @@ def exported_data(saved_model: str) -> dict:
     """
     if not saved_model:
         raise UserError("name a dataset, an npz, or (images, labels) to evaluate on")
-    fields = _record_fields(saved_model) if saved_model.endswith(".keras") else _saved_model_fields(saved_model)
-    require_stored(str(fields["dataset"]))
+    is_network = saved_model.endswith(".keras")
+    path = (
+        os.path.join(os.path.dirname(saved_model), "config.json")
+        if is_network
+        else os.path.join(saved_model, DATA_FILE)
+    )
+    try:
+        fields = read_json(path)
+        if is_network:
+            fields = {name: fields["config"][name] for name in DATA_FIELDS}
+        if not isinstance(fields, dict) or fields.keys() != set(DATA_FIELDS):
+            raise UserError(f"it does not hold {', '.join(DATA_FIELDS)}")
+        from_json(TrainConfig(), fields)
+    except FileNotFoundError as error:
+        raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
+    require_stored(fields["dataset"])
     return fields
 
 
-def _record_fields(path: str) -> dict:
-    record = read_record(os.path.dirname(path) or ".")
-    if record is None or not set(DATA_FIELDS) <= record["config"].keys():
-        raise UserError(f"there is no config.json of a run beside {path}; name a dataset")
-    return {name: record["config"][name] for name in DATA_FIELDS}
-
-
-def _saved_model_fields(saved_model: str) -> dict:
-    try:
-        with open(os.path.join(saved_model, DATA_FILE)) as file:
-            fields = json.load(file)
-        if not isinstance(fields, dict) or fields.keys() != set(DATA_FIELDS):
-            raise UserError(f"its {DATA_FILE} does not hold {', '.join(DATA_FIELDS)}")
-        return fields
-    except (OSError, ValueError) as error:
-        raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
+def _data_path(saved_model: str) -> str:
+    """Returns the path of the file that says what data a network was trained on."""
+    if saved_model.endswith(".keras"):
+        return os.path.join(os.path.dirname(saved_model), "config.json")
+    return os.path.join(saved_model, DATA_FILE)
 
 
 def evaluate(
@@ -126,6 +64,7 @@ def evaluate(
     max_examples: int = 0,
     batch_size: int = 100,
     progress: bool = False,
+    trust_saved_model: bool = False,
 ) -> dict[str, float]:
     """Returns the top-1 and top-5 error of a trained network on test images.
 
@@ -150,6 +89,9 @@ def evaluate(
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Whether to show a progress bar.
+      trust_saved_model: bool. Run the SavedModel, whatever it does. Without it the network of the model.keras beside it
+        is evaluated in its place, and where there is none, only a SavedModel without operations on files, on the
+        network or on code.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
@@ -157,7 +99,7 @@ def evaluate(
     Raises:
       UserError: not a network of ours, or data that do not fit it.
     """
-    model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model)
+    model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
     batches = _labelled_batches(dataset, data_dir, npz, batch_size, model)
     top1 = top5 = num_examples = 0
     with tqdm(unit=" images", disable=not progress) as bar:
@@ -190,7 +132,9 @@ def _labelled_batches(
         return dataset
     fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": model.image_shape[0]}
     if not dataset and not npz:
-        fields = exported_data(model.path) | ({"data_dir": data_dir} if data_dir else {})
+        fields = exported_data(model.path)
+        say_named_by(_data_path(model.path), fields["npz"] or (not data_dir and fields["data_dir"]))
+        fields |= {"data_dir": data_dir} if data_dir else {}
     if fields["npz"]:
         fields["num_classes"] = model.num_classes
     return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
@@ -206,23 +150,6 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
         num_left -= len(labels)
         if max_examples and not num_left:
             return
-
-
-def _load_signature(saved_model: str) -> Any:
-    """Returns the serving_default function of a SavedModel."""
-    try:
-        import tensorflow as tf
-    except ModuleNotFoundError as error:
-        network = os.path.join(os.path.dirname(saved_model.rstrip(os.sep)), "model.keras")
-        raise UserError(f"a SavedModel needs {error.name}, which is not installed here; give {network}") from error
-    try:
-        loaded = tf.saved_model.load(saved_model)
-        serve = loaded.signatures["serving_default"]
-        serve.structured_input_signature[1]["images"], serve.structured_outputs["logits"]
-    except Exception as error:  # TensorFlow raises anything at all on a damaged file
-        raise UserError(f"{saved_model} is not a SavedModel of this project: {_first_line(error)}") from error
-    serve.keep_alive = loaded  # the variables live as long as this object
-    return serve
 
 
 def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_classes: int) -> None:

@@ -17,6 +17,7 @@ from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
+from identity_matters.data.loading import reporting_unreadable_data
 from identity_matters.distributed.agreement import join, load_in_turn, open_run, recording_failure
 from identity_matters.distributed.building import build
 from identity_matters.distributed.workers import Workers
@@ -87,7 +88,7 @@ def train(
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
             return record["final_row"] if directory else {}
-        with recording_failure(directory), workers.reporting_lost_workers():
+        with recording_failure(directory), reporting_unreadable_data(), workers.reporting_lost_workers():
             return Training(config, data, workers, directory, tuple(callbacks)).run()
 
 
@@ -119,8 +120,10 @@ class Training:
         self.step_flops = training_flops(self.network) * config.batch_size
         self.state = TrainingState(self.network, self.model.optimizer)
         if directory:
-            self.state.restore(directory.file("checkpoints"))
+            self.state.restore(directory.file("checkpoints"), config.train_steps)
         self.state.broadcast(workers)
+        if directory:
+            directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
         self.stream = self.batches.train_batches(self.state.step)
@@ -128,8 +131,6 @@ class Training:
 
     def run(self) -> dict[str, float]:
         """Trains to the end and writes the results; returns as `train` does."""
-        if self.directory:
-            self.directory.set_status("running")
         with deferring() as stop:
             with self.progress:
                 self.callbacks.begin(self.state.step, len(self.recorder.rows))

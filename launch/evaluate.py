@@ -35,6 +35,9 @@ class EvaluateConfig:
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
       json: Print one line of JSON; errors are fractions.
+      trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside it
+        is evaluated in its place; where there is none, a SavedModel that could reach files, the network or code is
+        refused.
     """
 
     saved_model: str = ""
@@ -45,6 +48,7 @@ class EvaluateConfig:
     max_examples: int = 0
     batch_size: int = 100
     json: bool = False
+    trust_saved_model: bool = False
 
     def __post_init__(self) -> None:
         if self.max_examples < 0:
@@ -65,7 +69,8 @@ def main(config: EvaluateConfig) -> None:
     dataset = config.dataset
     if config.pretrained and not config.npz:
         dataset = dataset or pretrained.find(config.pretrained).dataset
-    model = evaluation.load_classifier(config.saved_model or pretrained.load(config.pretrained))
+    network = config.saved_model or pretrained.load(config.pretrained)
+    model = evaluation.load_classifier(network, config.trust_saved_model)
     result = evaluation.evaluate(
         model,
         dataset or None,

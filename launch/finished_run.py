@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import TrainConfig
+from identity_matters.fields import from_json
 from identity_matters.runs.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,18 +24,12 @@ def read_config(saved_run: str) -> TrainConfig:
         raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
     if record["status"] != "done":
         raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}")
-    if not os.path.exists(os.path.join(saved_run, "model.keras")):
+    if not os.path.isfile(os.path.join(saved_run, "model.keras")):
         raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
-        fields = _tuples(record["config"])
-        return TrainConfig(**fields | {"model": ModelConfig(**_tuples(fields["model"]))})
-    except TypeError as error:
-        raise UserError(f"saved_run {saved_run} was written by another version: {error}") from error
-
-
-def _tuples(fields: dict) -> dict:
-    """Turns lists, all that JSON knows, into tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+        return from_json(TrainConfig(), record["config"])
+    except UserError as error:
+        raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
 
 
 def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray, np.ndarray]":
@@ -74,17 +69,7 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
 
 def load_model(saved_run: str) -> "keras.Model":
     """Returns the trained network, computing in float32. Raises UserError for a damaged one."""
-    import keras
-    import numpy as np
-
+    from identity_matters.trust import load_network
     from shortcut_study.differentiable import with_dtype
 
-    path = os.path.join(saved_run, "model.keras")
-    try:
-        model = keras.models.load_model(path, compile=False)
-    except Exception as error:  # Keras raises anything at all on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot load {path}: {reason}") from error
-    if not all(np.isfinite(weights).all() for weights in model.get_weights()):
-        raise UserError(f"{path} holds an infinite or NaN weight")
-    return with_dtype(model, "float32")
+    return with_dtype(load_network(os.path.join(saved_run, "model.keras")), "float32")

@@ -82,10 +82,13 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     with terminal.quiet_import():
         import tensorflow as tf
 
+        from identity_matters.data.loading import say_named_by
         from identity_matters.runs.directory import RunDirectory
         from shortcut_study import model_hessian  # noqa: F401, all that is slow to import
 
     tf.config.experimental.enable_tensor_float_32_execution(False)  # of GPUs: right to three digits only
+    named = run_config.npz if config.data_dir else run_config.npz or run_config.data_dir
+    say_named_by(os.path.join(config.saved_run, "config.json"), named)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels = finished_run.training_examples(run_config, config.examples)
     model = finished_run.load_model(config.saved_run)
@@ -144,13 +147,16 @@ def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, bar: "tq
     """results.csv and density.csv."""
     import numpy as np
 
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from shortcut_study import lanczos, quadrature, spectrum_figures
 
     path = run.file("results.csv")
     rows = read_rows(path)
-    done = len({row["vector"] for row in rows})
+    done = len({row.get("vector") for row in rows})
     order = len(rows) // done if done else config.order  # the first vector's, which the tolerance may have ended
+    as_written = np.repeat(np.arange(min(done, config.num_vectors)), order)
+    if [row.get("vector") for row in rows] != as_written.tolist() or not (config.tolerance or order == config.order):
+        raise UserError(f"{path} does not hold {config.order} rows of each starting vector; remove it to begin again")
     stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if config.tolerance and not done else None
     bar.reset(total=config.num_vectors * order * batches)
     bar.update(done * order * batches)
@@ -160,8 +166,9 @@ def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, bar: "tq
         write_metrics(path, rows)
         bar.total = config.num_vectors * len(ritz.values) * batches
     # From the file's digits, so that an interrupted run and one without a break draw the same.
-    density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
-    write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
+    with made_of(path):
+        density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
+        write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
 
 
 def _asked_parts(config: SpectrumConfig) -> list[bool]:
@@ -184,6 +191,8 @@ def _parts(
 
     path, chosen = run.file(_part_file(by_block)), parts(model, by_block)
     rows = read_rows(path)
+    if [row.get("part") for row in rows] != list(chosen)[: len(rows)]:
+        raise UserError(f"{path} does not hold the first parts of this network; remove it to begin again")
     lacking = list(chosen.items())[len(rows) :]
     bar.total += sum(min(config.order, len(entries)) for _, entries in lacking) * config.num_vectors * batches
     for name, entries in lacking:
@@ -216,18 +225,23 @@ def draw_figures(run_dir: str) -> list[str]:
 
 def _results(config: SpectrumConfig, run: "RunDirectory") -> str:
     """Describes what the tables hold."""
-    from identity_matters.runs.tables import read_rows
+    from identity_matters.runs.tables import made_of, read_rows
     from shortcut_study.part_spectra import table
     from shortcut_study.spectrum_figures import quadrature_from_rows
     from shortcut_study.spectrum_report import report
 
-    quadrature = quadrature_from_rows(read_rows(run.file("results.csv")))
+    with made_of(results := run.file("results.csv")):
+        quadrature = quadrature_from_rows(read_rows(results))
+        text = report(quadrature, config.num_eigenvalues)
     vectors, order = quadrature.nodes.shape
     minutes = run.record.get("minutes")
     lines = [f"{vectors} x {order} products with the {'Gauss-Newton matrix' if config.gauss_newton else 'Hessian'}"]
     lines[0] += f", {minutes} minutes" if minutes is not None else ""
-    tables = [table(read_rows(run.file(_part_file(by_block)))) for by_block in _asked_parts(config)]
-    return "\n".join([*lines, report(quadrature, config.num_eigenvalues), *(f"\n{text}" for text in tables)])
+    lines.append(text)
+    for by_block in _asked_parts(config):
+        with made_of(parts := run.file(_part_file(by_block))):
+            lines.append("\n" + table(read_rows(parts)))
+    return "\n".join(lines)
 
 
 def cli() -> None:

@@ -16,8 +16,9 @@ from identity_matters.data.arrays import ArrayData
 from identity_matters.data.loading import load
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.directory import Busy, RunDirectory, as_json, differences
+from identity_matters.runs.directory import Busy, RunDirectory, as_json
 from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
+from identity_matters.runs.record import differences
 from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def recording_failure(directory: RunDirectory | None) -> Iterator[None]:
     except (Preempted, WorkerLost):
         raise
     except Exception as error:
-        if directory:
+        if directory and directory.is_begun:
             with contextlib.suppress(OSError):  # which must not hide the error itself
                 if isinstance(error, Diverged):
                     directory.set_status("diverged", diverged_at_step=error.step)

@@ -257,7 +257,7 @@ def test_a_file_that_is_no_keras_file_is_refused_by_name(tmp_path, content):
     path = tmp_path / "model.keras"
     if content:
         path.write_bytes(content)
-    assert f"{path} is not a model.keras" in refused(evaluate, str(path), "mnist_sample")
+    assert f"cannot load {path}" in refused(evaluate, str(path), "mnist_sample")
 
 
 def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):
