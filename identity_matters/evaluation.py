@@ -47,7 +47,10 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     with replacing(path) as temporary:
-        tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
+        try:
+            tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
+        except tf.errors.OpError as error:  # "FILE; No space left on device [Op:SaveV2]"
+            raise OSError(error.message.rpartition("; ")[2].partition(" [")[0]) from error
         os.makedirs(os.path.join(temporary, "assets.extra"))
         with open(os.path.join(temporary, _DATA_FILE), "w") as file:
             json.dump(_data_fields(config), file)

@@ -37,8 +37,8 @@ __all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "lea
 def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
-    docs/run_directory.md says what it leaves in run_dir. The weights after a resumed run are bit-identical to those of
-    an uninterrupted one on the same machine: under TensorFlow this turns op determinism on, for the whole process.
+    docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted one, on
+    the same machine and as many cores: under TensorFlow this turns op determinism on, for the whole process.
     Each of several workers calls this, before anything else that TensorFlow computes; only the chief uses its run_dir.
 
     Args:
@@ -72,8 +72,6 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
     config = dataclasses.replace(config, model=model_config)
     with open_run(config, run_dir, workers) as (directory, record):
-        if record["status"] == "diverged" or record["final_row"]:
-            workers.barrier()  # until the others have heard it, as in _finish
         if record["status"] == "diverged":
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
