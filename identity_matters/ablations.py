@@ -71,8 +71,12 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     import keras
 
     from identity_matters import training
+    from identity_matters.comparators import build_network
 
-    load(config.train)  # a mistake in what names the data must not leave a run directory
+    data = load(config.train)  # a mistake in what names the data, or too large a network, must not leave a config.json
+    shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
+    build_network(dataclasses.replace(config.train.model, **shape), config.train.seed)
+    keras.backend.clear_session()
     run = RunDirectory(run_dir, config, "ablations")
     with run:
         run.set_status("running")

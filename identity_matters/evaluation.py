@@ -9,7 +9,7 @@ import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import keras
@@ -18,10 +18,13 @@ import tensorflow as tf
 from tqdm import tqdm
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.loading import raw_test_batches
+from identity_matters.data.loading import raw_test_batches, say_named_by
+from identity_matters.fields import from_json
 from identity_matters.model import standardize
 from identity_matters.runs.directory import replacing
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import read_json
+from identity_matters.trust import check_saved_model, load_network
 
 _DATA_FILE = os.path.join("assets.extra", "data.json")
 _DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
@@ -70,14 +73,17 @@ def exported_data(saved_model: str) -> dict:
     Raises:
       UserError: the SavedModel does not hold them.
     """
+    path = os.path.join(saved_model, _DATA_FILE)
     try:
-        with open(os.path.join(saved_model, _DATA_FILE)) as file:
-            fields = json.load(file)
+        fields = read_json(path)
         if not isinstance(fields, dict) or fields.keys() != set(_DATA_FIELDS):
-            raise UserError(f"its {_DATA_FILE} does not hold {', '.join(_DATA_FIELDS)}")
-        return fields
-    except (OSError, ValueError) as error:
+            raise UserError(f"it does not hold {', '.join(_DATA_FIELDS)}")
+        from_json(TrainConfig(), fields)
+    except FileNotFoundError as error:
         raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
+    return fields
 
 
 def evaluate(
@@ -88,6 +94,7 @@ def evaluate(
     max_examples: int = 0,
     batch_size: int = 100,
     progress: bool = False,
+    trust_saved_model: bool = False,
 ) -> dict[str, float]:
     """Returns the top-1 and top-5 error of a SavedModel on test images.
 
@@ -112,6 +119,9 @@ def evaluate(
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Whether to show a progress bar.
+      trust_saved_model: bool. Run the SavedModel, whatever it does. Without it the network of the model.keras beside it
+        is evaluated in its place, and where there is none, only a SavedModel without operations on files, on the
+        network or on code.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
@@ -119,15 +129,13 @@ def evaluate(
     Raises:
       UserError: not a SavedModel of ours, or data that do not fit it.
     """
-    serve = _load_signature(saved_model)
-    shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
-    num_classes = serve.structured_outputs["logits"].shape[-1]
+    serve, shape, num_classes = _load_network(saved_model, trust_saved_model)
     batches = _labelled_batches(dataset, data_dir, npz, batch_size, image_size=shape[0], saved_model=saved_model)
     top1 = top5 = num_examples = 0
     with tqdm(unit=" images", disable=not progress) as bar:
         for images, labels in _first_examples(batches, max_examples):
             _check_batch(images, labels, shape, num_classes)
-            rank = _label_ranks(serve(images=tf.constant(images))["logits"].numpy(), labels)
+            rank = _label_ranks(serve(tf.constant(images)).numpy(), labels)
             top1 += int(np.sum(rank < 1))
             top5 += int(np.sum(rank < 5))
             num_examples += len(labels)
@@ -152,7 +160,9 @@ def _labelled_batches(
         return dataset
     fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": image_size}
     if not dataset and not npz:
-        fields = exported_data(saved_model) | ({"data_dir": data_dir} if data_dir else {})
+        fields = exported_data(saved_model)
+        say_named_by(os.path.join(saved_model, _DATA_FILE), fields["npz"] or (not data_dir and fields["data_dir"]))
+        fields |= {"data_dir": data_dir} if data_dir else {}
     return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
 
 
@@ -168,8 +178,24 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
             return
 
 
-def _load_signature(saved_model: str) -> Any:
+def _load_network(saved_model: str, is_trusted: bool) -> tuple[Callable, tuple[int, ...], int]:
+    """Returns the function from raw images to logits, the shape of an image, and the number of classes."""
+    beside = os.path.join(os.path.dirname(os.path.normpath(saved_model)), "model.keras")
+    if is_trusted or not os.path.lexists(beside):
+        serve = _load_signature(saved_model, is_trusted)
+        shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
+        return lambda images: serve(images=images)["logits"], shape, serve.structured_outputs["logits"].shape[-1]
+    if not os.path.isdir(saved_model):
+        raise UserError(f"{saved_model} is not a SavedModel of this project: no such directory")
+    network = load_network(beside)
+    logits = tf.function(lambda images: network(standardize(images), training=False), reduce_retracing=True)
+    return logits, tuple(network.input_shape)[1:], network.output_shape[-1]
+
+
+def _load_signature(saved_model: str, is_trusted: bool) -> Any:
     """Returns the serving_default function of a SavedModel."""
+    if not is_trusted:
+        check_saved_model(saved_model)
     try:
         loaded = tf.saved_model.load(saved_model)
         serve = loaded.signatures["serving_default"]

@@ -7,12 +7,39 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import shown
 
 
 def require(condition: bool, message: str) -> None:
     """Raises UserError with the message unless the condition holds."""
     if not condition:
         raise UserError(message)
+
+
+def from_json(config: Any, values: Any) -> Any:
+    """Returns a config with the values of a JSON file in place of its own.
+
+    Args:
+      config: A dataclass, whose values are of the types to be expected: numbers, words, tuples of integers, configs.
+      values: What the file holds: names of fields to values; lists in place of tuples.
+
+    Raises:
+      UserError: it is no such dict, a name is no field's, a value is of another type or refused by the config.
+    """
+    require(isinstance(values, dict), f"{type(config).__name__} is no set of fields but {shown(values)}")
+    changes = {}
+    for name, value in values.items():
+        require(name in {field.name for field in dataclasses.fields(config)}, f"there is no field {shown(name)}")
+        default = getattr(config, name)
+        if dataclasses.is_dataclass(default):
+            changes[name] = from_json(default, value)
+            continue
+        fits = type(value) in ((int, float) if isinstance(default, float) else (type(default),))
+        if isinstance(default, tuple):
+            fits = isinstance(value, list) and all(type(number) is int for number in value)
+        require(fits, f"{name} must be of type {type(default).__name__}, got {shown(value)}")
+        changes[name] = tuple(value) if isinstance(default, tuple) else value
+    return dataclasses.replace(config, **changes)
 
 
 def check_fields(

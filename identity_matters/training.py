@@ -16,7 +16,7 @@ from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
-from identity_matters.data.loading import load
+from identity_matters.data.loading import load, reporting_unreadable_data
 from identity_matters.distributed.agreement import can_export, join, open_run
 from identity_matters.distributed.building import build
 from identity_matters.distributed.workers import Workers
@@ -76,7 +76,7 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
             return record["final_row"] if directory else {}
-        with _recording_failure(directory), workers.reporting_lost_workers():
+        with _recording_failure(directory), reporting_unreadable_data(), workers.reporting_lost_workers():
             return Training(config, data, workers, directory).run()
 
 
@@ -101,7 +101,7 @@ def _recording_failure(directory: RunDirectory | None) -> Iterator[None]:
     except (Preempted, WorkerLost):
         raise
     except Exception as error:
-        if directory:
+        if directory and directory.is_begun:
             with contextlib.suppress(OSError):  # which must not hide the error itself
                 if isinstance(error, Diverged):
                     directory.set_status("diverged", diverged_at_step=error.step)
@@ -130,16 +130,16 @@ class Training:
         self.step_flops = training_flops(self.network) * config.batch_size
         self.state = TrainingState(self.network, self.model.optimizer)
         if directory:
-            self.state.restore(directory.file("checkpoints"))
+            self.state.restore(directory.file("checkpoints"), config.train_steps)
         self.state.broadcast(workers)
+        if directory:
+            directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
         self.stream = self.batches.train_batches(self.state.step)
 
     def run(self) -> dict[str, float]:
         """Trains to the end and writes the results; returns as `train` does."""
-        if self.directory:
-            self.directory.set_status("running")
         with deferring() as stop:
             with self.progress:
                 if self._is_evaluated():  # of a run that ended between a checkpoint and its evaluation

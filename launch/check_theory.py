@@ -177,13 +177,14 @@ def draw_figures(run_dir: str) -> list[str]:
 def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
     from identity_matters.runs.directory import write_text
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from theory import relu_figures, relu_search
 
     rows = read_rows(run.file("results.csv")) if run else []
     points = read_rows(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
-    for row in rows:
-        print(_search_line(row))
+    with made_of(run.file("results.csv") if run else ""):
+        for row in rows:
+            print(_search_line(row))
     for row, found in relu_search.search(
         config.seed, config.trials, checks=max(5, config.trials // 40), skip=len(rows)
     ):
@@ -193,8 +194,9 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
             write_metrics(run.file("points.csv"), points)
             write_metrics(run.file("results.csv"), rows)
     if run:
-        write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
-        draw_figures(run.path)
+        with made_of(run.file("results.csv")):
+            write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
+            draw_figures(run.path)
         print(f"files: {run.path}")
     return 0
 

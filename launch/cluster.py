@@ -22,6 +22,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import require_mounted
 from launch import launcher
 from launch.jobs import kubernetes, local, slurm
 
@@ -125,6 +126,7 @@ PRESETS = {name: ClusterConfig(train=train) for name, train in TRAIN_PRESETS.ite
 
 def main(config: ClusterConfig, run_dir: str) -> int:
     """Runs the job on this machine, or writes and submits what Slurm or Kubernetes runs; returns the exit code."""
+    require_mounted(run_dir)
     flags = launcher.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
         command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *flags]

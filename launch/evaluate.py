@@ -27,6 +27,9 @@ class EvaluateConfig:
       npz: Your own data instead: test_images and test_labels of an .npz file, as for training.
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
+      trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside it
+        is evaluated in its place; where there is none, a SavedModel that could reach files, the network or code is
+        refused.
     """
 
     saved_model: str = ""
@@ -35,6 +38,7 @@ class EvaluateConfig:
     npz: str = ""
     max_examples: int = 0
     batch_size: int = 100
+    trust_saved_model: bool = False
 
     def __post_init__(self) -> None:
         if self.max_examples < 0:
@@ -58,6 +62,7 @@ def main(config: EvaluateConfig) -> None:
         max_examples=config.max_examples,
         batch_size=config.batch_size,
         progress=True,
+        trust_saved_model=config.trust_saved_model,
     )
     print(f"top1_error: {result['top1_error']:.2%}")
     print(f"top5_error: {result['top5_error']:.2%}")

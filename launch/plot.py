@@ -7,13 +7,13 @@ launch.ablations, ablations.png from results.csv; for one of launch.check_theory
 launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png.
 """
 
-import csv
 import dataclasses
 import importlib
 import os
 
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.tables import made_of, read_rows
 from launch import launcher
 
 TITLED = ("train", "ablations")  # kinds of runs whose figures have no title of their own
@@ -35,7 +35,8 @@ def main(config: PlotConfig, run_dir: str) -> None:
     record = read_record(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
     options = {"title": config.title} if kind in TITLED else {}
-    paths = importlib.import_module(f"launch.{kind}").draw_figures(run_dir, **options)
+    with made_of(run_dir):
+        paths = importlib.import_module(f"launch.{kind}").draw_figures(run_dir, **options)
     if not paths:
         raise UserError(f"{run_dir} holds results without the data of figures; let launch.{kind} end, with its figures")
     print("\n".join(paths))
@@ -49,14 +50,9 @@ def _kind_of_tables(run_dir: str) -> str:
     for name, kind in (("metrics.csv", "train"), ("density.csv", "hessian_spectrum")):
         if name in tables:
             return kind
-    columns = _columns(os.path.join(run_dir, "results.csv")) if "results.csv" in tables else []
+    rows = read_rows(os.path.join(run_dir, "results.csv"))
     kinds = {"variant": "ablations", "experiment": "shortcut_study"}
-    return next((kinds[column] for column in columns if column in kinds), "check_theory")
-
-
-def _columns(path: str) -> list[str]:
-    with open(path, newline="") as file:
-        return next(csv.reader(file), [])
+    return next((kinds[column] for row in rows[:1] for column in row if column in kinds), "check_theory")
 
 
 def cli() -> None:

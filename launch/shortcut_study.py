@@ -16,10 +16,12 @@ The data are MNIST digits, whitened: by default the 4,000 of the embedded sample
 import dataclasses
 import glob
 import os
+import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.fields import from_json
 from identity_matters.runs.errors import UserError
 from launch import launcher, terminal
 from shortcut_study.config import PRESETS, StudyConfig
@@ -108,7 +110,7 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
     from tqdm import tqdm
 
     from identity_matters.runs.directory import write_text
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from shortcut_study import report
     from shortcut_study.jobs import run_jobs
 
@@ -118,9 +120,10 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         run_jobs(jobs, read_rows(path), lambda rows: write_metrics(path, rows), bar)
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
-        draw_figures(run.path)
-        _write_events(run.path, rows)
-        text = report.report(rows, config.is_toy_size)
+        with made_of(path):
+            draw_figures(run.path)
+            _write_events(run, rows)
+            text = report.report(rows, config.is_toy_size)
         write_text(run.file("results.md"), text)
         bar.update(1)
     return rows, text
@@ -152,25 +155,40 @@ def _is_toy_size(run_dir: str) -> bool:
     record = read_record(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)} - {"figure"}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-    return StudyConfig(**fields).is_toy_size
+    with launcher.user_errors():
+        return from_json(StudyConfig(), fields).is_toy_size
 
 
-def _write_events(run_dir: str, rows: list[dict]) -> None:
+def _write_events(run: "RunDirectory", rows: list[dict]) -> None:
     """Writes the figures as images, and a run of TensorBoard's HParams table for every network and learning rate."""
     import tensorboardX
 
     from identity_matters.runs.figures import figure_to_array
     from shortcut_study.report import sessions
 
-    for path in glob.glob(os.path.join(glob.escape(run_dir), "**", "events.out.tfevents*"), recursive=True):
-        os.remove(path)  # those of an earlier end of this run: TensorBoard would show both
-    with tensorboardX.SummaryWriter(run_dir) as writer:
-        for name, figure in _figures(run_dir):
+    folder = run.file(f".tmp{os.getpid()}_events")
+    with tensorboardX.SummaryWriter(folder) as writer:
+        for name, figure in _figures(run.path):
             writer.add_image(f"figure_{name}", figure_to_array(figure), dataformats="HWC")
         for session in sessions(rows):
-            folder = os.path.join("learning_rates", session.name)
-            writer.add_hparams(session.hparams, session.metrics, folder, session.epoch)
+            writer.add_hparams(
+                session.hparams, session.metrics, os.path.join("learning_rates", session.name), session.epoch
+            )
+    listed, names = run.record.get("event_files", []), _event_files(folder)
+    for name in _event_files(run.path):
+        if name in listed:  # of an earlier end of this run: TensorBoard would show both
+            os.remove(run.file(name))
+    run.set_status("running", event_files=names)
+    for name in names:
+        os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
+        os.replace(os.path.join(folder, name), run.file(name))
+    shutil.rmtree(folder)
+
+
+def _event_files(folder: str) -> list[str]:
+    """The TensorBoard files of a study, relative to its directory, and nothing deeper: that may be of another run."""
+    patterns = ("events.out.tfevents*", "learning_rates/*/events.out.tfevents*")
+    return [name for pattern in patterns for name in glob.glob(pattern, root_dir=folder)]
 
 
 def cli() -> None:

@@ -18,7 +18,7 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
     """
     from tqdm import tqdm
 
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from theory import descent_map
     from theory.descent_experiments import EXPERIMENTS
 
@@ -34,7 +34,8 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
         if run:
             write_metrics(run.file("results.csv"), rows)
     if run:
-        draw_descent(run.path)
+        with made_of(run.path):
+            draw_descent(run.path)
         print(f"files: {run.path}")
 
 

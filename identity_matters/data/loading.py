@@ -4,7 +4,10 @@ A set that fits in memory becomes `ArrayData`; one that does not, or whose image
 size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
 """
 
+import contextlib
 import dataclasses
+import re
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -46,6 +49,24 @@ def load(config: TrainConfig) -> "ArrayData | TfdsSource":
         data = source.load()
     data = held_out(data, config.validation_examples)
     return shortened(data, config.train_examples, config.eval_examples)
+
+
+def say_named_by(path: str, place: str) -> None:
+    """Says in a line that a file, and no flag, has named the place of the data, if it has."""
+    if place:
+        print(f"note: the data are read from {place!r}, which {path} names", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def reporting_unreadable_data() -> Iterator[None]:
+    """Opens a context that raises the UserError of a stream of data where TensorFlow has made another error of it."""
+    try:
+        yield
+    except Exception as error:
+        found = re.search(r"\bUserError: (cannot read .*)\n", str(error))
+        if isinstance(error, UserError) or not found:
+            raise
+        raise UserError(found[1]) from error
 
 
 def _checked_stream(source: "TfdsSource", config: TrainConfig) -> "TfdsSource":

@@ -1,12 +1,16 @@
 """Finds the prepared files of a TFDS set, or has TFDS download and prepare them."""
 
+import contextlib
 import difflib
 import os
+from collections.abc import Iterator
+from unittest import mock
 
 import tensorflow_datasets as tfds
 
 from identity_matters.data.arrays import MNIST_SAMPLE
 from identity_matters.runs.errors import Preempted, UserError
+from identity_matters.runs.record import shown
 
 
 def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
@@ -21,13 +25,17 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
       UserError: TFDS knows no such set, or it is not prepared and download is False.
     """
     try:
-        builder = tfds.builder(name, data_dir=data_dir or None)
+        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:
+            raise ValueError("data sets of other parties bring code of theirs")
+        with _features_of_tfds_alone():
+            builder = tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.DatasetNotFoundError:
         near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
         raise UserError(f"there is no data set {name!r}{hint}") from None
-    except (ValueError, AssertionError, ImportError) as error:  # a wrong version, config or syntax of the name
-        raise UserError(f"TFDS cannot make {name!r}: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(f"TFDS cannot make {name!r}: {reason}") from error
     if not builder.is_prepared():
         if not download:
             raise UserError(
@@ -41,3 +49,18 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
             raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
     return builder
+
+
+@contextlib.contextmanager
+def _features_of_tfds_alone() -> Iterator[None]:
+    """Opens a context in which TFDS takes no class but its own: a features.json can name any module to be imported."""
+    kind = tfds.features.FeatureConnector
+    find = kind.cls_from_name
+
+    def find_own(name: str) -> type:
+        if not name.startswith("tensorflow_datasets."):
+            raise UserError(f"its features.json names the class {shown(name)}, which is not TFDS's own")
+        return find(name)
+
+    with mock.patch.object(kind, "cls_from_name", find_own):
+        yield

@@ -6,6 +6,8 @@ so that seed must be the same too; training sets it to the config's. Starting in
 reads, but does not decode, the examples before.
 """
 
+import contextlib
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -82,7 +84,8 @@ class TfdsSource:
         """Returns the whole set in memory."""
         arrays = {}
         for split in ("train", "test"):
-            images, labels = zip(*self._whole_images(split).batch(1000).as_numpy_iterator())
+            with self._reading():
+                images, labels = zip(*self._whole_images(split).batch(1000).as_numpy_iterator())
             arrays[f"{split}_images"] = np.concatenate(images)
             arrays[f"{split}_labels"] = np.concatenate(labels).astype(np.int32)
         return ArrayData(self.name, **arrays, num_classes=self.num_classes)
@@ -105,12 +108,10 @@ class TfdsSource:
         steps_per_epoch = self.num_train // batch_size
         epoch, step = divmod(first_step, steps_per_epoch)
         while True:
-            yield from (
-                self._epoch(seed, epoch, step * batch_size, steps_per_epoch * batch_size, batch_size, rows, random_flip)
-                .batch(len(rows))
-                .prefetch(2)
-                .as_numpy_iterator()
-            )
+            first, stop = step * batch_size, steps_per_epoch * batch_size
+            examples = self._epoch(seed, epoch, first, stop, batch_size, rows, random_flip)
+            with self._reading():
+                yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
             epoch, step = epoch + 1, 0
 
     def raw_test_batches(self, batch_size: int, rows: range | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -126,7 +127,17 @@ class TfdsSource:
         else:
             selected = _select_rows(self._whole_images("test").enumerate(), batch_size, rows)
             images = selected.map(lambda _, example: example)
-        yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
+        with self._reading():
+            yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Opens a context in which damaged files are a UserError, not one of TensorFlow's."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message.splitlines()[0])
+            raise UserError(f"cannot read {self.name} in {self._builder.data_dir}: {reason[:200]}") from error
 
     def _whole_images(self, split: str) -> tf.data.Dataset:
         """Returns (image, label) of every example of a split, decoded."""

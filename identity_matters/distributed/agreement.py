@@ -12,8 +12,9 @@ import keras
 from identity_matters.config import TrainConfig
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.directory import Busy, RunDirectory, as_json, differences
+from identity_matters.runs.directory import Busy, RunDirectory, as_json
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import differences
 from identity_matters.runs.tables import read_metrics
 
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90

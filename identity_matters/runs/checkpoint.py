@@ -1,15 +1,16 @@
 """Checkpoints of a training run: one .npz file each, the newest intact one is found again.
 
 A .npz file is a zip archive, so every array carries a checksum and a truncated or damaged
-file is recognised. It needs no TensorFlow and means the same under every Keras backend.
+file is recognised. It needs no TensorFlow and means the same under every Keras backend. It says its step itself, too:
+a file under the name of another one is recognised as well.
 """
 
+import contextlib
 import json
 import os
 import re
 import warnings
-import zipfile
-import zlib
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -17,8 +18,10 @@ import numpy as np
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.directory import replacing
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import read_arrays
 
 KEEP = 3
+_FIGURES = {"sum/loss", "sum/cross_entropy", "sum/top1", "sum/top5", "steps_summed"}
 _NAME = re.compile(r"step_(\d{8})\.npz")
 
 
@@ -37,33 +40,52 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
     try:
         os.makedirs(directory, exist_ok=True)
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, **arrays, num_arrays=len(arrays) + 1)
+            np.savez(file, **arrays, step=step, num_arrays=len(arrays) + 2)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
-    for _, old in _list_checkpoints(directory)[:-KEEP]:
-        os.remove(old)
+    for _, old in [found for found in _list_checkpoints(directory) if found[0] <= step][:-KEEP]:
+        with contextlib.suppress(OSError):  # a directory of that name is not ours
+            os.remove(old)
     return path
 
 
-def load_newest(directory: str) -> tuple[int, dict[str, np.ndarray]] | None:
+def load_newest(
+    directory: str, find_mistake: Callable[[int, dict[str, np.ndarray]], str] = lambda step, arrays: ""
+) -> tuple[int, dict[str, np.ndarray]] | None:
     """Returns (step, arrays) of the newest intact checkpoint; None where there is none.
 
-    A damaged file is skipped with a warning.
+    One that is damaged, or that does not fit, is skipped with a warning.
+
+    Args:
+      directory: str.
+      find_mistake: Returns why the step and the arrays of a checkpoint do not fit; empty where they do.
     """
     for step, path in reversed(_list_checkpoints(directory)):
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = dict(file)
-            if len(arrays) != arrays["num_arrays"]:
-                raise UserError("arrays are missing")
+            arrays = read_arrays(path)
+            if mistake := _find_damage(step, arrays) or find_mistake(step, arrays):
+                raise UserError(mistake)
             return step, arrays
-        # A bit flipped in the archive's directory can make a file seem encrypted, which raises RuntimeError.
-        except (OSError, ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-            warnings.warn(f"skipping the damaged checkpoint {path}: {error}", stacklevel=2)
+        except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            warnings.warn(f"skipping the damaged checkpoint {path}: {reason}", stacklevel=2)
     return None
+
+
+def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
+    """Returns what tells that arrays are not those of the checkpoint of this step; empty where nothing does."""
+    scalars = {name: int(array) for name, array in arrays.items() if array.ndim == 0 and array.dtype.kind in "ui"}
+    if scalars.get("num_arrays") != len(arrays):
+        return "arrays are missing"
+    # Version 0.1.0 wrote no step, but the optimiser's variables hold the number of its updates.
+    counted = [number for name, number in scalars.items() if name.endswith("/iteration")]
+    steps = [scalars["step"]] if "step" in scalars else counted
+    if not steps:
+        return "it does not say of which step it is"
+    return "" if steps[0] == step else f"it is of step {steps[0]}, not of the step in its name"
 
 
 def _list_checkpoints(directory: str) -> list[tuple[int, str]]:
@@ -115,9 +137,28 @@ class TrainingState:
         for variable, start, stop in zip(self._variables.values(), edges, edges[1:]):
             variable.assign(flat[start:stop].reshape(variable.shape))
 
-    def restore(self, directory: str) -> None:
-        """Takes the state from the newest intact checkpoint; nothing changes where there is none."""
-        found = load_newest(directory)
+    def restore(self, directory: str, num_steps: int) -> None:
+        """Takes the state from the newest checkpoint that is intact and fits; nothing changes where there is none.
+
+        Args:
+          directory: str.
+          num_steps: int. Updates of the whole run.
+        """
+
+        def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:
+            expected = {f"variable/{path}": tuple(variable.shape) for path, variable in self._variables.items()}
+            found = {name: array.shape for name, array in arrays.items() if name.startswith("variable/")}
+            if found != expected:
+                name = min(name for name in {**found, **expected} if found.get(name) != expected.get(name))
+                return f"{name} has the shape {found.get(name)}, this network's {expected.get(name)}"
+            scalars = {name: array for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
+            if missing := sorted(_FIGURES - scalars.keys()):
+                return f"it has no number {missing[0]}"
+            if not 1 <= scalars["steps_summed"] <= step <= num_steps:
+                return f"it is of step {step}, of {num_steps}, with figures of {scalars['steps_summed']} steps"
+            return ""
+
+        found = load_newest(directory, find_mistake)
         if found is None:
             return
         self.step, arrays = found

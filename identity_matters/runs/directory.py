@@ -4,7 +4,8 @@
     checkpoints/    step_00001000.npz …, the newest three
     …               each kind of run adds its own: metrics.csv or results.csv, PNGs, saved_model/
 
-The same directory with the same config continues the run; with another it is an error.
+The same directory with the same config continues the run; with another it is an error. config.json is written under
+the directory's lock, once the run begins: a mistake that is found before leaves none.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -21,22 +23,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.runs.errors import UserError, naming
+from identity_matters.runs.record import KINDS, STATUSES, differences, read_record
 
-STATUSES = ("running", "done", "diverged", "failed")
-# The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
-KINDS = {
-    "train": "model",
-    "ablations": "num_seeds",
-    "check_theory": "claim",
-    "shortcut_study": "figure",
-    "hessian_spectrum": "saved_run",
-}
-# Where the data lie does not change what a run computes.
-_NOT_COMPARED = ("data_dir", "download")
-_TEMPORARY = ".tmp"
+_TEMPORARY = re.compile(r"\.tmp\d+_.+")
 _LOCK = ".lock"
-_LASTING_KEYS = ("kind", "command", "config", "versions")
-_RESULTS = {"checkpoints", "metrics.csv", "results.csv", "saved_model"}
+_LASTING_KEYS = ("kind", "command", "config", "versions", "event_files")
+_WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
@@ -44,7 +36,7 @@ _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path that becomes `path` when the block ends: the file is written whole or not at all."""
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f"{_TEMPORARY}{os.getpid()}_{name}")
+    temporary = os.path.join(folder, f".tmp{os.getpid()}_{name}")
     try:
         with naming(path):
             yield temporary
@@ -55,7 +47,7 @@ def replacing(path: str) -> Iterator[str]:
 
 def _remove(path: str) -> None:
     """Removes a file or a directory, if there is one."""
-    if os.path.isdir(path):
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):
@@ -75,42 +67,41 @@ class Busy(UserError):
 
 
 class RunDirectory:
-    """A directory that belongs to one config; `with run:` keeps other processes from writing to it.
+    """A directory that belongs to one config; `with run:` makes it and keeps other processes from writing to it.
 
     Args:
-      path: str. Created if missing.
+      path: str.
       config: a dataclass, compared with that of an earlier run in the same directory.
       kind: str. A key of KINDS, the launcher whose run this is: it draws the figures again.
 
+    Attributes:
+      is_begun: bool. Whether there is a config.json, which the first `set_status` writes.
+
     Raises:
       UserError: the directory holds a run of another kind or config (the message lists what
-        differs) or results of an unknown one, or cannot be written.
+        differs) or files of no run, or cannot be written; also by `with run:`.
     """
 
     def __init__(self, path: str, config: Any, kind: str = "train") -> None:
         assert kind in KINDS, kind
-        self.path = path
-        values = as_json(config)
-        self._record = read_record(path)
-        if self._record is None:
-            self._create(kind, values)
-        elif self._record["kind"] != kind:
-            raise UserError(
-                f"{path} holds a run of launch.{self._record['kind']}, not of launch.{kind}; choose another"
-            )
-        else:
-            differing = differences(_with_new_fields(self._record["config"], config), values)
-            if differing:
-                raise UserError(f"{path} holds a run of another config (old, new): {'; '.join(differing)}")
+        self.path, self._config, self._kind = path, config, kind
+        self._read()
 
     def __enter__(self) -> "RunDirectory":
-        self._lock = open(self.file(_LOCK), "w")
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            os.makedirs(self.path, exist_ok=True)
+            self._lock = os.fdopen(os.open(self.file(_LOCK), flags, 0o666), "rb")
+        except OSError as error:
+            raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}: {error.filename}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._read()  # the process before this one may have gone on until now, or have begun another run
+        except BaseException as error:
             self._lock.close()
-            raise Busy(f"another process is writing to run_dir {self.path}") from None
-        self._record = read_record(self.path) or self._record  # the process before this one may have gone on until now
+            if isinstance(error, BlockingIOError):
+                raise Busy(f"another process is writing to run_dir {self.path}") from None
+            raise
         self._tidy()
         return self
 
@@ -137,72 +128,52 @@ class RunDirectory:
         lasting = {key: value for key, value in self._record.items() if key in _LASTING_KEYS}
         self._record = lasting | {"status": status, **details}
         write_text(self.file("config.json"), json.dumps(self._record, indent=2) + "\n")
+        self.is_begun = True
 
     def _tidy(self) -> None:
         """Removes what a killed process left half-written."""
         for folder in (self.path, self.file("checkpoints")):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
-                if name.startswith(_TEMPORARY):
+                if _TEMPORARY.fullmatch(name):
                     _remove(os.path.join(folder, name))
 
-    def _create(self, kind: str, values: dict) -> None:
-        """Makes the directory and writes its first config.json."""
-        try:
-            os.makedirs(self.path, exist_ok=True)
-            results = sorted(_RESULTS.intersection(os.listdir(self.path)))
-            if results:
-                raise UserError(f"run_dir {self.path} holds {results[0]} but no config.json; choose another")
+    def _read(self) -> None:
+        """Takes the record from config.json, which must be of this config; a new one where the directory is empty."""
+        record, values = read_record(self.path), as_json(self._config)
+        self.is_begun = record is not None
+        if record is None:
+            self._require_no_files()
             self._record = {
-                "kind": kind,
+                "kind": self._kind,
                 "command": shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]]),
                 "config": values,
                 "versions": versions(),
+                "status": "running",
             }
-            self.set_status("running")
+            return
+        if record["kind"] != self._kind:
+            raise UserError(
+                f"{self.path} holds a run of launch.{record['kind']}, not of launch.{self._kind}; choose another"
+            )
+        differing = differences(_with_new_fields(record["config"], self._config), values)
+        if differing:
+            raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
+        self._record = record
+
+    def _require_no_files(self) -> None:
+        """Raises UserError where the directory holds somebody's files, which a run would mix with its own."""
+        try:
+            names = sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
         except OSError as error:
             raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
+        foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
+        if foreign:
+            raise UserError(f"run_dir {self.path} holds {foreign[0]!r} but no config.json of a run; choose another")
 
 
 def as_json(config: Any) -> dict:
     """Returns a config dataclass as JSON gives it back: tuples are lists."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-def read_record(path: str) -> dict | None:
-    """Returns what the config.json of a run directory holds, its kind included; None where there is none.
-
-    Raises:
-      UserError: the file is damaged.
-    """
-    file_name = os.path.join(path, "config.json")
-    try:
-        with open(file_name) as file:
-            record = json.load(file)
-        if mistake := _find_mistake(record):
-            raise UserError(mistake)
-        return {"kind": _infer_kind(record["config"])} | record
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except ValueError as error:
-        raise UserError(f"{file_name} is not a run's config.json: {error}") from error
-
-
-def _infer_kind(config: dict) -> str:
-    """Returns the kind of run that an earlier version's config belongs to."""
-    return next((kind for kind, field in KINDS.items() if field in config), "train")
-
-
-def _find_mistake(record: Any) -> str:
-    """Returns what a reader of the record would stumble over; empty where there is nothing."""
-    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
-        return "it holds no config"
-    if record.get("kind", "train") not in KINDS:
-        return f"its kind is {record['kind']!r}, none of {', '.join(KINDS)}"
-    if record.get("status") not in STATUSES:
-        return f"its status is {record.get('status')!r}, none of {', '.join(STATUSES)}"
-    if record["status"] == "diverged" and not isinstance(record.get("diverged_at_step"), int):
-        return "it does not say at which step the run diverged"
-    return ""
 
 
 def versions() -> dict[str, str]:
@@ -226,17 +197,3 @@ def _with_new_fields(old: dict, config: Any) -> dict:
         elif field.name not in old and field.default is not dataclasses.MISSING:
             completed[field.name] = json.loads(json.dumps(field.default))
     return completed
-
-
-def differences(old: dict, new: dict) -> list[str]:
-    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes."""
-    return list(_yield_differences(old, new))
-
-
-def _yield_differences(old: dict, new: dict, prefix: str = "") -> Iterator[str]:
-    for key in [key for key in {**old, **new} if key not in _NOT_COMPARED]:
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            yield from _yield_differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            yield f"{prefix}{key} ({a}, {b})"

@@ -1,31 +1,51 @@
 """The CSV tables of a run directory: metrics.csv and results.csv, read and written."""
 
+import contextlib
 import csv
 import io
+import math
 import os
+from collections.abc import Iterator
 
 from identity_matters.runs.directory import write_text
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import read_text
 
 _TEXT_COLUMNS = {"variant", "status"}
 _READ_COLUMNS = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
+_MAX_STEP = 2**53
 
 
 def read_metrics(path: str) -> list[dict[str, float]]:
     """Returns the rows of a metrics.csv or results.csv: numbers as float (NaN where empty), `step` as int.
 
     Raises:
-      UserError: the file is missing or is neither.
+      UserError: the file is missing, is neither or is damaged, or has no rows.
     """
     try:
-        with open(path, newline="") as file:
-            rows = [{name: _number(name, value) for name, value in row.items()} for row in csv.DictReader(file)]
-        missing = [name for name in _READ_COLUMNS if rows and name not in rows[0] and "variant" not in rows[0]]
+        rows = [{name: _number(name, value) for name, value in row.items()} for row in _read_table(path)]
+        if not rows:
+            raise UserError("it has no rows")
+        needed = ("variant", "status", "seed", *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
+        missing = [name for name in needed if name not in rows[0]]
         if missing:
             raise UserError(f"it has no column {', '.join(missing)}")
+        for row in rows:
+            _check_row(row)
         return [row | {"step": int(row["step"])} for row in rows]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path} as a run's metrics: {error}") from error
+
+
+def _check_row(row: dict) -> None:
+    """Raises UserError for a step that is none, an infinite number, or an error that is no fraction."""
+    if not (0 <= row["step"] <= _MAX_STEP and row["step"] == int(row["step"])):
+        raise UserError(f"a step is {row['step']}")
+    for name, value in row.items():
+        if name in _TEXT_COLUMNS or math.isnan(value):
+            continue
+        if math.isinf(value) or name.endswith("_error") and not -1e-6 <= value <= 1 + 1e-6:
+            raise UserError(f"at step {row['step']:.0f} {name} is {value}")
 
 
 def write_metrics(path: str, rows: list[dict]) -> None:
@@ -41,11 +61,60 @@ def write_metrics(path: str, rows: list[dict]) -> None:
 
 
 def read_rows(path: str) -> list[dict]:
-    """Returns the rows of any CSV file that `write_metrics` wrote, numbers as int or float; [] if there is no file."""
-    if not os.path.exists(path):
+    """Returns the rows of any CSV file that `write_metrics` wrote, numbers as int or float; [] if there is no file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+    if not os.path.lexists(path):
         return []
-    with open(path, newline="") as file:
-        return [{name: _number_or_text(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    try:
+        return [{name: _number_or_text(text) for name, text in row.items()} for row in _read_table(path)]
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the table {path}: {error}") from error
+
+
+def _read_table(path: str) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file, each with a cell for every column.
+
+    Raises:
+      ValueError: it is no text, or no such table.
+      OSError: it cannot be read.
+    """
+    text = read_text(path)
+    if "\0" in text:
+        raise UserError("it holds NUL bytes")
+    if not text:
+        raise UserError("it is empty")
+    try:
+        header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    except csv.Error as error:
+        raise UserError(str(error)) from error
+    if len(set(header)) < len(header) or "" in header:
+        raise UserError("two columns have one name, or one has none")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(header):
+            raise UserError(f"line {number} has {len(row)} cells, its head has {len(header)}")
+    return [dict(zip(header, row)) for row in rows]
+
+
+@contextlib.contextmanager
+def made_of(path: str) -> Iterator[None]:
+    """Opens a context in which what is made of a table's rows fails because the table is damaged, and says so.
+
+    Raises:
+      UserError: in place of an error of Python's or NumPy's.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else ""
+        raise UserError(
+            f"cannot use the rows of {path}, which seem damaged ({type(error).__name__}: {reason[:200]}); "
+            "--traceback shows where"
+        ) from error
 
 
 def _number_or_text(text: str) -> int | float | str:
@@ -58,4 +127,9 @@ def _number_or_text(text: str) -> int | float | str:
 
 
 def _number(name: str, value: str) -> float | str:
-    return value if name in _TEXT_COLUMNS else float(value or "nan")
+    if name in _TEXT_COLUMNS:
+        return value
+    try:
+        return float(value or "nan")
+    except ValueError:
+        raise UserError(f"{name} is {value[:50]!r}, not a number") from None

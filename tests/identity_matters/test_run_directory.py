@@ -9,12 +9,14 @@ import warnings
 
 import numpy as np
 import pytest
+from begun import begin
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.distributed import agreement
 from identity_matters.runs import checkpoint, figures
 from identity_matters.runs.directory import RunDirectory, replacing
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import read_record
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 
@@ -36,12 +38,77 @@ def test_a_failed_write_of_a_directory_leaves_nothing(tmp_path):
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
-    RunDirectory(str(tmp_path), TrainConfig())
+    begin(tmp_path, TrainConfig())
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / ".tmp123_step_00000001.npz").write_text("half")
     (tmp_path / ".tmp123_saved_model" / "variables").mkdir(parents=True)
     with RunDirectory(str(tmp_path), TrainConfig()):
         assert not list(tmp_path.rglob(".tmp*"))
+
+
+def test_what_others_have_left_is_kept(tmp_path):
+    begin(tmp_path, TrainConfig())
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").touch()
+    kept = [".tmp", ".tmp_notes", ".tmp12", ".tmpfile", ".tmp12a_x", "notes.tmp1_x", "checkpoints/.tmp-5_x"]
+    (tmp_path / "checkpoints").mkdir()
+    for name in kept:
+        (tmp_path / name).write_text("mine")
+    (tmp_path / ".tmp7_link").symlink_to(tmp_path / "outside")
+    with RunDirectory(str(tmp_path), TrainConfig()):
+        assert all((tmp_path / name).read_text() == "mine" for name in kept)
+        assert not (tmp_path / ".tmp7_link").is_symlink() and (tmp_path / "outside" / "file").exists()
+
+
+def test_the_lock_neither_follows_a_link_nor_empties_a_file(tmp_path):
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(target)
+    with pytest.raises(UserError, match="cannot write to run_dir .*symbolic links"):
+        begin(tmp_path / "run", TrainConfig())
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").write_text("mine")
+    begin(tmp_path / "run", TrainConfig())
+    assert target.read_text() == (tmp_path / "run" / ".lock").read_text() == "mine"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_lock_that_is_no_file_is_not_waited_for(tmp_path, kind):
+    os.mkfifo(tmp_path / ".lock") if kind == "pipe" else (tmp_path / ".lock").mkdir()
+    with contextlib.suppress(UserError):
+        begin(tmp_path, TrainConfig())
+
+
+@pytest.mark.parametrize(
+    "name, is_refused", [("notes.txt", True), ("folder", True), (".DS_Store", False), ("workers.log", False)]
+)
+def test_a_directory_of_files_that_are_no_run_is_refused(tmp_path, name, is_refused):
+    (tmp_path / name).mkdir() if name == "folder" else (tmp_path / name).touch()
+    if is_refused:
+        with pytest.raises(UserError, match=f"holds '{name}' but no config.json of a run; choose another"):
+            RunDirectory(str(tmp_path), TrainConfig())
+    else:
+        begin(tmp_path, TrainConfig())
+    assert (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["s3://bucket/run", "gs://bucket/run", "hdfs://host/run", "file:///tmp/run", "s3:/run"]
+)
+def test_an_address_is_no_run_directory(tmp_path, monkeypatch, address):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="is an address, not a directory: mount"):
+        begin(address, TrainConfig())
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_a_run_there_is_no_config_json(tmp_path):
+    """A mistake that is found after the directory was opened does not refuse the corrected command."""
+    with pytest.raises(RuntimeError), RunDirectory(str(tmp_path), TrainConfig(seed=1)):
+        raise RuntimeError("a mistake found late")
+    begin(tmp_path, TrainConfig(seed=2))
+    assert read_record(str(tmp_path))["config"]["seed"] == 2
 
 
 def test_a_second_process_is_kept_out(tmp_path):
@@ -82,7 +149,7 @@ def test_they_do_not_wait_for_ever(tmp_path):
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
-    RunDirectory(str(tmp_path), TrainConfig(data_dir="here", download=True))
+    begin(tmp_path, TrainConfig(data_dir="here", download=True))
     RunDirectory(str(tmp_path), TrainConfig(data_dir="there"))
     with pytest.raises(ValueError, match=r"seed \(0, 1\)"):
         RunDirectory(str(tmp_path), TrainConfig(seed=1))
@@ -128,7 +195,7 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
 
 
 def test_a_run_of_an_earlier_version_goes_on_where_new_fields_have_their_defaults(tmp_path):
-    RunDirectory(str(tmp_path), TrainConfig())
+    begin(tmp_path, TrainConfig())
     record = json.loads((tmp_path / "config.json").read_text())
     del record["config"]["model"]["convs_per_block"], record["config"]["image_size"]
     (tmp_path / "config.json").write_text(json.dumps(record))

@@ -7,6 +7,7 @@ import socket
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from gradient_sets import NUM_TEST, NUM_TRAIN, SIZES, IdentityNoImages, IdentityTinyJpeg, IdentityTinyPng, gradient
 from refusals import refused
 
 from identity_matters import training
@@ -46,72 +47,6 @@ def test_a_set_that_is_not_prepared_says_to_download_and_leaves_nothing(offline,
     message = refused(load, TrainConfig(dataset="cifar10", data_dir=str(tmp_path)))
     assert "--download" in message and str(tmp_path) in message
     assert list(tmp_path.iterdir()) == []
-
-
-def gradient(example: int, height: int, width: int) -> np.ndarray:
-    """Red tells a pixel's row, green its column, three levels each; blue the example, ten levels each."""
-    image = np.empty((height, width, 3), np.uint8)
-    image[..., 0], image[..., 1] = 3 * np.arange(height)[:, None], 3 * np.arange(width)
-    image[..., 2] = 10 * example
-    return image
-
-
-NUM_TRAIN, NUM_TEST = 24, 7
-
-
-# Height and width of an example of the set of varying size. Central and random crops are 56 of 64.
-SIZES = [(64, 80), (72, 64), (64, 64)]
-
-
-class _Gradients(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        label = tfds.features.ClassLabel(num_classes=NUM_TRAIN)
-        features = tfds.features.FeaturesDict({"image": self.IMAGE, "label": label})
-        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(NUM_TRAIN), "test": self._generate_examples(NUM_TEST)}
-
-    def _generate_examples(self, count):
-        for i in range(count):
-            yield i, {"image": gradient(i, *self.size(i)), "label": i}
-
-
-class IdentityTinyPng(_Gradients):
-    """Images of one size."""
-
-    IMAGE = tfds.features.Image(shape=(12, 10, 3), encoding_format="png")
-
-    def size(self, example):
-        return 12, 10
-
-
-class IdentityTinyJpeg(_Gradients):
-    """Images of varying size."""
-
-    IMAGE = tfds.features.Image(encoding_format="jpeg")
-
-    def size(self, example):
-        return SIZES[example % 3]
-
-
-class IdentityNoImages(tfds.core.GeneratorBasedBuilder):
-    """A regression set."""
-
-    VERSION = tfds.core.Version("1.0.0")
-
-    def _info(self):
-        features = tfds.features.FeaturesDict({"x": np.float32, "y": np.float32})
-        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("x", "y"))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(), "test": self._generate_examples()}
-
-    def _generate_examples(self):
-        for i in range(3):
-            yield i, {"x": i, "y": i}
 
 
 @pytest.fixture(scope="module")
@@ -342,3 +277,8 @@ def test_workers_read_their_rows_of_the_streamed_batches_and_no_others(jpeg, bat
             assert len(parts[0][1]) == len(parts[1][1]) == half
             for expected, *pieces in zip(whole, *parts, strict=True):
                 np.testing.assert_array_equal(expected, np.concatenate(pieces))
+
+
+@pytest.mark.parametrize("name", ["huggingface:mnist", "kaggle:mnist/config", "somebody:mnist"])
+def test_a_set_that_brings_code_of_another_party_is_refused(offline, tmp_path, name):
+    assert "code of theirs" in refused(load, TrainConfig(dataset=name, data_dir=str(tmp_path)))

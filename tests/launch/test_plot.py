@@ -5,8 +5,10 @@ import importlib
 import json
 
 import pytest
+from begun import begin
 
-from identity_matters.runs.directory import KINDS, RunDirectory, read_record
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.record import KINDS, read_record
 from identity_matters.runs.tables import write_metrics
 from launch import plot
 
@@ -32,7 +34,7 @@ def drawn(monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_launcher_that_config_json_names_draws_alone(tmp_path, kind, drawn):
-    RunDirectory(str(tmp_path), config(kind), kind)
+    begin(tmp_path, config(kind), kind)
     assert read_record(str(tmp_path))["kind"] == kind
     plot.main(plot.PlotConfig(), str(tmp_path))
     assert drawn == [kind]
@@ -40,14 +42,14 @@ def test_the_launcher_that_config_json_names_draws_alone(tmp_path, kind, drawn):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_config_json_that_does_not_name_its_kind_still_plots_and_goes_on(tmp_path, kind, drawn):
-    RunDirectory(str(tmp_path), config(kind), kind)
+    begin(tmp_path, config(kind), kind)
     path = tmp_path / "config.json"
     record = json.loads(path.read_text())
     del record["kind"]
     path.write_text(json.dumps(record))
     plot.main(plot.PlotConfig(), str(tmp_path))
     assert drawn == [kind]
-    RunDirectory(str(tmp_path), config(kind), kind).set_status("done")
+    begin(tmp_path, config(kind), kind)
     assert json.loads(path.read_text())["kind"] == kind
 
 
@@ -58,13 +60,13 @@ def test_each_kind_is_known_by_a_field_that_no_other_has(kind):
 
 
 def test_a_run_of_another_kind_is_named_as_such(tmp_path):
-    RunDirectory(str(tmp_path), config("ablations"), "ablations")
+    begin(tmp_path, config("ablations"), "ablations")
     with pytest.raises(ValueError, match="holds a run of launch.ablations, not of launch.train; choose another"):
         RunDirectory(str(tmp_path), config("train"))
 
 
 def test_an_unknown_kind_is_refused_and_nothing_of_its_name_imported(tmp_path, launch):
-    RunDirectory(str(tmp_path), config("train"))
+    begin(tmp_path, config("train"))
     path = tmp_path / "config.json"
     path.write_text(path.read_text().replace('"kind": "train"', '"kind": "jobs.local"'))
     code, _, err = launch("plot", f"--run_dir={tmp_path}")
@@ -89,6 +91,6 @@ def test_a_table_without_its_config_json_is_drawn_by_its_launcher(tmp_path, draw
 
 
 def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
-    RunDirectory(str(tmp_path), config("check_theory"), "check_theory")
+    begin(tmp_path, config("check_theory"), "check_theory")
     with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
         plot.main(plot.PlotConfig(), str(tmp_path))

@@ -1,0 +1,107 @@
+"""What is read from a run directory: regular files alone, small enough to be held, JSON and arrays by their headers.
+
+Opening a pipe waits until somebody writes to it, reading a device may never end, and a header may declare any size.
+"""
+
+import json
+import math
+import os
+import stat
+import zipfile
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from identity_matters.runs.errors import UserError
+
+MAX_TEXT_BYTES = 2**28
+MAX_DEPTH = 20  # of a JSON file: ours have 4 levels
+
+
+def open_file(path: str) -> BinaryIO:
+    """Returns a regular file, opened for reading.
+
+    Raises:
+      UserError: it is a directory, a pipe or a device.
+      OSError: it cannot be opened, or is a socket.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path} is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def require_regular(path: str) -> None:
+    """Raises UserError or OSError unless the path is that of a regular file, for readers that open it themselves."""
+    open_file(path).close()
+
+
+def read_text(path: str) -> str:
+    """Returns the text of a file.
+
+    Raises:
+      ValueError: it is no regular file, no UTF-8, or larger than MAX_TEXT_BYTES.
+      OSError: it cannot be read.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_TEXT_BYTES:
+            raise UserError(f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
+        return file.read(MAX_TEXT_BYTES).decode()
+
+
+def read_json(path: str) -> Any:
+    """Returns what a JSON file holds.
+
+    Raises:
+      ValueError: as read_text, or it is no JSON, nested too deeply, or holds NaN or infinities.
+      OSError: it cannot be read.
+    """
+
+    def refuse(word: str) -> None:
+        raise UserError(f"{word} is no JSON number")
+
+    try:
+        value = json.loads(read_text(path), parse_constant=refuse)
+    except RecursionError:
+        raise UserError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [part for whole in level if isinstance(whole, (list, dict)) for part in _parts(whole)]
+    if level:
+        raise UserError("it is nested too deeply")
+    return value
+
+
+def _parts(value: list | dict) -> list:
+    return list(value.values()) if isinstance(value, dict) else value
+
+
+def array_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Returns the shape and the type that the header of an array in an .npz file declares; no more of it is read."""
+    with archive.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of an uncompressed .npz file of numbers, none of which declares more than the file holds.
+
+    Raises:
+      Exception: of almost any type, where the file is damaged.
+    """
+    with open_file(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        with zipfile.ZipFile(file) as archive:
+            for member in archive.infolist():
+                shape, dtype = array_header(archive, member.filename)
+                if dtype.kind not in "buif":
+                    raise UserError(f"{member.filename} holds no numbers but {dtype}")
+                if max(math.prod(shape) * dtype.itemsize, member.file_size) > size or min(shape, default=0) < 0:
+                    raise UserError(f"{member.filename} declares more than the file holds")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)

@@ -1,0 +1,86 @@
+"""The record of a run, config.json: what kind of run it is, its config, how far it came. Checked when it is read."""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import read_json
+
+STATUSES = ("running", "done", "diverged", "failed")
+# The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
+KINDS = {
+    "train": "model",
+    "ablations": "num_seeds",
+    "check_theory": "claim",
+    "shortcut_study": "figure",
+    "hessian_spectrum": "saved_run",
+}
+# Where the data lie does not change what a run computes.
+_NOT_COMPARED = ("data_dir", "download")
+_MAX_SHOWN = 200  # characters of a value
+
+
+def read_record(path: str) -> dict | None:
+    """Returns what the config.json of a run directory holds, its kind included; None where there is none.
+
+    Raises:
+      UserError: the file is damaged, or no file, or the path is none of this machine.
+    """
+    require_mounted(path)
+    file_name = os.path.join(path, "config.json")
+    try:
+        record = read_json(file_name)
+        if mistake := _find_mistake(record):
+            raise UserError(mistake)
+        return {"kind": _infer_kind(record["config"])} | record
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValueError as error:
+        raise UserError(f"{file_name} is not a run's config.json: {error}") from error
+
+
+def require_mounted(path: str) -> None:
+    """Raises UserError for an address in place of a directory: Python would make a local folder of that name."""
+    if re.match(r"[\w.+-]+:/", os.fspath(path)):
+        raise UserError(f"{path} is an address, not a directory: mount what it names, and give the folder")
+
+
+def _infer_kind(config: dict) -> str:
+    """Returns the kind of run that an earlier version's config belongs to."""
+    return next((kind for kind, field in KINDS.items() if field in config), "train")
+
+
+def _find_mistake(record: Any) -> str:
+    """Returns what a reader of the record would stumble over; empty where there is nothing."""
+    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
+        return "it holds no config"
+    if record.get("kind", "train") not in list(KINDS):
+        return f"its kind is {shown(record['kind'])}, none of {', '.join(KINDS)}"
+    if record.get("status") not in STATUSES:
+        return f"its status is {shown(record.get('status'))}, none of {', '.join(STATUSES)}"
+    if record["status"] == "diverged" and type(record.get("diverged_at_step")) is not int:
+        return "it does not say at which step the run diverged"
+    return ""
+
+
+def shown(value: Any) -> str:
+    """Returns a value of a file as it can stand in a line."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+def differences(old: dict, new: dict) -> list[str]:
+    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes."""
+    return list(_yield_differences(old, new))
+
+
+def _yield_differences(old: dict, new: dict, prefix: str = "") -> Iterator[str]:
+    for key in [key for key in {**old, **new} if key not in _NOT_COMPARED]:
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from _yield_differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            name, *values = (word if word.isprintable() else shown(word) for word in (key, str(a), str(b)))
+            yield f"{prefix}{name[:_MAX_SHOWN]} ({values[0][:_MAX_SHOWN]}, {values[1][:_MAX_SHOWN]})"

@@ -1,0 +1,325 @@
+"""Checkpoints, tables and records that are damaged, swapped or no files at all: skipped or refused, never believed."""
+
+import dataclasses
+import io
+import json
+import os
+import shutil
+import socket
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+from begun import begin
+from refusals import refused
+
+from identity_matters import training
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.fields import from_json
+from identity_matters.model import all_conv_resnet
+from identity_matters.optimization import optimizer
+from identity_matters.runs import checkpoint, tables
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.files import MAX_DEPTH, read_json
+from identity_matters.runs.record import read_record
+
+ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
+
+
+@pytest.fixture(scope="module")
+def half(tiny_config, tmp_path_factory):
+    """The state of a run after 2 of its 4 steps, and its directory: the checkpoint's arrays by name."""
+    run_dir = tmp_path_factory.mktemp("half") / "run"
+    training.train(dataclasses.replace(tiny_config, train_steps=2), str(run_dir))
+    arrays = checkpoint.load_newest(str(run_dir / "checkpoints"))[1]
+    return {name: array for name, array in arrays.items() if name not in ("step", "num_arrays")}
+
+
+class Restoring:
+    """A TrainingState of the network of tiny_config that restores from a folder and says what it took."""
+
+    def __init__(self, tiny_config):
+        network, rule = all_conv_resnet(tiny_config.model), optimizer(tiny_config)
+        rule.build(network.trainable_variables)
+        self.state = checkpoint.TrainingState(network, rule)
+
+    def __call__(self, folder, num_steps=4) -> int:
+        self.state.step = 0
+        self.state.restore(str(folder), num_steps)
+        return self.state.step
+
+
+def save(folder, step, arrays, named=None):
+    path = checkpoint.save(str(folder), step, arrays)
+    return os.rename(path, folder / f"step_{named:08d}.npz") if named is not None else path
+
+
+def raw(path, arrays, compression=zipfile.ZIP_STORED, **headers):
+    """An .npz file by hand; headers: what an array declares as its shape."""
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            content = buffer.getvalue()
+            if name in headers:
+                header = io.BytesIO()
+                described = {"descr": "<f4", "fortran_order": False, "shape": headers[name]}
+                np.lib.format.write_array_header_1_0(header, described)
+                content = header.getvalue()
+            archive.writestr(f"{name}.npy", content)
+
+
+def changed(arrays, name):
+    """The arrays of a checkpoint with one mistake."""
+    kernel = next(key for key in arrays if key.endswith("kernel"))
+    return {
+        "shape": arrays | {kernel: arrays[kernel][..., :1]},
+        "transposed": arrays | {kernel: arrays[kernel].T},
+        "missing": {key: array for key, array in arrays.items() if key != kernel},
+        "renamed": {key.replace("kernel", "colonel"): array for key, array in arrays.items()},
+        "more": arrays | {"variable/another": np.zeros(3)},
+        "strings": arrays | {kernel: np.full(arrays[kernel].shape, "x")},
+        "objects": arrays | {kernel: np.full(arrays[kernel].shape, None)},
+        "no sums": {key: array for key, array in arrays.items() if not key.startswith("sum/")},
+        "sums of lists": arrays | {"sum/loss": np.zeros(3)},
+        "sums of NaN": arrays | {"sum/loss": np.float64("nan")},
+        "no steps": {key: array for key, array in arrays.items() if key != "steps_summed"},
+        "0 steps": arrays | {"steps_summed": np.int64(0)},
+        "nothing": {},
+    }[name]
+
+
+MISTAKES = [
+    "shape", "transposed", "missing", "renamed", "more", "strings", "objects", "no sums", "sums of lists",
+    "sums of NaN", "no steps", "0 steps", "nothing",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half, tiny_config, tmp_path, mistake):
+    restoring = Restoring(tiny_config)
+    save(tmp_path, 2, half)
+    save(tmp_path, 3, changed(half, mistake))
+    with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step_00000003"):
+        assert restoring(tmp_path) == 2
+    os.remove(tmp_path / "step_00000002.npz")
+    with pytest.warns(UserWarning, match="step_00000003"):
+        assert restoring(tmp_path) == 0
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (10**40,), (2**63, 2**63), (-1,), (10**6, 10**6, 10**6)])
+@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_array_that_declares_what_no_file_holds_is_not_allocated(half, tmp_path, shape, compression):
+    arrays = half | {"step": np.int64(2), "num_arrays": np.int64(len(half) + 2)}
+    name = next(key for key in half if key.endswith("kernel"))
+    raw(tmp_path / "step_00000002.npz", arrays, compression, **{name: shape})
+    with pytest.warns(UserWarning, match="step_00000002"):
+        assert checkpoint.load_newest(str(tmp_path)) is None
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_it_holds_is_not_read(tmp_path):
+    np.savez_compressed(tmp_path / "step_00000001.npz", a=np.zeros(10**7), step=1, num_arrays=3)
+    with pytest.warns(UserWarning, match="declares more than the file holds"):
+        assert checkpoint.load_newest(str(tmp_path)) is None
+
+
+def test_renamed_and_swapped_checkpoints_are_noticed(half, tiny_config, tmp_path):
+    restoring = Restoring(tiny_config)
+    save(tmp_path, 1, half | {"steps_summed": np.int64(1)})
+    save(tmp_path, 2, half, named=3)
+    with pytest.warns(UserWarning, match="step_00000003.npz: it is of step 2, not of the step in its name"):
+        assert restoring(tmp_path) == 1
+    save(tmp_path, 2, half)
+    os.rename(tmp_path / "step_00000001.npz", tmp_path / "kept")
+    os.rename(tmp_path / "step_00000002.npz", tmp_path / "step_00000001.npz")
+    os.rename(tmp_path / "kept", tmp_path / "step_00000002.npz")
+    with pytest.warns(UserWarning) as caught:
+        assert restoring(tmp_path) == 0
+    assert len([w for w in caught if "not of the step" in str(w.message)]) == 3
+
+
+def test_a_checkpoint_of_a_step_after_the_last_is_not_the_end(half, tiny_config, tmp_path):
+    save(tmp_path, 50, half)
+    with pytest.warns(UserWarning, match="it is of step 50, of 4"):
+        assert Restoring(tiny_config)(tmp_path) == 0
+
+
+def test_the_checkpoints_of_version_0_1_0_go_on_where_the_optimiser_has_counted_their_steps(tmp_path):
+    old = {"variable/sgd/iteration": np.int64(5), "a": np.zeros(2), "num_arrays": np.int64(3)}
+    np.savez(tmp_path / "step_00000005.npz", **old)
+    assert checkpoint.load_newest(str(tmp_path))[0] == 5
+    os.rename(tmp_path / "step_00000005.npz", tmp_path / "step_00000006.npz")
+    with pytest.warns(UserWarning, match="it is of step 5"):
+        assert checkpoint.load_newest(str(tmp_path)) is None
+    np.savez(tmp_path / "step_00000006.npz", a=np.zeros(2), num_arrays=2)
+    with pytest.warns(UserWarning, match="it does not say of which step it is"):
+        assert checkpoint.load_newest(str(tmp_path)) is None
+
+
+def test_checkpoints_of_later_steps_and_folders_of_that_name_do_not_cost_the_new_ones(tmp_path):
+    (tmp_path / "step_00000001.npz").mkdir()
+    for step in range(50, 54):
+        save(tmp_path, step, ARRAYS, named=step + 100)
+    for step in range(2, 7):
+        checkpoint.save(str(tmp_path), step, ARRAYS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert checkpoint.load_newest(str(tmp_path))[0] == 6
+    assert (tmp_path / "step_00000001.npz").is_dir() and (tmp_path / "step_00000150.npz").exists()
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.99])
+def test_bytes_in_disorder_are_skipped(half, tmp_path, share):
+    path = tmp_path / "step_00000002.npz"
+    rng, good = np.random.default_rng(0), np.fromfile(save(tmp_path, 2, half), np.uint8)
+    for _ in range(20):
+        content = good.copy()
+        chosen = rng.random(len(content)) < share
+        content[chosen] = rng.integers(0, 256, chosen.sum())
+        path.write_bytes(bytes(content))
+        with pytest.warns(UserWarning, match="step_00000002"):
+            assert checkpoint.load_newest(str(tmp_path)) is None
+
+
+def pipe(path):
+    os.mkfifo(path)
+
+
+def socket_file(path):
+    with socket.socket(socket.AF_UNIX) as end:
+        here = os.getcwd()
+        os.chdir(path.parent)  # the path of a socket is short
+        try:
+            end.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+NO_FILES = {
+    "pipe": pipe,
+    "socket": socket_file,
+    "folder": lambda path: path.mkdir(),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
+    make = NO_FILES[kind]
+    make(tmp_path / "step_00000001.npz")
+    with pytest.warns(UserWarning, match="step_00000001"):
+        assert checkpoint.load_newest(str(tmp_path)) is None
+    make(tmp_path / "metrics.csv")
+    assert "metrics.csv" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))
+    assert "metrics.csv" in refused(tables.read_rows, str(tmp_path / "metrics.csv"))
+    make(tmp_path / "config.json")
+    with pytest.raises((ValueError, OSError), match="config.json"):
+        read_record(str(tmp_path))
+
+
+TABLES = {
+    "empty": "",
+    "NUL bytes": "step,loss\n1,\0\n",
+    "a long field": f"step,loss\n1,{'1' * 200_000}\n",
+    "an open quote": 'step,loss\n1,"2\n',
+    "a short row": "step,loss\n1,2\n2\n",
+    "a long row": "step,loss\n1,2,3\n",
+    "two columns of one name": "step,step\n1,2\n",
+    "no UTF-8": "step,loss\n1,\udcff\n",
+}
+METRICS = {
+    "header alone": [],
+    "a step of none": ["", "0.1", "0.1", "0.1", "0.1"],
+    "a step in words": ["one", "0.1", "0.1", "0.1", "0.1"],
+    "half a step": ["1.5", "0.1", "0.1", "0.1", "0.1"],
+    "an infinite step": ["inf", "0.1", "0.1", "0.1", "0.1"],
+    "a huge step": ["1e300", "0.1", "0.1", "0.1", "0.1"],
+    "a step below 0": ["-1", "0.1", "0.1", "0.1", "0.1"],
+    "an infinite loss": ["1", "-inf", "0.1", "0.1", "0.1"],
+    "an error above 1": ["1", "0.1", "0.1", "1e308", "0.1"],
+    "an error below 0": ["1", "0.1", "0.1", "0.1", "-0.5"],
+}
+
+
+@pytest.mark.parametrize("damage", TABLES)
+def test_a_damaged_table_is_refused_in_one_line(tmp_path, damage):
+    path = tmp_path / "table.csv"
+    path.write_bytes(TABLES[damage].encode(errors="surrogateescape"))
+    for read in (tables.read_rows, tables.read_metrics):
+        message = refused(read, str(path))
+        assert str(path) in message and len(message) < 500
+
+
+@pytest.mark.parametrize("damage", METRICS)
+def test_metrics_that_no_run_writes_are_refused_in_one_line(tmp_path, damage):
+    header, row = ",".join(tables._READ_COLUMNS), ",".join(METRICS[damage])
+    (tmp_path / "metrics.csv").write_text(f"{header}\n{row}\n" if row else f"{header}\n")
+    assert "as a run's metrics" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))
+
+
+def test_a_table_that_is_too_large_is_not_read(tmp_path):
+    with open(tmp_path / "metrics.csv", "w") as file:
+        file.truncate(10**10)  # of holes
+    assert "10,000,000,000 bytes" in refused(tables.read_metrics, str(tmp_path / "metrics.csv"))
+
+
+RECORDS = {
+    "deep lists": "[" * 100_000,
+    "deep objects": '{"config":' * 30 + "{}" + "}" * 30,
+    "infinity": '{"config": {"learning_rate": Infinity}, "status": "done"}',
+    "NUL bytes": '{"config": {}, "status": "done"\0}',
+    "a kind that is a list": '{"config": {}, "status": "done", "kind": ["train"]}',
+    "a status that is an object": '{"config": {}, "status": {}}',
+    "a status of 200,000 letters": json.dumps({"config": {}, "status": "x" * 200_000}),
+    "a number of 5,000 digits": f'{{"config": {{"seed": {"9" * 5000}}}, "status": "done"}}',
+    "true in place of a step": '{"config": {}, "status": "diverged", "diverged_at_step": true}',
+}
+
+
+@pytest.mark.parametrize("damage", RECORDS)
+def test_a_damaged_record_is_refused_in_one_line(tmp_path, damage):
+    (tmp_path / "config.json").write_text(RECORDS[damage])
+    message = refused(read_record, str(tmp_path))
+    assert "config.json is not a run's config.json" in message and len(message) < 500
+
+
+FITTING = [("seed", 5), ("dataset", "x" * 200_000), ("dataset", "\x1b[2J\n"), ("decay_steps", []), ("model", {})]
+
+
+@pytest.mark.parametrize("field", ["model", "seed", "dataset", "decay_steps", "x\ny"])
+@pytest.mark.parametrize("value", [None, 5, "x" * 200_000, "\x1b[2J\n", [], [[]], {}, {"a": {}}, True, -1e300])
+def test_a_config_of_other_types_is_another_config_in_one_short_line(tmp_path, field, value):
+    begin(tmp_path, TrainConfig())
+    record = json.loads((tmp_path / "config.json").read_text())
+    record["config"][field] = value
+    (tmp_path / "config.json").write_text(json.dumps(record))
+    if (field, value) not in [("model", {}), ("x\ny", None)]:  # as good as the defaults, and as absent
+        message = refused(RunDirectory, str(tmp_path), TrainConfig())
+        assert message.isprintable() and len(message) < 5000
+    if (field, value) not in FITTING:
+        message = refused(from_json, TrainConfig(), record["config"])
+        assert message.isprintable() and len(message) < 500
+
+
+def test_a_config_comes_back_from_json_as_it_was(tiny_config, tmp_path):
+    begin(tmp_path, tiny_config)
+    assert from_json(TrainConfig(model=ModelConfig()), read_record(str(tmp_path))["config"]) == tiny_config
+
+
+def test_what_a_run_writes_is_not_too_deep_to_be_read(tmp_path):
+    value = {}
+    for _ in range(MAX_DEPTH - 1):
+        value = {"a": value}
+    (tmp_path / "value.json").write_text(json.dumps(value))
+    assert read_json(str(tmp_path / "value.json")) == value
+    (tmp_path / "value.json").write_text(json.dumps([[value]]))
+    assert "too deeply" in refused(read_json, str(tmp_path / "value.json"))
+
+
+def test_a_run_with_a_damaged_table_is_not_trained_on(trained_run, tiny_config, tmp_path):
+    for content in ("", "step,loss\n", "\0", "step\n1\n"):
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(trained_run, tmp_path / "run")
+        (tmp_path / "run" / "metrics.csv").write_text(content)
+        assert "metrics.csv" in refused(training.train, tiny_config, str(tmp_path / "run"))

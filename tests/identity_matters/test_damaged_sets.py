@@ -1,0 +1,83 @@
+"""TFDS sets that are damaged, or that want to run code: one line, and nothing is run."""
+
+import dataclasses
+import shutil
+import sys
+
+import pytest
+import tensorflow_datasets as tfds
+from gradient_sets import IdentityTinyJpeg
+from refusals import refused
+
+from identity_matters import training
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.data.loading import load
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tfds") / "data"
+    IdentityTinyJpeg(data_dir=str(path)).download_and_prepare()
+    return path
+
+
+@pytest.fixture
+def copied(prepared, tmp_path):
+    """A copy of the set of varying size, to be damaged: its folder, and the config that reads it."""
+    shutil.copytree(prepared, tmp_path / "data")
+    model = ModelConfig(image_shape=(8, 8, 3), stem_width=2, widths=(2,), blocks_per_stage=(1,))
+    data = {"dataset": "identity_tiny_jpeg", "data_dir": str(tmp_path / "data"), "image_size": 8, "batch_size": 5}
+    steps = {"train_steps": 4, "eval_every": 4, "checkpoint_every": 4, "decay_steps": ()}
+    config = TrainConfig(model=model, **data, **steps)
+    return tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0", config
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
+def test_a_damaged_streamed_set_ends_training_in_one_line(copied, tmp_path, split, damage):
+    folder, config = copied
+    path = min(folder.glob(f"*-{split}.tfrecord*"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(content if damage == "flipped" else content[: len(content) // 2])
+    message = refused(training.train, config, str(tmp_path / "run"))
+    assert message.startswith(f"cannot read identity_tiny_jpeg in {folder}: ") and "{{" not in message
+
+
+@pytest.mark.parametrize("version", ["", ":1.0.0"])
+@pytest.mark.parametrize("content", [b"", b"{", b"\0", b"[" * 100_000, b"{}", b'{"name": 5}'])
+def test_a_damaged_description_of_a_set_is_refused_in_one_line(copied, version, content):
+    folder, config = copied
+    (folder / "dataset_info.json").write_bytes(content)
+    assert "TFDS cannot make" in refused(load, dataclasses.replace(config, dataset=config.dataset + version))
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        '{"pythonClassName": "evil.Feature", "featuresDict": {}}',
+        '{"type": "evil.Feature", "content": {}}',
+        '{"type": "tensorflow_datasets_evil.Feature", "content": {}}',
+    ],
+)
+def test_the_module_that_a_features_json_names_is_not_imported(copied, tmp_path, monkeypatch, features):
+    """TFDS alone would import it from the current folder."""
+    folder, config = copied
+    (folder / "features.json").write_text(features)
+    for name in ("evil", "tensorflow_datasets_evil"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    with pytest.raises(ValueError):
+        tfds.builder("identity_tiny_jpeg:1.0.0", data_dir=config.data_dir)
+    assert (tmp_path / "ran").exists()
+    (tmp_path / "ran").unlink()
+    for name in ("evil", "tensorflow_datasets_evil"):
+        sys.modules.pop(name, None)
+    for dataset in ("identity_tiny_jpeg:1.0.0", "of_no_code:1.0.0", "of_no_code"):
+        if dataset.startswith("of") and not (folder.parents[1] / "of_no_code").exists():
+            shutil.copytree(folder.parent, folder.parents[1] / "of_no_code")
+        assert "not TFDS's own" in refused(load, dataclasses.replace(config, dataset=dataset))
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,55 @@
+"""Several commands started at once in one new directory: config.json says the config of the one that ran."""
+
+import multiprocessing
+import pathlib
+import random
+import time
+
+import pytest
+
+from identity_matters.config import TrainConfig
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import read_record
+
+TRIALS = 100
+
+
+def run_once(path, seed, chance):
+    """A command in small: it looks at the directory, takes its time, and writes its seed where it has begun."""
+    try:
+        run = RunDirectory(path, TrainConfig(seed=seed))
+        time.sleep(chance.uniform(0, 0.002))
+        with run:
+            time.sleep(chance.uniform(0, 0.002))
+            run.set_status("running")
+            with open(run.file("results.csv"), "a") as file:
+                file.write(f"{seed}\n")
+    except UserError as error:
+        assert "another process" in str(error) or "another config" in str(error), error
+
+
+def run_all(paths, seed, gate):
+    """Starts in one directory after the other, at the same moment as the other processes."""
+    chance = random.Random(seed)
+    for path in paths:
+        gate.wait(30)
+        run_once(path, seed, chance)
+
+
+@pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3, 4)])
+def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_path, seeds):
+    paths = [str(tmp_path / str(number)) for number in range(TRIALS)]
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(len(seeds))
+    processes = [context.Process(target=run_all, args=(paths, seed, gate)) for seed in seeds]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    won = []
+    for path in paths:
+        won.append(read_record(path)["config"]["seed"])
+        assert pathlib.Path(path, "results.csv").read_text() == f"{won[-1]}\n"
+    assert set(won) == set(seeds)
