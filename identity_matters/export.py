@@ -48,7 +48,10 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
 
     tf.get_logger().setLevel("WARNING")  # in a notebook it is INFO, and every SavedModel is announced twice
     with replacing(path) as temporary:
-        tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
+        try:
+            tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
+        except tf.errors.OpError as error:  # "FILE; No space left on device [Op:SaveV2]"
+            raise OSError(error.message.rpartition("; ")[2].partition(" [")[0]) from error
         os.makedirs(os.path.join(temporary, "assets.extra"))
         with open(os.path.join(temporary, DATA_FILE), "w") as file:
             json.dump(_data_fields(config), file)

@@ -44,9 +44,9 @@ def train(
 ) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
-    docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the same bits as an uninterrupted one
-    on the same machine: under TensorFlow this turns op determinism on, for the whole process. Each of several workers
-    calls this, before anything else that TensorFlow computes; only the chief uses its run_dir.
+    docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted one, on
+    the same machine and as many cores: under TensorFlow this turns op determinism on, for the whole process. Each of
+    several workers calls this, before anything else that TensorFlow computes; only the chief uses its run_dir.
 
     Args:
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
@@ -82,8 +82,6 @@ def train(
     named = {} if given is None else {"dataset": data.name, "data_dir": "", "npz": ""}
     config = dataclasses.replace(config, model=model_config, **named)
     with workers.active(), open_run(config, os.fspath(run_dir), workers) as (directory, record):
-        if record["status"] == "diverged" or record["final_row"]:
-            workers.barrier()  # until the others have heard it, as in _finish
         if record["status"] == "diverged":
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:

@@ -97,6 +97,8 @@ def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tu
                 record["mistake"] = str(error)
         record = json.loads(workers.broadcast_text(json.dumps(record | {"config": own})))
         _require_agreement(record, differences(record["config"], own), workers)
+        if record["final_row"] or record["status"] == "diverged":
+            workers.barrier()  # until the others have heard it: a sum fails where one has left
         yield directory, record
 
 
