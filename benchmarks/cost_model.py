@@ -22,7 +22,7 @@ from typing import Literal
 from benchmarks.harness import table
 from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
-from launch import launcher
+from launch import launcher, terminal
 
 COUNTS = tuple(2**i for i in range(10))
 PAYS = 0.5  # efficiency below which another device hardly does
@@ -66,7 +66,7 @@ PRESETS = {name: CostModel(network=name) for name in ("cifar10", "mnist", "image
 
 def main(model: CostModel) -> None:
     """Prints the table of a network on 1 … 512 devices."""
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         from identity_matters.comparators import build_network
         from identity_matters.model import training_flops
 

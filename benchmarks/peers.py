@@ -13,6 +13,8 @@ from benchmarks.harness import rate, seconds
 from identity_matters.config import ModelConfig, TrainConfig
 
 GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
+EIGENVALUE, TRACE = "largest eigenvalue", "trace"
+TRACE_VECTORS = 200
 
 
 def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
@@ -113,7 +115,8 @@ def pyhessian(
         PRODUCT: lambda: seconds(peer.dataloader_hv_product, vector),
         LANCZOS: lambda: seconds(lambda: peer.density(iter=order, n_v=1)),
         "apply": apply,
-        "eigenvalue": lambda: peer.eigenvalues()[0][0],
+        EIGENVALUE: lambda: peer.eigenvalues()[0][0],
+        TRACE: lambda: float(np.mean(peer.trace(maxIter=TRACE_VECTORS, tol=0))),
     }
 
 

@@ -175,8 +175,7 @@ def _kernel_initializer(
 
 
 def layer_seed(seed: int, name: str) -> int:
-    """Returns the seed of the initial values of the layer of that name."""
-    """Returns the seed of a layer, a function of the network's seed and of the layer's name."""
+    """Returns the seed of a layer's initial values, a function of the network's seed and of the layer's name."""
     return int(np.random.SeedSequence([seed, zlib.crc32(name.encode())]).generate_state(1)[0] >> 1)
 
 

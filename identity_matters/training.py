@@ -72,6 +72,8 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
     config = dataclasses.replace(config, model=model_config)
     with open_run(config, run_dir, workers) as (directory, record):
+        if record["status"] == "diverged" or record["final_row"]:
+            workers.barrier()  # until the others have heard it, as in _finish
         if record["status"] == "diverged":
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:

@@ -11,13 +11,12 @@ one run directory a run, and prints a table of the test errors. The same command
 import os
 
 from identity_matters.ablations import AblationConfig
-from identity_matters.runs import signals
-from launch import launcher
+from launch import launcher, terminal
 
 
 def main(config: AblationConfig, run_dir: str) -> None:
     """Trains all variants and prints the table of their errors."""
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
 
     rows = ablations.run_ablations(config, run_dir)
@@ -35,8 +34,7 @@ def draw_figures(run_dir: str, title: str = "") -> list[str]:
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    with signals.listening():
-        launcher.run(main, {"": AblationConfig()}, manual=__doc__)
+    launcher.run(main, {"": AblationConfig()}, manual=__doc__)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ prints top1_error, top5_error and the number of examples; about a minute for CIF
 import dataclasses
 
 from identity_matters.runs.errors import UserError
-from launch import launcher
+from launch import launcher, terminal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ def main(config: EvaluateConfig) -> None:
     """Evaluates the SavedModel and prints its errors."""
     if not config.saved_model:
         raise UserError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         from identity_matters.evaluation import evaluate
 
     result = evaluate(

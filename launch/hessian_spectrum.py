@@ -5,9 +5,13 @@
 takes the network that launch.train left in runs/first and the mean cross-entropy over its first
 500 training images, not augmented: 1.5 minutes on 2 cores for the mnist preset. Prints the
 extreme eigenvalues with error bounds, and the condition number and the share of negative
-eigenvalues with the range that they can lie in: a wide one asks for a larger --order. Leaves
-results.csv (every Ritz value of every starting vector), density.csv and spectrum.png. The same
-command again continues after the last finished starting vector.
+eigenvalues with the range that they can lie in; the range alone where it is wide, because a larger
+--order is needed. Leaves results.csv (every Ritz value of every starting vector), density.csv and
+spectrum.png. The same command again continues after the last finished starting vector.
+
+--per_layer and --per_block add the spectra of the diagonal blocks of the Hessian that belong to
+single layers and to residual blocks, in layers.csv and blocks.csv with a picture each. Every
+layer takes as many Hessian products as the whole network does.
 
 The weight penalty is left out of the loss: (λ/2)‖w‖² adds λ to each eigenvalue. Batch
 normalisation is in inference mode. Memory is order × weights × 4 bytes and a batch's
@@ -15,14 +19,15 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 """
 
 import dataclasses
+import functools
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from identity_matters.config import TrainConfig
-from identity_matters.fields import check_fields, from_json
+from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
-from launch import launcher
+from launch import finished_run, launcher, terminal
 
 if TYPE_CHECKING:
     import keras
@@ -30,6 +35,7 @@ if TYPE_CHECKING:
 
     from identity_matters.runs.directory import RunDirectory
 
+LAYERS, BLOCKS = "layers.csv", "blocks.csv"
 NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 
 
@@ -41,6 +47,11 @@ class SpectrumConfig:
       saved_run: Directory of a finished run of launch.train. Required.
       examples: The loss is over the first so many training examples (or all, if there are fewer).
       order: Lanczos steps per starting vector, a Hessian product each; more resolve more eigenvalues.
+      tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
+        so much of the largest |eigenvalue| (0: never).
+      gauss_newton: The Gauss-Newton matrix in place of the Hessian.
+      per_layer: Also the spectrum of each layer's block of the matrix.
+      per_block: Also that of each residual block's.
       num_vectors: Random starting vectors; more make density, condition number and index surer.
       num_eigenvalues: How many to print at either end.
       batch_size: Examples at a time; sets the memory, not the result.
@@ -51,6 +62,10 @@ class SpectrumConfig:
     saved_run: str = ""
     examples: int = 500
     order: int = 50
+    tolerance: float = 0.0
+    gauss_newton: bool = False
+    per_layer: bool = False
+    per_block: bool = False
     num_vectors: int = 2
     num_eigenvalues: int = 5
     batch_size: int = 100
@@ -59,95 +74,38 @@ class SpectrumConfig:
 
     def __post_init__(self) -> None:
         positive = ("examples", "order", "num_vectors", "num_eigenvalues", "batch_size")
-        check_fields(self, at_least_1=positive, at_least_0=("seed",))
+        check_fields(self, at_least_1=positive, at_least_0=("seed", "tolerance"))
 
 
 def main(config: SpectrumConfig, run_dir: str) -> None:
     """Computes, draws and prints the spectrum of the network in config.saved_run."""
-    run_config = _saved_config(config.saved_run)
-    with launcher.quiet_import():
+    run_config = finished_run.read_config(config.saved_run)
+    with terminal.quiet_import():
         import tensorflow as tf
 
+        from identity_matters.data.loading import say_named_by
         from identity_matters.runs.directory import RunDirectory
-        from identity_matters.runs.tables import made_of, read_rows
         from shortcut_study import model_hessian  # noqa: F401, all that is slow to import
 
     tf.config.experimental.enable_tensor_float_32_execution(False)  # of GPUs: right to three digits only
-    images, labels = _training_examples(config, run_config)
-    model = _load_model(config.saved_run)
+    named = run_config.npz if config.data_dir else run_config.npz or run_config.data_dir
+    say_named_by(os.path.join(config.saved_run, "config.json"), named)
+    run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
+    images, labels = finished_run.training_examples(run_config, config.examples)
+    model = finished_run.load_model(config.saved_run)
     _check_order(config.order, model)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
         if run.status == "done":
             print(f"{run_dir} finished before; its results:")
         else:
+            start = time.monotonic()
             run.set_status("running")
             _compute(config, run, model, images, labels)
-            run.set_status("done", num_weights=_num_weights(model), num_examples=len(images))
-    print(f"{config.saved_run}: {_num_weights(model):,} trained weights, {len(images):,} training images")
-    with made_of(results := os.path.join(run_dir, "results.csv")):
-        print(_report(config, read_rows(results)))
+            minutes = round((time.monotonic() - start) / 60, 1)
+            run.set_status("done", num_weights=_num_weights(model), num_examples=len(images), minutes=minutes)
+        print(f"{config.saved_run}: {_num_weights(model):,} trained weights, {len(images):,} training images")
+        print(_results(config, run))
     print(f"files: {run_dir}")
-
-
-def _saved_config(saved_run: str) -> TrainConfig:
-    """Reads the config of a finished training run."""
-    from identity_matters.runs.directory import read_record
-
-    if not saved_run:
-        raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
-    record = read_record(saved_run)
-    if record is None or "model" not in record["config"]:
-        raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
-    if record["status"] != "done":
-        raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}")
-    if not os.path.isfile(os.path.join(saved_run, "model.keras")):
-        raise UserError(f"saved_run {saved_run} has no model.keras")
-    try:
-        return from_json(TrainConfig(), record["config"])
-    except UserError as error:
-        raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
-
-
-def _training_examples(config: SpectrumConfig, run_config: TrainConfig) -> "tuple[np.ndarray, np.ndarray]":
-    """Standardised images float32 [m, h, w, c] and labels [m] of the first examples that the run was trained on."""
-    import numpy as np
-
-    from identity_matters.data.loading import say_named_by
-    from identity_matters.model import standardize
-
-    count = min(config.examples, run_config.train_examples or config.examples)
-    named = run_config.npz or (not config.data_dir and run_config.data_dir)
-    say_named_by(os.path.join(config.saved_run, "config.json"), named)
-    batches = _raw_batches(dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir), count)
-    images, labels = zip(*((np.asarray(standardize(images)), labels) for images, labels in batches))
-    return np.concatenate(images), np.concatenate(labels).astype(np.int32)
-
-
-def _raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
-    """Yields uint8 images and labels, without augmentation: of streamed sets the central crop."""
-    from identity_matters.data import loading
-    from identity_matters.data.arrays import MNIST_SAMPLE
-
-    if run_config.npz or run_config.dataset == MNIST_SAMPLE:
-        arrays = loading.load(run_config)
-        for start in range(0, min(count, arrays.num_train), size):
-            batch = slice(start, min(start + size, count))
-            yield arrays.train_images[batch], arrays.train_labels[batch]
-        return
-    from identity_matters.data.preparation import prepared_builder
-    from identity_matters.data.tfds import TfdsSource
-
-    builder = prepared_builder(run_config.dataset, run_config.data_dir)
-    source = TfdsSource(builder, "train", image_size=run_config.image_size, eval_examples=count)
-    yield from source.raw_test_batches(size)
-
-
-def _load_model(saved_run: str) -> "keras.Model":
-    """The trained network, computing in float32."""
-    from identity_matters.trust import load_network
-    from shortcut_study.differentiable import with_dtype
-
-    return with_dtype(load_network(os.path.join(saved_run, "model.keras")), "float32")
 
 
 def _num_weights(model: "keras.Model") -> int:
@@ -170,66 +128,115 @@ def _check_order(order: int, model: "keras.Model") -> None:
 def _compute(
     config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", images: "np.ndarray", labels: "np.ndarray"
 ) -> None:
-    """results.csv, a starting vector at a time, then the density and the figure."""
-    import numpy as np
+    """All tables, a starting vector or a part at a time, then the figures."""
     from tqdm import tqdm
 
+    from shortcut_study.model_hessian import model_mvp
+
+    with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
+        matrix = {"gauss_newton": config.gauss_newton, "on_batch": bar.update}
+        with launcher.user_errors():
+            product = model_mvp(model, images, labels, config.batch_size, **matrix)
+        batches = -(-len(images) // config.batch_size)
+
+        def expect(products: int, done: int = 0) -> None:
+            """Makes the bar longer by so many products, of which some are done."""
+            bar.total = (bar.total or 0) + products * batches
+            bar.update(done * batches)
+
+        _whole(config, run, product, expect)
+        for name in _part_tables(config):
+            _parts(config, run, model, product, name, expect)
+    draw_figures(run.path)
+
+
+def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: Callable) -> None:
+    """results.csv and density.csv."""
+    import numpy as np
+
     from identity_matters.runs.tables import made_of, read_rows, write_metrics
-    from shortcut_study import model_hessian, quadrature, spectrum_figures
+    from shortcut_study import lanczos, quadrature, spectrum_figures
 
     path = run.file("results.csv")
     rows = read_rows(path)
-    done, batches = len(rows) // config.order, -(-len(images) // config.batch_size)
-    vectors = np.repeat(np.arange(min(done, config.num_vectors)), config.order)
-    if [row.get("vector") for row in rows] != vectors.tolist():
+    done = len({row.get("vector") for row in rows})
+    order = len(rows) // done if done else config.order  # the first vector's, which the tolerance may have ended
+    as_written = np.repeat(np.arange(min(done, config.num_vectors)), order)
+    if [row.get("vector") for row in rows] != as_written.tolist() or not (config.tolerance or order == config.order):
         raise UserError(f"{path} does not hold {config.order} rows of each starting vector; remove it to begin again")
-    total = config.num_vectors * config.order * batches
-    with tqdm(total=total, initial=done * config.order * batches, unit="batch", dynamic_ncols=True) as bar:
-        with launcher.user_errors():
-            mvp_fn, dim = model_hessian.model_mvp(model, images, labels, config.batch_size, on_batch=bar.update)
-        vectors = range(done, config.num_vectors)
-        for vector, ritz in quadrature.ritz_by_vector(mvp_fn, dim, config.order, vectors, config.seed, np.float32):
-            rows += spectrum_figures.ritz_rows(vector, ritz)
-            write_metrics(path, rows)
+    stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if config.tolerance and not done else None
+    expect(config.num_vectors * order, done * order)
+    vectors = range(done, config.num_vectors)
+    for vector, ritz in quadrature.ritz_by_vector(*product, order, vectors, config.seed, np.float32, stop):
+        rows += spectrum_figures.ritz_rows(vector, ritz)
+        write_metrics(path, rows)
+        expect(config.num_vectors * (len(ritz.values) - order))
+        order = len(ritz.values)
     # From the file's digits, so that an interrupted run and one without a break draw the same.
     with made_of(path):
         density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
         write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
-        draw_figures(run.path)
+
+
+def _part_tables(config: SpectrumConfig) -> list[str]:
+    return [LAYERS] * config.per_layer + [BLOCKS] * config.per_block
+
+
+def _parts(
+    config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", product: tuple, table: str, expect: Callable
+) -> None:
+    """layers.csv or blocks.csv."""
+    from identity_matters.runs.tables import read_rows, write_metrics
+    from shortcut_study.part_spectra import part_row, parts
+
+    path, chosen = run.file(table), parts(model, by_block=table == BLOCKS)
+    rows = read_rows(path)
+    if [row.get("part") for row in rows] != list(chosen)[: len(rows)]:
+        raise UserError(f"{path} does not hold the first parts of this network; remove it to begin again")
+    lacking = list(chosen.items())[len(rows) :]
+    expect(sum(min(config.order, len(entries)) for _, entries in lacking) * config.num_vectors)
+    for name, entries in lacking:
+        rows.append(part_row(product, entries, name, config.order, config.num_vectors, config.seed))
+        write_metrics(path, rows)
 
 
 def draw_figures(run_dir: str) -> list[str]:
-    """Draws spectrum.png from results.csv and density.csv; returns its path, or none where there is no density.csv."""
+    """Draws spectrum.png, and the pictures of layers and blocks, from their tables; returns the paths."""
     from identity_matters.runs.figures import save_figure
     from identity_matters.runs.tables import read_rows
+    from shortcut_study.part_spectra import parts_figure
     from shortcut_study.spectrum_figures import spectrum_figure
 
-    density, path = read_rows(os.path.join(run_dir, "density.csv")), os.path.join(run_dir, "spectrum.png")
-    if not density:
-        return []
-    save_figure(spectrum_figure(read_rows(os.path.join(run_dir, "results.csv")), density), path)
-    return [path]
+    table = functools.partial(os.path.join, run_dir)
+    figures = {}
+    if density := read_rows(table("density.csv")):
+        figures["spectrum.png"] = spectrum_figure(read_rows(table("results.csv")), density)
+    for name in (LAYERS, BLOCKS):
+        if rows := read_rows(table(name)):
+            figures[name.replace(".csv", ".png")] = parts_figure(rows)
+    for name, figure in figures.items():
+        save_figure(figure, table(name))
+    return [table(name) for name in figures]
 
 
-def _report(config: SpectrumConfig, rows: list[dict]) -> str:
-    """Describes the spectrum in words and numbers."""
-    from shortcut_study import quadrature as lanczos_quadrature
+def _results(config: SpectrumConfig, run: "RunDirectory") -> str:
+    """Describes what the tables hold."""
+    from identity_matters.runs.tables import made_of, read_rows
+    from shortcut_study.part_spectra import table
     from shortcut_study.spectrum_figures import quadrature_from_rows
+    from shortcut_study.spectrum_report import report
 
-    quadrature, count = quadrature_from_rows(rows), config.num_eigenvalues
-    ends = [zip(*lanczos_quadrature.extreme_eigenvalues(quadrature, count, largest)) for largest in (True, False)]
-    lines = ["", f"{'largest':>12}  error bound  {'smallest':>12}  error bound"]
-    lines += [f"{a:12.5g}  {b:11.2g}  {c:12.5g}  {d:11.2g}" for (a, b), (c, d) in zip(*ends)]
-    summary = lanczos_quadrature.summary(quadrature)
-    mean, error = lanczos_quadrature.trace_mean(quadrature, lambda values: values)
-    p10, share = "{:.2g} – {:.2g}".format(*summary.p10_range), "{:.2%} – {:.2%}".format(*summary.index_range)
-    lines += [
-        "",
-        f"condition number: {summary.condition_number:.4g}, "
-        f"largest |eigenvalue| {summary.max_abs:.4g} over 10th percentile {summary.p10_abs:.2g} (in {p10})",
-        f"index: {summary.index:.2%} of the eigenvalues are negative (in {share})",
-        f"mean eigenvalue: {mean:.4g}" + (f" ± {error:.1g}" if config.num_vectors > 1 else ""),
-    ]
+    with made_of(results := run.file("results.csv")):
+        quadrature = quadrature_from_rows(read_rows(results))
+        text = report(quadrature, config.num_eigenvalues)
+    vectors, order = quadrature.nodes.shape
+    minutes = run.record.get("minutes")
+    lines = [f"{vectors} x {order} products with the {'Gauss-Newton matrix' if config.gauss_newton else 'Hessian'}"]
+    lines[0] += f", {minutes} minutes" if minutes is not None else ""
+    lines.append(text)
+    for name in _part_tables(config):
+        with made_of(parts := run.file(name)):
+            lines.append("\n" + table(read_rows(parts)))
     return "\n".join(lines)
 
 

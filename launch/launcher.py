@@ -1,11 +1,8 @@
 """What every launcher shares: a config's fields become flags, a user's mistake becomes one line.
 
 A launcher is a module whose docstring is its manual, with
-
     def main(config, run_dir): …
-
-    def cli():
-        launcher.run(main, PRESETS, manual=__doc__)
+    def cli(): launcher.run(main, PRESETS, manual=__doc__)
 
 Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
@@ -17,6 +14,7 @@ import inspect
 import os
 import re
 import shutil
+import signal
 import sys
 import textwrap
 import traceback
@@ -25,7 +23,9 @@ from typing import Any, Literal, get_args, get_origin
 
 from absl import flags
 
+from identity_matters.runs import signals
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError
+from launch import terminal
 
 
 def run(
@@ -45,48 +45,49 @@ def run(
       needs_run_dir: Whether it must be given; else main may get None.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    values = _define_flags(presets, has_run_dir)
-    try:
-        arguments = _parse(values, sys.argv)
-        if values["help"].value:
-            print(_help(manual, presets, has_run_dir, needs_run_dir))
-            _leave(0)
-        if arguments:
-            raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
-        with user_errors():
-            config = _config(values, presets)
-        if has_run_dir and needs_run_dir and not values["run_dir"].value:
-            raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
-        if has_run_dir:
-            require_printable("run_dir", values["run_dir"].value or "")
-        code = main(config, values["run_dir"].value) if has_run_dir else main(config)
-    except KeyboardInterrupt:
-        resumes = has_run_dir and values["run_dir"].value
-        print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
-        code = 130
-    except Exception as error:
-        if getattr(error, "same_command_continues", False):
-            print(f"stopped: {error}; the same command continues")
-            _leave(EXIT_CONTINUE)
-        if "--traceback" in sys.argv or not isinstance(error, (UserError, OSError, flags.Error)):
-            traceback.print_exc()
-        print(f"error: {_one_line(error)}", file=sys.stderr)
-        code = EXIT_ERROR
-    _leave(code or 0)
+    terminal.open_outputs()
+    with signals.listening():
+        values = _define_flags(presets, has_run_dir)
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
+            code = _call(main, presets, manual, values, needs_run_dir)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # twice says no more than once
+            resumes = has_run_dir and values["run_dir"].value
+            print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
+            code = 130
+        except Exception as error:
+            code = _report(error)
+        _leave(code or 0)
 
 
-@contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
-    """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does."""
-    sys.stderr.flush()
-    terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        os.close(nowhere)
+def _call(main: Callable, presets: dict, manual: str, values: flags.FlagValues, needs_run_dir: bool) -> int | None:
+    """Calls main with the config that the command line gives, or prints the help; returns what main returns."""
+    arguments = _parse(values, sys.argv)
+    if values["help"].value:
+        return print(_help(manual, presets, "run_dir" in values, needs_run_dir))
+    if arguments:
+        raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
+    with user_errors():
+        config = _config(values, presets)
+    if "run_dir" not in values:
+        return main(config)
+    run_dir = values["run_dir"].value
+    if needs_run_dir and not run_dir:
+        raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
+    require_printable("run_dir", run_dir or "")
+    return main(config, run_dir)
+
+
+def _report(error: Exception) -> int:
+    """Says what has ended the command; returns the exit code."""
+    if getattr(error, "same_command_continues", False):
+        print(f"stopped: {error}; the same command continues")
+        return EXIT_CONTINUE
+    if "--traceback" in sys.argv or not isinstance(error, (UserError, OSError, flags.Error)):
+        traceback.print_exc()
+    print(f"error: {_one_line(error)}", file=sys.stderr)
+    return EXIT_ERROR
 
 
 def _leave(code: int) -> None:

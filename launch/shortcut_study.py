@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.fields import from_json
 from identity_matters.runs.errors import UserError
-from launch import launcher
+from launch import launcher, terminal
 from shortcut_study.config import PRESETS, StudyConfig
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ PIXELS, WIDTH = 4, 2  # a side, that the stem of a convolutional network leaves,
 
 def main(config: StudyConfig, run_dir: str) -> None:
     """Computes, draws and judges the figures that the config asks for, in run_dir."""
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
         from identity_matters.runs.directory import RunDirectory

@@ -21,15 +21,15 @@ import os
 
 from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs import directory, signals
+from identity_matters.runs import directory
 from identity_matters.runs.errors import EXIT_DIVERGED
-from launch import launcher
+from launch import launcher, terminal
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
     was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
-    with launcher.quiet_import():
+    with terminal.quiet_import():
         from identity_matters import training
 
     try:
@@ -67,8 +67,7 @@ def draw_figures(run_dir: str, title: str = "") -> list[str]:
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    with signals.listening():
-        launcher.run(main, TRAIN_PRESETS, manual=__doc__)
+    launcher.run(main, TRAIN_PRESETS, manual=__doc__)
 
 
 if __name__ == "__main__":

@@ -28,13 +28,12 @@ from collections.abc import Callable, Iterable, Iterator
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from shortcut_study import quadrature
 from shortcut_study.differentiable import with_dtype
 from shortcut_study.hessian import summarize
 from shortcut_study.lanczos import lanczos, ritz
-from shortcut_study.model_hessian import check_examples, compiled_product, flat_weights
+from shortcut_study.model_hessian import block, check_examples, compiled_product, mean_product
 
 RESIDUAL_KERNEL = re.compile(r"block\d+_conv\d+/kernel$")
 
@@ -87,7 +86,6 @@ def initial_spectra(
       ValueError: no residual kernel, an order beyond num_weights, models of several architectures, no examples.
     """
     check_examples(images, labels)
-    examples = tf.constant(images, tf.float64), tf.constant(labels, tf.int32)
     product, architecture = None, None
     for model in models:
         model = with_dtype(model, "float64")
@@ -95,7 +93,7 @@ def initial_spectra(
             product, architecture = compiled_product(model, training=True), _shapes(model)
         if _shapes(model) != architecture:
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
-        mvp_fn, dim = _residual_product(product, model, *examples)
+        mvp_fn, dim = block(*mean_product(product, model, images, labels, len(images)), residual_kernel_entries(model))
         yield _summary(mvp_fn, dim, dim if order is None else order, num_vectors, seed) | {"num_weights": dim}
 
 
@@ -116,21 +114,6 @@ def residual_kernel_entries(model: keras.Model) -> np.ndarray:
 
 def _shapes(model: keras.Model) -> list[tuple]:
     return [(variable.path, tuple(variable.shape)) for variable in model.variables]
-
-
-def _residual_product(
-    product: Callable, model: keras.Model, images: tf.Tensor, labels: tf.Tensor
-) -> tuple[Callable, int]:
-    """mvp_fn, dim for `lanczos`: the block of the residual kernels."""
-    weights, others = flat_weights(model)
-    entries = residual_kernel_entries(model)
-
-    def mvp_fn(vector: np.ndarray) -> np.ndarray:
-        padded = np.zeros(weights.shape[0])
-        padded[entries] = vector
-        return product(weights, others, tf.constant(padded), images, labels).numpy()[entries] / len(images)
-
-    return mvp_fn, len(entries)
 
 
 def _summary(mvp_fn: Callable, dim: int, order: int, num_vectors: int, seed: int) -> dict:

@@ -28,7 +28,7 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
         config = layer.get_config()
         return type(layer).from_config(config | {"dtype": dtype} if "dtype" in config else config)
 
-    return _copy(model, clone)
+    return _copy(model, clone, dtype)
 
 
 def twice_differentiable(model: keras.Model) -> keras.Model:
@@ -44,20 +44,30 @@ def twice_differentiable(model: keras.Model) -> keras.Model:
     return _copy(model, clone)
 
 
-def _copy(model: keras.Model, clone_function: Callable) -> keras.Model:
+def _copy(model: keras.Model, clone_function: Callable, dtype: str = "") -> keras.Model:
     if getattr(model, "inputs", None) is None:
         raise ValueError(f"the model must be functional or sequential, and built; got a {type(model).__name__}")
-    copy = keras.models.clone_model(model, clone_function=clone_function)
+
+    def of_type(x: keras.KerasTensor) -> keras.KerasTensor:
+        """The clone's inputs would be float32 in any case, and round what a float64 model is given."""
+        return keras.Input(batch_shape=x.shape, dtype=dtype if dtype and "float" in x.dtype else x.dtype, name=x.name)
+
+    is_list = isinstance(
+        model, keras.Sequential
+    )  # of one input; other models have them in the structure they were given
+    inputs = keras.tree.map_structure(of_type, model.inputs if is_list else model.input)
+    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone_function)
     copy.set_weights(model.get_weights())
     return copy
 
 
-def check_twice_differentiable(graph: tf.Graph, logits: tf.Tensor) -> None:
+def check_twice_differentiable(graph: tf.Graph, outputs: tf.Tensor, takes_logits: bool = True) -> None:
     """Checks the graph of a loss, in which a term of the Hessian could be missing with nothing to show it.
 
     Args:
       graph: Of the loss.
-      logits: What the model gives, in that graph.
+      outputs: What the model gives, in that graph.
+      takes_logits: bool. Whether the loss is that of logits.
 
     Raises:
       ValueError: the graph stops a gradient, draws random numbers or loops, or the logits come out of a softmax.
@@ -66,10 +76,10 @@ def check_twice_differentiable(graph: tf.Graph, logits: tf.Tensor) -> None:
         for words, reason in _REFUSED.items():
             if any(word in operation.type for word in words):
                 raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason} {operation.name}")
-    operation = logits.op
+    operation = outputs.op
     while operation.type in ("Identity", "Cast", "Reshape"):
         operation = operation.inputs[0].op
-    if operation.type == "Softmax":
+    if takes_logits and operation.type == "Softmax":
         raise ValueError(
             f"the model must give logits, but {operation.name} makes probabilities of them; take the layer before it"
         )

@@ -16,7 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.sparse.linalg
 
+STEPS_BETWEEN_CHECKS = 5  # of stop
 SYMMETRY_TOLERANCE = 1e-3  # of |uᵀHv − vᵀHu| over T's largest |entry| so far; float32 networks stay below 1e-5
 
 
@@ -64,6 +66,7 @@ def lanczos(
     seed: int | Sequence[int] = 0,
     dtype: type = np.float64,
     out: np.ndarray | None = None,
+    stop: Callable | None = None,
 ) -> Decomposition:
     """Returns `order` steps of symmetric Lanczos from a random vector, fully reorthogonalised.
 
@@ -71,22 +74,21 @@ def lanczos(
     >>> [round(float(value), 12) for value in ritz(decomposition).values]
     [1.0, 2.0, 4.0]
 
-    Every product is made orthogonal to all vectors before it, twice: one pass leaves a part of
-    size ε‖Hq‖/β along them, the second ε. For a symmetric H the coefficients are T's entries and
-    zeros, so asymmetry is seen at no cost.
+    Every product is made orthogonal to all vectors before it, twice: one pass leaves a part of size ε‖Hq‖/β along
+    them, the second ε. For a symmetric H the coefficients are T's entries and zeros, so asymmetry is seen at no cost.
 
-    Where the Krylov space is exhausted (β within rounding of 0: H has no more distinct eigenvalues
-    that the vector sees) it goes on with a random vector orthogonal to the basis and a 0 in
-    off_diagonal. So at order = dim the Ritz values are all eigenvalues, repeated ones included;
-    the weights stay those of the first vector. Costs order products with H and 2 · order² · dim multiplications.
+    Where the Krylov space is exhausted (β within rounding of 0: H has no more distinct eigenvalues that the vector
+    sees) it goes on with a random vector orthogonal to the basis and a 0 in off_diagonal. So at order = dim the Ritz
+    values are all eigenvalues, repeated ones included; the weights stay those of the first vector. Costs order
+    products with H and 2 · order² · dim multiplications.
 
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
-      dim: int. n.
-      order: int. Steps, at most dim.
+      dim, order: int. n, and the number of steps, at most n.
       seed: int or sequence of int. Of the starting vector, uniform on the sphere.
       dtype: float64, or float32 to halve the memory.
       out: [≥ order, dim] of dtype. Memory for the basis; None allocates it.
+      stop: callable. Given the decomposition so far after every fifth step; true ends it early. See `converged`.
 
     Raises:
       ValueError: an impossible order, or products that are not finite, not [dim] or not symmetric.
@@ -96,7 +98,7 @@ def lanczos(
     random, epsilon = np.random.default_rng(seed), float(np.finfo(dtype).eps)
     diagonal, off_diagonal = np.zeros(order), np.zeros(order)
     vector = random.standard_normal(dim, dtype=dtype)
-    norm, scale, asymmetry = _norm(vector), 0.0, 0.0
+    norm, scale, asymmetry = _norm(vector), 0.0, 0.0  # scale: largest |entry| of T
     for step in range(order):
         np.divide(vector, dtype(norm), out=basis[step])
         vector = _product(mvp_fn, basis[step], dtype)
@@ -110,12 +112,61 @@ def lanczos(
             raise ValueError(f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}")
         if norm <= order * epsilon * scale or step + 1 == dim:  # nothing is left but rounding
             off_diagonal[step] = 0
-            if step + 1 < order:
-                vector = random.standard_normal(dim, dtype=dtype)
-                _orthogonalize(vector, basis[: step + 1])
-                norm = _norm(vector)
-    relative = asymmetry / scale if scale else 0.0
-    return Decomposition(diagonal, off_diagonal[:-1], float(off_diagonal[-1]), basis, relative, epsilon * scale)
+        so_far = _decomposition(diagonal, off_diagonal, basis, step + 1, asymmetry, scale)
+        if stop and (step + 1) % STEPS_BETWEEN_CHECKS == 0 and stop(so_far):
+            break
+        if off_diagonal[step] == 0 and step + 1 < order:
+            _orthogonalize(vector := random.standard_normal(dim, dtype=dtype), basis[: step + 1])
+            norm = _norm(vector)
+    return so_far
+
+
+def _decomposition(
+    diagonal: np.ndarray, off_diagonal: np.ndarray, basis: np.ndarray, steps: int, asymmetry: float, scale: float
+) -> Decomposition:
+    """Returns what so many steps have left."""
+    return Decomposition(
+        diagonal[:steps],
+        off_diagonal[: steps - 1],
+        float(off_diagonal[steps - 1]),
+        basis[:steps],
+        asymmetry / scale if scale else 0.0,
+        float(np.finfo(basis.dtype).eps) * scale,
+    )
+
+
+def converged(count: int, tolerance: float) -> Callable:
+    """Returns a `stop` for `lanczos`: the count largest and the count smallest eigenvalues are known to the tolerance.
+
+    Args:
+      count: int.
+      tolerance: float. Largest error bound, as a share of the largest |Ritz value|.
+    """
+
+    def stop(decomposition: Decomposition) -> bool:
+        found = ritz(decomposition)
+        ends = np.append(found.error_bounds[:count], found.error_bounds[-count:])
+        return len(found.values) >= 2 * count and ends.max() <= tolerance * np.abs(found.values).max()
+
+    return stop
+
+
+def linear_operator(mvp_fn: Callable, dim: int, dtype: type = np.float32) -> scipy.sparse.linalg.LinearOperator:
+    """Returns a symmetric matrix that is known by its products as SciPy's solvers take it, e.g. eigsh and cg.
+
+    >>> operator = linear_operator(lambda v: np.array([1.0, 2.0]) * v, dim=2, dtype=np.float64)
+    >>> (operator @ np.eye(2)).tolist()
+    [[1.0, 0.0], [0.0, 2.0]]
+
+    Args:
+      mvp_fn, dim: As from `model_hessian.model_mvp`.
+      dtype: Of the products.
+    """
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        return mvp_fn(np.asarray(vector, dtype).reshape(dim))
+
+    return scipy.sparse.linalg.LinearOperator((dim, dim), matvec=product, rmatvec=product, dtype=dtype)
 
 
 def _memory(dim: int, order: int, dtype: type, out: np.ndarray | None) -> np.ndarray:

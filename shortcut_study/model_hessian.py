@@ -1,39 +1,22 @@
-"""Hessian–vector products of networks, exact, for lanczos.py: Keras models on TensorFlow, and n-shortcut networks.
+"""Products with the Hessian of a network, exact, for lanczos.py: Keras models on TensorFlow, and n-shortcut networks.
 
-    equations                              code
-    L(w), w flat                           loss of the weights [dim], in the model's order
-    Hv = d/dt ∇L(w + tv) at t = 0          forward mode (ForwardAccumulator) over reverse mode (GradientTape)
-
-Forward over reverse took 2.0 (170,928 weights, batch 128) and 2.6 (Table 1's network, batch 32) times
-as long as the gradient on 2 CPU cores; reverse over reverse 2.9 and 3.9, in the same memory.
-At a kink of ReLU the second derivative is taken as 0.
+L(w), w flat [dim]       mean loss of the weights, in the model's order
+Hv, or Gv                curvature_products.py
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from shortcut_study.curvature_products import Loss, gauss_newton_vector_product, hessian_vector_product, summed_loss
 from shortcut_study.differentiable import check_twice_differentiable, twice_differentiable
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.tape import tensor_forward
 
-
-def hessian_vector_product(loss_fn: Callable, weights: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
-    """Returns Hv of a twice differentiable loss: the derivative of its gradient along v.
-
-    Args:
-      loss_fn: callable. Weights to a scalar.
-      weights, vector: tensors [dim].
-    """
-    with tf.autodiff.ForwardAccumulator(weights, vector) as forward:
-        with tf.GradientTape() as reverse:
-            reverse.watch(weights)
-            loss = loss_fn(weights)
-        gradient = reverse.gradient(loss, weights, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-    return forward.jvp(gradient, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+CLASS_LABELS = tf.TensorSpec([None], tf.int32)
 
 
 def model_mvp(
@@ -43,12 +26,15 @@ def model_mvp(
     batch_size: int,
     training: bool = False,
     on_batch: Callable | None = None,
+    *,
+    loss: Loss = None,
+    variables: Sequence[keras.Variable] | None = None,
+    gauss_newton: bool = False,
 ) -> tuple[Callable, int]:
-    """Returns products with the Hessian of the mean cross-entropy over the given examples, and its dimension.
+    """Returns products with the Hessian of the mean loss over the given examples, and its dimension.
 
-    L = 1/m Σ −log softmax(logits)[label], without the model's weight penalties: (λ/2)‖w‖² would
-    add λ to every eigenvalue. Weights, and the statistics of batch normalisation, are copied
-    now; what becomes of the model later does not count, and nothing in it is changed.
+    By default L = 1/m Σ −log softmax(logits)[label]. The model's weight penalties are left out: (λ/2)‖w‖² would add λ
+    to every eigenvalue. Weights, and the statistics of batch normalisation, are copied now; nothing is changed.
 
     >>> import keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")])
@@ -60,31 +46,49 @@ def model_mvp(
       model: keras.Model. Images to logits, functional or sequential, under Keras's TensorFlow backend. Its Hessian is
         that of float32 arithmetic if the layers compute so; see `with_dtype`.
       images: [m, …] as the model takes them (standardised, for all_conv_resnet).
-      labels: int [m].
+      labels: int [m]; or what the loss takes.
       batch_size: int. Examples at a time; memory grows with it, the result does not depend on it.
-      training: bool. Batch normalisation by each batch's own moments, so that batch_size
-        belongs to the definition of the loss. No other layer may behave differently in training.
+      training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
+        the loss. No other layer may behave differently in training.
       on_batch: callable. Called without arguments after each batch, e.g. to move a progress bar.
+      loss: As for `summed_loss`; the mean over the examples counts, whatever a Keras loss's reduction says.
+      variables: Some of model.trainable_variables: only their diagonal block of the matrix. Costs as much as all.
+      gauss_newton: bool. The Gauss–Newton matrix in place of the Hessian.
 
     Returns:
-      mvp_fn, dim: v [dim] -> Hv [dim], NumPy; the trainable weights, each flattened row by row, in
-      the order of model.trainable_variables.
+      mvp_fn, dim: v [dim] -> Hv [dim], NumPy; the trainable weights, each flattened row by row, in the model's order.
 
     Raises:
       ValueError: another backend, nothing to train, no examples, arrays that do not fit together; a model of a class of
-        its own, one that gives probabilities, or one that TensorFlow does not differentiate twice (Dropout in
-        training, recurrent layers, layers that stop gradients).
+        its own, one that gives probabilities without a loss that takes them, or one that TensorFlow does not
+        differentiate twice (Dropout in training, recurrent layers, layers that stop gradients).
     """
-    check_examples(images, labels)
+    check_model(model)
+    check_examples(images, labels, loss)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    product, (weights, others) = compiled_product(model, training), flat_weights(model)
+    chosen = None if variables is None else positions(model, variables)
+    product = compiled_product(model, training, loss, gauss_newton, label_spec(model, labels))
+    whole = mean_product(product, model, images, labels, batch_size, on_batch)
+    return whole if chosen is None else block(*whole, chosen)
+
+
+def mean_product(
+    product: Callable,
+    model: keras.Model,
+    images: np.ndarray,
+    labels: np.ndarray,
+    batch_size: int,
+    on_batch: Callable | None = None,
+) -> tuple[Callable, int]:
+    """Returns mvp_fn, dim as `model_mvp` does, from a product that `compiled_product` made for such a model."""
+    (weights, others), label_type = flat_weights(model), label_spec(model, labels).dtype
 
     def mvp_fn(vector: np.ndarray) -> np.ndarray:
         vector, total = tf.constant(vector, weights.dtype), tf.zeros_like(weights)
         for start in range(0, len(images), batch_size):
             batch = slice(start, start + batch_size)
-            arrays = tf.constant(images[batch], weights.dtype), tf.constant(labels[batch], tf.int32)
+            arrays = tf.constant(images[batch], weights.dtype), tf.constant(labels[batch], label_type)
             total += product(weights, others, vector, *arrays)
             if on_batch:
                 on_batch()
@@ -93,21 +97,68 @@ def model_mvp(
     return mvp_fn, int(weights.shape[0])
 
 
-def check_examples(images: np.ndarray, labels: np.ndarray) -> None:
-    """Raises ValueError unless there is one label an image, and one image at least."""
-    if len(images) == 0 or np.shape(labels) != (len(images),):
-        raise ValueError(f"need one label an image, and one image at least, got {np.shape(images)}, {np.shape(labels)}")
+def label_spec(model: keras.Model, labels: np.ndarray) -> tf.TensorSpec:
+    """Returns shape and type of a batch of labels: int32, or the weights' type if they are floats."""
+    is_whole = np.asarray(labels).dtype.kind in "iub"
+    return tf.TensorSpec([None, *np.shape(labels)[1:]], tf.int32 if is_whole else model.trainable_variables[0].dtype)
 
 
-def compiled_product(model: keras.Model, training: bool = False) -> Callable:
-    """Returns a function for Hv of the summed cross-entropy of a batch, compiled once for all weights.
+def check_examples(images: np.ndarray, labels: np.ndarray, loss: Loss = None) -> None:
+    """Raises ValueError unless there is one label an image (with the default loss: one number), and one image."""
+    shape = np.shape(labels)
+    if len(images) == 0 or shape[:1] != (len(images),) or (loss is None and len(shape) > 1):
+        raise ValueError(f"need one label an image, and one image at least, got {np.shape(images)}, {shape}")
+
+
+def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.ndarray:
+    """Returns where the entries of some of the trainable variables stand in the flat weights, int [size].
+
+    Args:
+      model: keras.Model.
+      variables: In any order; the result is in theirs.
+
+    Raises:
+      ValueError: none are given, or one is not among model.trainable_variables, or twice.
+    """
+    trained = model.trainable_variables
+    ends = np.cumsum([math.prod(variable.shape) for variable in trained])
+    chosen = [next((i for i, other in enumerate(trained) if other is variable), None) for variable in variables]
+    if not chosen or None in chosen or len(set(chosen)) < len(chosen):
+        raise ValueError("variables must be some of model.trainable_variables, each once")
+    return np.concatenate([np.arange(ends[i] - math.prod(trained[i].shape), ends[i]) for i in chosen])
+
+
+def block(mvp_fn: Callable, dim: int, chosen: np.ndarray) -> tuple[Callable, int]:
+    """Returns products with the diagonal block of a matrix at some of its coordinates, and the block's dimension.
+
+    Args:
+      mvp_fn, dim: Products with the whole matrix, and its dimension.
+      chosen: int [size], the coordinates.
+    """
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        whole = np.zeros(dim, np.asarray(vector).dtype)
+        whole[chosen] = vector
+        return mvp_fn(whole)[chosen]
+
+    return product, len(chosen)
+
+
+def compiled_product(
+    model: keras.Model,
+    training: bool = False,
+    loss: Loss = None,
+    gauss_newton: bool = False,
+    label_spec: tf.TensorSpec = CLASS_LABELS,
+) -> Callable:
+    """Returns a function for Hv of the summed loss of a batch, compiled once for all weights.
 
     So models of one architecture can share it; compiling a batch-normalised network takes as long as hundreds of
     products.
 
     Args:
-      model: As for `model_mvp`.
-      training: bool.
+      model, training, loss, gauss_newton: As for `model_mvp`.
+      label_spec: Shape and type of the labels of a batch.
 
     Returns:
       product(weights [dim], others, vector [dim], images, labels) -> [dim] tensor; weights and others as from
@@ -116,34 +167,55 @@ def compiled_product(model: keras.Model, training: bool = False) -> Callable:
     Raises:
       ValueError: as `model_mvp` about the model.
     """
+    network, total_loss = twice_differentiable(model), summed_loss(loss)
+    outputs_fn = _flat_outputs(network, training)
+
+    def traced(weights: tf.Tensor, others: list, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        outputs = outputs_fn(weights, others, images)
+        return outputs, total_loss(labels, outputs)
+
+    dtype = model.trainable_variables[0].dtype
+    flat, images = tf.TensorSpec(flat_weights(model)[0].shape, dtype), tf.TensorSpec(model.input_shape, dtype)
+    others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]
+    found = tf.function(traced).get_concrete_function(flat, others, images, label_spec)
+    check_twice_differentiable(found.graph, found.outputs[0], takes_logits=loss is None)
+
+    # One compilation, also for a smaller last batch.
+    @tf.function(input_signature=[flat, others, flat, images, label_spec])
+    def product(weights: tf.Tensor, others: list, vector: tf.Tensor, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        def of_weights(weights: tf.Tensor) -> tf.Tensor:
+            return outputs_fn(weights, others, images)
+
+        def of_outputs(outputs: tf.Tensor) -> tf.Tensor:
+            return total_loss(labels, outputs)
+
+        if gauss_newton:
+            return gauss_newton_vector_product(of_weights, of_outputs, weights, vector)
+        return hessian_vector_product(lambda weights: of_outputs(of_weights(weights)), weights, vector)
+
+    return product
+
+
+def check_model(model: keras.Model) -> None:
+    """Raises ValueError for another backend, nothing to train, several inputs or outputs."""
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"Hessian products need KERAS_BACKEND=tensorflow, got {keras.backend.backend()}")
     if not model.trainable_variables:
         raise ValueError("the model has no trainable weights")
-    network = twice_differentiable(model)
-    shapes = [variable.shape for variable in model.trainable_variables]
+    if len(getattr(model, "inputs", None) or [0]) != 1 or len(getattr(model, "outputs", None) or [0]) != 1:
+        raise ValueError(f"need a model of one input and one output, got {len(model.inputs)}, {len(model.outputs)}")
+
+
+def _flat_outputs(network: keras.Model, training: bool) -> Callable:
+    """Returns the network as a function of its trained weights, flat, its other variables and a batch of images."""
+    shapes = [variable.shape for variable in network.trainable_variables]
     sizes = [math.prod(shape) for shape in shapes]
 
-    def logits(weights: tf.Tensor, others: list, images: tf.Tensor) -> tf.Tensor:
+    def outputs_fn(weights: tf.Tensor, others: list, images: tf.Tensor) -> tf.Tensor:
         parts = [tf.reshape(part, shape) for part, shape in zip(tf.split(weights, sizes), shapes)]
         return network.stateless_call(parts, others, images, training=training)[0]
 
-    dtype = model.trainable_variables[0].dtype
-    flat, labels = tf.TensorSpec([sum(sizes)], dtype), tf.TensorSpec([None], tf.int32)
-    others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]
-    images = tf.TensorSpec(model.input_shape, dtype)
-    traced = tf.function(logits).get_concrete_function(flat, others, images)
-    check_twice_differentiable(traced.graph, traced.outputs[0])
-
-    @tf.function(input_signature=[flat, others, flat, images, labels])  # one compilation, also for a smaller last batch
-    def product(weights: tf.Tensor, others: list, vector: tf.Tensor, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
-        def loss(weights: tf.Tensor) -> tf.Tensor:
-            found = logits(weights, others, images)
-            return tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, found))
-
-        return hessian_vector_product(loss, weights, vector)
-
-    return product
+    return outputs_fn
 
 
 def flat_weights(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor]]:

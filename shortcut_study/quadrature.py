@@ -71,7 +71,13 @@ class Summary(NamedTuple):
 
 
 def ritz_by_vector(
-    mvp_fn: Callable, dim: int, order: int, vectors: Iterable[int], seed: int = 0, dtype: type = np.float64
+    mvp_fn: Callable,
+    dim: int,
+    order: int,
+    vectors: Iterable[int],
+    seed: int = 0,
+    dtype: type = np.float64,
+    stop: Callable | None = None,
 ) -> Iterator[tuple[int, Ritz]]:
     """Yields the number and the Ritz values of each of several random starting vectors, (seed, 0), (seed, 1), …
 
@@ -81,16 +87,24 @@ def ritz_by_vector(
       mvp_fn, dim, order, dtype: As for `lanczos`.
       vectors: Numbers of the starting vectors.
       seed: int.
+      stop: As for `lanczos`, for the first vector; the others take as many steps as it.
     """
     memory = None
     for vector in vectors:
-        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory)
-        memory = decomposition.basis
+        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory, stop=stop)
+        memory, stop = decomposition.basis, None
+        order = len(memory)
         yield vector, ritz(decomposition)
 
 
 def lanczos_quadrature(
-    mvp_fn: Callable, dim: int, order: int, num_vectors: int, seed: int = 0, dtype: type = np.float64
+    mvp_fn: Callable,
+    dim: int,
+    order: int,
+    num_vectors: int,
+    seed: int = 0,
+    dtype: type = np.float64,
+    stop: Callable | None = None,
 ) -> Quadrature:
     """Returns Ritz values and weights of `num_vectors` random starting vectors.
 
@@ -98,10 +112,15 @@ def lanczos_quadrature(
     matrices need few.
 
     Args:
-      mvp_fn, dim, order, dtype: As for `lanczos`.
+      mvp_fn, dim, order, dtype, stop: As for `ritz_by_vector`.
       num_vectors, seed: int.
     """
-    found = [ritz for _, ritz in ritz_by_vector(mvp_fn, dim, order, range(num_vectors), seed, dtype)]
+    vectors = range(num_vectors)
+    return quadrature_of([ritz for _, ritz in ritz_by_vector(mvp_fn, dim, order, vectors, seed, dtype, stop)])
+
+
+def quadrature_of(found: list[Ritz]) -> Quadrature:
+    """Returns the quadrature of the Ritz values of several starting vectors, as many for each."""
     columns = (np.stack([getattr(r, name) for r in found]) for name in ("values", "weights", "error_bounds"))
     return Quadrature(*columns, rounding=max(r.rounding for r in found))
 

@@ -1,5 +1,6 @@
 """How the processes of TF_CONFIG find one another: its text, ports, waiting for all of them, the strategy."""
 
+import functools
 import json
 import os
 import socket
@@ -12,6 +13,7 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.runs.errors import UserError, WorkerLost
 
 RENDEZVOUS_TIMEOUT = 600  # seconds of waiting for the other workers: containers may still be on their way
+JOIN_TIMEOUT = 30  # seconds in which the chief then lets a worker join, who answers no signal meanwhile
 NOTICE_AFTER = 5  # seconds of it before a line says what is missing
 
 
@@ -21,12 +23,16 @@ def join() -> Workers:
     It must be called before anything that TensorFlow computes.
 
     Raises:
-      UserError: TF_CONFIG cannot be used, or the port that it gives this worker is taken.
+      UserError: TF_CONFIG cannot be used, the port that it gives this worker is taken, or Keras cannot train.
       WorkerLost: another worker does not come.
     """
-    if keras.backend.backend() != "tensorflow":
+    backend = keras.backend.backend()
+    if backend not in ("tensorflow", "jax", "torch"):
+        raise UserError(f"Keras does not train under KERAS_BACKEND={backend}; use tensorflow, jax or torch")
+    if backend != "tensorflow":
         return Workers()
     import tensorflow as tf
+    from tensorflow.python.eager import context as tf_context
 
     gpus = tf.config.list_physical_devices("GPU")
     addresses, rank = worker_addresses(os.environ.get("TF_CONFIG", ""))
@@ -36,6 +42,10 @@ def join() -> Workers:
     implementations = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if gpus else implementations.RING
+    )
+    context = tf_context.context()
+    context.configure_coordination_service = functools.partial(
+        context.configure_coordination_service, cluster_register_timeout_in_ms=1000 * JOIN_TIMEOUT
     )
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -125,7 +135,10 @@ def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, l
             raise UserError(f"it has a {others[0]}, where only {' and '.join(kinds)} are used")
         if not 0 <= index < len(cluster[kind]):
             raise UserError(f"there is no {kind} {index}")
-        for address in [*cluster["worker"], *cluster[kind]]:
+        addresses = [*cluster["worker"], *(a for name in cluster if name != "worker" for a in cluster[name])]
+        for address in addresses:
+            if addresses.count(address) > 1:
+                raise UserError(f"{address} is given twice")
             if not 0 < int(address.rpartition(":")[2]) < 2**16:
                 raise UserError(f"{address} has no port")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

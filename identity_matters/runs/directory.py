@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, naming
 from identity_matters.runs.record import KINDS, STATUSES, differences, read_record
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
@@ -38,8 +38,9 @@ def replacing(path: str) -> Iterator[str]:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".tmp{os.getpid()}_{name}")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with naming(path):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         _remove(temporary)
 

@@ -1,6 +1,8 @@
 """How a run can end other than by being done, and what a user can mend."""
 
+import contextlib
 import re
+from collections.abc import Iterator
 
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
 EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: the same command continues
@@ -45,3 +47,16 @@ class WorkerLost(ConnectionError):
     def __init__(self, who: str, error: Exception) -> None:
         reason = re.sub(r"\{\{.*?\}\} *", "", next((line for line in str(error).splitlines() if line.strip()), ""))
         super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
+
+
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Opens a context whose OSErrors name a file: that of a full disk names none by itself."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            named = OSError(f"cannot write {path}: {error.strerror or error}")
+            named.strerror = error.strerror
+            raise named from error
+        raise

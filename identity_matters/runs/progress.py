@@ -13,7 +13,7 @@ from identity_matters.runs.signals import StopRequest
 
 
 class Progress:
-    """The progress bar of a run, and its speed; a context that closes the bar.
+    """The progress bar of a run, and its speed; a context in which the bar is there.
 
     Args:
       num_steps: int. Updates of the whole run.
@@ -22,18 +22,18 @@ class Progress:
     """
 
     def __init__(self, num_steps: int, first_step: int, is_shown: bool) -> None:
-        interval = 0.1 if sys.stderr.isatty() else 10  # seconds; a log file is not redrawn
-        self._bar = tqdm(
-            total=num_steps,
-            initial=first_step,
-            unit="step",
-            dynamic_ncols=True,
-            mininterval=interval,
-            disable=not is_shown,
-        )
+        self._num_steps, self._first_step = num_steps, first_step
         self._is_shown, self._steps, self._seconds = is_shown, 0, 0.0
 
     def __enter__(self) -> "Progress":
+        self._bar = tqdm(
+            total=self._num_steps,
+            initial=self._first_step,
+            unit="step",
+            dynamic_ncols=True,
+            mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; a log file is not redrawn
+            disable=not self._is_shown,
+        )
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:

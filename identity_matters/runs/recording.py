@@ -5,8 +5,10 @@ import os
 import keras
 import numpy as np
 import tensorboardX
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.errors import naming
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.tables import read_metrics, write_metrics
 
@@ -33,6 +35,23 @@ def describe(row: dict[str, float]) -> str:
     )
 
 
+def open_events(folder: str, purge_step: int) -> tensorboardX.SummaryWriter:
+    """Returns a writer of TensorBoard events that raises the OSError of a full disk.
+
+    tensorboardX's own thread would end with it, and the queue before that thread would then fill, and wait for ever.
+
+    Args:
+      folder: Where the event file goes.
+      purge_step: TensorBoard drops what earlier files of the folder say of this step and later ones.
+    """
+    writer = tensorboardX.SummaryWriter(folder)
+    events = writer.file_writer.event_writer
+    events.add_event = naming(folder)(events._ev_writer.write_event)
+    events.flush = naming(folder)(events._ev_writer.flush)
+    events.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+    return writer
+
+
 class Recorder:
     """Appends rows to metrics.csv and writes them to TensorBoard.
 
@@ -51,7 +70,8 @@ class Recorder:
         self._path = run.file("metrics.csv")
         rows = read_metrics(self._path) if os.path.exists(self._path) else []
         self.rows = [row for row in rows if row["step"] <= first_step]
-        self._writer = tensorboardX.SummaryWriter(run.path, purge_step=first_step + 1)
+        # What a killed process has written after its last row is written again.
+        self._writer = open_events(run.path, self.rows[-1]["step"] + 1 if self.rows else 0)
 
     def add(self, row: dict[str, float], network: keras.Model) -> None:
         """Adds the row of one evaluation. Every row of a run has the same keys; `step` is one of them.

@@ -1,9 +1,9 @@
 """SIGTERM, by which schedulers ask a run to stop: one that trains saves a checkpoint first, others end at once.
 
 TensorFlow installs a handler of its own where several workers train, and a Python handler that raises inside one of its
-collectives surfaces as some other error. So a command that trains blocks the signal in every thread from its start
-(`listening`), and a thread of its own waits for it. Where nobody listens, in a notebook say, only the steps of training
-(`deferring`) take notice of SIGTERM.
+collectives surfaces as some other error. So a command blocks the signal in every thread from its start (`listening`),
+and a thread of its own waits for it. Where nobody listens, in a notebook say, only the steps of training (`deferring`)
+take notice of SIGTERM.
 """
 
 import contextlib
@@ -11,7 +11,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from types import FrameType
 
 from identity_matters.runs.errors import EXIT_CONTINUE, Preempted
 
@@ -20,16 +22,19 @@ class StopRequest:
     """Says whether this process, and the job that it belongs to, is to stop.
 
     Attributes:
-      is_made: bool. SIGTERM came to this process.
+      is_made: bool. A signal came to this process.
+      number, latest_at: int, float. The latest signal, and its time.monotonic().
       is_collective: bool. Whether workers leave together: then `is_agreed` is set after each step, on all of them.
       is_agreed: bool. Whether to stop after the step under way.
     """
 
     def __init__(self) -> None:
         self.is_made = self.is_collective = self._is_agreed = False
+        self.number, self.latest_at = 0, 0.0
 
-    def make(self, *_: object) -> None:
-        """Takes notice of a signal."""
+    def make(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
+        """Takes notice of a signal; it can be a handler of signals."""
+        self.number, self.latest_at = number, time.monotonic()
         self.is_made = True
 
     @property
@@ -91,12 +96,15 @@ def listening() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferring() -> Iterator[StopRequest]:
+def deferring(stop: StopRequest | None = None) -> Iterator[StopRequest]:
     """Opens a context in which SIGTERM makes the StopRequest that it yields, and does nothing else.
 
     Outside of `listening` this works in the main thread only; in other threads SIGTERM acts as before.
+
+    Args:
+      stop: The StopRequest. None: a new one.
     """
-    stop = StopRequest()
+    stop = stop or StopRequest()
     if _listener:
         with _listener.lock:
             _listener.stop = stop

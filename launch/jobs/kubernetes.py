@@ -6,7 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
+from identity_matters.runs.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
 
 if TYPE_CHECKING:
     from launch.cluster import ClusterConfig
@@ -69,18 +69,14 @@ spec:
   completions: {nodes}
   parallelism: {nodes}
   completionMode: Indexed
-  backoffLimit: {max_restarts}
+  backoffLimitPerIndex: {max_restarts}  # of each worker: all are started again together
+  maxFailedIndexes: 0
   podFailurePolicy:
     rules:
     - action: Ignore  # preempted, or the node was drained
       onPodConditions:
       - type: DisruptionTarget
         status: "True"
-    - action: Ignore  # of the workers that have lost one: only that one counts
-      onExitCodes:
-        containerName: tensorflow
-        operator: In
-        values: [{retry}]
     - action: FailJob  # a mistake, or the loss became NaN: another try would end the same way
       onExitCodes:
         containerName: tensorflow
@@ -137,7 +133,6 @@ def manifest(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
         all_restarts=config.max_restarts * config.nodes,
         error=EXIT_ERROR,
         diverged=EXIT_DIVERGED,
-        retry=EXIT_CONTINUE,
         port=PORT,
         pod=textwrap.indent(pod, " " * (10 if config.kubeflow else 6)),
     )

@@ -9,16 +9,16 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
-from types import FrameType
 
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.runs.signals import StopRequest, deferring
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
 FAILURE_TIMEOUT = 15  # seconds in which the others notice by themselves that a worker has ended, and log what they know
 KILL_TIMEOUT = 2  # the same after a kill, of which they know nothing; TensorFlow's heartbeats would take 10
+REPEAT_INTERVAL = 0.5  # seconds in which a second signal, to the process and to its group say, means the first
 PERMANENT = (0, EXIT_ERROR, EXIT_DIVERGED)  # exit codes after which starting again would end the same way
 _POLL_INTERVAL = 0.1  # seconds
 
@@ -44,19 +44,19 @@ def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_pa
       0; or the exit code of the first task that failed, 128 + its number for a signal.
     """
     job = _Job(command, tasks, log_path)
-    before = {number: signal.signal(number, job.stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = signal.signal(signal.SIGINT, job.stop.make)
     try:
-        for attempt in range(max_restarts + 1):
-            if attempt:
-                job.log(f"starting all workers again, {attempt} of at most {max_restarts} times")
-            code = job.run()
-            if code in PERMANENT or job.is_stopped:
-                return code
-        job.log(f"giving up after {max_restarts} restarts")
-        return code
+        with deferring(job.stop):
+            for attempt in range(max_restarts + 1):
+                if attempt:
+                    job.log(f"starting all workers again, {attempt} of at most {max_restarts} times")
+                code = job.run()
+                if code in PERMANENT or job.is_stopped:
+                    return code
+            job.log(f"giving up after {max_restarts} restarts")
+            return code
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.signal(signal.SIGINT, before)
         job.close()
 
 
@@ -64,7 +64,7 @@ class _Job:
     """One job's processes.
 
     Attributes:
-      is_stopped: bool. Whether a signal said to stop.
+      stop: StopRequest. Made by a signal.
     """
 
     def __init__(self, command: list[str], tasks: dict[str, int], log_path: str) -> None:
@@ -73,7 +73,12 @@ class _Job:
         # Of workers alone the number is enough.
         self._names = [str(index) if len(tasks) == 1 else f"{kind} {index}" for kind, index in self._tasks]
         self._log_file, self._lock = open(log_path, "a"), threading.RLock()
-        self._workers, self.is_stopped = [], False
+        self._workers, self.stop, self._passed_on_at = [], StopRequest(), None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Returns whether a signal said to stop."""
+        return self.stop.is_made
 
     def run(self) -> int:
         """Starts all workers and waits for their end; returns 0 or the exit code of the first that failed."""
@@ -84,8 +89,6 @@ class _Job:
             if self.is_stopped:
                 break
             self._workers.append(self._start(tf_config(cluster, kind, index), *self._devices(kind, index)))
-        if self.is_stopped:
-            self._signal(signal.SIGTERM)  # to the one that was being started
         readers = [threading.Thread(target=self._forward_output, args=pair) for pair in zip(self._names, self._workers)]
         for reader in readers:
             reader.start()
@@ -97,24 +100,27 @@ class _Job:
                 worker.wait()
                 reader.join()
 
-    def stop(self, number: int, _frame: FrameType | None) -> None:
-        """Handles a signal: the workers save and leave within the grace period; a second signal kills them."""
-        if self.is_stopped:
-            self._signal(signal.SIGKILL)
-        else:
-            self.log(f"{signal.Signals(number).name}: the workers save and leave; once more kills them")
+    def _pass_on_signals(self) -> None:
+        """Lets the workers save and leave after a signal, within the grace period; a later signal kills them."""
+        if self.is_stopped and self._passed_on_at is None:
+            self._passed_on_at = self.stop.latest_at
+            name = signal.Signals(self.stop.number).name
+            self.log(f"{name}: the workers save and leave; once more kills them")
             self._signal(signal.SIGTERM)
-        self.is_stopped = True
+        elif self.is_stopped and self.stop.latest_at > self._passed_on_at + REPEAT_INTERVAL:
+            self._signal(signal.SIGKILL)
 
     def log(self, line: str) -> None:
         """Writes a line to the terminal and to the log."""
         with self._lock:
-            for file in (sys.stdout, self._log_file):
-                print(line, file=file, flush=True)
+            print(line, flush=True)
+            with contextlib.suppress(OSError):  # a full disk, which the workers name
+                print(line, file=self._log_file, flush=True)
 
     def close(self) -> None:
         """Closes the log."""
-        self._log_file.close()
+        with contextlib.suppress(OSError):
+            self._log_file.close()
 
     def _devices(self, kind: str, index: int) -> tuple[list[int], dict[str, str]]:
         """Returns a task's cores and the variable that names its GPUs; only workers have any of their own."""
@@ -159,6 +165,7 @@ class _Job:
         """Waits until all workers have ended, killing those that outlast the timeout; returns the job's exit code."""
         code, deadline = None, None
         while any(worker.poll() is None for worker in self._workers):
+            self._pass_on_signals()
             code = self._first_exit() if code is None else code
             if deadline is None and (code is not None or self.is_stopped):
                 deadline = time.monotonic() + self._timeout(code)

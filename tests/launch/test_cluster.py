@@ -178,10 +178,29 @@ def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
     assert any("SIGTERM: the workers save and leave" in line for line in lines)
 
 
+def test_a_signal_that_is_sent_twice_at_once_means_what_it_means_once(tmp_path):
+    process, log = supervised(tmp_path, LEAVES.replace("sys.exit", "time.sleep(1) or sys.exit"))
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.05)
+    assert process.wait() == launcher.EXIT_CONTINUE
+    assert "SIGKILL" not in log.read_text()
+
+
+def test_a_log_on_a_full_disk_stops_no_worker(tmp_path):
+    program = "print('x' * 100_000); sys.exit(0)"
+    os.symlink("/dev/full", tmp_path / "workers.log")
+    assert (
+        local.run_job([sys.executable, "-c", f"import sys; {program}"], {"worker": 2}, 0, str(tmp_path / "workers.log"))
+        == 0
+    )
+
+
 def test_a_second_signal_kills_workers_that_stay(tmp_path):
     process, log = supervised(tmp_path, STAYS)
     process.send_signal(signal.SIGINT)
     until(lambda: "save and leave" in log.read_text(), process)
+    time.sleep(local.REPEAT_INTERVAL)
     process.send_signal(signal.SIGINT)
     assert process.wait() == launcher.EXIT_CONTINUE
     assert log.read_text().count("was killed by SIGKILL") >= 1
@@ -372,14 +391,16 @@ def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
             manifest(run_dir)
 
 
-def test_the_pods_that_lost_another_do_not_count_and_a_mistake_ends_the_job():
+def test_each_worker_is_started_again_at_most_so_often_and_a_mistake_ends_the_job():
+    """A worker whose peers never come leaves with 75 again and again."""
     _, job = manifest(max_restarts=4)
+    assert job["spec"]["backoffLimitPerIndex"] == 4 and job["spec"]["maxFailedIndexes"] == 0
     rules = {
         tuple(rule["onExitCodes"]["values"]): rule["action"]
         for rule in job["spec"]["podFailurePolicy"]["rules"]
         if "onExitCodes" in rule
     }
-    assert rules == {(75,): "Ignore", (1, 3): "FailJob"} and job["spec"]["backoffLimit"] == 4
+    assert rules == {(1, 3): "FailJob"}
 
 
 def test_a_job_name_that_kubernetes_does_not_take_is_named():

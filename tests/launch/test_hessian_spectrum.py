@@ -140,6 +140,32 @@ def test_the_figure_is_drawn_from_the_csv_files_alone(spectrum_run, tmp_path):
     assert len(axes.get_legend().get_texts()) == 3
 
 
+def test_layers_blocks_and_a_tolerance_are_flags_and_a_second_call_goes_on(trained_run, launch, tmp_path):
+    asked = [*flags(trained_run, tmp_path / "run"), "--tolerance=0.2", "--per_layer", "--per_block"]
+    code, out, err = launch(*asked, "--num_eigenvalues=1")
+    assert code == 0, err
+    tables = [read_rows(tmp_path / "run" / name) for name in ("layers.csv", "blocks.csv")]
+    assert [row["part"] for row in tables[1]] == ["stem_conv", "stage1_block1", "stage2_block1"]
+    assert all(sum(row["num_weights"] for row in rows) == 1188 for rows in tables)
+    steps = len(read_rows(tmp_path / "run" / "results.csv")) // 2
+    assert steps < 20 and f"2 x {steps} products with the Hessian" in out
+    assert "stage2_block1_conv2" in out and (tmp_path / "run" / "layers.png").exists()
+    edit(tmp_path / "run", status="running")
+    lines = (tmp_path / "run" / "layers.csv").read_text().splitlines()
+    (tmp_path / "run" / "layers.csv").write_text("\n".join(lines[:-1]) + "\n")
+    code, _, _ = launch(*asked, "--num_eigenvalues=1")
+    again = read_rows(tmp_path / "run" / "layers.csv")
+    assert code == 0 and again[-1]["largest"] == pytest.approx(tables[0][-1]["largest"], rel=1e-3)
+    assert again[:-1] == tables[0][:-1]
+
+
+def test_the_gauss_newton_matrix_is_another(spectrum_run, trained_run, launch, tmp_path):
+    code, out, _ = launch(*flags(trained_run, tmp_path / "run"), "--gauss_newton", "--num_vectors=1")
+    assert code == 0 and "1 x 20 products with the Gauss-Newton matrix" in out
+    smallest = [min(row["eigenvalue"] for row in read(folder)[0]) for folder in (tmp_path / "run", spectrum_run[0])]
+    assert smallest[1] < -0.01 < -1e-4 < smallest[0]  # positive semidefinite, but for rounding
+
+
 # Each: what to change in a copy of the trained run, flags, what the line must name.
 MISTAKES = {
     "no saved run": (None, ["--saved_run="], "--saved_run is missing"),
@@ -218,11 +244,11 @@ def test_help_says_what_it_does_without_importing_tensorflow():
 @pytest.mark.slow
 def test_a_streamed_set_gives_its_training_images_without_augmentation():
     from identity_matters.presets import TRAIN_PRESETS
-    from launch.hessian_spectrum import _raw_batches
+    from launch.finished_run import raw_batches
 
     config = dataclasses.replace(TRAIN_PRESETS["imagenet"], data_dir="../shared/data/tfds")
-    images, labels = zip(*_raw_batches(config, 7, size=4))
+    images, labels = zip(*raw_batches(config, 7, size=4))
     assert [batch.shape for batch in images] == [(4, 224, 224, 3), (3, 224, 224, 3)]
-    again, _ = zip(*_raw_batches(config, 7, size=4))
+    again, _ = zip(*raw_batches(config, 7, size=4))
     np.testing.assert_array_equal(again[0], images[0])
     assert sum(map(len, labels)) == 7

@@ -112,6 +112,15 @@ def test_a_mistake_ends_a_real_process_with_one_line(tmp_path):
     assert done.stderr == "error: batch_size must be at least 1, got 0\n"
 
 
+@pytest.mark.parametrize("backend, named", [("foo", "cannot be used"), ("numpy", "use tensorflow, jax or torch")])
+def test_a_backend_that_does_not_train_is_one_line(tmp_path, backend, named):
+    command = [sys.executable, "-m", "launch.train", f"--run_dir={tmp_path}/run"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"KERAS_BACKEND": backend})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("error: ") and f"KERAS_BACKEND={backend}" in done.stderr and named in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_bug_of_ours_shows_its_traceback(launch, monkeypatch, tmp_path):
     from identity_matters import training
 
@@ -135,6 +144,16 @@ def test_help_says_what_it_does_with_a_command_and_the_time_without_importing_te
     assert "minute" in done.stdout or "second" in done.stdout
     assert "Flags:" in done.stdout and "TENSORFLOW" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_help_whose_reader_is_gone_ends_quietly(name):
+    """As in `--help | true`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", f"launch.{name}", "--help"], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

@@ -156,7 +156,7 @@ def keras_own_product(model, examples, vector, monkeypatch, training=False):
     """The product without our normalisation layers, and without the check that refuses Keras's."""
     with monkeypatch.context() as patch:
         patch.setattr(model_hessian, "twice_differentiable", lambda model: model)
-        patch.setattr(model_hessian, "check_twice_differentiable", lambda *_: None)
+        patch.setattr(model_hessian, "check_twice_differentiable", lambda *_, **__: None)
         mvp_fn, _ = model_hessian.model_mvp(model, *examples, batch_size=23, training=training)
         return mvp_fn(vector)
 

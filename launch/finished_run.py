@@ -1,0 +1,75 @@
+"""What other launchers take from a finished run of launch.train: its config, its network, its training examples."""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from identity_matters.config import TrainConfig
+from identity_matters.fields import from_json
+from identity_matters.runs.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+    import numpy as np
+
+
+def read_config(saved_run: str) -> TrainConfig:
+    """Returns the config of a finished training run. Raises UserError where there is none."""
+    from identity_matters.runs.directory import read_record
+
+    if not saved_run:
+        raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
+    record = read_record(saved_run)
+    if record is None or "model" not in record["config"]:
+        raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
+    if record["status"] != "done":
+        raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}")
+    if not os.path.isfile(os.path.join(saved_run, "model.keras")):
+        raise UserError(f"saved_run {saved_run} has no model.keras")
+    try:
+        return from_json(TrainConfig(), record["config"])
+    except UserError as error:
+        raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
+
+
+def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray, np.ndarray]":
+    """Returns standardised images float32 [m, h, w, c] and labels [m] of the first examples that a run was trained on.
+
+    Args:
+      run_config: TrainConfig.
+      count: int. Fewer where the run was trained on fewer.
+    """
+    import numpy as np
+
+    from identity_matters.model import standardize
+
+    batches = raw_batches(run_config, min(count, run_config.train_examples or count))
+    images, labels = zip(*((np.asarray(standardize(images)), labels) for images, labels in batches))
+    return np.concatenate(images), np.concatenate(labels).astype(np.int32)
+
+
+def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
+    """Yields uint8 images and labels, without augmentation: of streamed sets the central crop."""
+    from identity_matters.data import loading
+    from identity_matters.data.arrays import MNIST_SAMPLE
+
+    if run_config.npz or run_config.dataset == MNIST_SAMPLE:
+        arrays = loading.load(run_config)
+        for start in range(0, min(count, arrays.num_train), size):
+            batch = slice(start, min(start + size, count))
+            yield arrays.train_images[batch], arrays.train_labels[batch]
+        return
+    from identity_matters.data.preparation import prepared_builder
+    from identity_matters.data.tfds import TfdsSource
+
+    builder = prepared_builder(run_config.dataset, run_config.data_dir)
+    source = TfdsSource(builder, "train", image_size=run_config.image_size, eval_examples=count)
+    yield from source.raw_test_batches(size)
+
+
+def load_model(saved_run: str) -> "keras.Model":
+    """Returns the trained network, computing in float32. Raises UserError for a damaged one."""
+    from identity_matters.trust import load_network
+    from shortcut_study.differentiable import with_dtype
+
+    return with_dtype(load_network(os.path.join(saved_run, "model.keras")), "float32")

@@ -1,0 +1,62 @@
+"""stdout and stderr that outlive their reader: a closed pipe or terminal ends no run."""
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+from identity_matters.runs.errors import UserError
+
+
+class _Output(io.FileIO):
+    """stdout or stderr, from then on nowhere when it cannot be written."""
+
+    def write(self, data: bytes) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
+            return len(data)
+
+
+def open_outputs() -> None:
+    """Puts such streams in place of sys.stdout and sys.stderr, also where a shell's `>&-` has closed them.
+
+    A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free, which is this one
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__"):  # not a notebook's, or pytest's
+            raw = io.BufferedWriter(_Output(descriptor, "w", closefd=False))
+            encoding = stream.encoding if stream else "utf-8"
+            setattr(sys, name, io.TextIOWrapper(raw, encoding, errors="backslashreplace", line_buffering=True))
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does.
+
+    Raises:
+      UserError: Keras cannot be imported with the backend that KERAS_BACKEND names.
+    """
+    sys.stderr.flush()
+    terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    except (ImportError, ValueError) as error:
+        if backend := os.environ.get("KERAS_BACKEND"):
+            raise UserError(f"KERAS_BACKEND={backend} cannot be used: {error}") from error
+        raise
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(nowhere)

@@ -1,0 +1,104 @@
+"""The Hessian along training: a Keras callback for `model.fit`, which writes to TensorBoard."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from shortcut_study.curvature_products import Loss
+from shortcut_study.model_hessian import check_examples, check_model, compiled_product, label_spec, mean_product
+from shortcut_study.quadrature import Quadrature, lanczos_quadrature, trace_mean
+
+NUM_LEVELS = 1000  # of the density in a histogram
+
+
+class HessianCallback(keras.callbacks.Callback):
+    """Records the extreme eigenvalues, the trace and the density of the Hessian before training and along it.
+
+    Writes to log_dir the scalars hessian/largest, hessian/smallest and hessian/trace, and the histogram
+    hessian/eigenvalues, at the number of the epoch; and the scalars into the logs of the epoch, so that
+    keras.callbacks.CSVLogger and History have them if they come later in the list of callbacks.
+
+    >>> callback = HessianCallback(images, labels, log_dir="logs", every=5)  # doctest: +SKIP
+    >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
+
+    Args:
+      images, labels, batch_size, loss: The mean loss over these examples, as for `model_mvp`.
+      log_dir: str.
+      every: int. Number of epochs between two measurements.
+      order: int. Number of Lanczos steps a starting vector, each about three gradients.
+      num_vectors: int. Random starting vectors.
+      seed: int. Of the starting vectors, the same each time.
+
+    Attributes:
+      history: list of dict. epoch, largest, smallest, trace, and its standard error (NaN for one vector).
+
+    Raises:
+      ValueError: every is not positive; from fit, as `model_mvp`.
+    """
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        log_dir: str,
+        every: int = 1,
+        order: int = 20,
+        num_vectors: int = 1,
+        batch_size: int = 100,
+        loss: Loss = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        check_examples(images, labels, loss)
+        if every < 1:
+            raise ValueError(f"every must be at least 1, got {every}")
+        self._images, self._labels, self._batch_size, self._loss = images, labels, batch_size, loss
+        self._every, self._lanczos = every, (order, num_vectors, seed)
+        self._log_dir, self._writer = log_dir, None
+        self.history: list[dict[str, float]] = []
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Measures the network as it is before the first update."""
+        check_model(self.model)
+        self._product = compiled_product(self.model, loss=self._loss, label_spec=label_spec(self.model, self._labels))
+        self._writer = tf.summary.create_file_writer(self._log_dir)
+        self._measure(0)
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Measures the network after every so many epochs."""
+        if (epoch + 1) % self._every == 0:
+            found = self._measure(epoch + 1)
+            if logs is not None:
+                logs.update({f"hessian_{name}": value for name, value in found.items() if name != "epoch"})
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Closes the event file."""
+        self._writer.close()
+
+    def _measure(self, epoch: int) -> dict[str, float]:
+        order, num_vectors, seed = self._lanczos
+        mvp_fn, dim = mean_product(self._product, self.model, self._images, self._labels, self._batch_size)
+        quadrature = lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32)
+        mean, error = trace_mean(quadrature, lambda values: values)
+        row = {"largest": float(quadrature.nodes.max()), "smallest": float(quadrature.nodes.min()), "trace": mean * dim}
+        with self._writer.as_default(epoch):
+            for name, value in row.items():
+                tf.summary.scalar(f"hessian/{name}", value)
+            tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
+            self._writer.flush()
+        self.history.append({"epoch": epoch} | row | {"trace_standard_error": error * dim})
+        return row
+
+
+def eigenvalue_levels(quadrature: Quadrature, count: int = NUM_LEVELS) -> np.ndarray:
+    """Returns `count` eigenvalues at evenly spaced shares of the estimated distribution, ascending.
+
+    Args:
+      quadrature: Quadrature.
+      count: int.
+    """
+    order = np.argsort(quadrature.nodes, axis=None)
+    cumulative = np.cumsum(quadrature.weights.ravel()[order]) / len(quadrature.weights)
+    levels = (np.arange(count) + 0.5) / count
+    at = np.minimum(np.searchsorted(cumulative, levels), len(order) - 1)
+    return quadrature.nodes.ravel()[order][at]

@@ -1,0 +1,53 @@
+"""metrics.csv and TensorBoard's events after a kill between the two, and on a full disk."""
+
+from types import SimpleNamespace
+
+import keras
+import pytest
+
+from identity_matters.runs import recording
+
+KEYS = ("learning_rate", "train_top1_error", "test_top1_error", "images_per_second")
+
+
+@pytest.fixture
+def run(tmp_path):
+    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name))
+
+
+@pytest.fixture
+def network():
+    return keras.Sequential([keras.Input((4, 4, 1)), keras.layers.Conv2D(2, 3)])
+
+
+def row(step, loss=1.0):
+    return {"step": step, "loss": loss} | dict.fromkeys(KEYS, 0.5)
+
+
+def test_a_step_whose_row_was_not_written_is_in_tensorboard_once(run, network, monkeypatch):
+    """The process is killed between the events of step 10 and its row; a checkpoint of step 10 is there."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    first = recording.Recorder(run, 0)
+    first.add(row(5), network)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(recording, "write_metrics", _interrupt)
+        first.add(row(10, loss=2.0), network)
+    monkeypatch.setattr("time.time", lambda: 4e9)  # another event file
+    second = recording.Recorder(run, 10)
+    second.add(row(10, loss=3.0), network)
+    events = EventAccumulator(run.path)
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(5, 1.0), (10, 3.0)]
+
+
+def _interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network):
+    recorder = recording.Recorder(run, 0)
+    recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer._writer = open("/dev/full", "wb")
+    with pytest.raises(OSError, match=f"cannot write {run.path}: No space left on device"):
+        for step in range(100):  # as many as would fill a queue
+            recorder.add(row(step), network)

@@ -1,0 +1,276 @@
+"""Other losses, parts of the weights, the Gauss–Newton matrix: products against dense matrices made another way."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.sparse.linalg import eigsh
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from shortcut_study import lanczos, part_spectra, quadrature, spectrum_report
+from shortcut_study.callback import HessianCallback, eigenvalue_levels
+from shortcut_study.differentiable import with_dtype
+from shortcut_study.hutchinson import hutchinson
+from shortcut_study.model_hessian import model_mvp
+
+RNG = np.random.default_rng(0)
+X, CLASSES, TARGETS = RNG.standard_normal((12, 4)), RNG.integers(0, 3, 12), RNG.standard_normal((12, 3))
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(5, "tanh", name="hidden"), keras.layers.Dense(3, name="out")]
+    return with_dtype(keras.Sequential([keras.Input((4,)), *layers]), "float64")  # 20 + 5 + 15 + 3 weights
+
+
+def squares(labels, outputs):
+    return tf.reduce_mean(tf.square(labels - outputs), axis=1)
+
+
+def cross_entropy(labels, outputs):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+
+
+def forward(model, w):
+    """The two layers by hand, from the flat weights."""
+    k1, b1, k2, b2 = tf.split(w, [20, 5, 15, 3])
+    return tf.tanh(X @ tf.reshape(k1, (4, 5)) + b1) @ tf.reshape(k2, (5, 3)) + b2
+
+
+def flat(model):
+    return tf.constant(np.concatenate([v.numpy().ravel() for v in model.trainable_variables]))
+
+
+def dense_hessian(model, of_outputs):
+    w = flat(model)
+    with tf.GradientTape() as outer:
+        outer.watch(w)
+        with tf.GradientTape() as inner:
+            inner.watch(w)
+            loss = of_outputs(forward(model, w))
+        gradient = inner.gradient(loss, w)
+    return outer.jacobian(gradient, w).numpy()
+
+
+def dense_gauss_newton(model, of_outputs):
+    """Jᵀ ∇²ℓ J with both factors written out."""
+    w = flat(model)
+    with tf.GradientTape() as tape:
+        tape.watch(w)
+        outputs = tf.reshape(forward(model, w), [-1])
+    jacobian = tape.jacobian(outputs, w).numpy()
+    with tf.GradientTape() as outer:
+        outer.watch(outputs)
+        with tf.GradientTape() as inner:
+            inner.watch(outputs)
+            loss = of_outputs(tf.reshape(outputs, (12, 3)))
+        gradient = inner.gradient(loss, outputs)
+    return jacobian.T @ outer.jacobian(gradient, outputs).numpy() @ jacobian
+
+
+def matrix_of(mvp_fn, dim):
+    return np.stack([mvp_fn(row) for row in np.eye(dim)])
+
+
+# Each: the loss as a user gives it, the labels, the same mean over examples by hand.
+LOSSES = {
+    "default": (None, CLASSES, lambda z: tf.reduce_mean(cross_entropy(CLASSES, z))),
+    "name": ("mean_squared_error", TARGETS, lambda z: tf.reduce_mean(squares(TARGETS, z))),
+    "object": (keras.losses.MeanSquaredError(), TARGETS, lambda z: tf.reduce_mean(squares(TARGETS, z))),
+    "object that sums": (
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum"),
+        CLASSES,
+        lambda z: tf.reduce_mean(cross_entropy(CLASSES, z)),
+    ),
+    "function": (lambda y, z: squares(y, z) ** 2, TARGETS, lambda z: tf.reduce_mean(squares(TARGETS, z) ** 2)),
+    "one-hot": (
+        keras.losses.CategoricalCrossentropy(from_logits=True),
+        np.eye(3)[CLASSES],
+        lambda z: tf.reduce_mean(cross_entropy(CLASSES, z)),
+    ),
+    "a number an output": (lambda y, z: (y - z) ** 2, TARGETS, lambda z: tf.reduce_mean(squares(TARGETS, z))),
+}
+
+
+@pytest.mark.parametrize("gauss_newton", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_products_of_any_keras_loss_make_the_dense_matrix(model, name, gauss_newton):
+    loss, labels, of_outputs = LOSSES[name]
+    found = matrix_of(*model_mvp(model, X, labels, batch_size=5, loss=loss, gauss_newton=gauss_newton))
+    dense = (dense_gauss_newton if gauss_newton else dense_hessian)(model, of_outputs)
+    np.testing.assert_allclose(found, dense, atol=1e-12)
+    other = (dense_hessian if gauss_newton else dense_gauss_newton)(model, of_outputs)
+    assert np.abs(found - other).max() > 1e-3  # the two matrices differ
+
+
+def test_the_gauss_newton_matrix_of_a_convex_loss_has_no_negative_eigenvalue_where_the_hessian_has(model):
+    found = [
+        np.linalg.eigvalsh(matrix_of(*model_mvp(model, X, CLASSES, 12, gauss_newton=gauss_newton)))
+        for gauss_newton in (True, False)
+    ]
+    assert found[0].min() > -1e-14 and found[1].min() < -1e-3
+
+
+def test_a_probability_model_is_taken_with_a_loss_of_probabilities_and_refused_without(model):
+    softmax = keras.Sequential([*model.layers, keras.layers.Softmax(dtype="float64")])
+    softmax.build((None, 4))
+    loss = keras.losses.SparseCategoricalCrossentropy()
+    found = matrix_of(*model_mvp(softmax, X, CLASSES, 12, loss=loss))
+    np.testing.assert_allclose(found, matrix_of(*model_mvp(model, X, CLASSES, 12)), atol=1e-6)  # Keras clips at 1e-7
+    with pytest.raises(ValueError, match="must give logits"):
+        model_mvp(softmax, X, CLASSES, 12)
+
+
+def test_some_variables_give_their_block_of_the_matrix_in_their_order(model):
+    whole = matrix_of(*model_mvp(model, X, CLASSES, 12))
+    hidden, bias, out, _ = model.trainable_variables
+    found = matrix_of(*model_mvp(model, X, CLASSES, 12, variables=[out, bias]))
+    at = np.r_[25:40, 20:25]
+    np.testing.assert_allclose(found, whole[np.ix_(at, at)], atol=1e-14)
+
+
+def two_inputs():
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    return keras.Model(inputs, keras.layers.Dense(3)(keras.layers.Add()(inputs)))
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"variables": []}, "variables must be some of model.trainable_variables"),
+        ({"variables": [keras.Variable(np.zeros(3))]}, "variables must be some of"),
+        ({"loss": "no_such_loss"}, "no_such_loss"),
+        ({"loss": lambda y, z: tf.reduce_mean(squares(y, z)), "labels": TARGETS}, "one value an example"),
+        ({"loss": "mse", "labels": TARGETS[:5]}, r"one label an image.*\(5, 3\)"),
+        ({"labels": TARGETS}, "one label an image"),
+        ({"model": two_inputs()}, "one input and one output, got 2, 1"),
+    ],
+)
+def test_a_mistake_in_a_call_is_named(model, changes, message):
+    with pytest.raises(ValueError, match=message):
+        model_mvp(**{"model": model, "images": X, "labels": CLASSES, "batch_size": 12} | changes)
+
+
+def random_matrix(dim=30):
+    normal = np.random.default_rng(1).standard_normal((dim, dim))
+    return normal + normal.T + dim * np.eye(dim)
+
+
+def test_hutchinson_estimates_trace_and_diagonal_within_its_error_bars():
+    h = random_matrix()
+    found = [hutchinson(lambda v: h @ v, 30, 50, seed=seed) for seed in range(40)]
+    deviations = np.array([(f.trace - np.trace(h)) / f.trace_error for f in found])
+    assert np.abs(deviations).max() < 4.5 and 0.6 < deviations.std() < 1.6
+    of_diagonal = np.array([(f.diagonal - np.diag(h)) / f.diagonal_error for f in found])
+    assert 0.85 < of_diagonal.std() < 1.2 and np.abs(of_diagonal.mean()) < 0.1
+    variance = 2 * (np.sum(h**2) - np.sum(np.diag(h) ** 2))
+    assert np.mean([f.trace_error**2 for f in found]) == pytest.approx(variance / 50, rel=0.2)
+
+
+def test_hutchinson_is_exact_on_a_diagonal_matrix_and_stops_at_its_tolerance():
+    values = np.arange(1.0, 8)
+    found = hutchinson(lambda v: values * v, 7, 1)
+    assert found.trace == values.sum() and np.isnan(found.trace_error) and np.array_equal(found.diagonal, values)
+    h = random_matrix()
+    loose, strict = (hutchinson(lambda v: h @ v, 30, 500, tolerance=tolerance) for tolerance in (0.03, 0.004))
+    assert 5 <= loose.num_vectors < strict.num_vectors < 500
+    assert strict.trace_error <= 0.004 * strict.trace
+    assert hutchinson(lambda v: h @ v, 30, 20).num_vectors == 20
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"num_vectors": 0}, "at least 1, got 0, 3"),
+        ({"tolerance": -1.0}, "tolerance must be at least 0"),
+        ({"mvp_fn": lambda v: v * np.nan}, "finite numbers of shape"),
+        ({"mvp_fn": lambda v: v[:2]}, r"shape \(3,\), got shape \(2,\)"),
+    ],
+)
+def test_hutchinson_names_mistakes(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        hutchinson(**{"mvp_fn": lambda v: v, "dim": 3, "num_vectors": 4} | arguments)
+
+
+def test_lanczos_stops_once_the_ends_are_known_to_the_tolerance():
+    values = np.append(np.linspace(-2, 7, 300), [7.2, 8.0, -3.0])
+    product, orders = (lambda v: values * v), []
+    for tolerance in (1e-2, 1e-5, 1e-9):
+        found = lanczos.ritz(lanczos.lanczos(product, 303, 200, stop=lanczos.converged(1, tolerance)))
+        orders.append(len(found.values))
+        assert found.error_bounds[[0, -1]].max() <= tolerance * 8
+        assert np.abs(found.values[[-1, 0]] - [8, -3]).max() <= tolerance * 8
+    assert orders == sorted(set(orders)) and orders[0] % lanczos.STEPS_BETWEEN_CHECKS == 0 and orders[-1] < 150
+    whole = lanczos.ritz(lanczos.lanczos(product, 303, orders[0]))
+    np.testing.assert_array_equal(  # stopping changes nothing else
+        whole.values, lanczos.ritz(lanczos.lanczos(product, 303, 200, stop=lanczos.converged(1, 1e-2))).values
+    )
+    several = quadrature.lanczos_quadrature(product, 303, 200, 3, stop=lanczos.converged(1, 1e-2))
+    assert several.nodes.shape[0] == 3 and several.nodes.shape[1] < 150
+
+
+def test_a_linear_operator_is_what_arpack_takes(model):
+    mvp_fn, dim = model_mvp(model, X, CLASSES, 12)
+    operator = lanczos.linear_operator(mvp_fn, dim, np.float64)
+    exact = np.linalg.eigvalsh(matrix_of(mvp_fn, dim))
+    assert eigsh(operator, k=2, which="LA", return_eigenvectors=False) == pytest.approx(exact[-2:], abs=1e-10)
+
+
+def test_a_part_has_the_eigenvalues_and_the_trace_of_its_block(model):
+    product = model_mvp(with_dtype(model, "float32"), X, CLASSES, 12)
+    whole = matrix_of(*model_mvp(model, X, CLASSES, 12))
+    chosen = part_spectra.parts(model)
+    assert {name: len(at) for name, at in chosen.items()} == {"hidden": 25, "out": 18}
+    for name, at in chosen.items():
+        row = part_spectra.part_row(product, at, name, order=50, num_vectors=100)
+        exact = np.linalg.eigvalsh(whole[np.ix_(at, at)])
+        assert row["num_weights"] == len(at)
+        assert (row["largest"], row["smallest"]) == pytest.approx((exact[-1], exact[0]), abs=1e-5)
+        assert abs(row["trace"] - exact.sum()) < 4 * row["trace_standard_error"] < exact.sum()
+
+
+def nodes(values, weights=None):
+    values = np.array([values, values], float)
+    return quadrature.Quadrature(values, np.full(values.shape, 1 / values.shape[1]), np.zeros(values.shape), 1e-7)
+
+
+def test_the_report_prints_no_headline_that_is_not_resolved():
+    resolved = spectrum_report.report(nodes(np.linspace(-1, 9, 400)), count=2)
+    assert "condition number: 1" in resolved and "index: 10" in resolved and "not resolved" not in resolved
+    coarse = spectrum_report.report(nodes([-1.0, 0.001, 5.0]), count=1)
+    assert coarse.count("not resolved") == 2 and coarse.count("raise --order") == 2
+    assert "condition number: not resolved, largest |eigenvalue| 5 over" in coarse
+
+
+def test_levels_follow_the_weights():
+    found = quadrature.Quadrature(np.array([[0.0, 1, 2]]), np.array([[0.7, 0.2, 0.1]]), np.zeros((1, 3)), 0.0)
+    levels, counts = np.unique(eigenvalue_levels(found, 100), return_counts=True)
+    assert levels.tolist() == [0, 1, 2] and counts.tolist() == [70, 20, 10]
+
+
+def test_the_callback_records_the_hessian_of_each_measured_epoch(model, tmp_path):
+    network = with_dtype(model, "float32")
+    network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    callback = HessianCallback(X, CLASSES, str(tmp_path), every=2, order=43, num_vectors=2, batch_size=5)
+    logged = network.fit(X, CLASSES, epochs=5, verbose=0, callbacks=[callback, history := keras.callbacks.History()])
+    assert logged is not None and [row["epoch"] for row in callback.history] == [0, 2, 4]
+    start = np.linalg.eigvalsh(matrix_of(*model_mvp(model, X, CLASSES, 12)))
+    assert callback.history[0]["largest"] == pytest.approx(start[-1], abs=1e-5)
+    assert callback.history[0]["smallest"] == pytest.approx(start[0], abs=1e-5)
+    assert abs(callback.history[0]["trace"] - start.sum()) < 8 * callback.history[0]["trace_standard_error"]
+    assert callback.history[1]["largest"] != callback.history[0]["largest"]
+    assert history.history["hessian_largest"] == [row["largest"] for row in callback.history[1:]]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert {f"hessian/{name}" for name in ("largest", "smallest", "trace", "eigenvalues")} <= set(
+        events.Tags()["tensors"]
+    )
+    assert [event.step for event in events.Tensors("hessian/largest")] == [0, 2, 4]
+
+
+def test_a_callback_that_can_never_measure_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        HessianCallback(X, CLASSES, str(tmp_path), every=0)
+    with pytest.raises(ValueError, match="one label an image"):
+        HessianCallback(X, CLASSES[:3], str(tmp_path))
