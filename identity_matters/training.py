@@ -105,10 +105,9 @@ def _recording_failure(directory: RunDirectory | None) -> Iterator[None]:
     except Exception as error:
         if directory and directory.is_begun:
             with contextlib.suppress(OSError):  # which must not hide the error itself
-                if isinstance(error, Diverged):
-                    directory.set_status("diverged", diverged_at_step=error.step)
-                else:
-                    directory.set_status("failed", error=str(error))
+                has_diverged = isinstance(error, Diverged)
+                details = {"diverged_at_step": error.step} if has_diverged else {"error": str(error)}
+                directory.set_status("diverged" if has_diverged else "failed", **details)
         raise
 
 
@@ -133,9 +132,8 @@ class Training:
         self.state = TrainingState(self.network, self.model.optimizer)
         if directory:
             self.state.restore(directory.file("checkpoints"), config.train_steps)
-        self.state.broadcast(workers)
-        if directory:
             directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
+        self.state.broadcast(workers)
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
         self.stream = self.batches.train_batches(self.state.step)
