@@ -119,9 +119,8 @@ class Training:
         self.state = TrainingState(self.network, self.model.optimizer)
         if directory:
             self.state.restore(directory.file("checkpoints"), config.train_steps)
-        self.state.broadcast(workers)
-        if directory:
             directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
+        self.state.broadcast(workers)
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
         self.stream = self.batches.train_batches(self.state.step)
