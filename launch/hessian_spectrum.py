@@ -105,9 +105,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             _compute(config, run, model, images, labels)
             minutes = round((time.monotonic() - start) / 60, 1)
             run.set_status("done", num_weights=_num_weights(model), num_examples=len(images), minutes=minutes)
-        print(
-            f"{config.saved_run or config.pretrained}: {_num_weights(model):,} trained weights, {len(images):,} training images"
-        )
+        name = config.saved_run or config.pretrained
+        print(f"{name}: {_num_weights(model):,} trained weights, {len(images):,} training images")
         print(_results(config, run))
     print(f"files: {run_dir}")
 
