@@ -126,6 +126,12 @@ def test_links_lead_to_the_files_of_the_runs(trained_run, tmp_path):
     assert not [src for tag in ("script", "link", "iframe") for src in found.all(tag, "src") + found.all(tag, "href")]
 
 
+def test_plot_draws_the_figures_of_all_its_runs(trained_run, tmp_path, launch):
+    written([trained_run], tmp_path / "report")
+    code, out, err = launch("plot", f"--run_dir={tmp_path}/report", "--format=svg")
+    assert code == 0 and out.endswith(f"\n{tmp_path}/report/{trained_run.name}_convergence.svg\n"), err
+
+
 def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
     trained, checked = tmp_path / evil.replace("/", "∕"), tmp_path / "checked"
