@@ -155,6 +155,17 @@ def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
     assert "cannot be used" in found.text
 
 
+def test_a_config_of_wrong_types_is_shown_as_it_is(trained_run, tmp_path):
+    odd = tmp_path / "odd"
+    shutil.copytree(trained_run, odd)
+    record = json.loads((odd / "config.json").read_text())
+    record |= {"versions": ["x"], "command": {"a": 1}, "seconds": "long"}
+    record["config"] |= {"dataset": ["cifar10"], "batch_size": "many"}
+    (odd / "config.json").write_text(json.dumps(record))
+    text = Page(written([odd], tmp_path / "report")).text
+    assert "on ['cifar10']" in text and text.count("not recorded") >= 3
+
+
 @pytest.mark.parametrize("damage", ["", "step,loss\n1,x\n", "\0\0", "step\n" + "9" * 400])
 def test_a_damaged_run_does_not_take_the_others_along(trained_run, tmp_path, damage):
     broken = tmp_path / "broken"
