@@ -3,6 +3,8 @@
 import os
 from typing import TYPE_CHECKING
 
+from identity_matters.runs.errors import UserError
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -30,6 +32,8 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
             write_metrics(run.file(f"{name}.csv"), EXPERIMENTS[name](seed))
     rows = read_rows(run.file("results.csv")) if run else []
     done, jobs = len(rows) // len(descent_map.SPEEDS), descent_map.jobs()
+    if [row.get("speed") for row in rows] != done * list(descent_map.SPEEDS) or done > len(jobs):
+        raise UserError(f"{run.file('results.csv')} does not hold the rows of whole jobs; remove it to begin again")
     found = descent_map.run(seed, skip=done)
     for job in tqdm(jobs[done:], initial=done, total=len(jobs), desc="map", disable=None):
         rows += next(found)

@@ -63,6 +63,8 @@ def _find_mistake(record: Any) -> str:
         return f"its status is {shown(record.get('status'))}, none of {', '.join(STATUSES)}"
     if record["status"] == "diverged" and type(record.get("diverged_at_step")) is not int:
         return "it does not say at which step the run diverged"
+    if not isinstance(record.get("event_files", []), list):
+        return f"its event_files are {shown(record['event_files'])}, no list"
     return ""
 
 
