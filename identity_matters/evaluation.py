@@ -88,10 +88,9 @@ def evaluate(
       data_dir, npz: As in TrainConfig.
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
-      progress: bool. Whether to show a progress bar.
-      trust_saved_model: bool. Run the SavedModel, whatever it does. Without it the network of the model.keras beside it
-        is evaluated in its place, and where there is none, only a SavedModel without operations on files, on the
-        network or on code.
+      progress: bool. Show a progress bar.
+      trust_saved_model: bool. Run the SavedModel, whatever it does. Otherwise the model.keras beside it is evaluated in
+        its place; where there is none, the SavedModel may hold no operation on files, on the network or on code.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
