@@ -45,9 +45,10 @@ def _interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network):
+def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, monkeypatch):
     recorder = recording.Recorder(run, 0)
-    recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer._writer = open("/dev/full", "wb")
+    records = recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer
+    monkeypatch.setattr(records, "_writer", open("/dev/full", "wb"))
     with pytest.raises(OSError, match=f"cannot write {run.path}: No space left on device"):
         for step in range(100):  # as many as would fill a queue
             recorder.add(row(step), network)
