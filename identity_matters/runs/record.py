@@ -16,9 +16,10 @@ KINDS = {
     "check_theory": "claim",
     "shortcut_study": "figure",
     "hessian_spectrum": "saved_run",
+    "report": "runs",
 }
-# Where the data lie does not change what a run computes.
-_NOT_COMPARED = ("data_dir", "download")
+# Where the data lie, and what TensorBoard or a report shows, do not change what a run computes.
+_NOT_COMPARED = ("data_dir", "download", "hparams", "runs")
 _MAX_SHOWN = 200  # characters of a value
 
 
@@ -62,6 +63,8 @@ def _find_mistake(record: Any) -> str:
         return f"its status is {shown(record.get('status'))}, none of {', '.join(STATUSES)}"
     if record["status"] == "diverged" and type(record.get("diverged_at_step")) is not int:
         return "it does not say at which step the run diverged"
+    if not isinstance(record.get("event_files", []), list):
+        return f"its event_files are {shown(record['event_files'])}, no list"
     return ""
 
 

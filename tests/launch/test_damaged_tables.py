@@ -1,0 +1,260 @@
+"""Whatever is wrong with the files of a run, its launcher and launch.plot say so in one line, and wait for nothing."""
+
+import csv
+import dataclasses
+import importlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+
+import numpy as np
+import pytest
+from begun import begin
+from study_rows import of_figure, paper_rows
+
+from identity_matters import training
+from identity_matters.runs.errors import UserError
+from identity_matters.runs.tables import write_metrics
+from launch import launcher, plot
+from theory import descent_experiments, experiments
+
+CONFIGS = {
+    "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
+    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig",
+}  # fmt: skip
+NO_FILES = {
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "device": lambda path: os.symlink("/dev/zero", path),
+    "link to nothing": lambda path: os.symlink("/none", path),
+}
+CELLS = [
+    "",
+    "x",
+    "inf",
+    "-inf",
+    "nan",
+    "-1",
+    "0",
+    "1e308",
+    "1e-308",
+    "9" * 400,
+    "x" * 200_000,
+    "\0",
+    "\n",
+    '"',
+    ",",
+    "ü",
+]
+NUM_DAMAGES = 60  # of each table; the slow test has more
+
+
+@pytest.fixture(autouse=True)
+def deadline():
+    """Ends a test that waits for a pipe."""
+
+    def end(*_):
+        pytest.fail("it waits")  # no Exception: nothing of ours takes it for an error of a file
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def curves(**more):
+    names = ("loss", "learning_rate", "train_top1_error", "test_top1_error")
+    return [more | {"step": step} | dict.fromkeys(names, 1 / step) for step in (1, 2, 3)]
+
+
+def tables() -> dict[str, dict[str, list[dict]]]:
+    """Kind of run to the tables that it is drawn from."""
+    rng = np.random.default_rng(0)
+    ritz = [
+        {"vector": vector, "eigenvalue": float(value), "weight": 1 / 8, "error_bound": 1e-3}
+        for vector in range(2)
+        for value in np.sort(rng.normal(size=8))
+    ]
+    density = [{"eigenvalue": x, "density": 1.0 - x * x / 9, "standard_error": 0.1} for x in np.linspace(-3, 3, 40)]
+    ablated = [row for variant in ("paper", "batch_norm") for row in curves(variant=variant, seed=0, status="done")]
+    return {
+        "train": {"metrics.csv": curves()},
+        "ablations": {"results.csv": ablated},
+        "shortcut_study": {"results.csv": of_figure(paper_rows(), "5")},
+        "hessian_spectrum": {"results.csv": ritz, "density.csv": density},
+        "check_theory": {
+            "condition_numbers.csv": experiments.condition_numbers_at_zero(),
+            "excess_by_radius.csv": descent_experiments.EXPERIMENTS["excess_by_radius"](0),
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A directory of each kind of run, with tables that can be drawn."""
+    folder = tmp_path_factory.mktemp("runs")
+    for kind, of_kind in tables().items():
+        begin(folder / kind, getattr(importlib.import_module(f"launch.{kind}"), CONFIGS[kind])(), kind)
+        for name, rows in of_kind.items():
+            write_metrics(str(folder / kind / name), rows)
+        plot.main(plot.PlotConfig(), str(folder / kind))
+    return folder
+
+
+def drawn_or_refused(run_dir) -> bool:
+    """Draws a run's figures; returns whether it could, or was refused in one line."""
+    try:
+        plot.main(plot.PlotConfig(), str(run_dir))
+        return True
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000
+        return False
+
+
+def damaged(text: str, chance: random.Random) -> str:
+    """A table with one mistake: a cell, a column or a row changed, a byte, or a part that is missing."""
+    rows = list(csv.reader(io.StringIO(text)))
+    i, j = chance.randrange(len(rows)), chance.randrange(len(rows[0]))
+    kind = chance.randrange(8)
+    if kind < 3:
+        rows[i][j] = chance.choice(CELLS)
+    elif kind == 3:
+        rows = [[cell for k, cell in enumerate(row) if k != j] for row in rows]
+    elif kind == 4:
+        word = chance.choice(CELLS[:-5])
+        rows = [rows[0], *([word if k == j else cell for k, cell in enumerate(row)] for row in rows[1:])]
+    elif kind == 5:
+        rows = rows[:1] + chance.sample(rows[1:], chance.randrange(len(rows)))
+    elif kind == 6:
+        return text[: chance.randrange(len(text))]
+    else:
+        position = chance.randrange(len(text))
+        return text[:position] + chance.choice('\0\n\r,"x-9') + text[position + 1 :]
+    written = io.StringIO()
+    csv.writer(written).writerows(rows)
+    return written.getvalue()
+
+
+def check(runs, tmp_path, kind, count):
+    shutil.copytree(runs / kind, tmp_path / "run")
+    outcomes = {True: 0, False: 0}
+    for name in tables()[kind]:
+        path = tmp_path / "run" / name
+        text, chance = path.read_text(), random.Random(name)
+        for _ in range(count):
+            path.write_text(damaged(text, chance))
+            outcomes[drawn_or_refused(tmp_path / "run")] += 1
+        path.write_text(text)
+    assert outcomes[False] > 0
+    assert drawn_or_refused(tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_damaged_table_is_drawn_or_refused_in_one_line(runs, tmp_path, kind):
+    check(runs, tmp_path, kind, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_table_damaged_in_many_ways_is_drawn_or_refused_in_one_line(runs, tmp_path, kind, deadline):
+    signal.alarm(0)
+    check(runs, tmp_path, kind, NUM_DAMAGES)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("no_file", NO_FILES)
+def test_plot_does_not_wait_for_what_is_no_file(runs, tmp_path, launch, kind, no_file):
+    for name in ("config.json", *tables()[kind]):
+        shutil.copytree(runs / kind, tmp_path / name)
+        (tmp_path / name / name).unlink()
+        NO_FILES[no_file](tmp_path / name / name)
+        code, _, err = launch("plot", f"--run_dir={tmp_path / name}")
+        assert (code == 1 and err.count("\n") == 1) or no_file == "link to nothing" and name == "config.json"
+
+
+TINY = ["--train_examples=60", "--eval_examples=20", "--stem_width=2", "--widths=2", "--blocks_per_stage=1"]
+TINY += ["--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2", "--checkpoint_every=2"]
+# Launcher, flags, and the files that it reads when the run goes on.
+GOING_ON = {
+    "train": (TINY, ["config.json", "metrics.csv"]),
+    "ablations": ([*TINY, "--dataset=mnist_sample", "--num_seeds=1"], ["config.json", "paper_seed0/config.json"]),
+    "check_theory": (["--search=relu", "--trials=1"], ["config.json", "results.csv", "points.csv"]),
+    "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),
+    "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "results.csv"]),
+}
+
+
+@pytest.mark.parametrize("kind", GOING_ON)
+@pytest.mark.parametrize("no_file", ["pipe", "damaged"])
+def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, trained_run, tmp_path, kind, no_file):
+    flags, names = GOING_ON[kind]
+    flags = [flag.format(run=trained_run) for flag in flags]
+    for name in names:
+        run_dir = tmp_path / name.replace("/", "_")
+        begin(run_dir, config_of(kind, flags), kind)
+        path = run_dir / name
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        if name == "points.csv":
+            write_metrics(str(run_dir / "results.csv"), [{"trials": 1}])
+        if no_file == "damaged":
+            path.write_text("step,loss\n1\n")
+        else:
+            NO_FILES[no_file](path)
+        code, _, err = launch(kind, f"--run_dir={run_dir}", *flags)
+        last = err.splitlines()[-1]
+        assert code == 1 and last.startswith("error: ") and name.split("/")[-1] in last and "Traceback" not in err
+
+
+def config_of(kind, flags):
+    """The config that a launcher makes of these flags."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "run", lambda main, presets, manual, **_: found.append(presets))
+        importlib.import_module(f"launch.{kind}").cli()
+    values = launcher._define_flags(found[0], has_run_dir=True)
+    launcher._parse(values, ["", *flags])
+    config = launcher._config(values, found[0])
+    if kind == "train":  # which takes these two from the data
+        model = dataclasses.replace(config.model, image_shape=(28, 28, 1), num_classes=10)
+        config = dataclasses.replace(config, model=model)
+    return config
+
+
+def test_hessian_spectrum_does_not_wait_for_a_model_that_is_a_pipe(launch, trained_run, tmp_path):
+    for name in ("config.json", "model.keras"):
+        shutil.copytree(trained_run, tmp_path / name)
+        (tmp_path / name / name).unlink()
+        os.mkfifo(tmp_path / name / name)
+        code, _, err = launch("hessian_spectrum", f"--saved_run={tmp_path / name}", f"--run_dir={tmp_path}/spectrum")
+        assert code == 1 and name in err.splitlines()[-1] and "Traceback" not in err
+
+
+@pytest.mark.parametrize("change", [{"model": 5}, {"seed": "x"}, {"model": {"widths": [[1]]}}, {"new": 1}, {"npz": 3}])
+def test_hessian_spectrum_refuses_a_config_of_other_types(launch, trained_run, tmp_path, change):
+    shutil.copytree(trained_run, tmp_path / "run")
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    record["config"] |= change
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    code, _, err = launch("hessian_spectrum", f"--saved_run={tmp_path}/run", f"--run_dir={tmp_path}/spectrum")
+    assert code == 1 and "is damaged, or was written by another version" in err and err.count("\n") == 1
+
+
+def test_a_command_that_was_corrected_goes_on_where_the_first_had_not_begun(launch, tmp_path, monkeypatch):
+    """A network that cannot be built leaves no config.json."""
+
+    def fails(*_):
+        raise MemoryError("no memory for this network")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "build", fails)
+        assert launch("train", f"--run_dir={tmp_path}/run", *TINY, "--stem_width=1")[0] == 1
+    assert [name for name in os.listdir(tmp_path / "run") if not name.startswith(".")] == []
+    code, _, err = launch("train", f"--run_dir={tmp_path}/run", *TINY)
+    assert code == 0, err

@@ -1,0 +1,74 @@
+"""The TensorBoard files of launch.shortcut_study: its own are replaced, those of others stay."""
+
+import json
+import time
+
+import pytest
+from study_rows import of_figure, paper_rows
+
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.errors import UserError
+from launch import shortcut_study
+from shortcut_study.config import PRESETS
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Writes the TensorBoard files of a study without figures into tmp_path/run; returns their names."""
+    rows = of_figure(paper_rows(depths=(2,)), "9")
+    monkeypatch.setattr(shortcut_study, "_figures", lambda *_: [])
+
+    def write():
+        with RunDirectory(str(tmp_path / "run"), PRESETS["smoke"], "shortcut_study") as run:
+            run.set_status("running")
+            shortcut_study._write_events(run, rows)
+            run.set_status("done")
+            return sorted(run.record["event_files"])
+
+    return write
+
+
+def event_files(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*tfevents*"))
+
+
+def test_a_study_replaces_the_tensorboard_files_that_it_has_written_itself(tmp_path, study):
+    first = study()
+    assert len(first) > 2 and event_files(tmp_path / "run") == first
+    (tmp_path / "run" / first[-1]).unlink()
+    time.sleep(1.1)  # their names have seconds
+    second = study()
+    assert event_files(tmp_path / "run") == second and not set(first) & set(second)
+    assert not list((tmp_path / "run").glob(".tmp*"))
+
+
+def test_the_tensorboard_files_of_others_stay(tmp_path, study):
+    study()
+    run_dir = tmp_path / "run"
+    foreign = [
+        "events.out.tfevents.1.me",
+        "first/events.out.tfevents.1.me",
+        "learning_rates/x/events.out.tfevents.1.me",
+    ]
+    foreign += ["../outside/events.out.tfevents.1.me", "learning_rates/x/y/events.out.tfevents.1.me", "notes"]
+    for name in foreign:
+        (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+        (run_dir / name).write_text("mine")
+    record = json.loads((run_dir / "config.json").read_text())
+    record["event_files"] += [*foreign[3:], str(tmp_path / "outside" / "events.out.tfevents.1.me"), 5, None]
+    (run_dir / "config.json").write_text(json.dumps(record))
+    study()
+    assert all((run_dir / name).read_text() == "mine" for name in foreign)
+
+
+@pytest.mark.parametrize("listed", [5, None, "events.out", {}, [[]]])
+def test_a_damaged_list_of_tensorboard_files_deletes_nothing(tmp_path, study, listed):
+    first = study()
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"event_files": listed}))
+    if listed == [[]]:
+        study()
+    else:
+        with pytest.raises(UserError, match="its event_files"):
+            study()
+    assert set(first) <= set(event_files(tmp_path / "run"))
