@@ -1,5 +1,6 @@
 """metrics.csv and TensorBoard's events after a kill between the two, and on a full disk."""
 
+import time
 from types import SimpleNamespace
 
 import keras
@@ -33,7 +34,7 @@ def test_a_step_whose_row_was_not_written_is_in_tensorboard_once(run, network, m
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(recording, "write_metrics", _interrupt)
         first.add(row(10, loss=2.0), network)
-    monkeypatch.setattr("time.time", lambda: 4e9)  # another event file
+    time.sleep(1)  # another event file: its name is that of the second
     second = recording.Recorder(run, 10)
     second.add(row(10, loss=3.0), network)
     events = EventAccumulator(run.path)
@@ -45,9 +46,10 @@ def _interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network):
+def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, monkeypatch):
     recorder = recording.Recorder(run, 0)
-    recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer._writer = open("/dev/full", "wb")
+    records = recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer
+    monkeypatch.setattr(records, "_writer", open("/dev/full", "wb"))
     with pytest.raises(OSError, match=f"cannot write {run.path}: No space left on device"):
         for step in range(100):  # as many as would fill a queue
             recorder.add(row(step), network)
