@@ -16,7 +16,17 @@ from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher
 
-LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study", "cluster"]
+LAUNCHERS = [
+    "train",
+    "evaluate",
+    "plot",
+    "ablations",
+    "check_theory",
+    "hessian_spectrum",
+    "shortcut_study",
+    "cluster",
+    "export_npz",
+]
 
 
 def npz(path, **changes):
