@@ -19,9 +19,9 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 """
 
 import dataclasses
-import functools
 import os
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from identity_matters.fields import check_fields
@@ -31,10 +31,11 @@ from launch import finished_run, launcher, terminal
 if TYPE_CHECKING:
     import keras
     import numpy as np
-    from tqdm import tqdm
+    from matplotlib.figure import Figure
 
     from identity_matters.runs.directory import RunDirectory
 
+LAYERS, BLOCKS = "layers.csv", "blocks.csv"
 NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 
 
@@ -130,6 +131,7 @@ def _compute(
     """All tables, a starting vector or a part at a time, then the figures."""
     from tqdm import tqdm
 
+    from identity_matters.runs.figures import save_figures
     from shortcut_study.model_hessian import model_mvp
 
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
@@ -137,13 +139,19 @@ def _compute(
         with launcher.user_errors():
             product = model_mvp(model, images, labels, config.batch_size, **matrix)
         batches = -(-len(images) // config.batch_size)
-        _whole(config, run, product, bar, batches)
-        for by_block in _asked_parts(config):
-            _parts(config, run, model, product, by_block, bar, batches)
-    draw_figures(run.path)
+
+        def expect(products: int, done: int = 0) -> None:
+            """Makes the bar longer by so many products, of which some are done."""
+            bar.total = (bar.total or 0) + products * batches
+            bar.update(done * batches)
+
+        _whole(config, run, product, expect)
+        for name in _part_tables(config):
+            _parts(config, run, model, product, name, expect)
+    save_figures(figures(run.path), run.path)
 
 
-def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, bar: "tqdm", batches: int) -> None:
+def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: Callable) -> None:
     """results.csv and density.csv."""
     import numpy as np
 
@@ -158,69 +166,51 @@ def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, bar: "tq
     if [row.get("vector") for row in rows] != as_written.tolist() or not (config.tolerance or order == config.order):
         raise UserError(f"{path} does not hold {config.order} rows of each starting vector; remove it to begin again")
     stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if config.tolerance and not done else None
-    bar.reset(total=config.num_vectors * order * batches)
-    bar.update(done * order * batches)
+    expect(config.num_vectors * order, done * order)
     vectors = range(done, config.num_vectors)
     for vector, ritz in quadrature.ritz_by_vector(*product, order, vectors, config.seed, np.float32, stop):
         rows += spectrum_figures.ritz_rows(vector, ritz)
         write_metrics(path, rows)
-        bar.total = config.num_vectors * len(ritz.values) * batches
+        expect(config.num_vectors * (len(ritz.values) - order))
+        order = len(ritz.values)
     # From the file's digits, so that an interrupted run and one without a break draw the same.
     with made_of(path):
         density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
         write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
 
 
-def _asked_parts(config: SpectrumConfig) -> list[bool]:
-    """Whether by block, for each table of parts that is asked for."""
-    return [by_block for by_block, asked in ((False, config.per_layer), (True, config.per_block)) if asked]
+def _part_tables(config: SpectrumConfig) -> list[str]:
+    return [LAYERS] * config.per_layer + [BLOCKS] * config.per_block
 
 
 def _parts(
-    config: SpectrumConfig,
-    run: "RunDirectory",
-    model: "keras.Model",
-    product: tuple,
-    by_block: bool,
-    bar: "tqdm",
-    batches: int,
+    config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", product: tuple, table: str, expect: Callable
 ) -> None:
     """layers.csv or blocks.csv."""
     from identity_matters.runs.tables import read_rows, write_metrics
     from shortcut_study.part_spectra import part_row, parts
 
-    path, chosen = run.file(_part_file(by_block)), parts(model, by_block)
+    path, chosen = run.file(table), parts(model, by_block=table == BLOCKS)
     rows = read_rows(path)
     if [row.get("part") for row in rows] != list(chosen)[: len(rows)]:
         raise UserError(f"{path} does not hold the first parts of this network; remove it to begin again")
     lacking = list(chosen.items())[len(rows) :]
-    bar.total += sum(min(config.order, len(entries)) for _, entries in lacking) * config.num_vectors * batches
+    expect(sum(min(config.order, len(entries)) for _, entries in lacking) * config.num_vectors)
     for name, entries in lacking:
         rows.append(part_row(product, entries, name, config.order, config.num_vectors, config.seed))
         write_metrics(path, rows)
 
 
-def _part_file(by_block: bool) -> str:
-    return "blocks.csv" if by_block else "layers.csv"
-
-
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws spectrum.png, and the pictures of layers and blocks, from their tables; returns the paths."""
-    from identity_matters.runs.figures import save_figure
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the spectrum and the pictures of layers and blocks, by name, of the tables that there are."""
     from identity_matters.runs.tables import read_rows
     from shortcut_study.part_spectra import parts_figure
     from shortcut_study.spectrum_figures import spectrum_figure
 
-    table = functools.partial(os.path.join, run_dir)
-    figures = {}
-    if density := read_rows(table("density.csv")):
-        figures["spectrum.png"] = spectrum_figure(read_rows(table("results.csv")), density)
-    for name in map(_part_file, (False, True)):
-        if rows := read_rows(table(name)):
-            figures[name.replace(".csv", ".png")] = parts_figure(rows)
-    for name, figure in figures.items():
-        save_figure(figure, table(name))
-    return [table(name) for name in figures]
+    tables = ("results", "density", "layers", "blocks")
+    results, density, *parts = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in tables)
+    drawn = {"spectrum": spectrum_figure(results, density)} if density else {}
+    return drawn | {name: parts_figure(rows) for name, rows in zip(tables[2:], parts) if rows}
 
 
 def _results(config: SpectrumConfig, run: "RunDirectory") -> str:
@@ -238,8 +228,8 @@ def _results(config: SpectrumConfig, run: "RunDirectory") -> str:
     lines = [f"{vectors} x {order} products with the {'Gauss-Newton matrix' if config.gauss_newton else 'Hessian'}"]
     lines[0] += f", {minutes} minutes" if minutes is not None else ""
     lines.append(text)
-    for by_block in _asked_parts(config):
-        with made_of(parts := run.file(_part_file(by_block))):
+    for name in _part_tables(config):
+        with made_of(parts := run.file(name)):
             lines.append("\n" + table(read_rows(parts)))
     return "\n".join(lines)
 

@@ -116,8 +116,7 @@ def lanczos(
         if stop and (step + 1) % STEPS_BETWEEN_CHECKS == 0 and stop(so_far):
             break
         if off_diagonal[step] == 0 and step + 1 < order:
-            vector = random.standard_normal(dim, dtype=dtype)
-            _orthogonalize(vector, basis[: step + 1])
+            _orthogonalize(vector := random.standard_normal(dim, dtype=dtype), basis[: step + 1])
             norm = _norm(vector)
     return so_far
 

@@ -20,6 +20,7 @@ LAUNCHERS = (
     "hessian_spectrum",
     "cluster",
     "export_npz",
+    "report",
 )
 NUMBERS = [
     "0",

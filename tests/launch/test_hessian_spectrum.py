@@ -128,12 +128,12 @@ def test_another_config_in_the_same_run_dir_is_refused(spectrum_run, trained_run
 
 
 def test_the_figure_is_drawn_from_the_csv_files_alone(spectrum_run, tmp_path):
-    from launch.hessian_spectrum import draw_figures
+    from launch.hessian_spectrum import figures
 
-    assert draw_figures(str(tmp_path)) == []
+    assert not figures(str(tmp_path))
     for name in ("results.csv", "density.csv"):
         shutil.copy(spectrum_run[0] / name, tmp_path)
-    assert draw_figures(str(tmp_path)) == [f"{tmp_path}/spectrum.png"]
+    assert list(figures(str(tmp_path))) == ["spectrum"]
     figure = spectrum_figures.spectrum_figure(*read(tmp_path), title="as titled")
     axes = figure.axes[0]
     assert axes.get_yscale() == "log" and axes.get_title() == "as titled"

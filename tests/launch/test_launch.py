@@ -26,6 +26,7 @@ LAUNCHERS = [
     "shortcut_study",
     "cluster",
     "export_npz",
+    "report",
 ]
 
 
@@ -213,7 +214,7 @@ def test_a_run_ends_with_the_error_the_files_and_the_next_commands(trained):
     assert lines[-5].startswith("done: step 4, test error ")
     assert "convergence.png" in lines[-4] and "saved_model" in lines[-4]
     assert lines[-2:] == [
-        f"  tensorboard --logdir={run_dir}",
+        f"  tensorboard --logdir={run_dir.parent}",
         f"  python -m launch.evaluate --saved_model={run_dir}/saved_model",
     ]
     assert "4/4" in done.stderr  # the progress bar
