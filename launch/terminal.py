@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from absl import logging
+
 from identity_matters import quiet
 from identity_matters.runs.errors import UserError
 
@@ -26,8 +28,10 @@ class _Output(io.FileIO):
 def open_outputs() -> None:
     """Puts such streams in place of sys.stdout and sys.stderr, also where a shell's `>&-` has closed them.
 
-    A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log.
+    A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log. What TFDS
+    warns of stands in the line of our error.
     """
+    logging.set_verbosity(logging.ERROR)
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
