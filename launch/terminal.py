@@ -28,10 +28,9 @@ class _Output(io.FileIO):
 def open_outputs() -> None:
     """Puts such streams in place of sys.stdout and sys.stderr, also where a shell's `>&-` has closed them.
 
-    A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log. What TFDS
-    warns of stands in the line of our error.
+    A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log.
     """
-    logging.set_verbosity(logging.ERROR)
+    logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
