@@ -7,7 +7,6 @@ within each round. PyTorch and TensorFlow in one process can crash it: a peer of
 import importlib.metadata
 import multiprocessing
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -16,6 +15,7 @@ from typing import Any
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
+from identity_matters.runs.machine import cores, processor
 
 OTHERS = "other processes, CPU cores"
 
@@ -136,27 +136,13 @@ def synthetic_data(run: TrainConfig, num_images: int) -> ArrayData:
 
 def environment() -> str:
     """Returns one line that names the processor, its cores and the versions."""
-    parts = [_processor(), f"{len(cores())} cores"]
+    parts = [processor(), f"{len(cores())} cores"]
     for package in ("tensorflow", "keras", "numpy", "torch"):
         try:
             parts.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             parts.append(f"no {package}")
     return ", ".join(parts)
-
-
-def _processor() -> str:
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":")[1].strip()
-    return platform.machine()
-
-
-def cores() -> list[int]:
-    """Returns the numbers of the cores that this process may use; on macOS, which does not say, those of all cores."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def spread(values: Iterable[float]) -> tuple[str, str]:

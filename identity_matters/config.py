@@ -9,6 +9,8 @@ from typing import Literal
 
 from identity_matters.fields import check_fields, require
 
+MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -92,8 +94,13 @@ class ModelConfig:
         require(
             self.network != "all_conv_resnet" or not (height % self.downsampling or width % self.downsampling),
             f"the strides divide the image by {self.downsampling}, which does not divide "
-            f"{height}x{width} pixels; choose image_size or the number of stages accordingly",
+            f"{height}x{width} pixels; try {self._advice(max(height, width))}",
         )
+
+    def _advice(self, pixels: int) -> str:
+        """Returns the image size nearest to so many pixels that the strides divide, as a flag and in Python."""
+        size = max(1, round(pixels / self.downsampling)) * self.downsampling
+        return f"--image_size={size} (image_size={size}), or fewer stages"
 
     @property
     def downsampling(self) -> int:
@@ -113,6 +120,7 @@ class TrainConfig:
         uint8 [n,h,w] or [n,h,w,c].
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
+      num_classes: Number of classes of npz, where the training labels lack the last ones (0: their largest + 1).
       train_examples: Train on the first so many examples (0: all).
       validation_examples: Keep the last so many training examples out of training and evaluate on them in place of the
         test examples, to choose settings by (0: evaluate on the test examples).
@@ -151,6 +159,7 @@ class TrainConfig:
     npz: str = ""
     download: bool = False
     image_size: int = 0
+    num_classes: int = 0
     train_examples: int = 0
     validation_examples: int = 0
     crop_padding: int = 4
@@ -183,11 +192,14 @@ class TrainConfig:
                 "newton_schulz_steps",
             ),
             at_least_0=(
-                "image_size", "train_examples", "validation_examples", "crop_padding", "clip_norm", "seed",
-                "eval_examples", "warmup_steps", "decoupled_weight_decay",
+                "image_size", "num_classes", "train_examples", "validation_examples", "crop_padding", "clip_norm",
+                "seed", "eval_examples", "warmup_steps", "decoupled_weight_decay",
             ),
             above_0=("learning_rate", "decay_factor"),
-            at_most={"batch_size": 2**20, "image_size": 2**13, "crop_padding": 2**13, "newton_schulz_steps": 100},
+            at_most={
+                "batch_size": 2**20, "image_size": 2**13, "num_classes": MAX_CLASSES, "crop_padding": 2**13,
+                "newton_schulz_steps": 100,
+            },
         )  # fmt: skip
         require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
         require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")

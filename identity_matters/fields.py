@@ -2,12 +2,16 @@
 
 import dataclasses
 import math
+import numbers
+import os
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_origin
 
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import shown
+
+_EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "text", tuple: "whole numbers"}
 
 
 def require(condition: bool, message: str) -> None:
@@ -51,6 +55,9 @@ def check_fields(
 ) -> None:
     """Checks the numbers of a config against their ranges, and its words against the choices of their fields.
 
+    Values made in Python are first turned into the type of their field where that is harmless: a list or an array into
+    a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's.
+
     Args:
       config: A dataclass. A field of type Literal holds one of its words; every number must be finite, and a whole
         number, or the sum of several, below 2³².
@@ -58,10 +65,11 @@ def check_fields(
       at_most: Names of fields to the largest number that makes sense, or the largest sum of several numbers.
 
     Raises:
-      UserError: a number is out of range, or a word is none of its field's choices.
+      UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
     """
     for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
+        value = _converted(field.name, field.type, getattr(config, field.name))
+        object.__setattr__(config, field.name, value)
         if isinstance(value, float):
             require(math.isfinite(value), f"{field.name} must be a finite number, got {value}")
         elif isinstance(value, int) or value and isinstance(value, tuple) and all(isinstance(n, int) for n in value):
@@ -76,6 +84,28 @@ def check_fields(
         require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
     for field in dataclasses.fields(config):
         choices = getattr(field.type, "__args__", ())
-        if getattr(field.type, "__origin__", None) is Literal:
+        if get_origin(field.type) is Literal:
             value = getattr(config, field.name)
             require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
+
+
+def _converted(name: str, kind: Any, value: Any) -> Any:
+    """Returns the value as the type of its field, or raises UserError where that would be a guess."""
+    given, kind = value, get_origin(kind) or kind
+    if hasattr(value, "tolist"):  # of NumPy
+        value = value.tolist()
+    if dataclasses.is_dataclass(kind):
+        require(isinstance(value, kind), f"{name} must be a {getattr(kind, '__name__', kind)}, got {given!r}")
+    if kind not in _EXPECTED:
+        return value
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if kind is tuple and isinstance(value, list | tuple | range):
+        return tuple(_converted(name, int, item) for item in value)
+    if kind is float and is_number:
+        return float(value)
+    if kind is int and is_number and (not isinstance(value, float) or value.is_integer()):
+        return int(value)
+    if kind is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    require(kind in (bool, str) and isinstance(value, kind), f"{name} must be {_EXPECTED[kind]}, got {given!r}")
+    return value

@@ -4,29 +4,31 @@ Keras's fit runs from one event to the next, where an event is a checkpoint or a
 event happens outside fit, on every Keras backend.
 """
 
-import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator
+import os
+from collections.abc import Sequence
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
-from identity_matters.data.loading import load, reporting_unreadable_data
-from identity_matters.distributed.agreement import can_export, join, open_run
+from identity_matters.data.loading import reporting_unreadable_data
+from identity_matters.distributed.agreement import join, load_in_turn, open_run, recording_failure
 from identity_matters.distributed.building import build
 from identity_matters.distributed.workers import Workers
+from identity_matters.export import write_results
 from identity_matters.model import training_flops
 from identity_matters.optimization import learning_rate_schedule, make_deterministic
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
+from identity_matters.runs.callbacks import RunCallbacks
 from identity_matters.runs.checkpoint import TrainingState
-from identity_matters.runs.directory import RunDirectory, replacing
-from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
-from identity_matters.runs.figures import convergence_figure, save_figure
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.errors import Diverged, Preempted, WorkerLost
 from identity_matters.runs.progress import Progress, StepCallback
 from identity_matters.runs.recording import Recorder, describe, kernel_norms
 from identity_matters.runs.signals import StopRequest, deferring
@@ -34,16 +36,23 @@ from identity_matters.runs.signals import StopRequest, deferring
 __all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
 
-def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
+def train(
+    config: TrainConfig,
+    run_dir: str | os.PathLike,
+    data: Sequence[ArrayLike] | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
-    docs/run_directory.md says what it leaves in run_dir. The weights after a resumed run are bit-identical to those of
-    an uninterrupted one on the same machine: under TensorFlow this turns op determinism on, for the whole process.
-    Each of several workers calls this, before anything else that TensorFlow computes; only the chief uses its run_dir.
+    docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted one, on
+    the same machine and as many cores: under TensorFlow this turns op determinism on, for the whole process. Each of
+    several workers calls this, before anything else that TensorFlow computes; only the chief uses its run_dir.
 
     Args:
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
-      run_dir: str.
+      run_dir: str or Path.
+      data: (x_train, y_train, x_test, y_test) in place of npz and dataset, as identity_matters.data.own takes them.
+      callbacks: Of Keras, for one process alone; identity_matters.runs.callbacks says which hooks are called, and when.
 
     Returns:
       The last row of metrics.csv, whose errors are fractions; {} on workers other than the chief.
@@ -67,48 +76,18 @@ def train(config: TrainConfig, run_dir: str) -> dict[str, float]:
     workers = join(config)
     if workers is None:
         return {}
-    workers.rows(config.batch_size)  # a batch that the devices cannot share is refused before the data are read
-    data = _load_in_turn(config, workers)
+    workers.check(config, callbacks)  # before the data are read
+    given, data = data, load_in_turn(config, workers, data)
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
-    config = dataclasses.replace(config, model=model_config)
-    with open_run(config, run_dir, workers) as (directory, record):
-        if record["status"] == "diverged" or record["final_row"]:
-            workers.barrier()  # until the others have heard it, as in _finish
+    named = {} if given is None else {"dataset": data.name, "data_dir": "", "npz": ""}
+    config = dataclasses.replace(config, model=model_config, **named)
+    with workers.active(), open_run(config, os.fspath(run_dir), workers) as (directory, record):
         if record["status"] == "diverged":
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
             return record["final_row"] if directory else {}
-        with _recording_failure(directory), reporting_unreadable_data(), workers.reporting_lost_workers():
-            return Training(config, data, workers, directory).run()
-
-
-def _load_in_turn(config: TrainConfig, workers: Workers) -> ArrayData:
-    """Loads the data; a chief that may download them comes first, and the others may find them on the same disk."""
-    in_turn = workers.broadcast([config.download])[0]
-    if in_turn and not workers.is_chief:
-        workers.barrier()
-    data = load(config)
-    if in_turn and workers.is_chief:
-        workers.barrier()
-    if config.strategy == "parameter_server" and not isinstance(data, ArrayData):
-        raise UserError(f"strategy parameter_server needs data that fit in memory, which those of {data.name} do not")
-    return data
-
-
-@contextlib.contextmanager
-def _recording_failure(directory: RunDirectory | None) -> Iterator[None]:
-    """A context that writes into config.json how it ended, unless the same command can continue."""
-    try:
-        yield
-    except (Preempted, WorkerLost):
-        raise
-    except Exception as error:
-        if directory and directory.is_begun:
-            with contextlib.suppress(OSError):  # which must not hide the error itself
-                has_diverged = isinstance(error, Diverged)
-                details = {"diverged_at_step": error.step} if has_diverged else {"error": str(error)}
-                directory.set_status("diverged" if has_diverged else "failed", **details)
-        raise
+        with recording_failure(directory), reporting_unreadable_data(), workers.reporting_lost_workers():
+            return Training(config, data, workers, directory, tuple(callbacks)).run()
 
 
 class Training:
@@ -119,9 +98,17 @@ class Training:
       data: ArrayData or TfdsSource.
       workers: Workers.
       directory: RunDirectory; None on workers other than the chief, which write nothing.
+      callbacks: See `train`.
     """
 
-    def __init__(self, config: TrainConfig, data: ArrayData, workers: Workers, directory: RunDirectory | None) -> None:
+    def __init__(
+        self,
+        config: TrainConfig,
+        data: ArrayData,
+        workers: Workers,
+        directory: RunDirectory | None,
+        callbacks: Sequence,
+    ) -> None:
         make_deterministic(config.seed)
         self.config, self.workers, self.directory = config, workers, directory
         kind = ArrayBatches if isinstance(data, ArrayData) else StreamedBatches
@@ -137,19 +124,21 @@ class Training:
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
         self.stream = self.batches.train_batches(self.state.step)
+        self.callbacks = RunCallbacks(callbacks, self.network, config)
 
     def run(self) -> dict[str, float]:
         """Trains to the end and writes the results; returns as `train` does."""
         with deferring() as stop:
             with self.progress:
+                self.callbacks.begin(self.state.step, len(self.recorder.rows))
                 if self._is_evaluated():  # of a run that ended between a checkpoint and its evaluation
                     self._evaluate_once()
-                while self.state.step < self.config.train_steps:
+                while not self._is_at_end():
                     self._advance(self._next_event(), stop)
                     # A checkpoint comes before the evaluation of its step, which can be long.
                     if self.directory and (self._is_saved() or stop.is_agreed):
                         self.state.save(self.directory.file("checkpoints"))
-                    if stop.is_agreed and self.state.step < self.config.train_steps:
+                    if stop.is_agreed and not self._is_at_end():
                         self.workers.barrier()  # until the chief has saved
                         raise Preempted(self.state.step)
                     if self._is_evaluated():
@@ -162,12 +151,14 @@ class Training:
         intervals = (config.eval_every, config.checkpoint_every)
         return min(config.train_steps, *((step // interval + 1) * interval for interval in intervals))
 
+    def _is_at_end(self) -> bool:
+        return self.state.step == self.config.train_steps or self.callbacks.is_stopping
+
     def _is_saved(self) -> bool:
-        return self.state.step == self.config.train_steps or self.state.step % self.config.checkpoint_every == 0
+        return self._is_at_end() or self.state.step % self.config.checkpoint_every == 0
 
     def _is_evaluated(self) -> bool:
-        step = self.state.step
-        return step > 0 and (step == self.config.train_steps or step % self.config.eval_every == 0)
+        return self.state.step > 0 and (self._is_at_end() or self.state.step % self.config.eval_every == 0)
 
     def _advance(self, step: int, stop: StopRequest) -> None:
         """Trains up to a step, or less far where it is to stop."""
@@ -178,7 +169,7 @@ class Training:
             self.workers.distribute(itertools.islice(self.stream, num_steps)),
             steps_per_epoch=num_steps,
             shuffle=False,
-            callbacks=[callback],
+            callbacks=[callback, self.callbacks],
             verbose=0,
         ).history
         self.state.advance(callback.step, {name: values[-1] for name, values in history.items()})
@@ -221,6 +212,7 @@ class Training:
         }
         self.recorder.add(row, self.network)
         self.progress.write(describe(row))
+        self.callbacks.evaluated(step, row)
 
     def _finish(self) -> dict[str, float]:
         """Writes the results on the chief, while the other workers wait."""
@@ -230,21 +222,11 @@ class Training:
             if self.workers.strategy or self.workers.has_peers:
                 network = build_network(self.config.model, self.config.seed)  # of variables of this process alone
                 network.set_weights(self.network.get_weights())
-            _write_results(self.config, network, self.recorder.rows, self.directory)
+            write_results(self.config, network, self.recorder.rows, self.directory)
+            self.callbacks.end(self.recorder.rows[-1])
             self.directory.set_status("done")
         elif self.recorder.rows:
             print(f"worker {self.workers.rank} is done: {describe(self.recorder.rows[-1])}", flush=True)
         self.workers.all_reduce([0.0])  # until the chief has written all: where it has not, the job is not done
         self.workers.barrier()  # until the others have heard it: a sum fails where one has left
         return self.recorder.rows[-1] if self.directory else {}
-
-
-def _write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
-    """Writes the figure, model.keras and, under TensorFlow, the SavedModel."""
-    save_figure(convergence_figure(rows), directory.file("convergence.png"))
-    with replacing(directory.file("model.keras")) as temporary:
-        network.save(temporary)
-    if can_export():
-        from identity_matters.evaluation import export
-
-        export(network, config, directory.file("saved_model"))

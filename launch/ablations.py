@@ -9,9 +9,13 @@ one run directory a run, and prints a table of the test errors. The same command
 """
 
 import os
+from typing import TYPE_CHECKING
 
 from identity_matters.ablations import AblationConfig
 from launch import launcher, terminal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def main(config: AblationConfig, run_dir: str) -> None:
@@ -23,13 +27,12 @@ def main(config: AblationConfig, run_dir: str) -> None:
     print(ablations.table(rows))
 
 
-def draw_figures(run_dir: str, title: str = "") -> list[str]:
-    """Draws ablations.png from results.csv; returns its path."""
-    from identity_matters.runs import figures, tables
+def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
+    """Returns the figure of the variants, drawn from results.csv, by name."""
+    from identity_matters.runs.figures import ablation_figure
+    from identity_matters.runs.tables import read_metrics
 
-    path = os.path.join(run_dir, "ablations.png")
-    figures.save_figure(figures.ablation_figure(tables.read_metrics(os.path.join(run_dir, "results.csv")), title), path)
-    return [path]
+    return {"ablations": ablation_figure(read_metrics(os.path.join(run_dir, "results.csv")), title)}
 
 
 def cli() -> None:

@@ -25,6 +25,7 @@ data (CSV) and the figures (PNG) of docs/descent.md. Interrupted, the same comma
 import dataclasses
 import functools
 import os
+import time
 from typing import TYPE_CHECKING, Literal
 
 from identity_matters.fields import check_fields
@@ -32,6 +33,8 @@ from identity_matters.runs.errors import UserError
 from launch import launcher
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from identity_matters.runs.directory import RunDirectory
     from theory.claims import Check
 
@@ -78,19 +81,23 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
         return job(config, None)
     with RunDirectory(run_dir, config, "check_theory") as run:
         run.set_status("running")
+        start = time.perf_counter()
         code = job(config, run)
-        run.set_status("failed" if code else "done")
+        seconds = {} if config.search or config.experiment else {"seconds": time.perf_counter() - start}
+        run.set_status("failed" if code else "done", **seconds)  # of a job that can have begun earlier: nobody knows
     return code
 
 
 def _check(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Checks, prints and writes; 1 if a check fails."""
+    from tqdm import tqdm
+
     from theory import claims
 
     checks = []
-    for claim_id in [config.claim] if config.claim else claims.CLAIMS:
+    for claim_id in tqdm([config.claim] if config.claim else list(claims.CLAIMS), desc="claims", disable=None):
         checks.append(claims.check(claim_id, config.seed, config.trials))
-        print(_lines(checks[-1]), flush=True)
+        tqdm.write(_lines(checks[-1]))
     failed = [check.claim for check in checks if not check.holds]
     if not config.claim:
         print(f"\n{claims.summary()}")
@@ -140,6 +147,7 @@ def _draw(run: "RunDirectory", seed: int) -> None:
     from tqdm import tqdm
 
     from identity_matters.data.arrays import mnist_sample
+    from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import write_metrics
     from theory.experiments import EXPERIMENTS, memorizing_networks
 
@@ -151,12 +159,11 @@ def _draw(run: "RunDirectory", seed: int) -> None:
     )
     for name in tqdm(experiments, desc="figures", disable=None):
         write_metrics(run.file(f"{name}.csv"), experiments[name]())
-    draw_figures(run.path)
+    save_figures(figures(run.path), run.path)
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws the figures whose data a run directory holds; returns their paths."""
-    from identity_matters.runs.figures import save_figure
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the figures whose data a run directory holds, by name."""
     from identity_matters.runs.tables import read_rows
     from launch import theory_descent
     from theory.figures import FIGURES
@@ -165,18 +172,17 @@ def draw_figures(run_dir: str) -> list[str]:
     drawn = {}
     for name, figure in FIGURES.items():
         if rows := read_rows(os.path.join(run_dir, f"{name}.csv")):
-            drawn[os.path.join(run_dir, f"{name}.png")] = figure(rows)
+            drawn[name] = figure(rows)
     if points := read_rows(os.path.join(run_dir, "points.csv")):
         rows = read_rows(os.path.join(run_dir, "results.csv"))
-        drawn[os.path.join(run_dir, "relu_search.png")] = relu_search_figure(rows, points)
-    for path, figure in drawn.items():
-        save_figure(figure, path)
-    return list(drawn) + theory_descent.draw_descent(run_dir)
+        drawn["relu_search"] = relu_search_figure(rows, points)
+    return drawn | theory_descent.descent_figures(run_dir)
 
 
 def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
     from identity_matters.runs.directory import write_text
+    from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from theory import relu_figures, relu_search
 
@@ -196,7 +202,7 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     if run:
         with made_of(run.file("results.csv")):
             write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
-            draw_figures(run.path)
+            save_figures(figures(run.path), run.path)
         print(f"files: {run.path}")
     return 0
 

@@ -1,4 +1,4 @@
-"""Evaluate a SavedModel: top-1 and top-5 error on test images.
+"""Evaluate a trained network: its error on test images.
 
     python -m launch.evaluate --saved_model=runs/first/saved_model
 
@@ -6,11 +6,17 @@ uses the test data of the run that exported the model: seconds for the embedded 
 
     python -m launch.evaluate --saved_model=DIR/saved_model --dataset=cifar10 --data_dir=DATA
 
-prints top1_error, top5_error and the number of examples; about a minute for CIFAR-10's
-10,000 test images and the paper's network on 2 cores.
+prints top1_error, top5_error (where there are more than 5 classes) and the number of examples;
+about a minute for CIFAR-10's 10,000 test images and the paper's network on 2 cores.
+
+    python -m launch.evaluate --pretrained=digits
+
+evaluates a network that comes with the package. Where TensorFlow is not installed, give the
+run's model.keras: KERAS_BACKEND=jax python -m launch.evaluate --saved_model=DIR/model.keras
 """
 
 import dataclasses
+import json
 
 from identity_matters.runs.errors import UserError
 from launch import launcher, terminal
@@ -21,23 +27,27 @@ class EvaluateConfig:
     """What to evaluate on what.
 
     Attributes:
-      saved_model: Directory of the SavedModel. Required.
+      saved_model: Directory of the SavedModel, or the path of a run's model.keras. Required, or pretrained.
+      pretrained: Name of a network that comes with the package, e.g. digits.
       dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it).
       data_dir: Where TFDS keeps prepared data sets (empty: as in that run).
       npz: Your own data instead: test_images and test_labels of an .npz file, as for training.
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
+      json: Print one line of JSON; errors are fractions.
       trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside it
         is evaluated in its place; where there is none, a SavedModel that could reach files, the network or code is
         refused.
     """
 
     saved_model: str = ""
+    pretrained: str = ""
     dataset: str = ""
     data_dir: str = ""
     npz: str = ""
     max_examples: int = 0
     batch_size: int = 100
+    json: bool = False
     trust_saved_model: bool = False
 
     def __post_init__(self) -> None:
@@ -45,28 +55,38 @@ class EvaluateConfig:
             raise UserError(f"max_examples must be at least 0, got {self.max_examples}")
         if self.batch_size < 1:
             raise UserError(f"batch_size must be at least 1, got {self.batch_size}")
+        if self.saved_model and self.pretrained:
+            raise UserError("--saved_model and --pretrained are both given; give one of them")
 
 
 def main(config: EvaluateConfig) -> None:
-    """Evaluates the SavedModel and prints its errors."""
-    if not config.saved_model:
+    """Evaluates the network and prints its errors."""
+    if not (config.saved_model or config.pretrained):
         raise UserError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
     with terminal.quiet_import():
-        from identity_matters.evaluation import evaluate
+        from identity_matters import evaluation, pretrained
 
-    result = evaluate(
-        config.saved_model,
-        config.dataset or None,
+    dataset = config.dataset
+    if config.pretrained and not config.npz:
+        dataset = dataset or pretrained.find(config.pretrained).dataset
+    network = config.saved_model or pretrained.load(config.pretrained)
+    model = evaluation.load_classifier(network, config.trust_saved_model)
+    result = evaluation.evaluate(
+        model,
+        dataset or None,
         data_dir=config.data_dir,
         npz=config.npz,
         max_examples=config.max_examples,
         batch_size=config.batch_size,
         progress=True,
-        trust_saved_model=config.trust_saved_model,
     )
-    print(f"top1_error: {result['top1_error']:.2%}")
-    print(f"top5_error: {result['top5_error']:.2%}")
-    print(f"num_examples: {result['num_examples']}")
+    if model.num_classes <= 5:
+        del result["top5_error"]
+    if config.json:
+        print(json.dumps(result))
+        return
+    for name, value in result.items():
+        print(f"{name}: {value:.2%}" if name.endswith("error") else f"{name}: {value}")
 
 
 def cli() -> None:

@@ -19,7 +19,6 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 """
 
 import dataclasses
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from launch import finished_run, launcher, terminal
 if TYPE_CHECKING:
     import keras
     import numpy as np
+    from matplotlib.figure import Figure
 
     from identity_matters.runs.directory import RunDirectory
 
@@ -44,7 +44,8 @@ class SpectrumConfig:
     """Whose Hessian, on which examples, and how closely.
 
     Attributes:
-      saved_run: Directory of a finished run of launch.train. Required.
+      saved_run: Directory of a finished run of launch.train. Required, or pretrained.
+      pretrained: Name of a network that comes with the package, e.g. digits.
       examples: The loss is over the first so many training examples (or all, if there are fewer).
       order: Lanczos steps per starting vector, a Hessian product each; more resolve more eigenvalues.
       tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
@@ -60,6 +61,7 @@ class SpectrumConfig:
     """
 
     saved_run: str = ""
+    pretrained: str = ""
     examples: int = 500
     order: int = 50
     tolerance: float = 0.0
@@ -78,8 +80,8 @@ class SpectrumConfig:
 
 
 def main(config: SpectrumConfig, run_dir: str) -> None:
-    """Computes, draws and prints the spectrum of the network in config.saved_run."""
-    run_config = finished_run.read_config(config.saved_run)
+    """Computes, draws and prints the spectrum of a trained network."""
+    run_config = finished_run.read_config(config.saved_run, config.pretrained)
     with terminal.quiet_import():
         import tensorflow as tf
 
@@ -92,7 +94,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     say_named_by(os.path.join(config.saved_run, "config.json"), named)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels = finished_run.training_examples(run_config, config.examples)
-    model = finished_run.load_model(config.saved_run)
+    model = finished_run.load_model(config.saved_run, config.pretrained)
     _check_order(config.order, model)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
         if run.status == "done":
@@ -103,7 +105,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             _compute(config, run, model, images, labels)
             minutes = round((time.monotonic() - start) / 60, 1)
             run.set_status("done", num_weights=_num_weights(model), num_examples=len(images), minutes=minutes)
-        print(f"{config.saved_run}: {_num_weights(model):,} trained weights, {len(images):,} training images")
+        name = config.saved_run or config.pretrained
+        print(f"{name}: {_num_weights(model):,} trained weights, {len(images):,} training images")
         print(_results(config, run))
     print(f"files: {run_dir}")
 
@@ -131,6 +134,7 @@ def _compute(
     """All tables, a starting vector or a part at a time, then the figures."""
     from tqdm import tqdm
 
+    from identity_matters.runs.figures import save_figures
     from shortcut_study.model_hessian import model_mvp
 
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
@@ -147,7 +151,7 @@ def _compute(
         _whole(config, run, product, expect)
         for name in _part_tables(config):
             _parts(config, run, model, product, name, expect)
-    draw_figures(run.path)
+    save_figures(figures(run.path), run.path)
 
 
 def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: Callable) -> None:
@@ -200,23 +204,16 @@ def _parts(
         write_metrics(path, rows)
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws spectrum.png, and the pictures of layers and blocks, from their tables; returns the paths."""
-    from identity_matters.runs.figures import save_figure
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the spectrum and the pictures of layers and blocks, by name, of the tables that there are."""
     from identity_matters.runs.tables import read_rows
     from shortcut_study.part_spectra import parts_figure
     from shortcut_study.spectrum_figures import spectrum_figure
 
-    table = functools.partial(os.path.join, run_dir)
-    figures = {}
-    if density := read_rows(table("density.csv")):
-        figures["spectrum.png"] = spectrum_figure(read_rows(table("results.csv")), density)
-    for name in (LAYERS, BLOCKS):
-        if rows := read_rows(table(name)):
-            figures[name.replace(".csv", ".png")] = parts_figure(rows)
-    for name, figure in figures.items():
-        save_figure(figure, table(name))
-    return [table(name) for name in figures]
+    tables = ("results", "density", "layers", "blocks")
+    results, density, *parts = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in tables)
+    drawn = {"spectrum": spectrum_figure(results, density)} if density else {}
+    return drawn | {name: parts_figure(rows) for name, rows in zip(tables[2:], parts) if rows}
 
 
 def _results(config: SpectrumConfig, run: "RunDirectory") -> str:

@@ -44,7 +44,6 @@ def run(
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     terminal.open_outputs()
     with signals.listening():
         values = _define_flags(presets, has_run_dir)
@@ -203,7 +202,7 @@ def _replaced(config: Any, values: flags.FlagValues) -> Any:
         default = getattr(config, field.name)
         if dataclasses.is_dataclass(default):
             changes[field.name] = _replaced(default, values)
-        elif field.name in values and values[field.name].value is not None:
+        elif field.metadata.get("flag", True) and field.name in values and values[field.name].value is not None:
             value = values[field.name].value
             changes[field.name] = _numbers(field.name, value) if isinstance(default, tuple) else value
     return dataclasses.replace(config, **changes)

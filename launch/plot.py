@@ -5,12 +5,15 @@
 writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for a directory of
 launch.ablations, ablations.png from results.csv; for one of launch.check_theory or of
 launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png.
+--format=pdf or svg draws them for a paper.
 """
 
 import dataclasses
 import importlib
 import os
+from typing import Literal
 
+from identity_matters.fields import check_fields
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import made_of, read_rows
@@ -25,18 +28,26 @@ class PlotConfig:
 
     Attributes:
       title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study have their own.
+      format: What kind of file to write.
     """
 
     title: str = ""
+    format: Literal["png", "pdf", "svg"] = "png"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
     """Draws the figures of a run and prints their paths."""
+    from identity_matters.runs.figures import save_figures
+
     record = read_record(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
     options = {"title": config.title} if kind in TITLED else {}
     with made_of(run_dir):
-        paths = importlib.import_module(f"launch.{kind}").draw_figures(run_dir, **options)
+        figures = importlib.import_module(f"launch.{kind}").figures(run_dir, **options)
+        paths = save_figures(figures, run_dir, config.format)
     if not paths:
         raise UserError(f"{run_dir} holds results without the data of figures; let launch.{kind} end, with its figures")
     print("\n".join(paths))

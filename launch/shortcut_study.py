@@ -5,9 +5,9 @@
 computes the data of Figure 5 (3, 6, 7, 8, 9 and 10 likewise, `convolutional` is not in the paper,
 `all` is all of them), draws it with the theory's predictions, and checks what the paper says of
 it: results.csv (a row a point), results.md (each claim: holds or not, with the numbers), PNGs, and
-the same in TensorBoard, with an HParams table of the learning rates. The smoke preset takes a
-minute, the paper's size hours; the bar counts jobs, of which deep networks' take longest.
-Interrupted, the same command goes on: what was computed is kept.
+the figures in TensorBoard. --hparams adds the learning rates to its HParams page, also of a study
+that is done. The smoke preset takes a minute, the paper's size hours; the bar counts jobs, of which
+deep networks' take longest. Interrupted, the same command goes on: what was computed is kept.
 
 The data are MNIST digits, whitened: by default the 4,000 of the embedded sample. With
 --dataset=mnist --data_dir=DIR all 60,000, and any TFDS set of small images by name.
@@ -27,6 +27,8 @@ from launch import launcher, terminal
 from shortcut_study.config import PRESETS, StudyConfig
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from identity_matters.runs.directory import RunDirectory
     from shortcut_study.dataset import StudyData
     from shortcut_study.jobs import Job
@@ -110,6 +112,7 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
     from tqdm import tqdm
 
     from identity_matters.runs.directory import write_text
+    from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from shortcut_study import report
     from shortcut_study.jobs import run_jobs
@@ -121,35 +124,25 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
         with made_of(path):
-            draw_figures(run.path)
-            _write_events(run, rows)
+            save_figures(figures(run.path), run.path)
+            _write_events(run, rows, config.hparams)
             text = report.report(rows, config.is_toy_size)
         write_text(run.file("results.md"), text)
         bar.update(1)
     return rows, text
 
 
-def draw_figures(run_dir: str) -> list[str]:
-    """Draws figure_N.png of every figure whose data results.csv holds; returns their paths."""
-    from identity_matters.runs.figures import save_figure
-
-    paths = []
-    for name, figure in _figures(run_dir):
-        paths.append(os.path.join(run_dir, f"figure_{name}.png"))
-        save_figure(figure, paths[-1])
-    return paths
-
-
-def _figures(run_dir: str) -> list[tuple[str, Any]]:
-    """Names and Matplotlib figures, from results.csv alone but for the note that a study is of toy size."""
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns figure_N, by name, of every figure whose data results.csv holds; at toy size they say so."""
     from identity_matters.runs.tables import read_rows
     from shortcut_study.report import draw_figure, figures_with_data
 
-    rows, is_toy_size = read_rows(os.path.join(run_dir, "results.csv")), _is_toy_size(run_dir)
-    return [(name, draw_figure(name, rows, is_toy_size)) for name in figures_with_data(rows)]
+    rows, is_toy = read_rows(os.path.join(run_dir, "results.csv")), is_toy_size(run_dir)
+    return {f"figure_{name}": draw_figure(name, rows, is_toy) for name in figures_with_data(rows)}
 
 
-def _is_toy_size(run_dir: str) -> bool:
+def is_toy_size(run_dir: str) -> bool:
+    """Returns whether a study's config.json says that it only shows that the study runs."""
     from identity_matters.runs.directory import read_record
 
     record = read_record(run_dir)
@@ -159,21 +152,24 @@ def _is_toy_size(run_dir: str) -> bool:
         return from_json(StudyConfig(), fields).is_toy_size
 
 
-def _write_events(run: "RunDirectory", rows: list[dict]) -> None:
-    """Writes the figures as images, and a run of TensorBoard's HParams table for every network and learning rate."""
+def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:
+    """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
     import tensorboardX
 
     from identity_matters.runs.figures import figure_to_array
+    from identity_matters.runs.tensorboard import session
     from shortcut_study.report import sessions
 
     folder = run.file(f".tmp{os.getpid()}_events")
     with tensorboardX.SummaryWriter(folder) as writer:
-        for name, figure in _figures(run.path):
-            writer.add_image(f"figure_{name}", figure_to_array(figure), dataformats="HWC")
-        for session in sessions(rows):
-            writer.add_hparams(
-                session.hparams, session.metrics, os.path.join("learning_rates", session.name), session.epoch
-            )
+        for name, figure in figures(run.path).items():
+            writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
+    for found in sessions(rows) if has_hparams else ():
+        with tensorboardX.SummaryWriter(os.path.join(folder, "learning_rates", found.name)) as writer:
+            for summary in session(found.hparams):
+                writer.file_writer.add_summary(summary)
+            for name, value in found.metrics.items():
+                writer.add_scalar(name, value, found.epoch)
     listed, names = run.record.get("event_files", []), _event_files(folder)
     for name in _event_files(run.path):
         if name in listed:  # of an earlier end of this run: TensorBoard would show both

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+from identity_matters import quiet
 from identity_matters.runs.errors import UserError
 
 
@@ -47,16 +48,10 @@ def quiet_import() -> Iterator[None]:
     Raises:
       UserError: Keras cannot be imported with the backend that KERAS_BACKEND names.
     """
-    sys.stderr.flush()
-    terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
     try:
-        yield
+        with quiet.quiet_import():
+            yield
     except (ImportError, ValueError) as error:
         if backend := os.environ.get("KERAS_BACKEND"):
             raise UserError(f"KERAS_BACKEND={backend} cannot be used: {error}") from error
         raise
-    finally:
-        os.dup2(terminal, 2)
-        os.close(terminal)
-        os.close(nowhere)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 from identity_matters.runs.errors import UserError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from identity_matters.runs.directory import RunDirectory
 
 
@@ -20,6 +22,7 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
     """
     from tqdm import tqdm
 
+    from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from theory import descent_map
     from theory.descent_experiments import EXPERIMENTS
@@ -39,23 +42,21 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
             write_metrics(run.file("results.csv"), rows)
     if run:
         with made_of(run.path):
-            draw_descent(run.path)
+            save_figures(descent_figures(run.path), run.path)
         print(f"files: {run.path}")
 
 
-def draw_descent(run_dir: str) -> list[str]:
-    """Draws the figures whose data a run directory holds; returns their paths."""
-    from identity_matters.runs.figures import save_figure
+def descent_figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the figures whose data a run directory holds, by name."""
     from identity_matters.runs.tables import read_rows
     from theory.descent_figures import FIGURES
     from theory.descent_map_figure import map_figure
 
-    drawn = []
+    drawn = {}
     for name, figure in {**FIGURES, "map": map_figure}.items():
         rows = read_rows(os.path.join(run_dir, f"{'results' if name == 'map' else name}.csv"))
         if rows and (name != "map" or "speed" in rows[0]):
-            drawn.append(os.path.join(run_dir, f"{name}.png"))
-            save_figure(figure(rows), drawn[-1])
+            drawn[name] = figure(rows)
     return drawn
 
 

@@ -18,12 +18,16 @@ With TF_CONFIG in the environment this process is one of several workers; launch
 """
 
 import os
+from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory
 from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher, terminal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def main(config: TrainConfig, run_dir: str) -> int:
@@ -46,23 +50,26 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     """Prints the last lines: the test error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
-    print(f"test error {row['test_top1_error']:.2%}, top-5 {row['test_top5_error']:.2%}")
+    has_top5 = directory.read_record(run_dir)["config"]["model"]["num_classes"] > 5
+    print(
+        f"test error {row['test_top1_error']:.2%}", end=f", top-5 {row['test_top5_error']:.2%}\n" if has_top5 else "\n"
+    )
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
-    print(f"next:\n  tensorboard --logdir={run_dir}")
+    # Of the folder above, so that the run has a name.
+    print(f"next:\n  tensorboard --logdir={os.path.dirname(os.path.normpath(run_dir)) or '.'}")
     if "saved_model" in files:
         print(f"  python -m launch.evaluate --saved_model={os.path.join(run_dir, 'saved_model')}")
     else:
+        print(f"  python -m launch.evaluate --saved_model={os.path.join(run_dir, 'model.keras')}")
         print(f"  the same command under KERAS_BACKEND=tensorflow adds {os.path.join(run_dir, 'saved_model')}")
 
 
-def draw_figures(run_dir: str, title: str = "") -> list[str]:
-    """Draws convergence.png, Figure 1 of Hardt & Ma, from a run's metrics.csv; returns its path."""
-    from identity_matters.runs import figures, tables
+def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
+    """Returns Figure 1 of Hardt & Ma for a run, drawn from its metrics.csv, by name."""
+    from identity_matters.runs.figures import convergence_figure
+    from identity_matters.runs.tables import read_metrics
 
-    path = os.path.join(run_dir, "convergence.png")
-    rows = tables.read_metrics(os.path.join(run_dir, "metrics.csv"))
-    figures.save_figure(figures.convergence_figure(rows, title), path)
-    return [path]
+    return {"convergence": convergence_figure(read_metrics(os.path.join(run_dir, "metrics.csv")), title)}
 
 
 def cli() -> None:

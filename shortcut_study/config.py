@@ -37,6 +37,8 @@ class StudyConfig:
       descent_epochs: Their length.
       num_levels: Losses at which a Hessian is taken in Figures 6, 7 and 8.
       seed: The first seed.
+      hparams: Write a TensorBoard run for every network and learning rate of Figures 9 and 10, for the HParams page.
+        They are hundreds, and TensorBoard ticks no run where there are more than 40.
 
     Raises:
       ValueError: a field out of range.
@@ -65,6 +67,7 @@ class StudyConfig:
     descent_epochs: int = 3000
     num_levels: int = 12
     seed: int = 0
+    hparams: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():

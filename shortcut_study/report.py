@@ -61,7 +61,7 @@ class Session(NamedTuple):
     Attributes:
       name: str.
       hparams: Of the network, and the learning rate.
-      metrics: Means over the seeds; without the losses where one diverged.
+      metrics: Means over the seeds; the losses are NaN where one diverged.
       epoch: Of the metrics.
     """
 
@@ -84,6 +84,9 @@ def sessions(rows: list[dict]) -> Iterator[Session]:
 
 
 def _metrics(rows: list[dict]) -> dict:
-    names = ("loss", "excess_loss") if all(row["status"] == "done" for row in rows) else ()
-    losses = {f"final/{name}": np.mean([row[name] for row in rows]) for name in names}
+    are_done = all(row["status"] == "done" for row in rows)
+    losses = {
+        f"final/{name}": np.mean([row[name] for row in rows]) if are_done else np.nan
+        for name in ("loss", "excess_loss")
+    }
     return losses | {"final/share_diverged": np.mean([row["status"] == "diverged" for row in rows])}

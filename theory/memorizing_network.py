@@ -33,7 +33,7 @@ _PROJECTION_BYTES = 2**22  # of inputs that are projected at a time, per core
 _PANEL_BYTES = 2**18  # of hidden vectors that go through all blocks at a time, per core; products take as much again
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MemorizingNetwork:
     """A residual network with one ReLU layer per block (Hardt & Ma §3).
 
@@ -56,6 +56,13 @@ class MemorizingNetwork:
     head_s: np.ndarray
     smallest_gap: float
     float32_error: float
+
+    def __repr__(self) -> str:
+        inputs, classes = self.projection.shape[1], self.head_s.shape[0]
+        return (
+            f"MemorizingNetwork({inputs} inputs -> {classes} classes, width={self.width}, "
+            f"num_layers={self.num_layers}, num_parameters={self.num_parameters})"
+        )
 
     @property
     def width(self) -> int:

@@ -39,7 +39,7 @@ class ArrayData:
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise UserError(
                 f"{self.name}: training and test images differ in shape, "
-                f"{self.train_images.shape[1:]} and {self.test_images.shape[1:]}"
+                f"{self.train_images.shape[1:]} and {self.test_images.shape[1:]}; bring them to one shape"
             )
 
     @property
@@ -83,8 +83,9 @@ def _check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes
         raise UserError(f"{name}: {len(images)} images, but labels of shape {labels.shape}")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise UserError(
-            f"{name}: labels must lie in 0–{num_classes - 1}, the training labels' range, "
-            f"got {labels.min()}–{labels.max()}"
+            f"{name}: labels must lie in 0–{num_classes - 1}, the training labels' range, got {labels.min()}–"
+            f"{labels.max()}; for classes that are missing there, --num_classes={labels.max() + 1} "
+            f"(num_classes={labels.max() + 1})"
         )
 
 

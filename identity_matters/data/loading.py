@@ -8,26 +8,29 @@ import contextlib
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, held_out, mnist_sample, resized, shortened
 from identity_matters.data.npz import load_npz
+from identity_matters.data.own import given_arrays, require_stored
 from identity_matters.runs.errors import UserError
 
 if TYPE_CHECKING:
     from identity_matters.data.tfds import TfdsSource
 
 
-def load(config: TrainConfig) -> "ArrayData | TfdsSource":
-    """Returns the data that the config names.
+def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "ArrayData | TfdsSource":
+    """Returns the data that the config names, or those that are given.
 
     Args:
-      config: TrainConfig. Read: npz, dataset, data_dir, download, image_size, train_examples, validation_examples,
-        eval_examples, batch_size.
+      config: TrainConfig. Read: npz, dataset, data_dir, download, image_size, num_classes, train_examples,
+        validation_examples, eval_examples, batch_size.
+      given: (x_train, y_train, x_test, y_test), in place of npz and dataset; see identity_matters.data.own.
 
     Returns:
       ArrayData, or a TfdsSource for a set too large for memory or of varying image size.
@@ -36,19 +39,38 @@ def load(config: TrainConfig) -> "ArrayData | TfdsSource":
       UserError: no such data set, or one that is not prepared (the message says what to run), or data that cannot be
         trained on.
     """
-    if config.npz or config.dataset == MNIST_SAMPLE:
-        data = resized(load_npz(config.npz) if config.npz else mnist_sample(), config.image_size)
+    if given is not None:
+        data = resized(given_arrays(given, config.num_classes), config.image_size)
+    elif config.npz:
+        data = resized(load_npz(config.npz, config.num_classes), config.image_size)
+    elif config.num_classes:
+        raise UserError(f"num_classes is for data of your own; {config.dataset} says itself how many it has")
+    elif config.dataset == MNIST_SAMPLE:
+        data = resized(mnist_sample(), config.image_size)
     else:
-        from identity_matters.data.tfds import tfds_source
-
         # A set that is shortened is read so far only, but what is held out comes from the end of the whole set.
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
-        source = tfds_source(whole if config.validation_examples else config)
+        source = _tfds_source(whole if config.validation_examples else config)
         if source.is_streamed:
             return _checked_stream(source, config)
         data = source.load()
     data = held_out(data, config.validation_examples)
     return shortened(data, config.train_examples, config.eval_examples)
+
+
+def _tfds_source(config: TrainConfig) -> "TfdsSource":
+    """Returns the set that the config names, or raises UserError where there is no TensorFlow to read it with."""
+    require_stored(config.dataset)
+    try:
+        from identity_matters.data.tfds import tfds_source
+    except ModuleNotFoundError as error:
+        file = f"{config.dataset}.npz"
+        raise UserError(
+            f"{config.dataset} is read by {error.name}, which is not installed here; where it is, "
+            f"python -m launch.export_npz --dataset={config.dataset} --npz={file} makes {file}, "
+            f"to be given as --npz={file} (npz={file!r})"
+        ) from error
+    return tfds_source(config)
 
 
 def say_named_by(path: str, place: str) -> None:
@@ -91,9 +113,7 @@ def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.
       UserError: as `load`.
     """
     if not config.npz and config.dataset != MNIST_SAMPLE:
-        from identity_matters.data.tfds import tfds_source
-
-        yield from tfds_source(config).raw_test_batches(batch_size)
+        yield from _tfds_source(config).raw_test_batches(batch_size)
         return
     data = load(config)
     for start in range(0, data.num_test, batch_size):

@@ -2,11 +2,14 @@
 
 import contextlib
 import difflib
+import logging
 import os
 from collections.abc import Iterator
 from unittest import mock
 
+import requests
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import downloader
 
 from identity_matters.data.arrays import MNIST_SAMPLE
 from identity_matters.runs.errors import Preempted, UserError
@@ -39,16 +42,32 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
     if not builder.is_prepared():
         if not download:
             raise UserError(
-                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; add --download "
-                f"to have TFDS fetch it, or name another --data_dir"
+                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --download "
+                f"(download=True) has TFDS fetch it, --data_dir (data_dir=…) names another place"
             )
-        try:
-            builder.download_and_prepare()
-        except Preempted:
-            raise
-        except Exception as error:  # no network, no space, or files to be fetched by hand: TFDS raises anything
-            raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
+        _download(name, builder)
     return builder
+
+
+def _download(name: str, builder: tfds.core.DatasetBuilder) -> None:
+    """Has TFDS download and prepare a set, or raises UserError after a few seconds where it cannot be reached."""
+    # TFDS would try ten times in the course of 200 seconds, with a warning each time.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    retries, downloader.MAX_RETRIES = downloader.MAX_RETRIES, 3
+    try:
+        builder.download_and_prepare()
+    except Preempted:
+        raise
+    except requests.exceptions.ConnectionError as error:
+        url = getattr(error.request, "url", None) or "the server"
+        raise UserError(
+            f"TFDS cannot download {name}: {url} cannot be reached from here; without a network, copy a prepared "
+            f"{name} to --data_dir (data_dir=…)"
+        ) from error
+    except Exception as error:  # no space, or files to be fetched by hand: TFDS raises anything
+        raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
+    finally:
+        downloader.MAX_RETRIES = retries
 
 
 @contextlib.contextmanager

@@ -68,7 +68,7 @@ class TfdsSource:
         self.num_classes = builder.info.features[self._label_key].num_classes
         self._stored_shape = builder.info.features[self._image_key].shape
         if None in self._stored_shape[:2] and not image_size:
-            raise UserError(f"the images of {self.name} vary in size; give --image_size")
+            raise UserError(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
         sides = (image_size, image_size) if image_size else self._stored_shape[:2]
         self.image_shape = (*sides, self._stored_shape[2])
 

@@ -5,17 +5,24 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import keras
+from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
+from identity_matters.data.arrays import ArrayData
+from identity_matters.data.loading import load
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.directory import Busy, RunDirectory, as_json
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
 from identity_matters.runs.record import differences
 from identity_matters.runs.tables import read_metrics
+
+if TYPE_CHECKING:
+    from identity_matters.data.tfds import TfdsSource
 
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 
@@ -32,6 +39,30 @@ def join(config: TrainConfig) -> Workers | None:
 
         return parameter_server.join()
     return rendezvous.join()
+
+
+def load_in_turn(
+    config: TrainConfig, workers: Workers, given: Sequence[ArrayLike] | None = None
+) -> "ArrayData | TfdsSource":
+    """Loads the data; a chief that may download them comes first, and the others may find them on the same disk.
+
+    Args:
+      config: TrainConfig.
+      workers: Workers.
+      given: Arrays in place of a named set, see `load`.
+
+    Raises:
+      UserError: see `load`.
+    """
+    in_turn = workers.broadcast([config.download])[0]
+    if in_turn and not workers.is_chief:
+        workers.barrier()
+    data = load(config, given)
+    if in_turn and workers.is_chief:
+        workers.barrier()
+    if config.strategy == "parameter_server" and not isinstance(data, ArrayData):
+        raise UserError(f"strategy parameter_server needs data that fit in memory, which those of {data.name} do not")
+    return data
 
 
 def can_export() -> bool:
@@ -66,7 +97,26 @@ def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tu
                 record["mistake"] = str(error)
         record = json.loads(workers.broadcast_text(json.dumps(record | {"config": own})))
         _require_agreement(record, differences(record["config"], own), workers)
+        if record["final_row"] or record["status"] == "diverged":
+            workers.barrier()  # until the others have heard it: a sum fails where one has left
         yield directory, record
+
+
+@contextlib.contextmanager
+def recording_failure(directory: RunDirectory | None) -> Iterator[None]:
+    """Opens a context that writes into config.json how it ended, unless the same command can continue."""
+    try:
+        yield
+    except (Preempted, WorkerLost):
+        raise
+    except Exception as error:
+        if directory and directory.is_begun:
+            with contextlib.suppress(OSError):  # which must not hide the error itself
+                if isinstance(error, Diverged):
+                    directory.set_status("diverged", diverged_at_step=error.step)
+                else:
+                    directory.set_status("failed", error=str(error))
+        raise
 
 
 def _require_agreement(record: dict, differing: list[str], workers: Workers) -> None:

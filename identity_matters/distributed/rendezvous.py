@@ -29,6 +29,8 @@ def join() -> Workers:
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax", "torch"):
         raise UserError(f"Keras does not train under KERAS_BACKEND={backend}; use tensorflow, jax or torch")
+    if backend == "jax" and len(devices := keras.distribution.list_devices()) > 1:
+        return Workers(distribution=keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
     if backend != "tensorflow":
         return Workers()
     import tensorflow as tf

@@ -3,7 +3,8 @@
     environment                             strategy
     TF_CONFIG with several workers          MultiWorkerMirroredStrategy over all devices of all workers
     several GPUs                            MirroredStrategy over the GPUs
-    otherwise, and other Keras backends     none
+    several devices under JAX               keras.distribution.DataParallel over them
+    otherwise, and under PyTorch            none
 
 A batch is that of the whole job: a replica, which is one device, takes its share of the rows, and the gradients of the
 replicas are summed. So the learning rate is that of the batch, however many replicas share it. Only the chief, worker
@@ -12,11 +13,12 @@ replicas are summed. So the learning rate is that of the batch, however many rep
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from identity_matters.config import TrainConfig
 from identity_matters.data.batches import as_dataset
 from identity_matters.runs.errors import UserError, WorkerLost
 
@@ -25,7 +27,8 @@ class Workers:
     """The processes that train one network together, seen from one of them.
 
     Attributes:
-      strategy: tf.distribute.Strategy. None where this process has a single device and is alone.
+      strategy: tf.distribute.Strategy. None on a single device of a process that is alone, and without TensorFlow.
+      distribution: keras.distribution.DataParallel. JAX's counterpart, for the devices of one process.
       rank: int. The number of this process, from 0.
       num_processes: int. How many processes there are.
       num_replicas: int. How many devices all processes have together.
@@ -33,10 +36,18 @@ class Workers:
       has_peers: bool. Whether another process can be lost.
     """
 
-    def __init__(self, strategy: Any = None, rank: int = 0, num_processes: int = 1) -> None:
-        self.strategy, self.rank, self.num_processes = strategy, rank, num_processes
+    def __init__(self, strategy: Any = None, rank: int = 0, num_processes: int = 1, distribution: Any = None) -> None:
+        self.strategy, self.rank, self.num_processes, self.distribution = strategy, rank, num_processes, distribution
         self.num_replicas = strategy.num_replicas_in_sync if strategy else 1
+        if distribution:
+            self.num_replicas = distribution.device_mesh.devices.size
         self.is_chief, self.has_peers = rank == 0, num_processes > 1
+
+    def check(self, config: TrainConfig, callbacks: Sequence) -> None:
+        """Raises UserError where these processes cannot train so: see `rows`; callbacks are for one process alone."""
+        if callbacks and (self.has_peers or config.strategy == "parameter_server"):
+            raise UserError("callbacks are for one process alone; leave them out where several workers train")
+        self.rows(config.batch_size)
 
     def rows(self, batch_size: int) -> slice:
         """Returns the rows of every batch that the devices of this process take.
@@ -51,6 +62,10 @@ class Workers:
             )
         share = batch_size // self.num_processes
         return slice(self.rank * share, (self.rank + 1) * share)
+
+    def active(self) -> contextlib.AbstractContextManager:
+        """Returns the context of a whole run: under JAX, what is made and called in it lies on all devices."""
+        return self.distribution.scope() if self.distribution else contextlib.nullcontext()
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Returns the context in which a network, its optimiser and its metrics are made."""

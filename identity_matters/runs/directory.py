@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.runs.errors import UserError, naming
+from identity_matters.runs.machine import machine
 from identity_matters.runs.record import KINDS, STATUSES, differences, read_record
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
@@ -177,8 +178,8 @@ def as_json(config: Any) -> dict:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that results depend on, as installed."""
-    found = {"python": platform.python_version()}
+    """Returns the machine, and the versions of Python and of the packages that results depend on, as installed."""
+    found = {"machine": machine(), "python": platform.python_version()}
     if "keras" in sys.modules:
         found["keras_backend"] = sys.modules["keras"].backend.backend()
     for package in _PACKAGES:

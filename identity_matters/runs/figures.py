@@ -1,5 +1,7 @@
 """Figures, drawn from metrics.csv and results.csv alone: convergence (Hardt & Ma, Figure 1) and ablations."""
 
+import os
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -83,9 +85,17 @@ def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:
 
 
 def save_figure(figure: Figure, path: str) -> None:
-    """Writes a figure as a PNG file, whole or not at all."""
+    """Writes a figure as a PNG, PDF or SVG file, as the path ends, whole or not at all."""
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png")
+        figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
+
+
+def save_figures(figures: dict[str, Figure], folder: str, extension: str = "png") -> list[str]:
+    """Writes figures by name as FOLDER/NAME.png, or with another extension; returns their paths."""
+    paths = {os.path.join(folder, f"{name}.{extension}"): figure for name, figure in figures.items()}
+    for path, figure in paths.items():
+        save_figure(figure, path)
+    return list(paths)
 
 
 def figure_to_array(figure: Figure) -> np.ndarray:

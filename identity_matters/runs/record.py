@@ -16,9 +16,10 @@ KINDS = {
     "check_theory": "claim",
     "shortcut_study": "figure",
     "hessian_spectrum": "saved_run",
+    "report": "runs",
 }
-# Where the data lie does not change what a run computes.
-_NOT_COMPARED = ("data_dir", "download")
+# Where the data lie, and what TensorBoard or a report shows, do not change what a run computes.
+_NOT_COMPARED = ("data_dir", "download", "hparams", "runs")
 _MAX_SHOWN = 200  # characters of a value
 
 

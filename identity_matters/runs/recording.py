@@ -11,6 +11,7 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import naming
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.tables import read_metrics, write_metrics
+from identity_matters.runs.tensorboard import session, tag
 
 HISTOGRAM_BINS = 64
 
@@ -72,6 +73,8 @@ class Recorder:
         self.rows = [row for row in rows if row["step"] <= first_step]
         # What a killed process has written after its last row is written again.
         self._writer = open_events(run.path, self.rows[-1]["step"] + 1 if self.rows else 0)
+        start, self._end = session(run.record["config"])
+        self._writer.file_writer.add_summary(start)
 
     def add(self, row: dict[str, float], network: keras.Model) -> None:
         """Adds the row of one evaluation. Every row of a run has the same keys; `step` is one of them.
@@ -83,25 +86,18 @@ class Recorder:
             return
         for name, value in row.items():
             if name != "step":
-                self._writer.add_scalar(_tag(name), value, row["step"])
+                self._writer.add_scalar(tag(name), value, row["step"])
         for layer in network.layers:
             if isinstance(layer, keras.layers.Conv2D):
                 kernel = keras.ops.convert_to_numpy(layer.kernel)
-                self._writer.add_histogram(f"kernels/{layer.name}", kernel, row["step"], bins=HISTOGRAM_BINS)
+                self._writer.add_histogram(f"weights/{layer.name}", kernel, row["step"], bins=HISTOGRAM_BINS)
         figure = figure_to_array(convergence_figure(self.rows))
-        self._writer.add_image("convergence", figure, row["step"], dataformats="HWC")
+        self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
 
     def close(self) -> None:
-        """Closes the event file."""
+        """Closes the event file of a run that is done."""
         if self._writer:
+            self._writer.file_writer.add_summary(self._end)
             self._writer.close()
-
-
-def _tag(name: str) -> str:
-    """Returns the tag of a column; TensorBoard groups tags by what stands before the slash."""
-    for prefix in ("train_", "test_", "kernel_norm_"):
-        if name.startswith(prefix):
-            return f"{prefix[:-1]}/{name[len(prefix) :]}"
-    return name

@@ -134,7 +134,7 @@ class _Job:
 
     def _start(self, config: str, cores: list[int], gpus: dict[str, str]) -> subprocess.Popen:
         def in_the_child() -> None:
-            _die_with_parent()
+            die_with_parent()
             if cores:
                 os.sched_setaffinity(0, cores)
 
@@ -229,8 +229,8 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _die_with_parent() -> None:
-    """Called in a worker before it starts: when the launcher is killed, so is the worker (Linux only)."""
+def die_with_parent() -> None:
+    """To be called in a process before it starts: when the launcher is killed, so is that process (Linux only)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 

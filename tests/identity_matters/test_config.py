@@ -2,10 +2,13 @@
 
 import ast
 import dataclasses
+import json
 import pathlib
 import re
 
+import numpy as np
 import pytest
+from refusals import refused
 
 import identity_matters
 from identity_matters import ablations, config
@@ -69,6 +72,51 @@ def test_every_field_of_a_config_is_read_somewhere(kind):
 def test_what_cannot_be_is_refused_before_memory_or_hours_are_spent(kind, changes, message):
     with pytest.raises(UserError, match=message):
         kind(**changes)
+
+
+@pytest.mark.parametrize(
+    "name, given, taken",
+    [
+        ("train_steps", 1e3, 1000),
+        ("batch_size", np.int64(64), 64),
+        ("learning_rate", 1, 1.0),
+        ("learning_rate", np.float32(0.5), 0.5),
+        ("decay_steps", [10, 20], (10, 20)),
+        ("decay_steps", np.array([10, 20]), (10, 20)),
+        ("decay_steps", range(1, 3), (1, 2)),
+        ("random_flip", np.bool_(False), False),
+        ("data_dir", pathlib.Path("data"), "data"),
+        ("npz", pathlib.Path("own.npz"), "own.npz"),
+    ],
+)
+def test_values_made_in_python_become_those_of_their_field(name, given, taken):
+    value = getattr(config.TrainConfig(**{name: given}), name)
+    assert value == taken and type(value) is type(taken)
+    json.dumps(value)
+
+
+@pytest.mark.parametrize(
+    "kind, changes, message",
+    [
+        (config.TrainConfig, {"batch_size": "32"}, "batch_size must be a whole number, got '32'"),
+        (config.TrainConfig, {"batch_size": 1.5}, "batch_size must be a whole number, got 1.5"),
+        (config.TrainConfig, {"batch_size": True}, "batch_size must be a whole number, got True"),
+        (config.TrainConfig, {"train_steps": float("nan")}, "train_steps must be a whole number, got nan"),
+        (config.TrainConfig, {"train_steps": None}, "train_steps must be a whole number, got None"),
+        (config.TrainConfig, {"learning_rate": "0.1"}, "learning_rate must be a number, got '0.1'"),
+        (config.TrainConfig, {"decay_steps": 10}, "decay_steps must be whole numbers, got 10"),
+        (config.TrainConfig, {"decay_steps": "10,20"}, "decay_steps must be whole numbers, got '10,20'"),
+        (config.TrainConfig, {"decay_steps": [10, "20"]}, "decay_steps must be a whole number, got '20'"),
+        (config.TrainConfig, {"random_flip": "no"}, "random_flip must be True or False, got 'no'"),
+        (config.TrainConfig, {"dataset": 5}, "dataset must be text, got 5"),
+        (config.TrainConfig, {"schedule": ["linear"]}, "schedule must be one of piecewise"),
+        (config.TrainConfig, {"model": "mnist"}, "model must be a ModelConfig, got 'mnist'"),
+        (config.ModelConfig, {"widths": [16.5]}, "widths must be a whole number, got 16.5"),
+        (config.ModelConfig, {"image_shape": (30, 30, 3)}, "image_size=32"),
+    ],
+)
+def test_values_of_another_type_are_refused_in_one_line(kind, changes, message):
+    assert message in refused(kind, **changes)
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,6 @@ def test_images_of_another_shape_are_refused_with_both_shapes(pixel_model, ranke
     images, labels, *_ = ranked
     message = refused(evaluate, pixel_model, (images.reshape(40, 5, 2, 1), labels))
     assert "(2, 5, 1)" in message and "(5, 2, 1)" in message
-    assert "(2, 5, 1)" in refused(evaluate, pixel_model, (images[..., 0], labels))
     assert "(2, 5, 1)" in refused(evaluate, pixel_model, "mnist_sample")
 
 
@@ -216,9 +215,49 @@ def test_labels_out_of_range_are_refused_with_the_range(pixel_model, ranked, lab
     assert "0–9" in message and str(label) in message
 
 
-def test_labels_that_are_no_integers_are_refused(pixel_model, ranked):
+def test_labels_that_are_no_whole_numbers_are_refused(pixel_model, ranked):
     images, labels, *_ = ranked
-    assert "integers" in refused(evaluate, pixel_model, (images, labels.astype(np.float32)))
+    assert "whole numbers, got 0.5" in refused(evaluate, pixel_model, (images, np.where(labels, labels, 0.5)))
+    assert "integers" in refused(evaluate, pixel_model, [(images, labels.astype(np.float32))])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda images, labels: (images[..., 0], labels),
+        lambda images, labels: (images, labels[:, None]),
+        lambda images, labels: (images, np.eye(10)[labels]),
+        lambda images, labels: (images, labels.astype(float)),
+        lambda images, labels: (images / 9, labels),
+        lambda images, labels: (images / 4.5 - 1, labels),
+        lambda images, labels: (images.tolist(), labels.tolist()),
+    ],
+)
+def test_arrays_are_taken_in_the_forms_that_training_takes(pixel_model, ranked, change):
+    images, labels, *_ = ranked
+    assert evaluate(pixel_model, change(images, labels)) == evaluate(pixel_model, (images, labels))
+
+
+def test_integers_above_255_are_refused_with_what_to_do(pixel_model, ranked):
+    images, labels, *_ = ranked
+    assert "divide them by 10.59" in refused(evaluate, pixel_model, (300 * images, labels))
+    assert "(images, labels), got 3" in refused(evaluate, pixel_model, (images, labels, labels))
+
+
+def test_a_runs_keras_file_and_a_network_are_evaluated_as_the_saved_model(trained_run, exported):
+    path = trained_run / "model.keras"
+    expected = evaluate(exported)
+    assert evaluate(path) == evaluate(str(path)) == expected
+    assert evaluate(keras.saving.load_model(path), "mnist_sample") == evaluate(exported, "mnist_sample")
+    assert "name a dataset" in refused(evaluate, keras.saving.load_model(path))
+
+
+@pytest.mark.parametrize("content", [b"junk", None])
+def test_a_file_that_is_no_keras_file_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "model.keras"
+    if content:
+        path.write_bytes(content)
+    assert f"cannot load {path}" in refused(evaluate, str(path), "mnist_sample")
 
 
 def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):

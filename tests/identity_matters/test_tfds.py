@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import socket
+import time
 
 import numpy as np
 import pytest
@@ -277,6 +278,17 @@ def test_workers_read_their_rows_of_the_streamed_batches_and_no_others(jpeg, bat
             assert len(parts[0][1]) == len(parts[1][1]) == half
             for expected, *pieces in zip(whole, *parts, strict=True):
                 np.testing.assert_array_equal(expected, np.concatenate(pieces))
+
+
+def test_a_download_without_a_network_ends_soon_in_a_line_that_names_the_server(tmp_path, monkeypatch, caplog):
+    def unknown(*_, **__):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    began = time.monotonic()
+    message = refused(prepared_builder, "cifar10", str(tmp_path), download=True)
+    assert "cannot be reached from here" in message and "cs.toronto.edu" in message
+    assert time.monotonic() - began < 60 and not [r for r in caplog.records if "Retrying" in r.getMessage()]
 
 
 @pytest.mark.parametrize("name", ["huggingface:mnist", "kaggle:mnist/config", "somebody:mnist"])

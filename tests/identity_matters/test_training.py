@@ -182,12 +182,12 @@ def test_tensorboard_holds_the_scalars_the_histograms_and_the_figure(tiny_run):
     events = EventAccumulator(str(tiny_run))
     events.Reload()
     tags = events.Tags()
-    scalars = {"loss", "learning_rate", "images_per_second", "kernel_norm", "kernel_norm/stage1", "test/top1_error"}
-    assert scalars | {"train/top1_error", "train/top5_error", "test/top5_error"} <= set(tags["scalars"])
-    assert "kernels/stage2_block1_conv1" in tags["histograms"]
-    assert tags["images"] == ["convergence"]
+    scalars = {"loss/train", "optimizer/learning_rate", "speed/images_per_second", "norm/kernels_stage1"}
+    assert scalars | {"error/train_top1", "error/train_top5", "error/test_top5"} <= set(tags["scalars"])
+    assert "weights/stage2_block1_conv1" in tags["histograms"]
+    assert tags["images"] == ["pictures/convergence"]
     rows = read_metrics(tiny_run / "metrics.csv")
-    assert [e.value for e in events.Scalars("test/top1_error")] == pytest.approx([r["test_top1_error"] for r in rows])
+    assert [e.value for e in events.Scalars("error/test_top1")] == pytest.approx([r["test_top1_error"] for r in rows])
 
 
 @pytest.mark.slow  # tests/launch/test_faults.py does it twenty times

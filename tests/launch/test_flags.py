@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from identity_matters.runs.errors import UserError
 from launch import launcher
 
-LAUNCHERS = ("train", "evaluate", "plot", "ablations", "check_theory", "shortcut_study", "hessian_spectrum", "cluster")
+LAUNCHERS = (
+    "train",
+    "evaluate",
+    "plot",
+    "ablations",
+    "check_theory",
+    "shortcut_study",
+    "hessian_spectrum",
+    "cluster",
+    "report",
+)
 NUMBERS = [
     "0",
     "-1",

@@ -16,7 +16,17 @@ from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher
 
-LAUNCHERS = ["train", "evaluate", "plot", "ablations", "check_theory", "hessian_spectrum", "shortcut_study", "cluster"]
+LAUNCHERS = [
+    "train",
+    "evaluate",
+    "plot",
+    "ablations",
+    "check_theory",
+    "hessian_spectrum",
+    "shortcut_study",
+    "cluster",
+    "report",
+]
 
 
 def npz(path, **changes):
@@ -203,7 +213,7 @@ def test_a_run_ends_with_the_error_the_files_and_the_next_commands(trained):
     assert lines[-5].startswith("done: step 4, test error ")
     assert "convergence.png" in lines[-4] and "saved_model" in lines[-4]
     assert lines[-2:] == [
-        f"  tensorboard --logdir={run_dir}",
+        f"  tensorboard --logdir={run_dir.parent}",
         f"  python -m launch.evaluate --saved_model={run_dir}/saved_model",
     ]
     assert "4/4" in done.stderr  # the progress bar

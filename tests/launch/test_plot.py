@@ -6,6 +6,7 @@ import json
 
 import pytest
 from begun import begin
+from matplotlib.figure import Figure
 
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.record import KINDS, read_record
@@ -14,7 +15,7 @@ from launch import plot
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
-    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig",
+    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig", "report": "ReportConfig",
 }  # fmt: skip
 
 
@@ -28,7 +29,7 @@ def drawn(monkeypatch):
     asked = []
     for kind in KINDS:
         module = importlib.import_module(f"launch.{kind}")
-        monkeypatch.setattr(module, "draw_figures", lambda run_dir, kind=kind, **_: asked.append(kind) or [run_dir])
+        monkeypatch.setattr(module, "figures", lambda run_dir, kind=kind, **_: asked.append(kind) or {"a": Figure()})
     return asked
 
 
@@ -88,6 +89,20 @@ def test_a_table_without_its_config_json_is_drawn_by_its_launcher(tmp_path, draw
     write_metrics(str(tmp_path / name), [columns])
     plot.main(plot.PlotConfig(), str(tmp_path))
     assert drawn == [kind]
+
+
+@pytest.mark.parametrize("name, start", [("pdf", b"%PDF"), ("svg", b"<?xml")])
+def test_other_formats_are_drawn_for_papers(tmp_path, launch, name, start):
+    columns = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
+    write_metrics(str(tmp_path / "metrics.csv"), [dict.fromkeys(columns, 1)])
+    code, out, err = launch("plot", f"--run_dir={tmp_path}", f"--format={name}")
+    assert (code, out) == (0, f"{tmp_path}/convergence.{name}\n"), err
+    assert (tmp_path / f"convergence.{name}").read_bytes().startswith(start)
+
+
+def test_an_unknown_format_is_refused_in_one_line(tmp_path, launch):
+    code, _, err = launch("plot", f"--run_dir={tmp_path}", "--format=bmp")
+    assert code == 1 and err.count("\n") == 1 and "png, pdf, svg" in err and "'bmp'" in err
 
 
 def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):

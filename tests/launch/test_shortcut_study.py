@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from boards import metrics_and_sessions, tensorboard
 from launching import launch_in_process
 
 from identity_matters.data import loading
@@ -76,8 +77,8 @@ def experiments_of(rows):
 @pytest.fixture
 def undrawn(monkeypatch):
     """What is drawn of the rows is left out, for tests of the rows alone."""
-    for name in ("draw_figures", "_write_events"):
-        monkeypatch.setattr(shortcut_study, name, lambda *_: None)
+    for name in ("figures", "_write_events"):
+        monkeypatch.setattr(shortcut_study, name, lambda *_: {})
 
 
 @pytest.mark.parametrize("figure", PAPER)
@@ -136,44 +137,41 @@ def events(path):
     return found
 
 
-def test_tensorboard_has_the_figure_and_a_session_of_hparams_for_every_network_and_rate(launch, three_digits, tmp_path):
-    code, _, err = launch("--figure=9", f"--run_dir={tmp_path}/run", *SMALL)
+def test_tensorboard_has_the_figure_alone_and_on_request_a_session_of_hparams_for_every_network_and_rate(
+    launch, three_digits, tmp_path
+):
+    run_dir = tmp_path / "runs" / "study"
+    flags = ("--figure=9", f"--run_dir={run_dir}", *SMALL)
+    code, _, err = launch(*flags)
     assert code == 0, err
-    run_dir = tmp_path / "run"
-    assert events(run_dir).Tags()["images"] == ["figure_9"]
+    assert events(run_dir).Tags()["images"] == ["pictures/figure_9"]
+    assert not (run_dir / "learning_rates").exists()
+
+    other = run_dir / "other" / "events.out.tfevents.1"  # of another run: not ours to remove
+    other.parent.mkdir()
+    other.write_bytes(b"")
+    code, _, err = launch(*flags, "--hparams")  # nothing is computed again
+    assert code == 0 and other.exists() and "NaN" not in err, err
     rows = [row for row in read_rows(run_dir / "results.csv") if row["experiment"] == "learning_rates"]
     assert {row["status"] for row in rows} == {"done", "diverged"}
     names = ("shortcut_depth", "initialisation", "depth", "learning_rate")
-    networks = {tuple(row[name] for name in names) for row in rows}
-    folders = sorted((run_dir / "learning_rates").iterdir())
-    assert len(folders) == len(networks) == len(rows) / 2
-    seen, shares = set(), set()
-    for folder in folders[::7]:  # of 5 rates each network has
-        found = events(folder)
-        hparams = session(found)
-        values = tuple(hparams[name] for name in names)
-        seen.add(values)
-        of_these = [row for row in rows if tuple(row[name] for name in names) == values]
-        assert len(of_these) == 2 and hparams["activations"] == "linear"
-        diverged = np.mean([row["status"] == "diverged" for row in of_these])
-        scalars = {tag: found.Scalars(tag)[0].value for tag in found.Tags()["scalars"]}
-        assert scalars["final/share_diverged"] == diverged
-        shares.add(diverged)
-        if diverged:
-            assert list(scalars) == ["final/share_diverged"]
-        else:
-            mean = np.mean([row["excess_loss"] for row in of_these])
-            assert scalars["final/excess_loss"] == pytest.approx(mean, rel=1e-6)
-    assert len(seen) >= 6 and seen <= networks and {0, 1} <= shares
+    by_network = {}
+    for row in rows:
+        by_network.setdefault(tuple(row[name] for name in names), []).append(row)
+    with tensorboard(tmp_path / "runs") as ask:
+        metrics, groups = metrics_and_sessions(ask)
+    assert metrics == ["final/excess_loss", "final/loss", "final/share_diverged"]
+    assert len(groups) == len(by_network) == len(rows) / 2
+    for group in groups:
+        values = {value["name"]["tag"]: float(value["value"]) for value in group["metricValues"]}
+        of_these = by_network[tuple(group["hparams"][name] for name in names)]
+        share = np.mean([row["status"] == "diverged" for row in of_these])
+        mean = np.nan if share else np.mean([row["excess_loss"] for row in of_these])
+        assert values["final/share_diverged"] == share
+        assert values["final/excess_loss"] == pytest.approx(mean, rel=1e-6, nan_ok=True)
 
-
-def session(found):
-    """Name to value of the hyperparameters of a TensorBoard run."""
-    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
-
-    content = found.PluginTagToContent("hparams")["_hparams_/session_start_info"]
-    start = HParamsPluginData.FromString(content).session_start_info
-    return {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
+    assert launch(*flags)[0] == 0
+    assert not list(run_dir.glob("learning_rates/*/*"))  # they are gone where they are not asked for
 
 
 # What computes a job of which figure, and at which call of it the study is interrupted.
@@ -319,8 +317,7 @@ def test_plot_redraws_the_figures_of_a_study_from_its_csv_file_alone(launch, thr
 
 def test_a_table_of_another_kind_is_no_study(tmp_path):
     write_metrics(str(tmp_path / "results.csv"), [{"variant": "paper", "step": 1, "loss": 0.5}])
-    assert shortcut_study.draw_figures(str(tmp_path)) == []
-    assert shortcut_study.draw_figures(str(tmp_path / "none")) == []
+    assert not shortcut_study.figures(str(tmp_path)) and not shortcut_study.figures(str(tmp_path / "none"))
 
 
 NEW_FIELDS = ("input_scale", "centred", "mean_over_outputs", "xavier_learning_rate")
@@ -344,7 +341,7 @@ def test_a_run_of_the_version_before_goes_on_and_is_drawn(
     kept = [row for row in rows if row["job"] in jobs[: len(jobs) - 2]]
     old = [{k: v for k, v in row.items() if k not in ("job", "perturbed_loss")} for row in kept]
     write_metrics(str(run_dir / "results.csv"), old)
-    assert shortcut_study.draw_figures(str(run_dir)) == [f"{run_dir}/figure_{figure}.png"]
+    assert list(shortcut_study.figures(str(run_dir))) == [f"figure_{figure}"]
     function, calls = getattr(module, name), []
     monkeypatch.setattr(module, name, lambda *a, **k: calls.append(0) or function(*a, **k))
     code, _, err = launch(*arguments)

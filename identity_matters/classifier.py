@@ -1,0 +1,103 @@
+"""A trained network, however it is stored, as a function from raw images to logits.
+
+A SavedModel takes raw images and needs TensorFlow; the others run under every Keras backend, on images that are
+standardised here. Files may come from others: see identity_matters.trust.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+from identity_matters.model import standardize
+from identity_matters.runs.errors import UserError
+from identity_matters.trust import check_saved_model, load_network
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A trained network.
+
+    Attributes:
+      logits: Function from float32 images [n, h, w, c] in 0–255 to logits [n, r].
+      image_shape: (height, width, channels).
+      num_classes: int. r.
+      path: str. Where it is stored (empty: nowhere).
+    """
+
+    logits: Callable[[np.ndarray], np.ndarray]
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    path: str = ""
+
+
+def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: bool = False) -> Classifier:
+    """Returns a trained network as `evaluate` takes it.
+
+    Args:
+      model: The directory of a SavedModel; a run's model.keras; or a Keras model from standardised images to logits.
+      trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside it
+        is taken in its place; where there is none, a SavedModel that could reach files, the network or code is refused.
+
+    Raises:
+      UserError: it is none of them, or a SavedModel where there is no TensorFlow.
+    """
+    if isinstance(model, keras.Model):
+        return _of_network(model)
+    path = os.fspath(model)
+    if path.endswith(".keras"):
+        return _of_network(load_network(path), path)
+    beside = os.path.join(os.path.dirname(os.path.normpath(path)), "model.keras")
+    if trust_saved_model or not os.path.lexists(beside):
+        return _of_saved_model(path, trust_saved_model)
+    if not os.path.isdir(path):
+        raise UserError(f"{path} is not a SavedModel of this project: no such directory")
+    return _of_network(load_network(beside), path)
+
+
+def _of_network(network: keras.Model, path: str = "") -> Classifier:
+    def call(images: np.ndarray) -> Any:
+        return network(standardize(images), training=False)
+
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        call = tf.function(call, reduce_retracing=True)
+
+    def logits(images: np.ndarray) -> np.ndarray:
+        return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
+
+    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path)
+
+
+def _of_saved_model(path: str, is_trusted: bool) -> Classifier:
+    serve = _load_signature(path, is_trusted)
+    import tensorflow as tf
+
+    def logits(images: np.ndarray) -> np.ndarray:
+        return serve(images=tf.constant(images))["logits"].numpy()
+
+    shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
+    return Classifier(logits, shape, serve.structured_outputs["logits"].shape[-1], path)
+
+
+def _load_signature(path: str, is_trusted: bool) -> Any:
+    """Returns the serving_default function of a SavedModel."""
+    try:
+        import tensorflow as tf
+    except ModuleNotFoundError as error:
+        raise UserError(f"a SavedModel needs {error.name}, which is not installed here; give model.keras") from error
+    if not is_trusted:
+        check_saved_model(path)
+    try:
+        loaded = tf.saved_model.load(path)
+        serve = loaded.signatures["serving_default"]
+        serve.structured_input_signature[1]["images"], serve.structured_outputs["logits"]
+    except Exception as error:  # TensorFlow raises anything at all on a damaged file
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} is not a SavedModel of this project: {reason}") from error
+    serve.keep_alive = loaded  # the variables live as long as this object
+    return serve

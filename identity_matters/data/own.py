@@ -1,0 +1,169 @@
+"""Your own arrays, from a file or from Python, as `ArrayData`.
+
+    images    [n, h, w] or [n, h, w, c]: integers in 0–255, booleans, or floats of any range
+    labels    [n] or [n, 1]: 0 … r − 1, whole numbers; or one-hot rows [n, r]
+
+Images are held as bytes. Each is standardised before the network sees it, so floats lose nothing but precision when
+their range is stretched to 0–255; a line on stderr says what was seen and done.
+"""
+
+import hashlib
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from identity_matters.config import MAX_CLASSES
+from identity_matters.data.arrays import ArrayData
+from identity_matters.runs.errors import UserError
+
+_NAMES = ("train_images", "train_labels", "test_images", "test_labels")
+_PREFIX = "arrays "  # of what config.json calls them
+
+
+def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
+    """Returns the data of four arrays, under a name that differs where one of them does.
+
+    >>> x, y = np.zeros((3, 8, 8), np.uint8), [0, 1, 2]
+    >>> given_arrays((x, y, x, y)).name
+    'arrays 5c7b7f68'
+
+    Args:
+      data: (x_train, y_train, x_test, y_test); see the table above.
+      num_classes: int. See as_array_data.
+
+    Raises:
+      UserError: there are not four, or one of them is unfit.
+    """
+    if not isinstance(data, tuple | list) or len(data) != 4:
+        raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {_described(data)}")
+    arrays = {name: as_numbers(name, array) for name, array in zip(_NAMES, data)}
+    digest = hashlib.blake2b(digest_size=4)
+    for array in arrays.values():
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array))
+    return as_array_data(f"{_PREFIX}{digest.hexdigest()}", arrays, num_classes)
+
+
+def _described(data: object) -> str:
+    return f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+
+
+def require_stored(dataset: str) -> None:
+    """Raises UserError where the data of a run were arrays, which nothing has stored."""
+    if dataset.startswith(_PREFIX):
+        raise UserError("the run was trained on arrays that were given in Python; give them again, or name a dataset")
+
+
+def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
+    """Returns an array of numbers, or raises UserError where it is none."""
+    try:
+        array = np.asarray(array)
+    except ValueError as error:  # rows of several lengths
+        raise UserError(f"{what} must be one array: {error}") from error
+    if array.dtype.kind not in "buif":
+        raise UserError(f"{what} must be numbers, got {array.dtype}")
+    return array
+
+
+def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
+    """Returns the data of the four arrays; see the table above.
+
+    Args:
+      name: str. What messages call the data.
+      arrays: train_images, train_labels, test_images, test_labels.
+      num_classes: int. 0: the largest training label + 1, or the length of one-hot rows.
+
+    Raises:
+      UserError: an array is unfit.
+    """
+    images = as_bytes(name, {split: arrays[f"{split}_images"] for split in ("train", "test")})
+    labels, found = {}, 0
+    for split in ("train", "test"):
+        labels[split], classes = as_integers(f"{name}: {split}_labels", arrays[f"{split}_labels"])
+        found = found or classes
+    if 0 < num_classes < found:
+        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes")
+    return ArrayData(name, images["train"], labels["train"], images["test"], labels["test"], num_classes or found)
+
+
+def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the images of both splits as uint8 [n, h, w, c]."""
+    for split, array in images.items():
+        if array.dtype.kind != images["train"].dtype.kind and "f" in array.dtype.kind + images["train"].dtype.kind:
+            kinds = ", ".join(f"{split}_images {array.dtype}" for split, array in images.items())
+            raise UserError(f"{name}: give both splits of images as one type, got {kinds}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise UserError(f"{name}: {split}_images hold values that are not finite")
+    if images["train"].dtype.kind == "f" and images["train"].size:
+        images = _stretched(name, images)
+    for split, array in images.items():
+        what = f"{name}: {split}_images"
+        images[split] = _with_channels(array if array.dtype == np.uint8 else _in_range(what, array)).astype(np.uint8)
+    return images
+
+
+def _with_channels(images: np.ndarray) -> np.ndarray:
+    return images[..., None] if images.ndim == 3 else images
+
+
+def _in_range(what: str, images: np.ndarray) -> np.ndarray:
+    """Returns images in 0–255: booleans as black and white, others as they are."""
+    if images.dtype.kind == "b":
+        return 255 * images.astype(np.uint8)
+    low, high = (images.min(), images.max()) if images.size else (0, 0)
+    if low < 0 or high > 255:  # which NaN passes
+        advice = "save floats" if low < 0 else f"divide them by {high / 255:.4g}, or save floats"
+        raise UserError(f"{what} must lie in 0–255, got {low}–{high}; {advice}")
+    return images
+
+
+def _stretched(name: str, images: dict[str, np.ndarray], reference: str = "train") -> dict[str, np.ndarray]:
+    """Returns float images with the range of one of the arrays stretched to 0–255."""
+    low, high = float(images[reference].min()), float(images[reference].max())
+    seen = f"{images[reference].dtype} in {low:.4g} … {high:.4g}"
+    if 0 <= low and high <= 255:
+        low, high = 0.0, 1.0 if high <= 1 else 255.0
+    high = high if high > low else low + 1
+    _note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
+    return {
+        split: np.clip(np.rint((array - low) * (255 / (high - low))), 0, 255).astype(np.uint8)
+        for split, array in images.items()
+    }
+
+
+def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on; see the table above.
+
+    Floats in 0–255 stay as they are; NaN is the network's to answer for.
+
+    Raises:
+      UserError: an array is unfit.
+    """
+    images = as_numbers("images", images)
+    is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
+    if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
+        images = _stretched("data", {"test": images}, "test")["test"]
+    return _with_channels(_in_range("images", images)), as_integers("labels", as_numbers("labels", labels))[0]
+
+
+def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
+    """Returns labels int32 [n], and how many classes they speak of."""
+    classes = 0
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        _note(f"{what} [n, 1] are taken as [n]")
+        labels = labels[:, 0]
+    elif labels.ndim == 2 and labels.size and np.isin(labels, (0, 1)).all() and np.all(labels.sum(axis=1) == 1):
+        _note(f"{what} are one-hot rows of {labels.shape[1]} classes")
+        labels, classes = labels.argmax(axis=1), labels.shape[1]
+    if labels.dtype.kind == "f" and not np.all(labels == np.rint(labels)):
+        raise UserError(f"{what} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
+    low, high = (labels.min(), labels.max()) if labels.size else (0, 0)
+    if not 0 <= low <= high < MAX_CLASSES:
+        raise UserError(f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
+    return labels.astype(np.int32), classes or int(high) + 1
+
+
+def _note(line: str) -> None:
+    print(f"note: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,81 @@
+"""What a finished run leaves for others: its figure, model.keras and a SavedModel.
+
+The SavedModel takes raw images and needs TensorFlow alone:
+
+    serving_default: images float32 [n, h, w, c] in 0–255 -> logits, probabilities float32 [n, r]
+"""
+
+import json
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import keras
+
+from identity_matters.config import TrainConfig
+from identity_matters.distributed.agreement import can_export
+from identity_matters.model import standardize
+from identity_matters.runs.directory import RunDirectory, replacing
+from identity_matters.runs.figures import convergence_figure, save_figure
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+DATA_FILE = os.path.join("assets.extra", "data.json")
+DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
+
+
+def export(network: keras.Model, config: TrainConfig, path: str) -> None:
+    """Writes the network, standardisation included, as a SavedModel that needs nothing of ours.
+
+    Args:
+      network: keras.Model. From `all_conv_resnet`.
+      config: TrainConfig. Which data to evaluate on by default is stored beside the model.
+      path: str. A directory, replaced if it exists.
+    """
+    import tensorflow as tf
+
+    serving = tf.Module()
+    # The tf.Variables themselves: under Keras's own, TensorFlow's session loader (saved_model_cli,
+    # TensorFlow Serving) restores copies that the graph does not read.
+    serving.variables_served = [variable.value for variable in network.variables]
+    signature = tf.TensorSpec([None, *network.input_shape[1:]], tf.float32, name="images")
+
+    @tf.function(input_signature=[signature])
+    def serve(images: "tf.Tensor") -> "dict[str, tf.Tensor]":
+        logits = network(standardize(images), training=False)
+        return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
+
+    tf.get_logger().setLevel("WARNING")  # in a notebook it is INFO, and every SavedModel is announced twice
+    with replacing(path) as temporary:
+        try:
+            tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
+        except tf.errors.OpError as error:  # "FILE; No space left on device [Op:SaveV2]"
+            raise OSError(error.message.rpartition("; ")[2].partition(" [")[0]) from error
+        os.makedirs(os.path.join(temporary, "assets.extra"))
+        with open(os.path.join(temporary, DATA_FILE), "w") as file:
+            json.dump(_data_fields(config), file)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _data_fields(config: TrainConfig) -> dict:
+    """Returns the fields of the config that name its data, paths as absolute ones."""
+    fields = {name: getattr(config, name) for name in DATA_FIELDS}
+    # The SavedModel may be evaluated from another working directory.
+    return fields | {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
+
+
+def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
+    """Writes the figure, model.keras and, under TensorFlow, the SavedModel of a run.
+
+    Args:
+      config: TrainConfig.
+      network: keras.Model.
+      rows: Those of metrics.csv.
+      directory: RunDirectory.
+    """
+    save_figure(convergence_figure(rows), directory.file("convergence.png"))
+    with replacing(directory.file("model.keras")) as temporary:
+        network.save(temporary)
+    if can_export():
+        export(network, config, directory.file("saved_model"))

@@ -1,0 +1,86 @@
+"""Networks whose weights are part of the package: `load("digits")`.
+
+    name      network               trained on                                  evaluated on by default
+    digits    of the mnist preset   MNIST, but for mnist_sample's test digits   mnist_sample's test digits
+
+docs/results.md has the commands that trained them and their errors. The weights are float16 in NumPy's .npz format,
+which holds no code; a network computes with them in float32.
+"""
+
+import dataclasses
+import importlib.resources
+
+import keras
+import numpy as np
+
+from identity_matters.comparators import build_network
+from identity_matters.config import ModelConfig
+from identity_matters.presets import MODEL_PRESETS
+from identity_matters.runs.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A shipped network, whose weights are in identity_matters/weights/NAME.npz.
+
+    Attributes:
+      model: ModelConfig.
+      dataset: str. What to evaluate it on, of whose training images it has seen the training split alone.
+    """
+
+    model: ModelConfig
+    dataset: str
+
+
+NETWORKS = {
+    "digits": Pretrained(MODEL_PRESETS["mnist"], "mnist_sample"),
+}
+
+
+def find(name: str) -> Pretrained:
+    """Returns what is known of a shipped network.
+
+    Raises:
+      UserError: there is none of that name.
+    """
+    if name not in NETWORKS:
+        raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
+    return NETWORKS[name]
+
+
+def load(name: str) -> keras.Model:
+    """Returns a shipped network, from standardised images (see `identity_matters.model.standardize`) to logits.
+
+    >>> load("digits").output_shape
+    (None, 10)
+
+    Args:
+      name: str. A key of NETWORKS.
+
+    Raises:
+      UserError: there is none of that name.
+    """
+    network = build_network(find(name).model)
+    file = importlib.resources.files("identity_matters") / "weights" / f"{name}.npz"
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
+        for variable in network.variables:
+            variable.assign(weights[variable.path].astype(np.float32))
+    return network
+
+
+def save(network: keras.Model, path: str) -> None:
+    """Writes a network's weights as `load` reads them.
+
+    Args:
+      network: keras.Model.
+      path: str. identity_matters/weights/NAME.npz.
+
+    Raises:
+      ValueError: a weight is beyond the range of float16.
+    """
+    with np.errstate(over="ignore"):
+        arrays = {v.path: keras.ops.convert_to_numpy(v).astype(np.float16) for v in network.variables}
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} holds weights beyond the range of float16")
+    np.savez_compressed(path, **arrays)

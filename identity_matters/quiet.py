@@ -1,0 +1,52 @@
+"""Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does."""
+
+import contextlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+
+@contextlib.contextmanager
+def quiet_import() -> Iterator[None]:
+    """Opens a context in which nothing that is written to the standard error of the process is shown."""
+    if sys.stderr:
+        sys.stderr.flush()
+    terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(nowhere)
+
+
+class QuietTensorFlow(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow as Python does, and imports it in a `quiet_import`, whoever asks for it first."""
+
+    _is_searching = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Returns the spec of TensorFlow, None for other modules."""
+        if fullname != "tensorflow" or self._is_searching:
+            return None
+        self._is_searching = True
+        try:
+            spec = importlib.util.find_spec(fullname)  # by the other finders
+        finally:
+            self._is_searching = False
+        if spec and spec.loader:
+            execute = spec.loader.exec_module
+
+            def execute_quietly(module: ModuleType) -> None:
+                with quiet_import():
+                    execute(module)
+
+            spec.loader.exec_module = execute_quietly
+        return spec

@@ -1,0 +1,93 @@
+"""A user's Keras callbacks in a run: which of their hooks are called, when, and with what.
+
+    hook                              when
+    set_params, set_model             once, first; params: steps, epochs (evaluations in all); model: the network
+    on_train_begin()                  the run begins, or goes on; not where it was done before
+    on_epoch_begin(i)                 before the first update that evaluation i, from 0, looks back on
+    on_train_batch_begin(step)        before each call into the compiled program, which is steps_per_execution updates
+    on_train_batch_end(step, logs)    after it: loss, cross_entropy, top1 and top5, means since the last checkpoint
+                                      or evaluation
+    on_epoch_end(i, logs)             after evaluation i: its row of metrics.csv, but for epoch, and the test loss as
+                                      val_loss
+    on_train_end(logs)                all results are written; the last row
+
+So Keras's epoch is what lies between two evaluations. `step` is the number of the call's last update, from 0 over the
+whole run (in on_train_batch_begin of its first). No other hook is called. `self.model` is the network, not compiled:
+from standardised images to logits. A callback that sets `self.model.stop_training` ends the run as its last step
+would: after the call under way, with a checkpoint, an evaluation and the results, status done.
+
+A callback that only looks on leaves the run bit-identical. The callbacks' own state is in no checkpoint: after an
+interruption they start afresh, at the step of the newest checkpoint, and updates since then come to them again.
+"""
+
+from collections.abc import Sequence
+
+import keras
+
+from identity_matters.config import TrainConfig
+
+
+class RunCallbacks(keras.callbacks.Callback):
+    """Hands the events of a run to a user's callbacks; itself the callback of each call of fit.
+
+    Args:
+      callbacks: keras.callbacks.Callback objects.
+      network: keras.Model. What they get as their model.
+      config: TrainConfig. Read: train_steps, eval_every, steps_per_execution.
+
+    Raises:
+      TypeError: one of them is no Keras callback.
+    """
+
+    def __init__(
+        self, callbacks: Sequence[keras.callbacks.Callback], network: keras.Model, config: TrainConfig
+    ) -> None:
+        super().__init__()
+        for callback in callbacks:
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
+        self._network, self._steps_per_call = network, config.steps_per_execution
+        self._next_step = self._epoch = 0
+        self._is_in_epoch, network.stop_training = False, False
+        epochs = -(-config.train_steps // config.eval_every)
+        self._list = keras.callbacks.CallbackList(
+            list(callbacks), model=network, steps=config.train_steps, epochs=epochs, verbose=0
+        )
+
+    @property
+    def is_stopping(self) -> bool:
+        """Returns whether a callback has asked for the end of the run."""
+        return self._network.stop_training
+
+    def begin(self, step: int, num_evaluations: int) -> None:
+        """Takes notice that training goes on after so many updates and evaluations."""
+        self._next_step, self._epoch = step, num_evaluations
+        self._list.on_train_begin()
+
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
+        """Takes notice of a call into the compiled program, and of the epoch that it may begin."""
+        if not self._is_in_epoch:
+            self._is_in_epoch = True
+            self._list.on_epoch_begin(self._epoch)
+        self._list.on_train_batch_begin(self._next_step)
+
+    def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
+        """Takes notice of the end of a call, and ends fit where a callback asks for it."""
+        self._next_step += self._steps_per_call
+        if not self._list.callbacks:
+            return
+        training = self.model  # under JAX, asking for it gives the network the weights of now
+        self._list.on_train_batch_end(self._next_step - 1, logs)
+        if self.is_stopping:
+            training.stop_training = True
+
+    def evaluated(self, step: int, row: dict[str, float]) -> None:
+        """Takes notice of the row of an evaluation."""
+        self._next_step, self._is_in_epoch = step, False
+        logs = {name: value for name, value in row.items() if name != "epoch"}  # which Keras uses for its own
+        self._list.on_epoch_end(self._epoch, logs | {"val_loss": row["test_cross_entropy"]})
+        self._epoch += 1
+
+    def end(self, row: dict[str, float]) -> None:
+        """Takes notice that the results are written."""
+        self._list.on_train_end(row)

@@ -1,0 +1,72 @@
+"""Write one self-contained page, report.html, on what was computed: figures, claims, runs, what was not run.
+
+    python -m launch.report --run_dir=runs/report
+
+checks the claims, trains on the embedded digits and draws the figures of Li et al. at toy size,
+each in a directory of its own under run_dir, in about 5 minutes on 2 quiet cores, and writes
+runs/report/report.html. Interrupted, the same command goes on.
+
+    python -m launch.report --runs=runs/first,runs/study --run_dir=runs/report
+
+computes nothing: it reports on runs that exist, of any launcher, as they are now.
+"""
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from identity_matters.runs.errors import UserError
+from launch import launcher
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportConfig:
+    """What to report on.
+
+    Attributes:
+      runs: Run directories, with commas between (empty: quick runs, which are computed).
+    """
+
+    runs: str = ""
+
+
+def main(config: ReportConfig, run_dir: str) -> None:
+    """Writes report.html in run_dir, after the quick runs where no others are given."""
+    names = [name for name in config.runs.split(",") if name]
+    if len(set(names)) < len(names):
+        raise UserError(f"runs names a directory twice, got {config.runs!r}")
+    from identity_matters.runs.directory import RunDirectory, write_text
+    from launch.reporting import page, quick
+    from launch.reporting.runs import read_run
+
+    given = [read_run(name, run_dir) for name in names]  # a mistake in a name leaves no run directory
+    with RunDirectory(run_dir, config, "report") as run:
+        run.set_status("running")
+        runs = given or [read_run(name, run_dir) for name in quick.compute(run)]
+        write_text(run.file("report.html"), page.render(runs))
+        run.set_status("done")
+    print(f"report: {run.file('report.html')}")
+
+
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the figures of the runs of a report, by the names of the run and of the figure."""
+    from identity_matters.runs.directory import read_record
+    from launch.reporting.quick import QUICK
+    from launch.reporting.runs import figures_of
+
+    names = read_record(run_dir)["config"]["runs"]
+    folders = names.split(",") if names else [os.path.join(run_dir, quick.name) for quick in QUICK]
+    found = {os.path.basename(os.path.normpath(folder)): figures_of(folder) for folder in folders}
+    return {f"{run}_{name}": figure for run, drawn in found.items() for name, figure in drawn.items()}
+
+
+def cli() -> None:
+    """Runs the launcher on the command line's flags."""
+    launcher.run(main, {"": ReportConfig()}, manual=__doc__)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,1 @@
+"""What launch.report is made of: quick runs, what run directories hold, the paper's figures, the page."""

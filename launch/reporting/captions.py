@@ -1,0 +1,31 @@
+"""What the figures show, in a line each: those of Li et al. by their number, the others by name."""
+
+SHOWN = {
+    "3": "Average Frobenius norm of the weights, during training and at its end, by depth",
+    "5": "Condition number of the Hessian where training starts, by depth; linear networks",
+    "6": "Largest and 10th percentile of |eigenvalue| along the loss; linear networks",
+    "7": "Largest and 10th percentile of |eigenvalue| along the loss; networks with ReLUs",
+    "8": "Share of negative eigenvalues along the loss; gradient and index along one run",
+    "9": "Lowest final loss over the learning rates, and the rate that gave it; linear networks",
+    "10": "Lowest final loss over the learning rates, and the rate that gave it; networks with ReLUs",
+}
+CAPTIONS = {
+    "ablations": "Test error and training loss of the network with the paper's choices changed",
+    "condition_numbers": "Condition number of the Hessian at zero, by the number of units (Li et al., Theorem 1)",
+    "descent": "Excess risk of projected gradient descent beside its guarantee (Hardt & Ma, (2.3))",
+    "eigenvalues": "Excess and norm of the layers along descent, for eigenvalues from −1 to 2",
+    "excess_by_radius": "Risk at the swapped minimum and at zero, by the radius",
+    "figure_convolutional": "Convolutions, not in the paper: condition number and largest eigenvalue by depth",
+    "gradient_ratios": "Squared gradient norm over its lower bounds (Hardt & Ma, (2.3), and the product form)",
+    "linear_output": "Risk of bad local minima against that of the best linear predictor",
+    "map": "Steps to the target by depth and step size",
+    "memorization": "Weights per sample, smallest gap and error in float32 of memorising networks, by width",
+    "norms": "ℓ times the largest norm of a layer, by the number of layers ℓ, between its bounds (Theorem 2.1)",
+    "printed_construction": "Where the printed construction of Theorem 2.1 exceeds its bound",
+    "rates": "Excess of descent beside three promises, and drift of the imbalances beside its bound",
+    "relu_search": "Critical points of ReLU networks near zero, by risk and curvature",
+    "rotations": "Paths of w in the complex plane for rotations",
+    "saddle": "Steps to leave zero, by the size of the start",
+    "spectra": "Eigenvalues of the Hessian at zero for shortcuts of 1, 2 and 3 matrices (Li et al., Theorem 1)",
+    "spectrum": "Density of the eigenvalues of a trained network's Hessian",
+}

@@ -1,0 +1,88 @@
+"""The runs that a report computes where it is given none: the claims, the digits, the figures of Li et al., small."""
+
+import shlex
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from identity_matters.runs import signals
+from identity_matters.runs.directory import RunDirectory, read_record
+from identity_matters.runs.errors import EXIT_CONTINUE, Preempted, UserError
+from launch.jobs.local import die_with_parent
+
+POLL_INTERVAL = 0.1  # seconds
+
+
+class Quick(NamedTuple):
+    """A run of a few minutes at most.
+
+    Attributes:
+      name: Of its directory.
+      module: launch.NAME.
+      flags: Beside --run_dir.
+      promise: How long it takes on 2 quiet cores.
+    """
+
+    name: str
+    module: str
+    flags: tuple[str, ...]
+    promise: str
+
+
+QUICK = (
+    Quick("claims", "launch.check_theory", (), "a minute"),
+    Quick("digits", "launch.train", (), "a minute"),
+    Quick("study", "launch.shortcut_study", ("--preset=smoke",), "a minute or two"),
+)
+
+
+def compute(run: RunDirectory) -> list[str]:
+    """Computes the quick runs, each in a directory of its own; those that are done are kept, others go on.
+
+    Args:
+      run: The report's directory.
+
+    Returns:
+      The directories.
+
+    Raises:
+      UserError: a run ended before it was done.
+      Preempted: SIGTERM came; the run under way was told to stop too.
+    """
+    folders = [run.file(quick.name) for quick in QUICK]
+    for number, (quick, folder) in enumerate(zip(QUICK, folders), 1):
+        start = f"[{number}/{len(QUICK)}] {quick.name}"
+        if _status(folder) in ("done", "diverged"):
+            print(f"{start}: {_status(folder)} before", flush=True)
+            continue
+        command = [sys.executable, "-m", quick.module, f"--run_dir={folder}", *quick.flags]
+        print(f"{start}: python {shlex.join(command[1:])}, {quick.promise} on 2 quiet cores", flush=True)
+        began, log = time.perf_counter(), f"{folder}.log"
+        code = _run(command, log)
+        if _status(folder) not in ("done", "diverged", "failed"):
+            raise UserError(f"{quick.module} ended with exit code {code} before it was done; what it said is in {log}")
+        print(f"{start}: {_status(folder)} after {(time.perf_counter() - began) / 60:.1f} minutes", flush=True)
+    return folders
+
+
+def _status(folder: str) -> str:
+    record = read_record(folder)
+    return record["status"] if record else ""
+
+
+def _run(command: list[str], log_path: str) -> int:
+    """Runs a command whose output goes to a file, and its progress bar here; returns its exit code."""
+    with open(log_path, "w") as log:
+        process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
+    with signals.deferring() as stop:
+        try:
+            while process.poll() is None and not stop.is_made:
+                time.sleep(POLL_INTERVAL)
+        finally:  # also of Ctrl-C: the run is told as well, so that it saves what it has
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if stop.is_made or process.returncode == EXIT_CONTINUE:
+        raise Preempted()
+    return process.returncode

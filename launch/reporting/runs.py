@@ -1,0 +1,217 @@
+"""What a report says of a run directory: its record, rows, pictures and files, whatever the kind of run."""
+
+import base64
+import importlib
+import io
+import math
+import os
+import urllib.parse
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from identity_matters.runs.directory import read_record
+from identity_matters.runs.errors import UserError
+from identity_matters.runs.tables import read_rows
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MAX_SVG = 1_000_000  # bytes; a larger picture, of many points, is embedded as pixels
+BROAD = 8  # inches
+MAX_ROWS = 12  # of a table of evaluations
+NOT_RECORDED = "not recorded"
+
+
+class Picture(NamedTuple):
+    """A data address, and whether the picture is too broad for a phone to show it whole."""
+
+    address: str
+    is_broad: bool
+
+
+class Run(NamedTuple):
+    """A run directory.
+
+    Attributes:
+      name: As the user gave it.
+      record: What config.json holds.
+      files: (name, address relative to the report) of what lies in the directory.
+      rows: Of metrics.csv or results.csv.
+      pictures: By name of the figure.
+      findings: Of a study: what it makes of the paper's statements, by figure.
+      minutes: Of a study: how long the experiments of a figure took, by figure.
+      is_toy: Whether a study is too small to judge them.
+      table: Of a comparison: its results as text.
+      problem: Why there is no more than files; empty where there is.
+    """
+
+    name: str
+    record: dict
+    files: list[tuple[str, str]]
+    rows: list[dict] = []
+    pictures: dict[str, Picture] = {}
+    findings: dict[str, list] = {}
+    minutes: dict[str, str] = {}
+    is_toy: bool = False
+    table: str = ""
+    problem: str = ""
+
+    @property
+    def kind(self) -> str:
+        """Returns the launcher that made it, without `launch.`."""
+        return self.record["kind"]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Returns the config with the fields of configs in it taken for its own."""
+        return _flat(self.record["config"])
+
+    @property
+    def machine(self) -> str:
+        """Returns the hardware."""
+        return self._version("machine")
+
+    @property
+    def time(self) -> str:
+        """Returns the minutes that it took, as far as the directory tells."""
+        try:
+            if "seconds" in self.record:
+                return _minutes(self.record["seconds"])
+            if "minutes" in self.record:
+                return _minutes(60 * self.record["minutes"])
+            steps = [0, *(row["step"] for row in self.rows)]
+            rates = [row["images_per_second"] / self.settings["batch_size"] for row in self.rows]
+            seconds = sum((after - before) / rate for before, after, rate in zip(steps, steps[1:], rates))
+            return f"{_minutes(seconds)} of training steps alone" if seconds > 0 else NOT_RECORDED
+        except (ArithmeticError, KeyError, TypeError):
+            return NOT_RECORDED
+
+    @property
+    def versions(self) -> str:
+        """Returns the versions that it was computed with."""
+        versions = self.record.get("versions")
+        named = {name: value for name, value in versions.items() if name != "machine"} if versions else {}
+        return ", ".join(f"{name} {value}" for name, value in named.items()) or NOT_RECORDED
+
+    def _version(self, name: str) -> str:
+        versions = self.record.get("versions")
+        return str(versions.get(name, NOT_RECORDED)) if isinstance(versions, dict) else NOT_RECORDED
+
+
+def read_run(path: str, report_dir: str) -> Run:
+    """Returns what a run directory holds, with its figures drawn.
+
+    Raises:
+      UserError: there is no run.
+    """
+    record = read_record(path)
+    if record is None or record["kind"] == "report":
+        raise UserError(f"runs: {path!r} is not the directory of a run: it holds no config.json of one")
+    run = Run(path, record, _files(path, report_dir))
+    # A damaged or hostile table can break what draws it anywhere; it must not take the other runs along.
+    try:
+        rows = read_rows(os.path.join(path, "metrics.csv" if run.kind == "train" else "results.csv"))
+        if not rows:
+            return run._replace(problem=f"it holds no results: its status is {record['status']}")
+        pictures = {name: picture(figure) for name, figure in figures_of(path).items()}
+        return run._replace(rows=rows, pictures=pictures, **_digest(run, rows))
+    except Exception as error:
+        return run._replace(problem=f"its tables cannot be used: {type(error).__name__}: {error}")
+
+
+def figures_of(path: str) -> "dict[str, Figure]":
+    """Returns the figures of a run directory by name, drawn by the launcher that made it."""
+    return importlib.import_module(f"launch.{read_record(path)['kind']}").figures(path)
+
+
+def _digest(run: Run, rows: list[dict]) -> dict[str, Any]:
+    """What the rows of a study or of a comparison say."""
+    if run.kind == "ablations":
+        from identity_matters.ablations import table
+
+        return {"table": table(rows)}
+    if run.kind == "shortcut_study":
+        from launch.shortcut_study import is_toy_size
+        from shortcut_study.figures.all_figures import FIGURES
+        from shortcut_study.report import figures_with_data, seconds_by_experiment
+
+        found = {name: FIGURES[name].findings(rows) for name in figures_with_data(rows)}
+        taken = seconds_by_experiment(rows) if "job" in rows[0] else {}  # an earlier version's rows do not name jobs
+        minutes = {
+            name: _minutes(sum(taken[pair] for pair in FIGURES[name].EXPERIMENTS))
+            for name in found
+            if taken.keys() >= set(FIGURES[name].EXPERIMENTS)
+        }
+        return {"findings": found, "minutes": minutes, "is_toy": is_toy_size(run.name)}
+    return {}
+
+
+def picture(figure: "Figure") -> Picture:
+    """Returns a figure as a picture: SVG on a transparent ground, PNG where that would be smaller by far."""
+    import matplotlib
+
+    image, kind = io.BytesIO(), "svg+xml"
+    with matplotlib.rc_context({"svg.hashsalt": "identity-matters"}):
+        figure.savefig(image, format="svg", metadata={"Date": None}, transparent=True)
+    if len(image.getvalue()) > MAX_SVG:
+        image, kind = io.BytesIO(), "png"
+        figure.savefig(image, format="png", transparent=True)
+    address = f"data:image/{kind};base64,{base64.b64encode(image.getvalue()).decode()}"
+    return Picture(address, figure.get_figwidth() > BROAD)
+
+
+def evaluations(run: Run) -> list[list[str]]:
+    """Returns the rows of a table of evaluations of a training run: the last, and at most MAX_ROWS evenly apart."""
+    stride = -(-len(run.rows) // MAX_ROWS)
+    return [
+        [
+            f"{row['step']:,}", number(row["loss"]), percent(row["train_top1_error"]), percent(row["test_top1_error"]),
+            percent(row["test_top5_error"]), number(row["learning_rate"]),
+        ]
+        for row in run.rows[::-1][::stride][::-1]
+    ]  # fmt: skip
+
+
+def comparison(runs: list[Run]) -> list[list[str]]:
+    """Returns a table, its header first, of the training runs by their last errors and the settings that differ."""
+    trained = [run for run in runs if run.kind == "train" and run.rows]
+    names = list(dict.fromkeys(name for run in trained for name in run.settings))
+    differing = [name for name in names if len({str(run.settings.get(name)) for run in trained}) > 1]
+    header = ["Run", "Status", "Steps", "Test error", "Train error", *differing]
+    return [header] + [
+        [
+            run.name, run.record["status"], number(run.rows[-1]["step"]), percent(run.rows[-1]["test_top1_error"]),
+            percent(run.rows[-1]["train_top1_error"]), *(number(run.settings.get(name)) for name in differing),
+        ]
+        for run in trained
+    ]  # fmt: skip
+
+
+def percent(value: object) -> str:
+    """Returns a fraction as percent; a dash for what is no number."""
+    return f"{value:.2%}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
+
+
+def number(value: object) -> str:
+    """Returns a number with four digits, other things as they are, and a dash for nothing."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value) if value not in ("", None) else "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _minutes(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
+
+
+def _flat(config: dict) -> dict[str, Any]:
+    own = {name: value for name, value in config.items() if not isinstance(value, dict)}
+    for value in config.values():
+        own |= _flat(value) if isinstance(value, dict) else {}
+    return own
+
+
+def _files(path: str, report_dir: str) -> list[tuple[str, str]]:
+    relative = os.path.relpath(path, report_dir)
+    names = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    return [(name, urllib.parse.quote(os.path.join(relative, name), errors="surrogateescape")) for name in names]

@@ -1,0 +1,38 @@
+"""A page in a real headless Chromium: what it becomes, what its console says, what it asks the network for."""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+from typing import NamedTuple
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+class Visit(NamedTuple):
+    dom: str  # HTML, after the scripts
+    console: list[str]
+    requests: list[str]  # of the page, to anything but files and data
+
+
+def visit(page: pathlib.Path, scratch: pathlib.Path, *flags: str) -> Visit:
+    """Opens a file; scratch is an empty directory. Nothing is looked up: a request fails, and is noted."""
+    log = scratch / "net.json"
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--user-data-dir={scratch}/user",
+        "--host-resolver-rules=MAP * ~NOTFOUND", "--enable-logging=stderr", "--v=0", f"--log-net-log={log}",
+        "--virtual-time-budget=3000", *flags, "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stdout, done.stderr[-2000:]
+    found = [event.get("params") or {} for event in json.loads(log.read_text())["events"]]
+    # Requests of the browser itself, for updates of itself, say, have no origin.
+    asked = {p["url"] for p in found if p.get("url") and p.get("initiator", "not an origin") != "not an origin"}
+    console = re.findall(r":CONSOLE:\d+\] (.*)", done.stderr)
+    return Visit(done.stdout, console, sorted(url for url in asked if not url.startswith(("file:", "data:"))))
+
+
+def screenshot(page: pathlib.Path, path: pathlib.Path, scratch: pathlib.Path, width: int, height: int, *flags) -> None:
+    """Writes a PNG of the top of the page."""
+    visit(page, scratch, f"--window-size={width},{height}", f"--screenshot={path}", "--hide-scrollbars", *flags)

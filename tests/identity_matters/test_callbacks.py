@@ -1,0 +1,127 @@
+"""A user's Keras callbacks: the hooks in their order, after a resumption too, and that looking on changes nothing."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import processes
+import pytest
+
+from identity_matters import training
+from identity_matters.runs.directory import read_record
+from identity_matters.runs.errors import UserError
+from identity_matters.runs.tables import read_metrics
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config):
+    return dataclasses.replace(tiny_config, train_steps=12, eval_every=6, checkpoint_every=4, decay_steps=(8,))
+
+
+class Log(keras.callbacks.Callback):
+    """Notes every hook that is called, and ends the process's run at a step as an error would."""
+
+    def __init__(self, fails_at=None):
+        super().__init__()
+        self.calls, self.logs, self.fails_at = [], [], fails_at
+
+    def on_train_begin(self, logs=None):
+        self.calls.append("train")
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.calls.append(f"epoch {epoch}")
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.calls.append(f"batch {batch}")
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.calls.append(f"{batch} done")
+        assert np.isfinite(logs["loss"])
+        if batch == self.fails_at:
+            raise OSError("the disk is full")
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.calls.append(f"epoch {epoch} done")
+        self.logs.append(logs)
+
+    def on_train_end(self, logs=None):
+        self.calls.append("train done")
+
+
+def batches(first, stop):
+    return [call for step in range(first, stop) for call in (f"batch {step}", f"{step} done")]
+
+
+@pytest.fixture(scope="module")
+def plain_run(config, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "plain"
+    training.train(config, run_dir)
+    return run_dir
+
+
+def test_hooks_come_in_order_with_the_rows_and_change_nothing(config, plain_run, tmp_path):
+    log = Log()
+    training.train(config, tmp_path / "run", callbacks=[log])
+    halves = [["epoch 0", *batches(0, 6), "epoch 0 done"], ["epoch 1", *batches(6, 12), "epoch 1 done"]]
+    assert log.calls == ["train", *halves[0], *halves[1], "train done"]
+    assert log.params["steps"] == 12 and log.params["epochs"] == 2
+    assert log.model.input_shape == (None, 28, 28, 1)
+    rows = read_metrics(tmp_path / "run" / "metrics.csv")
+    assert [logs["val_loss"] for logs in log.logs] == pytest.approx([row["test_cross_entropy"] for row in rows])
+    processes.assert_same_variables(tmp_path / "run", plain_run, 12)
+
+
+def test_after_an_interruption_they_go_on_at_the_checkpoint_and_the_weights_are_the_same(config, plain_run, tmp_path):
+    with pytest.raises(OSError, match="disk is full"):
+        training.train(config, tmp_path / "run", callbacks=[Log(fails_at=9)])
+    log = Log()
+    training.train(config, tmp_path / "run", callbacks=[log])
+    assert log.calls == ["train", "epoch 1", *batches(8, 12), "epoch 1 done", "train done"]
+    processes.assert_same_variables(tmp_path / "run", plain_run, 12)
+    again = Log()
+    training.train(config, tmp_path / "run", callbacks=[again])
+    assert not again.calls
+
+
+def test_steps_per_execution_makes_a_hook_of_several_updates(config, tmp_path):
+    log = Log()
+    training.train(dataclasses.replace(config, steps_per_execution=2), tmp_path / "run", callbacks=[log])
+    steps = [call for call in log.calls if call.startswith("batch") or call[0].isdigit()]
+    assert steps == [call for step in range(0, 12, 2) for call in (f"batch {step}", f"{step + 1} done")]
+
+
+class StopAt(keras.callbacks.Callback):
+    """Stops the run after an update."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.model.stop_training = batch == self.step
+
+
+def test_a_callback_ends_the_run_as_its_last_step_would(config, tmp_path):
+    row = training.train(config, tmp_path / "run", callbacks=[StopAt(4)])
+    assert row["step"] == 5 and read_record(tmp_path / "run")["status"] == "done"
+    assert (tmp_path / "run" / "saved_model").is_dir()
+    processes.final_variables(tmp_path / "run", 5)
+
+
+def test_early_stopping_of_keras_ends_the_run_at_an_evaluation(config, tmp_path):
+    stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=1)  # a test loss that falls by 10 there is not
+    saving = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), save_best_only=True, verbose=0)
+    row = training.train(
+        dataclasses.replace(config, eval_every=2, train_steps=20), tmp_path / "run", callbacks=[stopping, saving]
+    )
+    assert row["step"] == 4
+    assert keras.saving.load_model(tmp_path / "best.keras").output_shape == (None, 10)
+
+
+def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(config, tmp_path):
+    with pytest.raises(TypeError, match="keras.callbacks.Callback objects, got 'EarlyStopping'"):
+        training.train(config, tmp_path / "run", callbacks=["EarlyStopping"])
+    from identity_matters.distributed.workers import Workers
+
+    with pytest.raises(UserError, match="one process alone"):
+        Workers(num_processes=2).check(config, [Log()])

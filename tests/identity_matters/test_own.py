@@ -1,0 +1,96 @@
+"""Arrays of one's own, given to `train` in Python: taken in many forms, refused in one line, resumed as the same."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from refusals import refused
+
+from identity_matters import training
+from identity_matters.data.arrays import mnist_sample
+from identity_matters.data.loading import load
+from identity_matters.data.own import given_arrays
+from identity_matters.evaluation import evaluate
+from identity_matters.runs.directory import read_record
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """(x_train, y_train, x_test, y_test) of 200 and 50 digits."""
+    data = mnist_sample()
+    return data.train_images[:200], data.train_labels[:200], data.test_images[:50], data.test_labels[:50]
+
+
+@pytest.fixture(scope="module")
+def given_run(tiny_config, digits, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "given"
+    return run_dir, training.train(tiny_config, run_dir, data=digits)
+
+
+def test_training_on_arrays_is_training_on_the_data_set_that_they_come_from(given_run, trained_run):
+    run_dir, row = given_run
+    assert row["train_top1_error"] <= 1 and read_record(run_dir)["status"] == "done"
+    networks = [keras.saving.load_model(path / "model.keras") for path in (run_dir, trained_run)]
+    for variable, other in zip(*(network.variables for network in networks)):
+        np.testing.assert_array_equal(variable, other)
+
+
+def test_a_list_and_arrays_in_other_forms_are_taken(digits):
+    x, y, x_test, y_test = digits
+    forms = [x[..., 0] / 255, np.eye(10)[y], x_test[..., 0].astype(np.float32) / 255, y_test[:, None]]
+    data = given_arrays(forms)
+    np.testing.assert_array_equal(data.train_images, x)
+    np.testing.assert_array_equal(data.test_labels, y_test)
+
+
+def test_the_same_arrays_go_on_and_others_are_another_run(given_run, tiny_config, digits):
+    run_dir, row = given_run
+    assert training.train(tiny_config, run_dir, data=digits) == pytest.approx(row, rel=1e-6, nan_ok=True)
+    x, y, x_test, y_test = digits
+    message = refused(training.train, tiny_config, run_dir, data=(x, np.roll(y, 1), x_test, y_test))
+    assert "another config" in message and "dataset (arrays " in message
+    assert "another config" in refused(training.train, tiny_config, run_dir)
+
+
+def test_a_run_on_arrays_says_that_nothing_has_stored_them(given_run, digits):
+    run_dir, row = given_run
+    for path in (run_dir / "saved_model", run_dir / "model.keras"):
+        assert "given in Python" in refused(evaluate, path)
+    assert evaluate(run_dir / "saved_model", digits[2:])["top1_error"] == pytest.approx(row["test_top1_error"])
+    assert "given in Python" in refused(load, training.TrainConfig(dataset=read_record(run_dir)["config"]["dataset"]))
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        ("digits", "(x_train, y_train, x_test, y_test), got a str"),
+        (((1, 2), (3, 4)), "got 2 of them"),
+        (([[1, 2], [3]], [0], [[1]], [0]), "train_images must be one array"),
+        ((["a"], [0], ["b"], [0]), "train_images must be numbers"),
+        ((np.zeros((2, 64)), [0, 1], np.zeros((2, 64)), [0, 1]), "must be [n, h, w]"),
+    ],
+)
+def test_unfit_data_are_refused_with_what_is_wanted(data, words):
+    assert words in refused(given_arrays, data)
+
+
+def test_num_classes_makes_room_for_classes_that_the_training_set_lacks(digits):
+    x, y, x_test, y_test = digits
+    lacking = (x[y < 8], y[y < 8], x_test, y_test)
+    assert "--num_classes=10" in refused(given_arrays, lacking)
+    assert given_arrays(lacking, num_classes=10).num_classes == 10
+    assert "speak of 8 classes" in refused(given_arrays, lacking, num_classes=7)
+
+
+def test_num_classes_is_for_data_of_ones_own(tiny_config):
+    assert "num_classes is for data of your own" in refused(load, dataclasses.replace(tiny_config, num_classes=12))
+
+
+def test_a_run_with_more_classes_than_its_training_set_is_evaluated(tiny_config, digits, tmp_path):
+    x, y, x_test, y_test = digits
+    arrays = {"x_train": x[y < 8], "y_train": y[y < 8], "x_test": x_test, "y_test": y_test}
+    np.savez(tmp_path / "own.npz", **arrays)
+    config = dataclasses.replace(tiny_config, npz=tmp_path / "own.npz", num_classes=10)
+    row = training.train(config, tmp_path / "run")
+    assert evaluate(tmp_path / "run" / "saved_model")["top1_error"] == pytest.approx(row["test_top1_error"])

@@ -1,0 +1,53 @@
+"""The networks that ship: their errors are those that the docs state, their files are small and hold no code."""
+
+import pathlib
+
+import numpy as np
+import pytest
+from refusals import refused
+
+import identity_matters
+from identity_matters import pretrained
+from identity_matters.evaluation import evaluate
+from identity_matters.model import all_conv_resnet
+
+WEIGHTS = pathlib.Path(identity_matters.__file__).parent / "weights"
+ERRORS = {"digits": 0.005}  # of mnist_sample's 1,000 test digits, docs/results.md
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_network_has_the_error_that_the_docs_state(name):
+    result = evaluate(pretrained.load(name), pretrained.find(name).dataset)
+    assert result["top1_error"] == pytest.approx(ERRORS[name], abs=0.0011)  # an image, where sums round otherwise
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "results.md").read_text()
+    assert f"--pretrained={name}" in text and f"{100 * ERRORS[name]:.2f} %" in text
+
+
+def test_every_row_of_the_table_has_a_file_and_every_file_a_row():
+    assert {path.stem for path in WEIGHTS.iterdir()} == set(pretrained.NETWORKS)
+    assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 6e6
+
+
+@pytest.mark.parametrize("name", pretrained.NETWORKS)
+def test_the_weights_are_plain_half_precision_arrays(name):
+    with np.load(WEIGHTS / f"{name}.npz", allow_pickle=False) as weights:
+        assert {weights[key].dtype for key in weights} == {np.dtype(np.float16)}
+
+
+def test_weights_that_are_saved_are_loaded_and_nothing_else(tmp_path, monkeypatch):
+    network = all_conv_resnet(pretrained.NETWORKS["digits"].model, seed=5)
+    (tmp_path / "weights").mkdir()
+    pretrained.save(network, str(tmp_path / "weights" / "digits.npz"))
+    monkeypatch.setattr(pretrained.importlib.resources, "files", lambda _: tmp_path)
+    for variable, expected in zip(pretrained.load("digits").variables, network.variables):
+        np.testing.assert_array_equal(variable, np.asarray(expected).astype(np.float16))
+
+
+def test_weights_beyond_half_precision_are_refused(tmp_path):
+    network = all_conv_resnet(pretrained.NETWORKS["digits"].model)
+    network.variables[0].assign(np.full(network.variables[0].shape, 1e6))
+    assert "beyond the range of float16" in refused(pretrained.save, network, str(tmp_path / "x.npz"))
+
+
+def test_an_unknown_network_is_refused_with_those_that_there_are():
+    assert "no pretrained network 'cifar11', only digits" in refused(pretrained.load, "cifar11")

@@ -1,0 +1,128 @@
+"""launch.evaluate and launch.export_npz: shipped networks, JSON, no top-5 of five classes, a data set as one file."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from identity_matters.data.npz import load_npz
+from identity_matters.runs.tables import read_metrics
+from launch import launcher
+
+TINY = (
+    "--stem_width=2 --widths=2,4 --blocks_per_stage=1,1 --train_steps=4 --eval_every=4 --checkpoint_every=4 "
+    "--decay_steps=2 --batch_size=8"
+).split()
+
+
+@pytest.fixture
+def five_classes(digits_npz, tmp_path):
+    """--npz of the digits 0 … 4."""
+    with np.load(digits_npz) as file:
+        arrays = dict(file)
+    for split in ("train", "test"):
+        few = arrays[f"{split}_labels"] < 5
+        arrays |= {f"{split}_{kind}": arrays[f"{split}_{kind}"][few] for kind in ("images", "labels")}
+    np.savez(tmp_path / "five.npz", **arrays)
+    return tmp_path / "five.npz"
+
+
+def test_a_shipped_network_is_evaluated_on_its_data_set(launch):
+    code, out, _ = launch("evaluate", "--pretrained=digits", "--max_examples=200")
+    assert code == 0 and out.splitlines()[1:] == ["top5_error: 0.00%", "num_examples: 200"]
+    assert float(out.split()[1].rstrip("%")) <= 1
+
+
+def test_an_unknown_network_and_two_networks_are_refused_in_one_line(launch):
+    code, _, err = launch("evaluate", "--pretrained=cifar11")
+    assert code == launcher.EXIT_ERROR and err == "error: there is no pretrained network 'cifar11', only digits\n"
+    code, _, err = launch("evaluate", "--pretrained=digits", "--saved_model=x")
+    assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and "give one of them" in err
+
+
+def test_json_is_one_line_of_fractions(launch, trained_run):
+    code, out, _ = launch("evaluate", f"--saved_model={trained_run}/saved_model", "--json")
+    last = read_metrics(trained_run / "metrics.csv")[-1]
+    assert code == 0 and out.count("\n") == 1
+    assert json.loads(out) == {
+        "top1_error": pytest.approx(last["test_top1_error"], abs=1e-6),
+        "top5_error": pytest.approx(last["test_top5_error"], abs=1e-6),
+        "num_examples": 50,
+    }
+
+
+def test_five_classes_have_no_top_5(launch, five_classes, tmp_path):
+    code, out, _ = launch("train", f"--npz={five_classes}", f"--run_dir={tmp_path}/run", *TINY)
+    assert code == 0 and "done: step 4, test error " in out and "top-5" not in out
+    for path in ("saved_model", "model.keras"):
+        _, out, _ = launch("evaluate", f"--saved_model={tmp_path}/run/{path}")
+        assert [line.split(":")[0] for line in out.splitlines()] == ["top1_error", "num_examples"]
+        _, out, _ = launch("evaluate", f"--saved_model={tmp_path}/run/{path}", "--json")
+        assert set(json.loads(out)) == {"top1_error", "num_examples"}
+
+
+def test_a_data_set_becomes_a_file_that_training_takes(launch, tmp_path):
+    code, out, _ = launch("export_npz", "--dataset=mnist_sample", f"--npz={tmp_path}/digits.npz")
+    assert code == 0 and "4000 training and 1000 test images [28, 28, 1], 10 classes" in out
+    data = load_npz(str(tmp_path / "digits.npz"))
+    assert (data.num_train, data.num_test, data.num_classes) == (4000, 1000, 10)
+    code, _, err = launch("export_npz", "--dataset=mnist_sample", f"--npz={tmp_path}/digits.npz")
+    assert code == launcher.EXIT_ERROR and "exists" in err
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        ([], "--npz is missing"),
+        (["--npz={tmp}/none/x.npz"], "there is no folder {tmp}/none"),
+        (["--npz={tmp}/x.npz", "--dataset=cifar10", "--data_dir={tmp}"], "--download"),
+    ],
+)
+def test_an_export_that_cannot_be_is_refused_in_one_line(launch, tmp_path, flags, words):
+    code, _, err = launch("export_npz", *(flag.format(tmp=tmp_path) for flag in flags))
+    assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and words.format(tmp=tmp_path) in err
+    assert not list(tmp_path.iterdir())
+
+
+WITHOUT_TENSORFLOW = """
+import os, runpy, sys
+os.environ["KERAS_BACKEND"] = "jax"
+sys.modules["tensorflow"] = sys.modules["tensorflow_datasets"] = None  # as where they are not installed
+sys.argv = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=False)
+"""
+
+
+def without_tensorflow(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-c", WITHOUT_TENSORFLOW, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_without_tensorflow_a_tfds_set_ends_in_a_line_that_says_what_to_do(tmp_path):
+    done = without_tensorflow("launch.train", "--preset=cifar10", f"--run_dir={tmp_path}/run")
+    assert done.returncode == launcher.EXIT_ERROR and not (tmp_path / "run").exists()
+    assert "Traceback" not in done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("error: cifar10 is read by tensorflow, which is not installed here")
+    assert "python -m launch.export_npz --dataset=cifar10 --npz=cifar10.npz" in error
+
+
+def test_without_tensorflow_a_runs_keras_file_is_evaluated(trained_run, digits_npz, tmp_path):
+    last = read_metrics(trained_run / "metrics.csv")[-1]
+    done = without_tensorflow("launch.evaluate", f"--saved_model={trained_run}/model.keras", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["top1_error"] == pytest.approx(last["test_top1_error"], abs=0.021)
+    done = without_tensorflow("launch.evaluate", f"--saved_model={trained_run}/model.keras", f"--npz={digits_npz}")
+    assert "num_examples: 200" in done.stdout
+    (tmp_path / "saved_model").mkdir()
+    done = without_tensorflow("launch.evaluate", f"--saved_model={tmp_path}/saved_model/")
+    assert done.returncode == launcher.EXIT_ERROR and "Traceback" not in done.stderr
+    assert "a SavedModel needs tensorflow, which is not installed here; give model.keras" in done.stderr
+
+
+def test_the_readme_names_the_file_that_export_npz_writes():
+    readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
+    assert "python -m launch.export_npz --dataset=cifar10 --data_dir=data --npz=cifar10.npz" in readme

@@ -1,0 +1,227 @@
+"""launch.report: what stands on the page, what cannot get onto it, and quick runs that go on where they stopped."""
+
+import html.parser
+import json
+import re
+import shutil
+import signal
+import sys
+
+import processes
+import pytest
+from study_rows import paper_rows
+
+from identity_matters.ablations import AblationConfig
+from identity_matters.runs.directory import RunDirectory, read_record
+from identity_matters.runs.errors import Preempted
+from identity_matters.runs.tables import read_metrics, write_metrics
+from launch import check_theory, report
+from launch.reporting import page, quick
+from launch.reporting.quick import Quick
+from launch.reporting.runs import MAX_SVG, picture, read_run
+from shortcut_study.config import PRESETS
+from theory.claims import CLAIMS
+
+
+class Page(html.parser.HTMLParser):
+    """The tags of a page with their attributes, and its text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.text = [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def all(self, tag, name):
+        return [attributes[name] for found, attributes in self.tags if found == tag and name in attributes]
+
+
+@pytest.fixture(scope="module")
+def study_run(tmp_path_factory):
+    """The directory of a study of the paper's size, of rows made by hand on which everything holds."""
+    path = tmp_path_factory.mktemp("runs") / "study"
+    with RunDirectory(str(path), PRESETS["paper"], "shortcut_study") as run:
+        run.set_status("running")
+        rows = [row | {"job": f"{row['experiment']} {row['activations']}"} for row in paper_rows()]
+        write_metrics(run.file("results.csv"), rows)
+        run.set_status("done", seconds=30.0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def checked_run(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "checked"
+    assert check_theory.main(check_theory.CheckConfig(claim="review.eq_6", trials=3), str(path)) == 0
+    return path
+
+
+def written(runs, run_dir):
+    report.main(report.ReportConfig(runs=",".join(map(str, runs))), str(run_dir))
+    return (run_dir / "report.html").read_text()
+
+
+def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(
+    trained_run, study_run, checked_run, tmp_path
+):
+    text = written([trained_run, study_run, checked_run], tmp_path / "report")
+    found = Page(text)
+    last = read_metrics(trained_run / "metrics.csv")[-1]
+    assert f"{last['test_top1_error']:.2%} top-1 test error after 4 steps" in found.text
+    titles = ["Hardt & Ma, Figure 1", *(f"Li et al., Figure {n}" for n in (3, 5, 6, 7, 8, 9, 10))]
+    assert re.findall(r"<h3>(.*, Figure \d+)</h3>", text) == [title.replace("&", "&amp;") for title in titles]
+    (holding, judged) = re.search(r"(\d+) of (\d+) statements hold on our data", found.text).groups()
+    assert holding == judged and int(judged) > 20
+    assert "16 < 32" in found.text and "1 of 1 checks hold" in found.text  # of review.eq_6
+    assert found.text.count("not checked in this report") == len(CLAIMS) - 1
+    for command in ("--preset=cifar10", "--preset=cifar100", "--preset=imagenet_wide"):
+        assert command in found.text
+    assert "at the paper's size" not in found.text  # the study is
+    assert read_record(str(trained_run))["versions"]["machine"] in found.text
+    pictures = found.all("img", "src")
+    assert len(pictures) == len(titles) and all(src.startswith("data:image/svg+xml;base64,") for src in pictures)
+    assert all(found.all("img", "alt"))
+
+
+def test_a_toy_study_is_drawn_and_not_judged(tmp_path, study_run):
+    toy = tmp_path / "toy"
+    with RunDirectory(str(toy), PRESETS["smoke"], "shortcut_study") as run:
+        run.set_status("done")
+    shutil.copy(study_run / "results.csv", toy)
+    found = Page(written([toy], tmp_path / "report"))
+    assert "not judged" in found.text and "statements hold on our data" not in found.text
+    assert "Li et al., Figure 5, at the paper's size" in found.text
+
+
+def test_training_runs_are_compared_by_the_settings_that_differ(trained_run, tmp_path):
+    slower = tmp_path / "slower"
+    shutil.copytree(trained_run, slower)
+    record = json.loads((slower / "config.json").read_text())
+    record["config"]["learning_rate"] = 0.0123
+    (slower / "config.json").write_text(json.dumps(record | {"status": "diverged", "diverged_at_step": 5}))
+    text = written([trained_run, slower], tmp_path / "report")
+    (header,) = re.findall(r"<h3>Training runs, by what differs</h3>.*?<thead>(.*?)</thead>", text, re.S)
+    assert re.findall("<th>(.*?)</th>", header)[5:] == ["learning_rate"]
+    assert "<td>0.0123</td>" in text and "Its status is diverged" in text
+    assert "by what differs" not in written([trained_run], tmp_path / "one")
+
+
+def test_ablations_have_their_table_and_picture(tmp_path):
+    row = {"variant": "paper", "seed": 0, "status": "done", "step": 5, "loss": 1.0, "test_top1_error": 0.25}
+    with RunDirectory(str(tmp_path / "run"), AblationConfig(), "ablations") as run:
+        run.set_status("done")
+        write_metrics(run.file("results.csv"), [row | {"learning_rate": 0.1, "train_top1_error": 0.5}])
+    found = Page(written([tmp_path / "run"], tmp_path / "report"))
+    assert "25.00 %" in found.text and len(found.all("img", "src")) == 1
+
+
+def test_links_lead_to_the_files_of_the_runs(trained_run, tmp_path):
+    found = Page(written([trained_run], tmp_path / "a report"))
+    links = [href for href in found.all("a", "href") if not href.startswith(("#", "https://arxiv.org/abs/"))]
+    assert len(links) >= 5 and all((tmp_path / "a report" / link).exists() for link in links)
+    assert not [src for tag in ("script", "link", "iframe") for src in found.all(tag, "src") + found.all(tag, "href")]
+
+
+def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
+    evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
+    trained, checked = tmp_path / evil.replace("/", "∕"), tmp_path / "checked"
+    shutil.copytree(trained_run, trained)
+    shutil.copytree(checked_run, checked)
+    for path in (trained, checked):
+        record = json.loads((path / "config.json").read_text())
+        record |= {"command": evil, "versions": {"machine": evil, evil: evil}}
+        record["config"][evil] = evil
+        (path / "config.json").write_text(json.dumps(record))
+    rows = read_metrics(str(trained / "metrics.csv"))
+    write_metrics(str(trained / "metrics.csv"), [row | {"test_top5_error": evil} for row in rows])
+    cells = {"counterexample": evil, "verdict": evil, "relation": evil, "measured": evil, "instances": 1}
+    write_metrics(str(checked / "results.csv"), [{"claim": "review.eq_6", "bound": evil} | cells])
+    runs = [read_run(str(path), str(tmp_path)) for path in (trained, checked)]
+    found = Page(page.render(runs))
+    assert [tag for tag, _ in found.tags].count("script") == 1
+    assert not [attributes for _, attributes in found.tags if "onerror" in attributes]
+    assert all(src.startswith("data:") for src in found.all("img", "src")) and found.text.count(evil) > 8
+    # A metrics.csv with a word for a number is refused by what draws it, and the page says so.
+    assert "cannot be used" in found.text
+
+
+@pytest.mark.parametrize("damage", ["", "step,loss\n1,x\n", "\0\0", "step\n" + "9" * 400])
+def test_a_damaged_run_does_not_take_the_others_along(trained_run, tmp_path, damage):
+    broken = tmp_path / "broken"
+    shutil.copytree(trained_run, broken)
+    (broken / "metrics.csv").write_text(damage)
+    found = Page(written([broken, trained_run], tmp_path / "report"))
+    assert "No pictures" in found.text and len(found.all("img", "src")) == 1
+
+
+def test_a_picture_of_too_many_points_is_embedded_as_pixels():
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.add_subplot().plot(*np.random.default_rng(0).random((2, MAX_SVG // 40)), ".")
+    assert picture(figure).address.startswith("data:image/png;base64,")
+
+
+@pytest.mark.parametrize("runs", ["{tmp}/none", "{tmp}", "{run},{run}", "{run}\n"])
+def test_what_is_no_run_is_named_in_one_line_and_nothing_is_left(launch, tmp_path, trained_run, runs):
+    runs = runs.format(tmp=tmp_path, run=trained_run)
+    code, _, err = launch("report", f"--runs={runs}", f"--run_dir={tmp_path}/report")
+    assert code == 1 and err.count("\n") == 1 and "runs" in err
+    assert not (tmp_path / "report").exists()
+
+
+SMALL = (
+    Quick("claims", "launch.check_theory", ("--claim=review.eq_6", "--trials=2"), "a second"),
+    Quick("study", "launch.check_theory", ("--claim=hm.eq_2.3", "--trials=2"), "a second"),
+)
+
+
+def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, tmp_path, monkeypatch):
+    monkeypatch.setattr(quick, "QUICK", SMALL)
+    real, calls = quick._run, []
+
+    def run(command, log):
+        calls.append(command)
+        if len(calls) == 2:
+            raise Preempted()
+        return real(command, log)
+
+    monkeypatch.setattr(quick, "_run", run)
+    code, out, _ = launch("report", f"--run_dir={tmp_path}/report")
+    assert code == 75 and "[1/2] claims: done after" in out and "the same command continues" in out
+    assert not (tmp_path / "report" / "report.html").exists()
+    code, out, err = launch("report", f"--run_dir={tmp_path}/report")
+    assert code == 0, err
+    assert "[1/2] claims: done before" in out and "[2/2] study: done after" in out and len(calls) == 3
+    assert "2 of 2 checks" not in out and read_record(f"{tmp_path}/report")["status"] == "done"
+    assert "16 < 32" in Page((tmp_path / "report" / "report.html").read_text()).text
+
+
+def test_a_quick_run_that_fails_is_named_with_its_log(launch, tmp_path, monkeypatch):
+    monkeypatch.setattr(quick, "QUICK", (Quick("claims", "launch.check_theory", ("--claim=hm.none",), "a second"),))
+    code, _, err = launch("report", f"--run_dir={tmp_path}/report")
+    assert code == 1 and "launch.check_theory ended with exit code 1" in err and f"{tmp_path}/report/claims.log" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed report leaves the run under way")
+def test_a_report_that_is_killed_takes_the_run_under_way_along(tmp_path, number):
+    started = processes.start(tmp_path / "report", "report")
+    processes.until((tmp_path / "report" / "claims" / "config.json").exists, started, seconds=60)
+    (child,) = processes.children(started)
+    started.send_signal(number)
+    assert started.wait(60) == (75 if number == signal.SIGTERM else -signal.SIGKILL)
+    processes.until(lambda: not _is_alive(child), seconds=60)
+
+
+def _is_alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
