@@ -93,6 +93,7 @@ def test_the_probabilities_are_the_softmax_of_the_logits(exported, digits):
     np.testing.assert_allclose(outputs["probabilities"].sum(1), 1, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_tensorflow_alone_runs_the_saved_model(exported, digits, tmp_path):
     """As `saved_model_cli run`, where importing our packages fails."""
     for package in ("identity_matters", "launch"):

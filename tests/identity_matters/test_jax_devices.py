@@ -9,6 +9,8 @@ import numpy as np
 import processes
 import pytest
 
+pytestmark = pytest.mark.slow  # each run is a process of its own
+
 # Two stages of one block on 200 digits; a learning rate at which the loss moves.
 RUN = """
 import dataclasses, json, sys

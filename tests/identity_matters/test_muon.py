@@ -81,6 +81,7 @@ def test_the_config_makes_the_same_optimizer_again():
     assert again.get_config() == optimizer.get_config()
 
 
+@pytest.mark.slow
 def test_training_goes_on_bit_by_bit_from_a_checkpoint(tiny_config, tmp_path):
     changes = {"optimizer": "muon", "schedule": "linear", "warmup_steps": 2, "decoupled_weight_decay": 0.1}
     config = dataclasses.replace(tiny_config, checkpoint_every=2, **changes)

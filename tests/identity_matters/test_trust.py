@@ -223,6 +223,7 @@ def test_a_network_that_is_damaged_or_not_ours_is_refused(run, damage):
     assert refused(evaluate, str(run / "saved_model"), "mnist_sample") == message
 
 
+@pytest.mark.slow
 def test_every_network_of_ours_is_loaded(tmp_path):
     from identity_matters.comparators import build_network
     from identity_matters.config import ModelConfig

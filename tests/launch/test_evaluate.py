@@ -110,6 +110,7 @@ def test_without_tensorflow_a_tfds_set_ends_in_a_line_that_says_what_to_do(tmp_p
     assert "python -m launch.export_npz --dataset=cifar10 --npz=cifar10.npz" in error
 
 
+@pytest.mark.slow
 def test_without_tensorflow_a_runs_keras_file_is_evaluated(trained_run, digits_npz, tmp_path):
     last = read_metrics(trained_run / "metrics.csv")[-1]
     done = without_tensorflow("launch.evaluate", f"--saved_model={trained_run}/model.keras", "--json")

@@ -140,6 +140,7 @@ def test_the_figure_is_drawn_from_the_csv_files_alone(spectrum_run, tmp_path):
     assert len(axes.get_legend().get_texts()) == 3
 
 
+@pytest.mark.slow
 def test_layers_blocks_and_a_tolerance_are_flags_and_a_second_call_goes_on(trained_run, launch, tmp_path):
     asked = [*flags(trained_run, tmp_path / "run"), "--tolerance=0.2", "--per_layer", "--per_block"]
     code, out, err = launch(*asked, "--num_eigenvalues=1")
@@ -159,6 +160,7 @@ def test_layers_blocks_and_a_tolerance_are_flags_and_a_second_call_goes_on(train
     assert again[:-1] == tables[0][:-1]
 
 
+@pytest.mark.slow
 def test_a_network_that_ships_is_taken_by_name_with_its_training_digits(launch, tmp_path):
     size = "--examples=50 --batch_size=50 --order=6 --num_vectors=1".split()
     code, out, err = launch("--pretrained=digits", f"--run_dir={tmp_path}/run", *size)

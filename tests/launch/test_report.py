@@ -227,6 +227,7 @@ def test_a_quick_run_that_fails_is_named_with_its_log(launch, tmp_path, monkeypa
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed report leaves the run under way")
+@pytest.mark.slow
 def test_a_report_that_is_killed_takes_the_run_under_way_along(tmp_path, number):
     started = processes.start(tmp_path / "report", "report")
     processes.until((tmp_path / "report" / "claims" / "config.json").exists, started, seconds=60)

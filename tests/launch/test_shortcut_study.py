@@ -106,6 +106,7 @@ def test_every_figure_leaves_its_rows_findings_picture_and_events(launch, three_
     assert not [str(warning) for warning in recwarn if "shortcut_study" in warning.filename]
 
 
+@pytest.mark.slow
 def test_all_figures_together_share_their_data(launch, three_digits, tmp_path, monkeypatch):
     monkeypatch.setattr(convolutional, "jobs", lambda *_: [])  # longer than all others
     monkeypatch.setattr(shortcut_study, "_network_builder", lambda *_: None)  # of images of 7 pixels a side
@@ -137,6 +138,7 @@ def events(path):
     return found
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_figure_alone_and_on_request_a_session_of_hparams_for_every_network_and_rate(
     launch, three_digits, tmp_path
 ):

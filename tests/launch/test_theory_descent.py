@@ -58,6 +58,7 @@ def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkey
     assert len(read_rows(f"{run_dir}/results.csv")) == 4 * len(descent_map.SPEEDS)
 
 
+@pytest.mark.slow
 def test_plot_draws_the_pictures_again(small_map, tmp_path, capsys):
     run_dir = tmp_path / "descent"
     check_theory.main(check_theory.CheckConfig(experiment="descent"), str(run_dir))

@@ -73,6 +73,7 @@ def test_at_a_lower_order_the_range_holds_what_the_starting_vector_sees(case, ex
     assert half["p10_low"] <= p10_of_measure <= half["p10_high"]
 
 
+@pytest.mark.slow
 def test_several_models_of_one_architecture_give_what_each_gives_alone(examples):
     models = [all_conv_resnet(BATCH_NORM, seed) for seed in (0, 1)]
     first, second = initial_spectra(iter(models), *examples)

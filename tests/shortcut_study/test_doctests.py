@@ -6,7 +6,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name, examples", [("hessian", 2), ("lanczos", 1), ("model_hessian", 1), ("network", 1)])
+@pytest.mark.parametrize(
+    "name, examples", [("hessian", 2), ("hutchinson", 1), ("lanczos", 2), ("model_hessian", 1), ("network", 1)]
+)
 def test_the_examples_give_what_they_say(name, examples):
     module = importlib.import_module(f"shortcut_study.{name}")
     found = [test for test in doctest.DocTestFinder().find(module) if test.examples]

@@ -302,6 +302,7 @@ def test_the_keras_model_is_the_same_network_and_survives_its_file(digits, tmp_p
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(loaded(images.astype(np.float32))), scores)
 
 
+@pytest.mark.slow
 def test_tensorflow_alone_loads_the_exported_network(digits, tmp_path):
     images, labels = digits[0][:300], digits[1][:300]
     memorize(images, labels, 10, 16).to_keras().export(tmp_path / "saved", verbose=False)
