@@ -1,4 +1,7 @@
-"""What other launchers take from a finished run of launch.train: its config, its network, its training examples."""
+"""What other launchers take from a finished run of launch.train, or from a network that comes with the package.
+
+That is the config it was trained with, the network and its training examples.
+"""
 
 import os
 from collections.abc import Iterator
@@ -13,10 +16,24 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def read_config(saved_run: str) -> TrainConfig:
-    """Returns the config of a finished training run. Raises UserError where there is none."""
-    from identity_matters.runs.directory import read_record
+def read_config(saved_run: str, pretrained: str = "") -> TrainConfig:
+    """Returns the config of a finished training run or, as far as the data go, of a network that ships.
 
+    Args:
+      saved_run: str. A run directory.
+      pretrained: str. A key of identity_matters.pretrained.NETWORKS, in place of saved_run.
+
+    Raises:
+      UserError: there is no such run or network, or both are given.
+    """
+    from identity_matters.runs.record import read_record
+
+    if saved_run and pretrained:
+        raise UserError("--saved_run and --pretrained are both given; give one of them")
+    if pretrained:
+        from identity_matters.pretrained import find
+
+        return TrainConfig(dataset=find(pretrained).dataset)
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
     record = read_record(saved_run)
@@ -67,9 +84,11 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
     yield from source.raw_test_batches(size)
 
 
-def load_model(saved_run: str) -> "keras.Model":
-    """Returns the trained network, computing in float32. Raises UserError for a damaged one."""
+def load_model(saved_run: str, pretrained: str = "") -> "keras.Model":
+    """Returns the trained network, computing in float32; arguments as of `read_config`, UserError for a damaged one."""
+    from identity_matters.pretrained import load
     from identity_matters.trust import load_network
     from shortcut_study.differentiable import with_dtype
 
-    return with_dtype(load_network(os.path.join(saved_run, "model.keras")), "float32")
+    network = load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
+    return with_dtype(network, "float32")

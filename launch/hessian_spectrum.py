@@ -44,7 +44,8 @@ class SpectrumConfig:
     """Whose Hessian, on which examples, and how closely.
 
     Attributes:
-      saved_run: Directory of a finished run of launch.train. Required.
+      saved_run: Directory of a finished run of launch.train. Required, or pretrained.
+      pretrained: Name of a network that comes with the package, e.g. digits.
       examples: The loss is over the first so many training examples (or all, if there are fewer).
       order: Lanczos steps per starting vector, a Hessian product each; more resolve more eigenvalues.
       tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
@@ -60,6 +61,7 @@ class SpectrumConfig:
     """
 
     saved_run: str = ""
+    pretrained: str = ""
     examples: int = 500
     order: int = 50
     tolerance: float = 0.0
@@ -78,8 +80,8 @@ class SpectrumConfig:
 
 
 def main(config: SpectrumConfig, run_dir: str) -> None:
-    """Computes, draws and prints the spectrum of the network in config.saved_run."""
-    run_config = finished_run.read_config(config.saved_run)
+    """Computes, draws and prints the spectrum of a trained network."""
+    run_config = finished_run.read_config(config.saved_run, config.pretrained)
     with terminal.quiet_import():
         import tensorflow as tf
 
@@ -92,7 +94,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     say_named_by(os.path.join(config.saved_run, "config.json"), named)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels = finished_run.training_examples(run_config, config.examples)
-    model = finished_run.load_model(config.saved_run)
+    model = finished_run.load_model(config.saved_run, config.pretrained)
     _check_order(config.order, model)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
         if run.status == "done":
@@ -103,7 +105,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             _compute(config, run, model, images, labels)
             minutes = round((time.monotonic() - start) / 60, 1)
             run.set_status("done", num_weights=_num_weights(model), num_examples=len(images), minutes=minutes)
-        print(f"{config.saved_run}: {_num_weights(model):,} trained weights, {len(images):,} training images")
+        name = config.saved_run or config.pretrained
+        print(f"{name}: {_num_weights(model):,} trained weights, {len(images):,} training images")
         print(_results(config, run))
     print(f"files: {run_dir}")
 

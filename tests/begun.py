@@ -1,9 +1,9 @@
-"""A run directory as a run leaves it that has just begun."""
+"""A run directory with nothing in it yet but its config.json."""
 
 from identity_matters.runs.directory import RunDirectory
 
 
-def begin(path, config, kind="train", **details) -> None:
+def begin(path, config, kind="train", status="running", **details) -> None:
     """Makes the directory of a run of this config, with its config.json."""
     with RunDirectory(str(path), config, kind) as run:
-        run.set_status("running", **details)
+        run.set_status(status, **details)

@@ -5,11 +5,11 @@ import json
 
 import numpy as np
 import pytest
+from begun import begin
 
 from identity_matters import ablations
 from identity_matters.ablations import VARIANTS, AblationConfig
 from identity_matters.runs import figures, tables
-from identity_matters.runs.directory import RunDirectory
 
 CONFIG = AblationConfig(num_seeds=2)
 
@@ -18,7 +18,6 @@ CONFIG = AblationConfig(num_seeds=2)
 def run_dir(tmp_path):
     """Runs of 10 steps as training leaves them; both of standard_initializer diverged, one before its first row."""
     for i, (name, config) in enumerate(CONFIG.runs()):
-        run = RunDirectory(str(tmp_path / name), config)
         rows = [
             {
                 "step": step,
@@ -29,16 +28,13 @@ def run_dir(tmp_path):
             }
             for step in (5, 10)
         ]
-        if not name.startswith("standard"):
-            run.set_status("done")
-        elif name.endswith("seed0"):
-            run.set_status("diverged", diverged_at_step=3)
-            rows = []
-        else:
-            run.set_status("diverged", diverged_at_step=8)
-            rows = rows[:1]
+        details = {"status": "done"}
+        if name.startswith("standard"):
+            first = name.endswith("seed0")
+            details, rows = {"status": "diverged", "diverged_at_step": 3 if first else 8}, rows[: not first]
+        begin(tmp_path / name, config, **details)
         if rows:
-            tables.write_metrics(run.file("metrics.csv"), rows)
+            tables.write_metrics(str(tmp_path / name / "metrics.csv"), rows)
     return tmp_path
 
 

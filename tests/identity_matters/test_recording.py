@@ -13,7 +13,7 @@ KEYS = ("learning_rate", "train_top1_error", "test_top1_error", "images_per_seco
 
 @pytest.fixture
 def run(tmp_path):
-    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name))
+    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name), record={"config": {}})
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_step_whose_row_was_not_written_is_in_tensorboard_once(run, network, m
     second.add(row(10, loss=3.0), network)
     events = EventAccumulator(run.path)
     events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(5, 1.0), (10, 3.0)]
+    assert [(event.step, event.value) for event in events.Scalars("loss/train")] == [(5, 1.0), (10, 3.0)]
 
 
 def _interrupt(*_):

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import importlib
 import io
 import json
@@ -71,6 +72,7 @@ def curves(**more):
     return [more | {"step": step} | dict.fromkeys(names, 1 / step) for step in (1, 2, 3)]
 
 
+@functools.cache
 def tables() -> dict[str, dict[str, list[dict]]]:
     """Kind of run to the tables that it is drawn from."""
     rng = np.random.default_rng(0)

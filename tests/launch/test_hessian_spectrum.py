@@ -159,6 +159,14 @@ def test_layers_blocks_and_a_tolerance_are_flags_and_a_second_call_goes_on(train
     assert again[:-1] == tables[0][:-1]
 
 
+def test_a_network_that_ships_is_taken_by_name_with_its_training_digits(launch, tmp_path):
+    size = "--examples=50 --batch_size=50 --order=6 --num_vectors=1".split()
+    code, out, err = launch("--pretrained=digits", f"--run_dir={tmp_path}/run", *size)
+    assert code == 0, err
+    assert out.startswith("digits: 170,640 trained weights, 50 training images\n")
+    assert len(read_rows(tmp_path / "run" / "results.csv")) == 6
+
+
 def test_the_gauss_newton_matrix_is_another(spectrum_run, trained_run, launch, tmp_path):
     code, out, _ = launch(*flags(trained_run, tmp_path / "run"), "--gauss_newton", "--num_vectors=1")
     assert code == 0 and "1 x 20 products with the Gauss-Newton matrix" in out
@@ -169,6 +177,8 @@ def test_the_gauss_newton_matrix_is_another(spectrum_run, trained_run, launch, t
 # Each: what to change in a copy of the trained run, flags, what the line must name.
 MISTAKES = {
     "no saved run": (None, ["--saved_run="], "--saved_run is missing"),
+    "a saved run and a name": (None, ["--pretrained=digits"], "--saved_run and --pretrained are both given"),
+    "a name that is not known": (None, ["--saved_run=", "--pretrained=x"], "no pretrained network 'x', only digits"),
     "a saved run that is not there": (None, ["--saved_run=none"], "saved_run none is not the directory of a run"),
     "no run_dir": (None, ["--run_dir="], "--run_dir is missing"),
     "no model": (lambda run: (run / "model.keras").unlink(), [], "has no model.keras"),

@@ -25,6 +25,7 @@ LAUNCHERS = [
     "hessian_spectrum",
     "shortcut_study",
     "cluster",
+    "export_npz",
     "report",
 ]
 
