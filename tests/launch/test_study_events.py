@@ -16,12 +16,12 @@ from shortcut_study.config import PRESETS
 def study(tmp_path, monkeypatch):
     """Writes the TensorBoard files of a study without figures into tmp_path/run; returns their names."""
     rows = of_figure(paper_rows(depths=(2,)), "9")
-    monkeypatch.setattr(shortcut_study, "_figures", lambda *_: [])
+    monkeypatch.setattr(shortcut_study, "figures", lambda *_: {})
 
     def write():
         with RunDirectory(str(tmp_path / "run"), PRESETS["smoke"], "shortcut_study") as run:
             run.set_status("running")
-            shortcut_study._write_events(run, rows)
+            shortcut_study._write_events(run, rows, has_hparams=True)
             run.set_status("done")
             return sorted(run.record["event_files"])
 
