@@ -89,8 +89,8 @@ def evaluate(
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Show a progress bar.
-      trust_saved_model: bool. Run the SavedModel, whatever it does. Otherwise the model.keras beside it is evaluated in
-        its place; where there is none, the SavedModel may hold no operation on files, on the network or on code.
+      trust_saved_model: bool. Run the SavedModel, whatever it does; else the model.keras beside it in its place, or,
+        where there is none, only a SavedModel that acts on neither files nor the network nor code.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.

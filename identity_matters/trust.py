@@ -89,7 +89,7 @@ def check_saved_model(path: str) -> None:
     if harmful:
         raise UserError(
             f"{path} holds operations that can reach files, the network or code ({', '.join(harmful)[:200]}); it is "
-            f"evaluated with --trust_saved_model alone"
+            f"evaluated with --trust_saved_model (trust_saved_model=True) alone"
         )
 
 

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from absl import logging
+
 from identity_matters import quiet
 from identity_matters.runs.errors import UserError
 
@@ -28,6 +30,7 @@ def open_outputs() -> None:
 
     A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log.
     """
+    logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)

@@ -12,6 +12,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
 from identity_matters.data.arrays import MNIST_SAMPLE
+from identity_matters.data.own import require_stored
 from identity_matters.runs.errors import Preempted, UserError
 from identity_matters.runs.record import shown
 
@@ -27,6 +28,7 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
     Raises:
       UserError: TFDS knows no such set, or it is not prepared and download is False.
     """
+    require_stored(name)
     try:
         if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:
             raise ValueError("data sets of other parties bring code of theirs")

@@ -102,6 +102,8 @@ class RunDirectory:
             self._lock.close()
             if isinstance(error, BlockingIOError):
                 raise Busy(f"another process is writing to run_dir {self.path}") from None
+            if isinstance(error, OSError):  # as some network file systems
+                raise UserError(f"cannot lock run_dir {self.path}: {error.strerror}") from error
             raise
         self._tidy()
         return self

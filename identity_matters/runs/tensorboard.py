@@ -39,9 +39,10 @@ def session(values: dict) -> tuple[Any, Any]:
     every scalar of every line is a metric.
 
     Args:
-      values: A config as JSON gives it back; fields of a config in it are taken for its own, lists become text.
+      values: A config as JSON gives it back; fields of a config in it are taken for its own, lists become text, and
+        what is empty is left out.
     """
-    flat = {name: _plain(value) for name, value in _flatten(values)}
+    flat = {name: _plain(value) for name, value in _flatten(values) if value != ""}
     _, start, end = hparams(flat, {})
     return start, end
 

@@ -11,12 +11,14 @@ SHOWN = {
 }
 CAPTIONS = {
     "ablations": "Test error and training loss of the network with the paper's choices changed",
+    "blocks": "Spectra of the blocks of the Hessian that belong to single residual blocks",
     "condition_numbers": "Condition number of the Hessian at zero, by the number of units (Li et al., Theorem 1)",
     "descent": "Excess risk of projected gradient descent beside its guarantee (Hardt & Ma, (2.3))",
     "eigenvalues": "Excess and norm of the layers along descent, for eigenvalues from −1 to 2",
     "excess_by_radius": "Risk at the swapped minimum and at zero, by the radius",
     "figure_convolutional": "Convolutions, not in the paper: condition number and largest eigenvalue by depth",
     "gradient_ratios": "Squared gradient norm over its lower bounds (Hardt & Ma, (2.3), and the product form)",
+    "layers": "Spectra of the blocks of the Hessian that belong to single layers",
     "linear_output": "Risk of bad local minima against that of the best linear predictor",
     "map": "Steps to the target by depth and step size",
     "memorization": "Weights per sample, smallest gap and error in float32 of memorising networks, by width",

@@ -68,7 +68,7 @@ class Run(NamedTuple):
     @property
     def machine(self) -> str:
         """Returns the hardware."""
-        return self._version("machine")
+        return str(self._versions.get("machine", NOT_RECORDED))
 
     @property
     def time(self) -> str:
@@ -88,13 +88,13 @@ class Run(NamedTuple):
     @property
     def versions(self) -> str:
         """Returns the versions that it was computed with."""
-        versions = self.record.get("versions")
-        named = {name: value for name, value in versions.items() if name != "machine"} if versions else {}
-        return ", ".join(f"{name} {value}" for name, value in named.items()) or NOT_RECORDED
+        named = [f"{name} {value}" for name, value in self._versions.items() if name != "machine"]
+        return ", ".join(named) or NOT_RECORDED
 
-    def _version(self, name: str) -> str:
+    @property
+    def _versions(self) -> dict:
         versions = self.record.get("versions")
-        return str(versions.get(name, NOT_RECORDED)) if isinstance(versions, dict) else NOT_RECORDED
+        return versions if isinstance(versions, dict) else {}
 
 
 def read_run(path: str, report_dir: str) -> Run:

@@ -1,5 +1,6 @@
 """metrics.csv and TensorBoard's events after a kill between the two, and on a full disk."""
 
+import time
 from types import SimpleNamespace
 
 import keras
@@ -12,7 +13,7 @@ KEYS = ("learning_rate", "train_top1_error", "test_top1_error", "images_per_seco
 
 @pytest.fixture
 def run(tmp_path):
-    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name))
+    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name), record={"config": {}})
 
 
 @pytest.fixture
@@ -33,21 +34,22 @@ def test_a_step_whose_row_was_not_written_is_in_tensorboard_once(run, network, m
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(recording, "write_metrics", _interrupt)
         first.add(row(10, loss=2.0), network)
-    monkeypatch.setattr("time.time", lambda: 4e9)  # another event file
+    time.sleep(1)  # another event file: its name is that of the second
     second = recording.Recorder(run, 10)
     second.add(row(10, loss=3.0), network)
     events = EventAccumulator(run.path)
     events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(5, 1.0), (10, 3.0)]
+    assert [(event.step, event.value) for event in events.Scalars("loss/train")] == [(5, 1.0), (10, 3.0)]
 
 
 def _interrupt(*_):
     raise KeyboardInterrupt
 
 
-def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network):
+def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, monkeypatch):
     recorder = recording.Recorder(run, 0)
-    recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer._writer = open("/dev/full", "wb")
+    records = recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer
+    monkeypatch.setattr(records, "_writer", open("/dev/full", "wb"))
     with pytest.raises(OSError, match=f"cannot write {run.path}: No space left on device"):
         for step in range(100):  # as many as would fill a queue
             recorder.add(row(step), network)

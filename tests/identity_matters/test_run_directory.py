@@ -1,6 +1,7 @@
 """Run directories and checkpoints: nothing is half-written, mixed up or believed when damaged."""
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -140,6 +141,16 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
         capsys.readouterr().err
         == f"another process is writing to run_dir {tmp_path}; waiting up to 180 seconds for it to end\n"
     )
+
+
+def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(UserError, match=f"cannot lock run_dir {tmp_path}: No locks available"):
+        with RunDirectory(str(tmp_path), TrainConfig()):
+            pass
 
 
 def test_they_do_not_wait_for_ever(tmp_path):

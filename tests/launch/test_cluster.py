@@ -31,9 +31,8 @@ def job(tmp_path, program, num_workers=2, max_restarts=0):
 
 
 def test_each_line_of_the_log_has_its_workers_number(tmp_path):
-    code, lines = job(
-        tmp_path, "print(f'I am {rank}'); print('bar 1\\rbar 2\\r', end=''); print('ℓ', file=sys.stderr)", 3
-    )
+    program = "print(f'I am {rank}'); print('bar 1\\rbar 2\\r', end=''); print('ℓ', file=sys.stderr)"
+    code, lines = job(tmp_path, program, 3)
     assert code == 0
     for rank in range(3):
         assert [line for line in lines if line.startswith(f"[{rank}]")] == [
@@ -180,20 +179,14 @@ def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
 
 def test_a_signal_that_is_sent_twice_at_once_means_what_it_means_once(tmp_path):
     process, log = supervised(tmp_path, LEAVES.replace("sys.exit", "time.sleep(1) or sys.exit"))
-    for _ in range(2):
-        process.send_signal(signal.SIGTERM)
-        time.sleep(0.05)
-    assert process.wait() == launcher.EXIT_CONTINUE
-    assert "SIGKILL" not in log.read_text()
+    _ = [process.send_signal(signal.SIGTERM) or time.sleep(0.05) for _ in range(2)]
+    assert process.wait() == launcher.EXIT_CONTINUE and "SIGKILL" not in log.read_text()
 
 
 def test_a_log_on_a_full_disk_stops_no_worker(tmp_path):
-    program = "print('x' * 100_000); sys.exit(0)"
     os.symlink("/dev/full", tmp_path / "workers.log")
-    assert (
-        local.run_job([sys.executable, "-c", f"import sys; {program}"], {"worker": 2}, 0, str(tmp_path / "workers.log"))
-        == 0
-    )
+    command = [sys.executable, "-c", "print('x' * 100_000)"]
+    assert local.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
 
 
 def test_a_second_signal_kills_workers_that_stay(tmp_path):
@@ -336,7 +329,7 @@ def manifest(run_dir=RUN_DIR, **changes) -> list[dict]:
     return list(yaml.safe_load_all(text))
 
 
-@pytest.mark.parametrize("version", ["1.29", "1.34"])
+@pytest.mark.parametrize("version", ["1.29", "1.34"])  # workers counted each for itself came with 1.29
 def test_the_manifest_fits_the_schemas_of_kubernetes(version):
     import kubernetes_validate as validate
 
@@ -392,8 +385,7 @@ def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
 
 
 def test_each_worker_is_started_again_at_most_so_often_and_a_mistake_ends_the_job():
-    """A worker whose peers never come leaves with 75 again and again."""
-    _, job = manifest(max_restarts=4)
+    _, job = manifest(max_restarts=4)  # so does one whose peers never come, which leaves with 75
     assert job["spec"]["backoffLimitPerIndex"] == 4 and job["spec"]["maxFailedIndexes"] == 0
     rules = {
         tuple(rule["onExitCodes"]["values"]): rule["action"]

@@ -19,6 +19,7 @@ LAUNCHERS = (
     "shortcut_study",
     "hessian_spectrum",
     "cluster",
+    "export_npz",
     "report",
 )
 NUMBERS = [

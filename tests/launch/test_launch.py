@@ -25,6 +25,7 @@ LAUNCHERS = [
     "hessian_spectrum",
     "shortcut_study",
     "cluster",
+    "export_npz",
     "report",
 ]
 
@@ -115,11 +116,20 @@ def test_a_mistake_gets_one_line_and_writes_nothing(launch, folder, name):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_a_mistake_ends_a_real_process_with_one_line(tmp_path):
-    command = [sys.executable, "-m", "launch.train", "--batch_size=0", f"--run_dir={tmp_path}/run"]
+@pytest.mark.parametrize(
+    "flags, named",
+    [
+        (["--batch_size=0"], "batch_size must be at least 1, got 0"),
+        (["--dataset=cifar100", "--data_dir={tmp}"], "cifar100 is not prepared under {tmp};"),  # where TFDS would warn
+    ],
+)
+def test_a_mistake_ends_a_real_process_with_one_line(tmp_path, flags, named):
+    (tmp_path / "cifar100" / "3.0.2").mkdir(parents=True)
+    flags = [flag.format(tmp=tmp_path) for flag in flags]
+    command = [sys.executable, "-m", "launch.train", *flags, f"--run_dir={tmp_path}/run"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: batch_size must be at least 1, got 0\n"
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith(f"error: {named.format(tmp=tmp_path)}")
 
 
 @pytest.mark.parametrize("backend, named", [("foo", "cannot be used"), ("numpy", "use tensorflow, jax or torch")])

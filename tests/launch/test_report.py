@@ -126,6 +126,12 @@ def test_links_lead_to_the_files_of_the_runs(trained_run, tmp_path):
     assert not [src for tag in ("script", "link", "iframe") for src in found.all(tag, "src") + found.all(tag, "href")]
 
 
+def test_plot_draws_the_figures_of_all_its_runs(trained_run, tmp_path, launch):
+    written([trained_run], tmp_path / "report")
+    code, out, err = launch("plot", f"--run_dir={tmp_path}/report", "--format=svg")
+    assert code == 0 and out.endswith(f"\n{tmp_path}/report/{trained_run.name}_convergence.svg\n"), err
+
+
 def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
     trained, checked = tmp_path / evil.replace("/", "∕"), tmp_path / "checked"
@@ -147,6 +153,17 @@ def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
     assert all(src.startswith("data:") for src in found.all("img", "src")) and found.text.count(evil) > 8
     # A metrics.csv with a word for a number is refused by what draws it, and the page says so.
     assert "cannot be used" in found.text
+
+
+def test_a_config_of_wrong_types_is_shown_as_it_is(trained_run, tmp_path):
+    odd = tmp_path / "odd"
+    shutil.copytree(trained_run, odd)
+    record = json.loads((odd / "config.json").read_text())
+    record |= {"versions": ["x"], "command": {"a": 1}, "seconds": "long"}
+    record["config"] |= {"dataset": ["cifar10"], "batch_size": "many"}
+    (odd / "config.json").write_text(json.dumps(record))
+    text = Page(written([odd], tmp_path / "report")).text
+    assert "on ['cifar10']" in text and text.count("not recorded") >= 3
 
 
 @pytest.mark.parametrize("damage", ["", "step,loss\n1,x\n", "\0\0", "step\n" + "9" * 400])

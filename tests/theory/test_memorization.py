@@ -337,3 +337,8 @@ scores = keras.ops.convert_to_numpy(memorize(x, labels, 4, 8).to_keras()(x))
 print(np.abs(scores - np.eye(4)[labels]).max() < 1e-3)
 """
     assert run_python(code, KERAS_BACKEND=backend).strip() == "True"
+
+
+def test_a_network_is_shown_in_one_line():
+    shown = repr(memorize(np.arange(12.0).reshape(6, 2), np.arange(6) % 3, num_classes=3))
+    assert shown.startswith("MemorizingNetwork(2 inputs -> 3 classes, width=") and len(shown) < 120

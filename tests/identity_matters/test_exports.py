@@ -1,0 +1,56 @@
+"""The exports that docs/run_directory.md shows, run as written: TFLite and ONNX answer as the network does."""
+
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from identity_matters.data.arrays import mnist_sample
+
+pytestmark = pytest.mark.slow
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "run_directory.md"
+
+
+@pytest.fixture
+def run_snippet(trained_run, tmp_path, monkeypatch):
+    """Runs the snippet that holds a word where runs/first is a finished run."""
+
+    def run(word):
+        (snippet,) = [code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if word in code]
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "first").symlink_to(trained_run)
+        monkeypatch.chdir(tmp_path)
+        exec(compile(snippet, PAGE.name, "exec"), {})
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return mnist_sample().test_images[:3].astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def logits(trained_run, digits):
+    serve = tf.saved_model.load(str(trained_run / "saved_model")).signatures["serving_default"]
+    return serve(images=tf.constant(digits))["logits"].numpy()
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+def test_tflite_answers_as_the_saved_model(run_snippet, digits, logits):
+    run_snippet("TFLiteConverter")
+    interpreter = tf.lite.Interpreter("digits.tflite")
+    answer = interpreter.get_signature_runner("serving_default")(images=digits)
+    np.testing.assert_allclose(answer["logits"], logits, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.*np.object")
+def test_onnx_answers_as_the_saved_model(run_snippet, digits, logits):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    run_snippet("onnx")
+    session = onnxruntime.InferenceSession("digits.onnx", providers=["CPUExecutionProvider"])
+    (answer,) = session.run(None, {"images": digits})
+    np.testing.assert_allclose(answer, logits, atol=1e-4)
