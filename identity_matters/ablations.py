@@ -1,7 +1,9 @@
-"""What each choice of the paper does: the same small network with some of them changed, several seeds each."""
+"""Experiments on the network and its rivals: every variant at its best learning rate, several seeds, equal operations."""
 
 import dataclasses
+import math
 import os
+from typing import Literal
 
 import numpy as np
 
@@ -10,49 +12,46 @@ from identity_matters.data.loading import load
 from identity_matters.fields import check_fields
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory, read_record
+from identity_matters.variants import EXPERIMENTS, Variant
 
-# Variant: what it changes in the ModelConfig.
-VARIANTS = {
-    "paper": {},
-    "standard_initializer": {"residual_initializer": "standard"},
-    "trained_projection": {"train_projection": True},
-    "batch_norm": {"use_batch_norm": True},
-    "batch_norm_standard_initializer": {"use_batch_norm": True, "residual_initializer": "standard"},
-}
+EVALUATIONS = 4  # of each run
 
 
 @dataclasses.dataclass(frozen=True)
 class AblationConfig:
-    """Every variant with every seed; the defaults take 2 cores about 45 minutes.
+    """Which experiment, and of what size.
 
     Attributes:
-      train: What all the runs share; its seed is the first.
-      num_seeds: Runs of each variant.
+      train: What all the runs share; its seed is the first, its validation_examples choose the learning rates.
+      experiment: statements: each choice of Hardt & Ma, changed; rivals: the networks they compare theirs with, on the
+        same images; norms: Li et al., Figure 2.
+      operations: Floating-point operations of the convolutions, for each run: they make the number of steps.
+      num_seeds: Runs of each variant on the test images, at its best learning rate.
     """
 
     train: TrainConfig = TrainConfig(
-        model=ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2)),
-        train_examples=20_000,
-        train_steps=785,  # five epochs
-        eval_every=157,
-        eval_examples=2_000,
-        checkpoint_every=157,
+        model=ModelConfig(
+            stem_width=44, stem_pool=2, widths=(44, 88, 176), blocks_per_stage=(2, 2, 2), weight_decay=0.0
+        ),
+        batch_size=256,
+        optimizer="muon",
+        learning_rate=0.03,
+        newton_schulz_steps=3,
+        schedule="linear",
+        decay_steps=(),
+        validation_examples=5_000,
     )
+    experiment: Literal["statements", "rivals", "norms"] = "statements"
+    operations: float = 4e13
     num_seeds: int = 3
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("num_seeds",), at_most={"num_seeds": 10_000})
+        check_fields(self, at_least_1=("num_seeds", "operations"), at_most={"num_seeds": 10_000})
 
-    def runs(self) -> list[tuple[str, TrainConfig]]:
-        """Returns (name, config) of every run: all the variants with the first seed, then with the next."""
-        return [
-            (
-                f"{variant}_seed{seed}",
-                dataclasses.replace(self.train, seed=seed, model=dataclasses.replace(self.train.model, **changes)),
-            )
-            for seed in range(self.train.seed, self.train.seed + self.num_seeds)
-            for variant, changes in VARIANTS.items()
-        ]
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """Returns what the experiment compares."""
+        return EXPERIMENTS[self.experiment]
 
 
 def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
@@ -60,78 +59,113 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 
     Args:
       config: AblationConfig.
-      run_dir: str. The directory of each run lies in it, beside results.csv and ablations.png.
+      run_dir: str. The directory of each run lies in it, beside results.csv and the figure.
 
     Returns:
-      The rows of results.csv: one per evaluation of each run, with variant, seed and status.
+      The rows of results.csv: one per evaluation of each run, with variant, learning rate, seed, status, and whether it
+      is of the search for the learning rate, on held-out images, or of the test.
 
     Raises:
       UserError: the data or the run directory cannot be used.
     """
-    import keras
-
-    from identity_matters import training
-    from identity_matters.comparators import build_network
-
-    data = load(config.train)  # a mistake in what names the data, or too large a network, must not leave a config.json
+    data = load(config.train)  # a mistake in what names the data must not leave a config.json
     shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
-    build_network(dataclasses.replace(config.train.model, **shape), config.train.seed)
-    keras.backend.clear_session()
-    run = RunDirectory(run_dir, config, "ablations")
-    with run:
+    base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
+    del data
+    plans = [_sized(variant, base, config.operations) for variant in config.variants]
+    with RunDirectory(run_dir, config, "ablations") as run:
         run.set_status("running")
-        for name, train_config in config.runs():
-            print(f"— {name}", flush=True)
-            try:
-                training.train(train_config, run.file(name))
-            except training.Diverged as error:
-                print(error, flush=True)
-            keras.backend.clear_session()
-        rows = collect(config, run_dir)
-        tables.write_metrics(run.file("results.csv"), rows)
+        rows = []
+        for variant, planned in zip(config.variants, plans):
+            rows += _run_variant(variant, planned, config, run)
+            tables.write_metrics(run.file("results.csv"), rows)
         figures.save_figure(figures.ablation_figure(rows), run.file("ablations.png"))
         run.set_status("done")
     return rows
 
 
-def collect(config: AblationConfig, run_dir: str) -> list[dict]:
-    """Returns a row per evaluation of each run, and one more for the step at which a run diverged."""
-    rows = []
-    for name, _ in config.runs():
-        record = read_record(os.path.join(run_dir, name))
-        path = os.path.join(run_dir, name, "metrics.csv")
-        variant, seed = name.rsplit("_seed", 1)
-        identity = {"variant": variant, "seed": int(seed), "status": record["status"]}
-        metrics = tables.read_metrics(path) if os.path.exists(path) else []
-        rows += [identity | row for row in metrics]
-        if record["status"] == "diverged":
-            rows.append(identity | {"step": record["diverged_at_step"], "loss": np.nan, "test_top1_error": np.nan})
+def _sized(variant: Variant, base: TrainConfig, operations: float) -> TrainConfig:
+    """Returns the config of a variant, but for its rate and seed, with the steps that its operations allow."""
+    import keras
+
+    from identity_matters.comparators import build_network
+    from identity_matters.model import training_flops
+
+    config = variant.config(base, variant.rates[0])
+    of_step = training_flops(build_network(config.model)) * config.batch_size
+    keras.backend.clear_session()
+    steps = max(1, round(operations / of_step))
+    every = math.ceil(steps / EVALUATIONS)
+    return dataclasses.replace(config, train_steps=steps, eval_every=every, checkpoint_every=every)
+
+
+def _run_variant(variant: Variant, planned: TrainConfig, config: AblationConfig, run: RunDirectory) -> list[dict]:
+    """Chooses the learning rate on held-out images, then trains all seeds; returns the rows of both."""
+    rows, errors = [], {}
+    for rate in variant.rates if len(variant.rates) > 1 else ():
+        searched = dataclasses.replace(planned, learning_rate=rate)
+        found = _train(run, f"{variant.directory}_rate{rate:g}", searched)
+        rows += [_identity(variant, searched, "search") | row for row in found]
+        errors[rate] = found[-1]["test_top1_error"]
+    rate = min(errors, key=lambda rate: np.nan_to_num(errors[rate], nan=np.inf), default=variant.rates[0])
+    for seed in range(planned.seed, planned.seed + config.num_seeds):
+        tested = dataclasses.replace(planned, learning_rate=rate, seed=seed, validation_examples=0)
+        found = _train(run, f"{variant.directory}_seed{seed}", tested)
+        rows += [_identity(variant, tested, "test") | row for row in found]
+    return rows
+
+
+def _identity(variant: Variant, config: TrainConfig, phase: str) -> dict:
+    return {"variant": variant.name, "phase": phase, "chosen_rate": config.learning_rate, "seed": config.seed}
+
+
+def _train(run: RunDirectory, name: str, config: TrainConfig) -> list[dict]:
+    """Trains one run to its end and returns its rows: one per evaluation and, where it diverged, one of that step."""
+    import keras
+
+    from identity_matters import training
+
+    print(f"— {name}", flush=True)
+    try:
+        training.train(config, run.file(name))
+    except training.Diverged as error:
+        print(error, flush=True)
+    keras.backend.clear_session()
+    record, path = read_record(run.file(name)), run.file(name, "metrics.csv")
+    rows = [{"status": record["status"]} | row for row in (tables.read_metrics(path) if os.path.exists(path) else [])]
+    if record["status"] == "diverged":
+        step = record["diverged_at_step"]
+        rows.append({"status": "diverged", "step": step, "loss": np.nan, "test_top1_error": np.nan})
     return rows
 
 
 def table(rows: list[dict]) -> str:
-    """Returns a Markdown table: per variant the runs that diverged, and mean ± standard deviation over the others."""
+    """Returns a Markdown table: for each variant its rate, steps, the runs that diverged, mean ± sd over the others."""
     lines = [
-        "| variant | runs | diverged (at step) | test error | train error | loss |",
-        "|---|---|---|---|---|---|",
+        "| variant | learning rate (of those tried) | steps | diverged | test error | train error | loss |",
+        "|---|---|---|---|---|---|---|",
     ]
     for variant in dict.fromkeys(row["variant"] for row in rows):
-        variant_rows = [row for row in rows if row["variant"] == variant]
-        diverged = [row["step"] for row in variant_rows if row["status"] == "diverged" and np.isnan(row["loss"])]
-        last_step = max(row["step"] for row in variant_rows)
-        final = [row for row in variant_rows if row["status"] == "done" and row["step"] == last_step]
-        cells = [
-            _mean_and_spread([row[column] * scale for row in final], unit)
-            for column, scale, unit in (
-                ("test_top1_error", 100, " %"),
-                ("train_top1_error", 100, " %"),
-                ("loss", 1, ""),
-            )
-        ]
-        divergence = f"{len(diverged)} ({', '.join(map(str, diverged))})" if diverged else "0"
-        num_runs = len({row["seed"] for row in variant_rows})
-        lines.append(f"| {variant.replace('_', ' ')} | {num_runs} | {divergence} | {' | '.join(cells)} |")
+        found = [row for row in rows if row["variant"] == variant]
+        searched = dict.fromkeys(row["chosen_rate"] for row in found if row["phase"] == "search")
+        final = final_rows(found)
+        diverged = [row for row in final if row["status"] == "diverged"]
+        ended = [row for row in final if row["status"] != "diverged"]
+        rates = f"{final[0]['chosen_rate']:g}" + (
+            f" ({', '.join(f'{rate:g}' for rate in searched)})" if searched else ""
+        )
+        steps = f"{max(row['step'] for row in final):,}"
+        columns = (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("loss", 1, ""))
+        cells = [_mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
+        count = f"{len(diverged)} of {len(final)}"
+        lines.append(f"| {variant} | {rates} | {steps} | {count} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def final_rows(rows: list[dict]) -> list[dict]:
+    """Returns the last row of each run on the test images."""
+    tested = [row for row in rows if row["phase"] == "test"]
+    return list({(row["variant"], row["seed"]): row for row in tested}.values())  # of equal keys the last one stays
 
 
 def _mean_and_spread(values: list[float], unit: str) -> str:

@@ -41,42 +41,34 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
 
 
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
-    """Returns a figure of the test error (left) and the training loss (right) against steps.
+    """Returns a figure of the error of every variant, test (left) and training (right), at the end of each run.
 
-    A line is the mean over the seeds of a variant, the band around it reaches from its lowest to its highest seed.
+    A dot is a seed, a bar the mean of those that did not diverge; how many diverged is written beside.
 
     Args:
-      rows: The rows of an ablation's results.csv. A run that diverged ends in a cross at that step.
+      rows: The rows of an experiment's results.csv.
       title: str. What stands above the figure.
     """
-    figure = Figure(figsize=(10, 4.6), dpi=120, layout="constrained")
-    for axes, column, label in zip(
-        figure.subplots(1, 2), ("test_top1_error", "loss"), ("top-1 test error", "training loss, with weight decay")
-    ):
-        for i, variant in enumerate(dict.fromkeys(row["variant"] for row in rows)):
-            _draw_variant(axes, [row for row in rows if row["variant"] == variant], column, f"C{i}", variant)
-        axes.set(xlabel="steps", ylabel=label, xlim=(0, None))
+    tested = [row for row in rows if row["phase"] == "test"]
+    final = {(row["variant"], row["seed"]): row for row in tested}.values()  # the last row of each run
+    names = list(dict.fromkeys(row["variant"] for row in final))
+    figure = Figure(figsize=(10, 1.2 + 0.36 * len(names)), dpi=120, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, column, label in zip(panels, ("test_top1_error", "train_top1_error"), ("test error", "training error")):
+        for i, name in enumerate(names):
+            values = [row[column] for row in final if row["variant"] == name and row["status"] != "diverged"]
+            lost = sum(row["variant"] == name and row["status"] == "diverged" for row in final)
+            axes.plot(values, [i] * len(values), "o", color="tab:blue", alpha=0.5, markersize=5)
+            if values:
+                axes.plot([np.mean(values)] * 2, [i - 0.3, i + 0.3], color="tab:blue", linewidth=2)
+            if lost:
+                axes.text(0.98, i, f"{lost} diverged", transform=axes.get_yaxis_transform(), ha="right", va="center")
+        axes.set(yticks=range(len(names)), yticklabels=names, xlabel=f"top-1 {label}")
+        axes.xaxis.set_major_formatter(PercentFormatter(1))
         axes.grid(alpha=0.3)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    figure.axes[0].yaxis.set_major_formatter(PercentFormatter(1))
+    panels[0].invert_yaxis()
     figure.suptitle(title)
     return figure
-
-
-def _draw_variant(axes: Axes, rows: list[dict], column: str, colour: str, variant: str) -> None:
-    """Draws the line, the band and the crosses of one variant."""
-    measured = [row for row in rows if np.isfinite(row[column])]
-    steps = sorted({row["step"] for row in measured})
-    values = [[row[column] for row in measured if row["step"] == step] for step in steps]
-    if steps:
-        axes.plot(steps, [np.mean(v) for v in values], ".-", color=colour, label=variant.replace("_", " "))
-        axes.fill_between(steps, [min(v) for v in values], [max(v) for v in values], color=colour, alpha=0.2)
-    diverged = [row["step"] for row in rows if row["status"] == "diverged" and np.isnan(row["loss"])]
-    if diverged:
-        height = axes.get_ylim()[1]
-        axes.plot(
-            diverged, [height] * len(diverged), "x", color=colour, label=f"{len(diverged)} diverged", clip_on=False
-        )
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:

@@ -11,7 +11,7 @@ from identity_matters.runs.directory import write_text
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import read_text
 
-_TEXT_COLUMNS = {"variant", "status"}
+_TEXT_COLUMNS = {"variant", "status", "phase"}
 _READ_COLUMNS = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
 _MAX_STEP = 2**53
 

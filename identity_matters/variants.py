@@ -1,0 +1,88 @@
+"""What the experiments of launch.ablations compare: networks, and ways to train them."""
+
+import dataclasses
+from typing import Any
+
+from identity_matters.config import TrainConfig
+
+MUON_RATES = (0.015, 0.03, 0.06)
+SGD_RATES = (0.02, 0.05, 0.1, 0.2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One network, or one way to train it.
+
+    Attributes:
+      name: As tables and figures show it; its runs are in directories of that name.
+      rates: Learning rates that it is tried at; of several, the best on held-out images is taken.
+      model: Fields of the ModelConfig that differ from the base, and their values.
+      train: The same of the TrainConfig.
+    """
+
+    name: str
+    rates: tuple[float, ...] = MUON_RATES
+    model: dict[str, Any] = dataclasses.field(default_factory=dict)
+    train: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def config(self, base: TrainConfig, rate: float) -> TrainConfig:
+        """Returns the run of this variant at a learning rate."""
+        model = dataclasses.replace(base.model, **self.model)
+        return dataclasses.replace(base, model=model, learning_rate=rate, **self.train)
+
+    @property
+    def directory(self) -> str:
+        """Returns the name as a part of a path."""
+        return "".join(letter if letter.isalnum() else "_" for letter in self.name)
+
+
+_SGD = {"optimizer": "momentum", "momentum": 0.9}
+_CLIPPED = _SGD | {"clip_norm": 1.0}
+_DECAYED = {"weight_decay": 1e-4}  # what the rivals' papers, and Hardt & Ma, train with
+
+
+def _of_depth(blocks: int, width: int) -> dict[str, Any]:
+    """A network of so many blocks a stage."""
+    return {"blocks_per_stage": (blocks,) * 3, "widths": (width, 2 * width, 4 * width), "stem_width": width}
+
+
+# Hardt & Ma's statements (§4.1 and §4.2): what each choice of theirs does, each variant at its own learning rate.
+STATEMENTS = (
+    Variant("paper"),
+    Variant("standard initializer", model={"residual_initializer": "standard"}),
+    Variant("zero initializer", model={"residual_initializer": "zero"}),
+    Variant("trained projection", model={"train_projection": True}),
+    Variant("batch norm", model={"use_batch_norm": True}),
+    Variant("batch norm, standard initializer", model={"use_batch_norm": True, "residual_initializer": "standard"}),
+    Variant("no shortcuts, standard initializer", model={"shortcut": False, "residual_initializer": "standard"}),
+    Variant("no shortcuts, small initializer", model={"shortcut": False}),
+    Variant("momentum SGD, as printed", SGD_RATES, _DECAYED, _SGD),
+    Variant("momentum SGD, clipped", SGD_RATES, _DECAYED, _CLIPPED),
+    # Depth at equal operations: four times the blocks at half of the width.
+    Variant("1 block a stage", model=_of_depth(1, 64)),
+    Variant("4 blocks a stage", model=_of_depth(4, 30)),
+    Variant("9 blocks a stage", model=_of_depth(9, 20)),
+    Variant("9 blocks a stage, standard initializer", model=_of_depth(9, 20) | {"residual_initializer": "standard"}),
+)
+
+# On the same images at the same operations.
+RIVALS = (
+    Variant("paper"),
+    Variant("batch norm", model={"use_batch_norm": True, "residual_initializer": "standard"}),
+    Variant("paper, momentum SGD", SGD_RATES, _DECAYED, _CLIPPED),
+    Variant("All-CNN-C", SGD_RATES, _DECAYED | {"network": "all_cnn_c"}, _CLIPPED),
+    Variant("ResNet-20", SGD_RATES, _DECAYED | {"network": "resnet_20"}, _SGD),
+    Variant("pre-activation ResNet-20", SGD_RATES, _DECAYED | {"network": "preact_resnet_20"}, _SGD),
+)
+
+# Li et al., Figure 2: average Frobenius norms of pre-activation ResNets along training; ours, of as many convolutions,
+# without normalisation beside them.
+NORMS = tuple(
+    Variant(f"pre-activation ResNet-{depth}", (0.1,), _DECAYED | {"network": f"preact_resnet_{depth}"}, _SGD)
+    for depth in (8, 14, 20, 32)
+) + tuple(
+    Variant(f"paper, {6 * blocks + 2} layers", (0.03,), _of_depth(blocks, 16) | {"stem_pool": 1})
+    for blocks in (1, 2, 3, 5)
+)
+
+EXPERIMENTS = {"statements": STATEMENTS, "rivals": RIVALS, "norms": NORMS}
