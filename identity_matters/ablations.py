@@ -1,4 +1,4 @@
-"""Experiments on the network and its rivals: every variant at its best learning rate, several seeds, equal operations."""
+"""Experiments on the network and its rivals: equal operations, each variant at its best learning rate, several seeds."""
 
 import dataclasses
 import math

@@ -1,82 +1,109 @@
-"""The ablations: what is compared, and that a diverged run is a result and not an accident."""
+"""The experiments: what is compared, at which rates and steps, and that a diverged run is a result, not an accident."""
 
 import dataclasses
 import json
 
 import numpy as np
 import pytest
-from begun import begin
 
-from identity_matters import ablations
-from identity_matters.ablations import VARIANTS, AblationConfig
+from identity_matters import ablations, training
+from identity_matters.ablations import AblationConfig
 from identity_matters.runs import figures, tables
+from identity_matters.variants import EXPERIMENTS, Variant
 
-CONFIG = AblationConfig(num_seeds=2)
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_variant_is_a_config_of_its_own_with_a_directory_of_its_own(experiment):
+    config = AblationConfig(experiment=experiment)
+    configs = [variant.config(config.train, variant.rates[0]) for variant in config.variants]
+    assert len({dataclasses.replace(c, learning_rate=1.0) for c in configs}) == len(configs)
+    names = [variant.directory for variant in config.variants]
+    assert len(set(names)) == len(names) and all(name.replace("_", "").isalnum() for name in names)
+
+
+def test_the_first_variant_is_the_base():
+    for experiment in ("statements", "rivals"):
+        config = AblationConfig(experiment=experiment)
+        assert config.variants[0].config(config.train, config.train.learning_rate) == config.train
 
 
 @pytest.fixture
-def run_dir(tmp_path):
-    """Runs of 10 steps as training leaves them; both of standard_initializer diverged, one before its first row."""
-    for i, (name, config) in enumerate(CONFIG.runs()):
-        rows = [
-            {
-                "step": step,
-                "loss": 2.0,
-                "learning_rate": 0.05,
-                "train_top1_error": 0.7,
-                "test_top1_error": 0.6 + i / 100,
-            }
-            for step in (5, 10)
-        ]
-        details = {"status": "done"}
-        if name.startswith("standard"):
-            first = name.endswith("seed0")
-            details, rows = {"status": "diverged", "diverged_at_step": 3 if first else 8}, rows[: not first]
-        begin(tmp_path / name, config, **details)
-        if rows:
-            tables.write_metrics(str(tmp_path / name / "metrics.csv"), rows)
-    return tmp_path
+def small(monkeypatch, tiny_config):
+    """Two variants of a tiny run, trained by a stand-in: its error falls with the rate, 0.2 diverges."""
+    variants = (Variant("paper", (0.1, 0.2)), Variant("zero initializer", (0.05,), {"residual_initializer": "zero"}))
+    monkeypatch.setitem(EXPERIMENTS, "statements", variants)
+    calls = []
+
+    def train(config, run_dir):
+        from begun import begin
+
+        calls.append(config)
+        diverges = config.learning_rate == 0.2 or config.seed == 1
+        details = {"status": "diverged", "diverged_at_step": 3} if diverges else {"status": "done"}
+        begin(run_dir, config, **details)
+        if diverges:
+            raise training.Diverged(3)
+        row = {"step": config.train_steps, "loss": 2.0, "learning_rate": 0.0, "train_top1_error": 0.5}
+        tables.write_metrics(f"{run_dir}/metrics.csv", [row | {"test_top1_error": 0.6 - config.learning_rate}])
+
+    monkeypatch.setattr(training, "train", train)
+    base = dataclasses.replace(tiny_config, validation_examples=20, seed=0)
+    return AblationConfig(train=base, operations=1e6, num_seeds=3), calls
 
 
-def test_every_variant_differs_from_the_paper_in_what_it_names_alone():
-    runs = dict(CONFIG.runs())
-    assert len(runs) == 2 * len(VARIANTS)
-    for variant, changes in VARIANTS.items():
-        paper, changed = runs["paper_seed1"].model, runs[f"{variant}_seed1"].model
-        differing = {f.name for f in dataclasses.fields(paper) if getattr(paper, f.name) != getattr(changed, f.name)}
-        assert differing == set(changes)
+def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
+    config, calls = small
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    searched, tested = calls[:2], calls[2:]
+    assert [c.learning_rate for c in searched] == [0.1, 0.2] and {c.validation_examples for c in searched} == {20}
+    assert [c.learning_rate for c in tested] == [0.1] * 3 + [0.05] * 3  # not 0.2, which diverged
+    assert [c.seed for c in tested] == [0, 1, 2] * 2 and {c.validation_examples for c in tested} == {0}
+    assert {row["phase"] for row in rows} == {"search", "test"}
+    lines = ablations.table(rows).splitlines()
+    assert lines[2].startswith("| paper | 0.1 (0.1, 0.2) |") and "| 1 of 3 | 50.00 ± 0.00 % |" in lines[2]
+    assert lines[3].startswith("| zero initializer | 0.05 |") and "| 1 of 3 | 55.00 ± 0.00 % |" in lines[3]
 
 
-def test_the_table_counts_diverged_runs_and_averages_the_others(run_dir):
-    lines = ablations.table(ablations.collect(CONFIG, run_dir)).splitlines()
-    errors = [60, 60 + len(VARIANTS)]  # of the fixture's first run and the first of its second seed, in percent
-    assert lines[2].startswith(f"| paper | 2 | 0 | {np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f} % |")
-    assert lines[3].startswith("| standard initializer | 2 | 2 (3, 8) | – |")
+def test_steps_make_equal_operations(small, tmp_path):
+    from identity_matters.comparators import build_network
+    from identity_matters.model import training_flops
+
+    config, calls = small
+    ablations.run_ablations(config, str(tmp_path / "run"))
+    for run in calls:
+        of_step = training_flops(build_network(run.model)) * run.batch_size
+        assert abs(run.train_steps * of_step - config.operations) <= of_step / 2
 
 
-def test_the_figure_redraws_from_results_csv_with_diverged_runs(run_dir, tmp_path):
-    rows = ablations.collect(CONFIG, run_dir)
-    tables.write_metrics(tmp_path / "results.csv", rows)
-    again = tables.read_metrics(tmp_path / "results.csv")
-    np.testing.assert_equal([{key: a[key] for key in row} for a, row in zip(again, rows, strict=True)], rows)
+def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path):
+    config, _ = small
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    again = tables.read_metrics(str(tmp_path / "run" / "results.csv"))
+    assert ablations.table(again) == ablations.table(rows)
     axes = figures.ablation_figure(again).axes[0]
-    crosses = [line for line in axes.lines if line.get_marker() == "x"]
-    assert [list(line.get_xdata()) for line in crosses] == [[3, 8]]
+    assert [text.get_text() for text in axes.texts] == ["1 diverged"] * 2
+    assert sorted(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == [2, 2]
 
 
 def test_unprepared_data_leave_no_run_directory(tmp_path):
-    config = dataclasses.replace(CONFIG, train=dataclasses.replace(CONFIG.train, data_dir=str(tmp_path)))
+    config = AblationConfig(
+        train=dataclasses.replace(AblationConfig().train, dataset="cifar10", data_dir=str(tmp_path))
+    )
     with pytest.raises(ValueError, match="--download"):
         ablations.run_ablations(config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
-def test_a_small_ablation_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config):
-    config = AblationConfig(train=tiny_config, num_seeds=1)
+def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config, monkeypatch):
+    variants = (Variant("paper", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
+    monkeypatch.setitem(EXPERIMENTS, "statements", variants)
+    base = dataclasses.replace(tiny_config, validation_examples=20)
+    config = AblationConfig(train=base, operations=2e7, num_seeds=1)
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    assert {row["variant"] for row in rows} == set(VARIANTS)
+    assert {row["variant"] for row in rows} == {"paper", "batch norm"}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "done"
     before = (tmp_path / "run" / "paper_seed0" / "metrics.csv").stat().st_mtime_ns
-    np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
+    again = ablations.run_ablations(config, str(tmp_path / "run"))
+    np.testing.assert_equal(again, rows)
     assert (tmp_path / "run" / "paper_seed0" / "metrics.csv").stat().st_mtime_ns == before
