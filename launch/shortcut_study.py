@@ -154,18 +154,16 @@ def is_toy_size(run_dir: str) -> bool:
 
 def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:
     """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
-    import tensorboardX
-
     from identity_matters.runs.figures import figure_to_array
-    from identity_matters.runs.tensorboard import session
+    from identity_matters.runs.tensorboard import open_events, session
     from shortcut_study.report import sessions
 
     folder = run.file(f".tmp{os.getpid()}_events")
-    with tensorboardX.SummaryWriter(folder) as writer:
+    with open_events(folder) as writer:
         for name, figure in figures(run.path).items():
             writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
     for found in sessions(rows) if has_hparams else ():
-        with tensorboardX.SummaryWriter(os.path.join(folder, "learning_rates", found.name)) as writer:
+        with open_events(os.path.join(folder, "learning_rates", found.name)) as writer:
             for summary in session(found.hparams):
                 writer.file_writer.add_summary(summary)
             for name, value in found.metrics.items():

@@ -175,7 +175,8 @@ def compiled_product(
         return outputs, total_loss(labels, outputs)
 
     dtype = model.trainable_variables[0].dtype
-    flat, images = tf.TensorSpec(flat_weights(model)[0].shape, dtype), tf.TensorSpec(model.input_shape, dtype)
+    num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    flat, images = tf.TensorSpec([num_weights], dtype), tf.TensorSpec(model.input_shape, dtype)
     others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]
     found = tf.function(traced).get_concrete_function(flat, others, images, label_spec)
     check_twice_differentiable(found.graph, found.outputs[0], takes_logits=loss is None)

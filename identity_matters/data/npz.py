@@ -14,6 +14,7 @@ import numpy as np
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
 from identity_matters.data.own import as_array_data
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import array_header
 
 _ARRAYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
 _ADVICE = "numpy.savez(path, train_images=…, train_labels=…, test_images=…, test_labels=…) writes one"
@@ -69,7 +70,7 @@ def _check_header(archive: zipfile.ZipFile, member: str, what: str) -> None:
     """Raises UserError where an array is no numbers, or more of them than fit in memory."""
     if archive.getinfo(member).flag_bits & 1:
         raise UserError(f"{what} is encrypted")
-    shape, dtype = _read_header(archive, member)
+    shape, dtype = array_header(archive, member)
     if dtype.kind not in "buif":
         raise UserError(f"{what} must be numbers, got {dtype}")
     if math.prod(shape) > MAX_BYTES_IN_MEMORY:
@@ -79,21 +80,12 @@ def _check_header(archive: zipfile.ZipFile, member: str, what: str) -> None:
         )
 
 
-def _read_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Returns the shape and the type that an array declares."""
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    return shape, dtype
-
-
 def _contents(archive: zipfile.ZipFile) -> str:
     """Returns the names of the first members, with shape and type where they are arrays."""
 
     def describe(member: str) -> str:
         try:
-            shape, dtype = _read_header(archive, member)
+            shape, dtype = array_header(archive, member)
             return f"{member.removesuffix('.npy')} {dtype} {list(shape)}"
         except (ValueError, EOFError, RuntimeError, zlib.error, NotImplementedError):
             return member

@@ -143,9 +143,13 @@ class RunDirectory:
     def _read(self) -> None:
         """Takes the record from config.json, which must be of this config; a new one where the directory is empty."""
         record, values = read_record(self.path), as_json(self._config)
+        if record is None and (foreign := self._foreign_files()):
+            # Another command may have begun its run since: config.json is the first file of it.
+            record = read_record(self.path)
+            if record is None:
+                raise UserError(f"run_dir {self.path} holds {foreign[0]!r} but no config.json of a run; choose another")
         self.is_begun = record is not None
         if record is None:
-            self._require_no_files()
             self._record = {
                 "kind": self._kind,
                 "command": shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]]),
@@ -163,15 +167,13 @@ class RunDirectory:
             raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
         self._record = record
 
-    def _require_no_files(self) -> None:
-        """Raises UserError where the directory holds somebody's files, which a run would mix with its own."""
+    def _foreign_files(self) -> list[str]:
+        """Returns the names of files that are somebody's, which a run would mix with its own."""
         try:
             names = sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
         except OSError as error:
             raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
-        foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
-        if foreign:
-            raise UserError(f"run_dir {self.path} holds {foreign[0]!r} but no config.json of a run; choose another")
+        return [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
 
 
 def as_json(config: Any) -> dict:

@@ -4,14 +4,11 @@ import os
 
 import keras
 import numpy as np
-import tensorboardX
-from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import naming
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.tables import read_metrics, write_metrics
-from identity_matters.runs.tensorboard import session, tag
+from identity_matters.runs.tensorboard import open_events, session, tag
 
 HISTOGRAM_BINS = 64
 
@@ -34,23 +31,6 @@ def describe(row: dict[str, float]) -> str:
         f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
         f"test error {row['test_top1_error']:.2%}" + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
     )
-
-
-def open_events(folder: str, purge_step: int) -> tensorboardX.SummaryWriter:
-    """Returns a writer of TensorBoard events that raises the OSError of a full disk.
-
-    tensorboardX's own thread would end with it, and the queue before that thread would then fill, and wait for ever.
-
-    Args:
-      folder: Where the event file goes.
-      purge_step: TensorBoard drops what earlier files of the folder say of this step and later ones.
-    """
-    writer = tensorboardX.SummaryWriter(folder)
-    events = writer.file_writer.event_writer
-    events.add_event = naming(folder)(events._ev_writer.write_event)
-    events.flush = naming(folder)(events._ev_writer.flush)
-    events.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
-    return writer
 
 
 class Recorder:

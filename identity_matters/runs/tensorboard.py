@@ -8,7 +8,11 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import tensorboardX
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
+
+from identity_matters.runs.errors import naming
 
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
 _GROUPS = {
@@ -57,3 +61,20 @@ def _flatten(values: dict) -> Iterator[tuple[str, Any]]:
 
 def _plain(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
+    """Returns a writer of TensorBoard events that raises the OSError of a full disk.
+
+    tensorboardX's own thread would end with it, and the queue before that thread would then fill, and wait for ever.
+
+    Args:
+      folder: Where the event file goes.
+      purge_step: TensorBoard drops what earlier files of the folder say of this step and later ones.
+    """
+    writer = tensorboardX.SummaryWriter(folder)
+    events = writer.file_writer.event_writer
+    events.add_event = naming(folder)(events._ev_writer.write_event)
+    events.flush = naming(folder)(events._ev_writer.flush)
+    events.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+    return writer

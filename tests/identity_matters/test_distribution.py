@@ -134,22 +134,26 @@ def on_two_devices():
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one_device(on_two_devices):
     found = on_two_devices
     assert found["weights"] < 1e-6 < 1e-3 < found["moved"]
     assert found["logs"] == pytest.approx(found["logs_of_one"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_replicas_train_as_one_device_with_muon(on_two_devices):
     # Orthogonalising enlarges the rounding of small singular values: 3.4 times a step, 5 steps.
     assert on_two_devices["weights_of_muon"] < 1e-4 < 1e-2 < on_two_devices["moved_by_muon"]
 
 
+@pytest.mark.slow
 def test_kerass_own_sgd_does_not_because_it_clips_before_it_sums(on_two_devices):
     """Why replicated.summing_first is there."""
     assert on_two_devices["weights_of_keras_sgd"] > 1e-3
 
 
+@pytest.mark.slow
 def test_replicas_agree_on_the_moments_of_batch_normalisation(on_two_devices):
     before, after = on_two_devices["moments_before"], on_two_devices["moments"]
     assert len(after) >= 6 and all(first == second for first, second in after)
@@ -173,6 +177,7 @@ def test_fit_of_keras_still_fails_on_two_workers():
             process.kill()
 
 
+@pytest.mark.slow
 def test_two_replicas_count_every_test_image_once(on_two_devices):
     found = on_two_devices
     assert found["test"] == pytest.approx(found["test_of_one"], rel=1e-5)

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from identity_matters.config import TrainConfig
+from identity_matters.runs import directory
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import read_record
@@ -53,3 +54,19 @@ def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_pa
         won.append(read_record(path)["config"]["seed"])
         assert pathlib.Path(path, "results.csv").read_text() == f"{won[-1]}\n"
     assert set(won) == set(seeds)
+
+
+def test_a_run_that_begins_between_two_looks_at_its_directory_is_a_run_and_no_file_of_others(tmp_path, monkeypatch):
+    path, looks = str(tmp_path / "run"), []
+    with RunDirectory(path, TrainConfig(seed=1)) as run:
+        run.set_status("running")
+
+    def too_early(path):
+        looks.append(path)
+        return None if len(looks) == 1 else read_record(path)
+
+    monkeypatch.setattr(directory, "read_record", too_early)
+    with pytest.raises(UserError, match=r"another config .*seed \(1, 2\)"):
+        RunDirectory(path, TrainConfig(seed=2))
+    looks.clear()
+    assert RunDirectory(path, TrainConfig(seed=1)).is_begun

@@ -101,6 +101,7 @@ def without_tensorflow(*arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_without_tensorflow_a_tfds_set_ends_in_a_line_that_says_what_to_do(tmp_path):
     done = without_tensorflow("launch.train", "--preset=cifar10", f"--run_dir={tmp_path}/run")
     assert done.returncode == launcher.EXIT_ERROR and not (tmp_path / "run").exists()

@@ -65,6 +65,7 @@ def written(runs, run_dir):
     return (run_dir / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(
     trained_run, study_run, checked_run, tmp_path
 ):
@@ -87,6 +88,7 @@ def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(
     assert all(found.all("img", "alt"))
 
 
+@pytest.mark.slow
 def test_a_toy_study_is_drawn_and_not_judged(tmp_path, study_run):
     toy = tmp_path / "toy"
     with RunDirectory(str(toy), PRESETS["smoke"], "shortcut_study") as run:
@@ -198,6 +200,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, tmp_path, monkeypatch):
     monkeypatch.setattr(quick, "QUICK", SMALL)
     real, calls = quick._run, []

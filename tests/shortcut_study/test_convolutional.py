@@ -60,6 +60,7 @@ def test_at_full_order_the_summary_is_that_of_the_dense_hessian_in_the_residual_
     assert found["p10_low"] <= exact.p10_abs <= found["p10_high"] < (1 + 1e-9) * found["p10_low"]
 
 
+@pytest.mark.slow
 def test_at_a_lower_order_the_range_holds_what_the_starting_vector_sees(case, examples):
     config, block, _ = case
     full, half = (initial_spectrum(all_conv_resnet(config), *examples, order=order, seed=3) for order in (None, 36))
@@ -82,6 +83,7 @@ def test_several_models_of_one_architecture_give_what_each_gives_alone(examples)
     assert abs(second["max_abs"] / first["max_abs"] - 1) > 0.01
 
 
+@pytest.mark.slow
 def test_with_batch_normalisation_the_condition_number_does_not_depend_on_the_scale_of_the_kernels(examples):
     def of_scales(config):
         variants = [dataclasses.replace(config, residual_initializer=kind) for kind in ("small", "standard")]

@@ -91,10 +91,10 @@ LOSSES = {
     ),
     "a number an output": (lambda y, z: (y - z) ** 2, TARGETS, lambda z: tf.reduce_mean(squares(TARGETS, z))),
 }
+CASES = [(name, False) for name in LOSSES] + [(name, True) for name in ("default", "object", "function")]
 
 
-@pytest.mark.parametrize("gauss_newton", [False, True])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name, gauss_newton", CASES)
 def test_products_of_any_keras_loss_make_the_dense_matrix(model, name, gauss_newton):
     loss, labels, of_outputs = LOSSES[name]
     found = matrix_of(*model_mvp(model, X, labels, batch_size=5, loss=loss, gauss_newton=gauss_newton))
@@ -217,6 +217,7 @@ def test_a_linear_operator_is_what_arpack_takes(model):
     assert eigsh(operator, k=2, which="LA", return_eigenvectors=False) == pytest.approx(exact[-2:], abs=1e-10)
 
 
+@pytest.mark.slow
 def test_a_part_has_the_eigenvalues_and_the_trace_of_its_block(model):
     product = model_mvp(with_dtype(model, "float32"), X, CLASSES, 12)
     whole = matrix_of(*model_mvp(model, X, CLASSES, 12))
@@ -249,6 +250,7 @@ def test_levels_follow_the_weights():
     assert levels.tolist() == [0, 1, 2] and counts.tolist() == [70, 20, 10]
 
 
+@pytest.mark.slow
 def test_the_callback_records_the_hessian_of_each_measured_epoch(model, tmp_path):
     network = with_dtype(model, "float32")
     network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
