@@ -1,15 +1,16 @@
-"""Experiments on the network and its rivals: equal operations, each variant at its best learning rate, several seeds."""
+"""Experiments on the network and its rivals: equal operations, each at its own best learning rate, several seeds."""
 
 import dataclasses
 import math
 import os
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import TrainConfig
 from identity_matters.data.loading import load
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
+from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory, read_record
 from identity_matters.variants import EXPERIMENTS, Variant
@@ -25,28 +26,23 @@ class AblationConfig:
       train: What all the runs share; its seed is the first, its validation_examples choose the learning rates.
       experiment: statements: each choice of Hardt & Ma, changed; rivals: the networks they compare theirs with, on the
         same images; norms: Li et al., Figure 2.
-      operations: Floating-point operations of the convolutions, for each run: they make the number of steps.
+      operations: Floating-point operations of each run on the test images, backward passes included; they make the
+        number of steps.
+      search_operations: The same for each run that tries a learning rate, on the held-out images.
       num_seeds: Runs of each variant on the test images, at its best learning rate.
     """
 
-    train: TrainConfig = TrainConfig(
-        model=ModelConfig(
-            stem_width=44, stem_pool=2, widths=(44, 88, 176), blocks_per_stage=(2, 2, 2), weight_decay=0.0
-        ),
-        batch_size=256,
-        optimizer="muon",
-        learning_rate=0.03,
-        newton_schulz_steps=3,
-        schedule="linear",
-        decay_steps=(),
-        validation_examples=5_000,
-    )
+    train: TrainConfig = dataclasses.replace(TRAIN_PRESETS["cifar10_fast"], validation_examples=5_000)
     experiment: Literal["statements", "rivals", "norms"] = "statements"
     operations: float = 4e13
+    search_operations: float = 1e13
     num_seeds: int = 3
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("num_seeds", "operations"), at_most={"num_seeds": 10_000})
+        check_fields(self, at_least_1=("num_seeds", "operations", "search_operations"), at_most={"num_seeds": 10_000})
+        require(
+            self.train.validation_examples, "validation_examples must be at least 1: they choose the learning rates"
+        )
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -72,45 +68,57 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
     del data
-    plans = [_sized(variant, base, config.operations) for variant in config.variants]
+    plans = [_plan(variant, base, config) for variant in config.variants]
     with RunDirectory(run_dir, config, "ablations") as run:
         run.set_status("running")
         rows = []
-        for variant, planned in zip(config.variants, plans):
-            rows += _run_variant(variant, planned, config, run)
+        for variant, (searches, tests) in zip(config.variants, plans):
+            rows += _run_variant(variant, searches, tests, run)
             tables.write_metrics(run.file("results.csv"), rows)
         figures.save_figure(figures.ablation_figure(rows), run.file("ablations.png"))
         run.set_status("done")
     return rows
 
 
-def _sized(variant: Variant, base: TrainConfig, operations: float) -> TrainConfig:
-    """Returns the config of a variant, but for its rate and seed, with the steps that its operations allow."""
+def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> tuple[list[TrainConfig], list[TrainConfig]]:
+    """Returns the runs that search a variant's learning rate, none where it has one alone, and those of its seeds.
+
+    The seeds' learning rate is the variant's first, in place of the one that will be found.
+    """
     import keras
 
     from identity_matters.comparators import build_network
     from identity_matters.model import training_flops
 
-    config = variant.config(base, variant.rates[0])
-    of_step = training_flops(build_network(config.model)) * config.batch_size
+    varied = variant.config(base, variant.rates[0])
+    of_step = training_flops(build_network(varied.model)) * varied.batch_size
     keras.backend.clear_session()
-    steps = max(1, round(operations / of_step))
-    every = math.ceil(steps / EVALUATIONS)
-    return dataclasses.replace(config, train_steps=steps, eval_every=every, checkpoint_every=every)
+
+    def sized(operations: float, **changes: Any) -> TrainConfig:
+        steps = max(1, round(operations / of_step))
+        every = math.ceil(steps / EVALUATIONS)
+        return dataclasses.replace(varied, train_steps=steps, eval_every=every, checkpoint_every=every, **changes)
+
+    rates = variant.rates if len(variant.rates) > 1 else ()
+    seeds = range(base.seed, base.seed + config.num_seeds)
+    searches = [sized(config.search_operations, learning_rate=rate) for rate in rates]
+    return searches, [sized(config.operations, seed=seed, validation_examples=0) for seed in seeds]
 
 
-def _run_variant(variant: Variant, planned: TrainConfig, config: AblationConfig, run: RunDirectory) -> list[dict]:
+def _run_variant(
+    variant: Variant, searches: list[TrainConfig], tests: list[TrainConfig], run: RunDirectory
+) -> list[dict]:
     """Chooses the learning rate on held-out images, then trains all seeds; returns the rows of both."""
     rows, errors = [], {}
-    for rate in variant.rates if len(variant.rates) > 1 else ():
-        searched = dataclasses.replace(planned, learning_rate=rate)
+    for searched in searches:
+        rate = searched.learning_rate
         found = _train(run, f"{variant.directory}_rate{rate:g}", searched)
         rows += [_identity(variant, searched, "search") | row for row in found]
-        errors[rate] = found[-1]["test_top1_error"]
-    rate = min(errors, key=lambda rate: np.nan_to_num(errors[rate], nan=np.inf), default=variant.rates[0])
-    for seed in range(planned.seed, planned.seed + config.num_seeds):
-        tested = dataclasses.replace(planned, learning_rate=rate, seed=seed, validation_examples=0)
-        found = _train(run, f"{variant.directory}_seed{seed}", tested)
+        errors[rate] = np.nan_to_num(found[-1]["test_top1_error"], nan=np.inf)
+    best = min(errors, key=errors.__getitem__, default=variant.rates[0])
+    for tested in tests:
+        tested = dataclasses.replace(tested, learning_rate=best)
+        found = _train(run, f"{variant.directory}_seed{tested.seed}", tested)
         rows += [_identity(variant, tested, "test") | row for row in found]
     return rows
 
@@ -148,7 +156,7 @@ def table(rows: list[dict]) -> str:
     for variant in dict.fromkeys(row["variant"] for row in rows):
         found = [row for row in rows if row["variant"] == variant]
         searched = dict.fromkeys(row["chosen_rate"] for row in found if row["phase"] == "search")
-        final = final_rows(found)
+        final = tables.final_rows(found)
         diverged = [row for row in final if row["status"] == "diverged"]
         ended = [row for row in final if row["status"] != "diverged"]
         rates = f"{final[0]['chosen_rate']:g}" + (
@@ -160,12 +168,6 @@ def table(rows: list[dict]) -> str:
         count = f"{len(diverged)} of {len(final)}"
         lines.append(f"| {variant} | {rates} | {steps} | {count} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def final_rows(rows: list[dict]) -> list[dict]:
-    """Returns the last row of each run on the test images."""
-    tested = [row for row in rows if row["phase"] == "test"]
-    return list({(row["variant"], row["seed"]): row for row in tested}.values())  # of equal keys the last one stays
 
 
 def _mean_and_spread(values: list[float], unit: str) -> str:

@@ -58,21 +58,23 @@ STATEMENTS = (
     Variant("no shortcuts, small initializer", model={"shortcut": False}),
     Variant("momentum SGD, as printed", SGD_RATES, _DECAYED, _SGD),
     Variant("momentum SGD, clipped", SGD_RATES, _DECAYED, _CLIPPED),
-    # Depth at equal operations: four times the blocks at half of the width.
+    # Depth at equal operations: more and narrower blocks, in as many steps as the operations allow.
     Variant("1 block a stage", model=_of_depth(1, 64)),
-    Variant("4 blocks a stage", model=_of_depth(4, 30)),
-    Variant("9 blocks a stage", model=_of_depth(9, 20)),
-    Variant("9 blocks a stage, standard initializer", model=_of_depth(9, 20) | {"residual_initializer": "standard"}),
+    Variant("4 blocks a stage", model=_of_depth(4, 32)),
+    Variant("9 blocks a stage", model=_of_depth(9, 24)),
+    Variant("9 blocks a stage, standard initializer", model=_of_depth(9, 24) | {"residual_initializer": "standard"}),
 )
 
-# On the same images at the same operations.
+# On the same images at the same operations; SGD with the batch of the papers, as its steps are few.
+_SGD_128 = _SGD | {"batch_size": 128}
+_CLIPPED_128 = _CLIPPED | {"batch_size": 128}
 RIVALS = (
     Variant("paper"),
     Variant("batch norm", model={"use_batch_norm": True, "residual_initializer": "standard"}),
-    Variant("paper, momentum SGD", SGD_RATES, _DECAYED, _CLIPPED),
-    Variant("All-CNN-C", SGD_RATES, _DECAYED | {"network": "all_cnn_c"}, _CLIPPED),
-    Variant("ResNet-20", SGD_RATES, _DECAYED | {"network": "resnet_20"}, _SGD),
-    Variant("pre-activation ResNet-20", SGD_RATES, _DECAYED | {"network": "preact_resnet_20"}, _SGD),
+    Variant("paper, momentum SGD", SGD_RATES, _DECAYED, _CLIPPED_128),
+    Variant("All-CNN-C", SGD_RATES, _DECAYED | {"network": "all_cnn_c"}, _CLIPPED_128),
+    Variant("ResNet-20", SGD_RATES, _DECAYED | {"network": "resnet_20"}, _SGD_128),
+    Variant("pre-activation ResNet-20", SGD_RATES, _DECAYED | {"network": "preact_resnet_20"}, _SGD_128),
 )
 
 # Li et al., Figure 2: average Frobenius norms of pre-activation ResNets along training; ours, of as many convolutions,

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from identity_matters.runs.directory import replacing
+from identity_matters.runs.tables import final_rows
 
 # More drops than this (an exponential schedule) would hide the curves.
 MAX_MARKED_DROPS = 5
@@ -48,8 +49,7 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
       rows: The rows of an experiment's results.csv.
       title: str. What stands above the figure.
     """
-    tested = [row for row in rows if row["phase"] == "test"]
-    final = {(row["variant"], row["seed"]): row for row in tested}.values()  # the last row of each run
+    final = final_rows(rows)
     names = list(dict.fromkeys(row["variant"] for row in final))
     figure = Figure(figsize=(10, 1.2 + 0.36 * len(names)), dpi=120, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)

@@ -13,6 +13,7 @@ from identity_matters.runs.files import read_text
 
 _TEXT_COLUMNS = {"variant", "status", "phase"}
 _READ_COLUMNS = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
+_COMPARED_COLUMNS = ("variant", "phase", "chosen_rate", "seed", "status")  # of a table of several runs
 _MAX_STEP = 2**53
 
 
@@ -26,7 +27,7 @@ def read_metrics(path: str) -> list[dict[str, float]]:
         rows = [{name: _number(name, value) for name, value in row.items()} for row in _read_table(path)]
         if not rows:
             raise UserError("it has no rows")
-        needed = ("variant", "status", "seed", *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
+        needed = (*_COMPARED_COLUMNS, *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
         missing = [name for name in needed if name not in rows[0]]
         if missing:
             raise UserError(f"it has no column {', '.join(missing)}")
@@ -46,6 +47,12 @@ def _check_row(row: dict) -> None:
             continue
         if math.isinf(value) or name.endswith("_error") and not -1e-6 <= value <= 1 + 1e-6:
             raise UserError(f"at step {row['step']:.0f} {name} is {value}")
+
+
+def final_rows(rows: list[dict]) -> list[dict]:
+    """Returns the last row of each run on the test images, of the rows of a launch.ablations' results.csv."""
+    tested = [row for row in rows if row["phase"] == "test"]
+    return list({(row["variant"], row["seed"]): row for row in tested}.values())  # of equal keys the last one stays
 
 
 def write_metrics(path: str, rows: list[dict]) -> None:

@@ -8,8 +8,12 @@ import pytest
 
 from identity_matters import ablations, training
 from identity_matters.ablations import AblationConfig
+from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import figures, tables
+from identity_matters.runs.errors import UserError
 from identity_matters.variants import EXPERIMENTS, Variant
+
+OPERATIONS = 4e8  # 10 steps of the tiny network
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -48,7 +52,7 @@ def small(monkeypatch, tiny_config):
 
     monkeypatch.setattr(training, "train", train)
     base = dataclasses.replace(tiny_config, validation_examples=20, seed=0)
-    return AblationConfig(train=base, operations=1e6, num_seeds=3), calls
+    return AblationConfig(train=base, operations=OPERATIONS, search_operations=OPERATIONS / 4, num_seeds=3), calls
 
 
 def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
@@ -72,7 +76,8 @@ def test_steps_make_equal_operations(small, tmp_path):
     ablations.run_ablations(config, str(tmp_path / "run"))
     for run in calls:
         of_step = training_flops(build_network(run.model)) * run.batch_size
-        assert abs(run.train_steps * of_step - config.operations) <= of_step / 2
+        operations = config.search_operations if run.validation_examples else config.operations
+        assert abs(run.train_steps * of_step - operations) <= of_step / 2
 
 
 def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path):
@@ -83,6 +88,11 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
     axes = figures.ablation_figure(again).axes[0]
     assert [text.get_text() for text in axes.texts] == ["1 diverged"] * 2
     assert sorted(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == [2, 2]
+
+
+def test_rates_are_not_chosen_on_the_test_images():
+    with pytest.raises(UserError, match="validation_examples must be at least 1"):
+        AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
 
 
 def test_unprepared_data_leave_no_run_directory(tmp_path):
@@ -99,7 +109,7 @@ def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, ti
     variants = (Variant("paper", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
     base = dataclasses.replace(tiny_config, validation_examples=20)
-    config = AblationConfig(train=base, operations=2e7, num_seeds=1)
+    config = AblationConfig(train=base, operations=OPERATIONS, search_operations=OPERATIONS / 2, num_seeds=1)
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     assert {row["variant"] for row in rows} == {"paper", "batch norm"}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "done"

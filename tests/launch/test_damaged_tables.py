@@ -82,7 +82,8 @@ def tables() -> dict[str, dict[str, list[dict]]]:
         for value in np.sort(rng.normal(size=8))
     ]
     density = [{"eigenvalue": x, "density": 1.0 - x * x / 9, "standard_error": 0.1} for x in np.linspace(-3, 3, 40)]
-    ablated = [row for variant in ("paper", "batch_norm") for row in curves(variant=variant, seed=0, status="done")]
+    run = {"seed": 0, "status": "done", "phase": "test", "chosen_rate": 0.03}
+    ablated = [row for variant in ("paper", "batch norm") for row in curves(variant=variant, **run)]
     return {
         "train": {"metrics.csv": curves()},
         "ablations": {"results.csv": ablated},
@@ -185,7 +186,10 @@ TINY += ["--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2
 # Launcher, flags, and the files that it reads when the run goes on.
 GOING_ON = {
     "train": (TINY, ["config.json", "metrics.csv"]),
-    "ablations": ([*TINY, "--dataset=mnist_sample", "--num_seeds=1"], ["config.json", "paper_seed0/config.json"]),
+    "ablations": (
+        [*TINY, "--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20", "--operations=1e6"],
+        ["config.json", "paper_rate0.015/config.json"],
+    ),
     "check_theory": (["--search=relu", "--trials=1"], ["config.json", "results.csv", "points.csv"]),
     "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),
     "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "results.csv"]),
