@@ -1,8 +1,9 @@
-"""What other launchers take from a finished run of launch.train, or from a network that comes with the package.
+"""What other launchers take from a run of launch.train, or from a network that comes with the package.
 
 That is the config it was trained with, the network and its training examples.
 """
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -16,20 +17,23 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def read_config(saved_run: str, pretrained: str = "") -> TrainConfig:
-    """Returns the config of a finished training run or, as far as the data go, of a network that ships.
+def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> TrainConfig:
+    """Returns the config of a training run or, as far as the data go, of a network that ships.
 
     Args:
       saved_run: str. A run directory.
       pretrained: str. A key of identity_matters.pretrained.NETWORKS, in place of saved_run.
+      at_step: int. If not negative, the run need not be finished.
 
     Raises:
-      UserError: there is no such run or network, or both are given.
+      UserError: there is no such run or network, it is not finished, or both are given.
     """
     from identity_matters.runs.record import read_record
 
     if saved_run and pretrained:
         raise UserError("--saved_run and --pretrained are both given; give one of them")
+    if pretrained and at_step >= 0:
+        raise UserError(f"--at_step={at_step} is of a run of launch.train: it goes with --saved_run, not --pretrained")
     if pretrained:
         from identity_matters.pretrained import find
 
@@ -39,9 +43,9 @@ def read_config(saved_run: str, pretrained: str = "") -> TrainConfig:
     record = read_record(saved_run)
     if record is None or "model" not in record["config"]:
         raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
-    if record["status"] != "done":
-        raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}")
-    if not os.path.isfile(os.path.join(saved_run, "model.keras")):
+    if at_step < 0 and record["status"] != "done":
+        raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}; give --at_step")
+    if at_step < 0 and not os.path.isfile(os.path.join(saved_run, "model.keras")):
         raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
         return from_json(TrainConfig(), record["config"])
@@ -84,11 +88,28 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
     yield from source.raw_test_batches(size)
 
 
-def load_model(saved_run: str, pretrained: str = "") -> "keras.Model":
-    """Returns the trained network, computing in float32; arguments as of `read_config`, UserError for a damaged one."""
+def load_model(saved_run: str, pretrained: str = "", at_step: int = -1) -> "keras.Model":
+    """Returns the network, computing in float32; after at_step updates, if that is not negative.
+
+    Arguments as of `read_config`; UserError for a damaged one, or for a step that has no checkpoint.
+    """
+    if at_step >= 0:
+        return _at_step(saved_run, at_step)
     from identity_matters.pretrained import load
     from identity_matters.trust import load_network
     from shortcut_study.differentiable import with_dtype
 
     network = load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
     return with_dtype(network, "float32")
+
+
+def _at_step(saved_run: str, step: int) -> "keras.Model":
+    """The network as it began, or with the weights of a checkpoint."""
+    from identity_matters.comparators import build_network
+    from identity_matters.runs.checkpoint import load_weights
+
+    config = read_config(saved_run, at_step=step)
+    network = build_network(dataclasses.replace(config.model, mixed_precision=False), config.seed)
+    if step:
+        load_weights(os.path.join(saved_run, "checkpoints"), step, network)
+    return network

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
 from identity_matters.runs.errors import UserError
 from launch import finished_run, launcher, terminal
 
@@ -46,6 +46,8 @@ class SpectrumConfig:
     Attributes:
       saved_run: Directory of a finished run of launch.train. Required, or pretrained.
       pretrained: Name of a network that comes with the package, e.g. digits.
+      at_step: Of the run's weights after so many updates: 0, the initial ones, or a checkpoint that is still there; the
+        run need not be finished (-1: of the finished run).
       examples: The loss is over the first so many training examples (or all, if there are fewer).
       order: Lanczos steps per starting vector, a Hessian product each; more resolve more eigenvalues.
       tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
@@ -62,6 +64,7 @@ class SpectrumConfig:
 
     saved_run: str = ""
     pretrained: str = ""
+    at_step: int = -1
     examples: int = 500
     order: int = 50
     tolerance: float = 0.0
@@ -77,11 +80,12 @@ class SpectrumConfig:
     def __post_init__(self) -> None:
         positive = ("examples", "order", "num_vectors", "num_eigenvalues", "batch_size")
         check_fields(self, at_least_1=positive, at_least_0=("seed", "tolerance"))
+        require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
 
 
 def main(config: SpectrumConfig, run_dir: str) -> None:
     """Computes, draws and prints the spectrum of a trained network."""
-    run_config = finished_run.read_config(config.saved_run, config.pretrained)
+    run_config = finished_run.read_config(config.saved_run, config.pretrained, config.at_step)
     with terminal.quiet_import():
         import tensorflow as tf
 
@@ -94,7 +98,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     say_named_by(os.path.join(config.saved_run, "config.json"), named)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels = finished_run.training_examples(run_config, config.examples)
-    model = finished_run.load_model(config.saved_run, config.pretrained)
+    model = finished_run.load_model(config.saved_run, config.pretrained, config.at_step)
     _check_order(config.order, model)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
         if run.status == "done":
@@ -105,8 +109,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             _compute(config, run, model, images, labels)
             minutes = round((time.monotonic() - start) / 60, 1)
             run.set_status("done", num_weights=_num_weights(model), num_examples=len(images), minutes=minutes)
-        name = config.saved_run or config.pretrained
-        print(f"{name}: {_num_weights(model):,} trained weights, {len(images):,} training images")
+        name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
+        print(f"{name or config.pretrained}: {_num_weights(model):,} trained weights, {len(images):,} training images")
         print(_results(config, run))
     print(f"files: {run_dir}")
 

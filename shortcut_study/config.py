@@ -27,6 +27,7 @@ class StudyConfig:
       num_runs: Seeds of linear networks in Figures 5, 6 and 8.
       sweep_runs: Seeds of each learning rate in Figure 9, and of the norms of linear networks in Figure 3.
       relu_runs: Seeds of networks with ReLUs, which go over the data: Figures 3, 7 and 10.
+      relu_examples: Networks with ReLUs go over the first so many of the examples (0: all).
       conv_runs: Seeds of convolutional networks.
       num_epochs: Of Figures 9 and 10.
       rates_per_decade: Learning rates from 0.001 to 10 in Figure 9.
@@ -58,6 +59,7 @@ class StudyConfig:
     num_runs: int = 10
     sweep_runs: int = 5
     relu_runs: int = 5
+    relu_examples: int = 0
     conv_runs: int = 5
     num_epochs: int = 1000
     rates_per_decade: int = 4
@@ -100,7 +102,8 @@ class StudyConfig:
     @property
     def is_toy_size(self) -> bool:
         """Whether the study only shows that it runs: too few examples or epochs to judge the paper's statements."""
-        return 0 < self.examples < 2000 or self.num_epochs < 500 or self.descent_epochs < 1000
+        few = any(0 < count < 2000 for count in (self.examples, self.relu_examples))
+        return few or self.num_epochs < 500 or self.descent_epochs < 1000
 
     def seeds(self, count: int) -> range:
         """Returns the first `count` seeds."""
@@ -109,14 +112,15 @@ class StudyConfig:
 
 _LEAST = dict.fromkeys(
     ("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
-     "depth", "descent_epochs", "num_levels"), 1) | {"examples": 0, "seed": 0, "xavier_learning_rate": 0}  # fmt: skip
+     "depth", "descent_epochs", "num_levels"), 1)  # fmt: skip
+_LEAST |= {"examples": 0, "relu_examples": 0, "seed": 0, "xavier_learning_rate": 0}
 
 
 _MOST = dict.fromkeys(
     ("depths", "relu_depths", "conv_depths", "depth", "rates_per_decade", "relu_rates_per_decade"), 10_000
 )
 _MOST |= dict.fromkeys(("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "descent_epochs"), 10**6)
-_MOST |= {"num_levels": 10_000, "examples": 2**31, "seed": 2**31}
+_MOST |= {"num_levels": 10_000, "examples": 2**31, "relu_examples": 2**31, "seed": 2**31}
 
 
 def _require(holds: object, message: str) -> None:
@@ -130,7 +134,7 @@ def learning_rates(per_decade: int) -> np.ndarray:
 
 
 PRESETS = {
-    "paper": StudyConfig(xavier_learning_rate=0.01),
+    "paper": StudyConfig(xavier_learning_rate=0.01, relu_examples=6_000),  # linear networks take moments, so all
     "smoke": StudyConfig(
         examples=500,
         depths=(2, 3, 6, 12),

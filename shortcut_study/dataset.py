@@ -35,6 +35,10 @@ class StudyData(NamedTuple):
     labels: np.ndarray | None = None
     build_network: Callable[[int, int, int, str, int], Any] | None = None
 
+    def first(self, count: int) -> "StudyData":
+        """Returns the first so many inputs and targets (0: all), and the images as they are."""
+        return self._replace(x=self.x[:count], y=self.y[:count]) if count else self
+
 
 def whitened_components(
     images: np.ndarray,

@@ -75,6 +75,32 @@ def load_newest(
     return None
 
 
+def load_weights(directory: str, step: int, network: keras.Model) -> None:
+    """Gives a network the weights that a run had after so many updates.
+
+    Args:
+      directory: str. The run's checkpoints.
+      step: int. Of a checkpoint that is still there.
+      network: keras.Model. As the run built it.
+
+    Raises:
+      UserError: there is no such checkpoint, or it is damaged or of another network.
+    """
+    paths = dict(_list_checkpoints(directory))
+    if step not in paths:
+        there = ", ".join(map(str, paths)) or "none"
+        raise UserError(f"{directory} has no checkpoint of step {step}; steps that have one: {there}")
+    try:
+        arrays = read_arrays(paths[step])
+        if mistake := _find_damage(step, arrays):
+            raise UserError(mistake)
+        for variable in network.variables:
+            variable.assign(arrays[f"variable/{variable.path}"])
+    except Exception as error:  # as in `load_newest`
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot use the checkpoint {paths[step]}: {reason}") from error
+
+
 def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
     """Returns what tells that arrays are not those of the checkpoint of this step; empty where nothing does."""
     scalars = {name: int(array) for name, array in arrays.items() if array.ndim == 0 and array.dtype.kind in "ui"}

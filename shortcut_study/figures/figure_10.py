@@ -28,7 +28,7 @@ HIGHEST_PRUNED = 0.1  # up to here the higher rate reached the lower one's final
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every network and seed, all rates as one descent: a small job loses less when interrupted."""
-    rates = learning_rates(config.relu_rates_per_decade)
+    rates, data = learning_rates(config.relu_rates_per_decade), data.first(config.relu_examples)
     return [
         _sweep(config, data, kind, depth, rates, seed)
         for depth in config.relu_depths

@@ -21,8 +21,11 @@ _NUM_EPOCHS_IN_TABLE = 120
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every descent: norm and loss at some of its epochs."""
     return [
-        _descent(config, data, activations, depth, seed)
-        for activations, num_runs in ((LINEAR, config.sweep_runs), (RELU_MID, config.relu_runs))
+        _descent(config, taken, activations, depth, seed)
+        for activations, num_runs, taken in (
+            (LINEAR, config.sweep_runs, data),
+            (RELU_MID, config.relu_runs, data.first(config.relu_examples)),
+        )
         for depth in config.depths
         if TWO.takes(depth, activations)
         for seed in config.seeds(num_runs)

@@ -15,6 +15,7 @@ _LEVELS = 1.0, 0.18  # highest and lowest loss at which a Hessian is taken
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every descent of a network with ReLUs."""
+    data = data.first(config.relu_examples)
     return figure_6.jobs_along_loss(config, data, RELU_MID, config.relu_runs, _LEVELS)
 
 

@@ -18,7 +18,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from identity_matters.model import standardize
 from identity_matters.runs.tables import read_rows
-from launch import launcher
+from launch import finished_run, launcher
 from shortcut_study import quadrature, spectrum_figures
 from shortcut_study.differentiable import with_dtype
 
@@ -264,3 +264,46 @@ def test_a_streamed_set_gives_its_training_images_without_augmentation():
     again, _ = zip(*raw_batches(config, 7, size=4))
     np.testing.assert_array_equal(again[0], images[0])
     assert sum(map(len, labels)) == 7
+
+
+def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
+    launch, trained_run, spectrum_run, tmp_path
+):
+    from identity_matters.comparators import build_network
+
+    run_dir = tmp_path / "run"
+    shutil.copytree(trained_run, run_dir)
+    (run_dir / "model.keras").unlink()
+    record = json.loads((run_dir / "config.json").read_text())
+    (run_dir / "config.json").write_text(json.dumps(record | {"status": "running"}))
+    last = record["config"]["train_steps"]
+    code, out, _ = launch(*flags(run_dir, tmp_path / "last"), f"--at_step={last}")
+    assert code == 0 and f"{run_dir} after {last} steps: 1,188 trained weights" in out
+    np.testing.assert_equal(read(tmp_path / "last"), read(spectrum_run[0]))
+
+    code, _, _ = launch(*flags(run_dir, tmp_path / "first"), "--at_step=0")
+    shutil.copytree(trained_run, tmp_path / "untrained")
+    config = finished_run.read_config(str(trained_run))
+    build_network(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
+    launch(*flags(tmp_path / "untrained", tmp_path / "expected"))
+    assert code == 0 and read(tmp_path / "first") != read(spectrum_run[0])
+    np.testing.assert_equal(read(tmp_path / "first"), read(tmp_path / "expected"))
+
+
+def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, trained_run, tmp_path):
+    refusals = {
+        "--at_step=1": "has no checkpoint of step 1; steps that have one: 4",
+        "--at_step=-2": "at_step must be at least -1, got -2",
+    }
+    for flag, message in refusals.items():
+        code, _, err = launch(*flags(trained_run, tmp_path / "run"), flag)
+        assert code == 1 and message in err.splitlines()[-1]
+    code, _, err = launch("--pretrained=digits", "--at_step=0", f"--run_dir={tmp_path}/run")
+    assert code == 1 and "it goes with --saved_run" in err
+    (checkpoint, *_) = sorted((trained_run / "checkpoints").glob("*.npz"))
+    shutil.copytree(trained_run, tmp_path / "damaged")
+    damaged = tmp_path / "damaged" / "checkpoints" / checkpoint.name
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    code, _, err = launch(*flags(tmp_path / "damaged", tmp_path / "run"), f"--at_step={int(checkpoint.stem[5:])}")
+    assert code == 1 and "cannot use the checkpoint" in err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()

@@ -55,6 +55,17 @@ def rows_of(jobs):
     return [job.key | row for job in jobs for row in job.compute(lambda share: None)]
 
 
+@pytest.mark.parametrize("figure", [figure_3, figure_7, figure_10])
+def test_networks_with_relus_go_over_the_first_examples_and_linear_ones_over_all(data, figure):
+    few, some = config(relu_examples=25), data.first(25)
+    assert len(some.x) == len(some.y) == 25
+    for job, of_all, of_some in zip(*(figure.jobs(*of) for of in ((few, data), (config(), data), (config(), some)))):
+        expected = of_all if job.key["activations"] == "linear" else of_some
+        np.testing.assert_equal(rows_of([job]), rows_of([expected]))
+        if job.key["activations"] != "linear":
+            assert rows_of([job]) != rows_of([of_all])
+
+
 def assert_spectrum(row, expected, rtol=1e-8):
     for name in SPECTRUM[:3]:
         assert row[name] == pytest.approx(getattr(expected, name), rel=rtol), name
