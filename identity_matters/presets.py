@@ -72,6 +72,7 @@ TRAIN_PRESETS = {
         optimizer="muon",
         learning_rate=0.03,
         newton_schulz_steps=3,
+        decoupled_weight_decay=0.1,
         schedule="linear",
         decay_steps=(),
         eval_every=430,
