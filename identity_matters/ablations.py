@@ -1,9 +1,10 @@
 """Experiments on the network and its rivals: equal operations, each at its own best learning rate, several seeds."""
 
 import dataclasses
+import itertools
 import math
 import os
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,7 @@ class AblationConfig:
         number of steps.
       search_operations: The same for each run that tries a learning rate, on the held-out images.
       num_seeds: Runs of each variant on the test images, at its best learning rate.
+      only: Names of some of the variants, with commas between them (empty: all).
     """
 
     train: TrainConfig = dataclasses.replace(TRAIN_PRESETS["cifar10_fast"], validation_examples=5_000)
@@ -37,21 +39,39 @@ class AblationConfig:
     operations: float = 4e13
     search_operations: float = 1e13
     num_seeds: int = 3
+    only: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self, at_least_1=("num_seeds", "operations", "search_operations"), at_most={"num_seeds": 10_000})
-        require(
-            self.train.validation_examples, "validation_examples must be at least 1: they choose the learning rates"
-        )
+        held_out = self.train.validation_examples
+        require(held_out, "validation_examples must be at least 1: they choose the learning rates")
+        names = [variant.name for variant in EXPERIMENTS[self.experiment]]
+        unknown = [name for name in self.only.split(",") if name and name not in names]
+        require(not unknown, f"only names {', '.join(unknown)}; the variants are {', '.join(names)}")
 
     @property
-    def variants(self) -> tuple[Variant, ...]:
-        """Returns what the experiment compares."""
-        return EXPERIMENTS[self.experiment]
+    def variants(self) -> list[Variant]:
+        """Returns what is compared."""
+        names = self.only.split(",")
+        return [variant for variant in EXPERIMENTS[self.experiment] if not self.only or variant.name in names]
+
+
+class _Plan(NamedTuple):
+    """The runs of a variant: those that search its learning rate, none where it has one alone, and those of its seeds.
+
+    The seeds' learning rate is the variant's first until the best one is known.
+    """
+
+    variant: Variant
+    searches: list[TrainConfig]
+    tests: list[TrainConfig]
 
 
 def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     """Trains every run in a directory of its own under run_dir; finished ones are not run again.
+
+    All learning rates come first, then all variants of the first seed, then of the next one: where it is
+    interrupted, results.csv and the figure compare what there is.
 
     Args:
       config: AblationConfig.
@@ -71,20 +91,12 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     plans = [_plan(variant, base, config) for variant in config.variants]
     with RunDirectory(run_dir, config, "ablations") as run:
         run.set_status("running")
-        rows = []
-        for variant, (searches, tests) in zip(config.variants, plans):
-            rows += _run_variant(variant, searches, tests, run)
-            tables.write_metrics(run.file("results.csv"), rows)
-        figures.save_figure(figures.ablation_figure(rows), run.file("ablations.png"))
+        rows = _run_all(plans, run)
         run.set_status("done")
     return rows
 
 
-def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> tuple[list[TrainConfig], list[TrainConfig]]:
-    """Returns the runs that search a variant's learning rate, none where it has one alone, and those of its seeds.
-
-    The seeds' learning rate is the variant's first, in place of the one that will be found.
-    """
+def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     import keras
 
     from identity_matters.comparators import build_network
@@ -102,44 +114,50 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> tuple[
     rates = variant.rates if len(variant.rates) > 1 else ()
     seeds = range(base.seed, base.seed + config.num_seeds)
     searches = [sized(config.search_operations, learning_rate=rate) for rate in rates]
-    return searches, [sized(config.operations, seed=seed, validation_examples=0) for seed in seeds]
+    return _Plan(variant, searches, [sized(config.operations, seed=seed, validation_examples=0) for seed in seeds])
 
 
-def _run_variant(
-    variant: Variant, searches: list[TrainConfig], tests: list[TrainConfig], run: RunDirectory
-) -> list[dict]:
-    """Chooses the learning rate on held-out images, then trains all seeds; returns the rows of both."""
-    rows, errors = [], {}
-    for searched in searches:
-        rate = searched.learning_rate
-        found = _train(run, f"{variant.directory}_rate{rate:g}", searched)
-        rows += [_identity(variant, searched, "search") | row for row in found]
-        errors[rate] = np.nan_to_num(found[-1]["test_top1_error"], nan=np.inf)
-    best = min(errors, key=errors.__getitem__, default=variant.rates[0])
-    for tested in tests:
-        tested = dataclasses.replace(tested, learning_rate=best)
-        found = _train(run, f"{variant.directory}_seed{tested.seed}", tested)
-        rows += [_identity(variant, tested, "test") | row for row in found]
+def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
+    """Chooses every learning rate on held-out images, then trains seed after seed; returns the rows of results.csv."""
+    found = {plan.variant.name: [] for plan in plans}
+    count = itertools.count(1)
+    total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
+
+    def add(variant: Variant, phase: str, config: TrainConfig) -> float:
+        """Trains a run and keeps its rows; returns its last error, infinite where it diverged."""
+        rate = config.learning_rate
+        last = f"rate{rate:g}" if phase == "search" else f"seed{config.seed}"
+        print(f"[{next(count)}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
+        rows = _train(config, run.file(f"{variant.directory}_{last}"))
+        identity = {"variant": variant.name, "phase": phase, "chosen_rate": rate, "seed": config.seed}
+        found[variant.name] += [identity | row for row in rows]
+        tables.write_metrics(run.file("results.csv"), list(itertools.chain(*found.values())))
+        return np.nan_to_num(rows[-1]["test_top1_error"], nan=np.inf)
+
+    rates = {}
+    for variant, searches, _ in plans:
+        errors = {config.learning_rate: add(variant, "search", config) for config in searches}
+        rates[variant.name] = min(errors, key=errors.__getitem__, default=variant.rates[0])
+    for of_seed in zip(*(plan.tests for plan in plans)):
+        for plan, config in zip(plans, of_seed):
+            add(plan.variant, "test", dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
+        rows = list(itertools.chain(*found.values()))
+        figures.save_figure(figures.ablation_figure(rows), run.file("ablations.png"))
     return rows
 
 
-def _identity(variant: Variant, config: TrainConfig, phase: str) -> dict:
-    return {"variant": variant.name, "phase": phase, "chosen_rate": config.learning_rate, "seed": config.seed}
-
-
-def _train(run: RunDirectory, name: str, config: TrainConfig) -> list[dict]:
+def _train(config: TrainConfig, run_dir: str) -> list[dict]:
     """Trains one run to its end and returns its rows: one per evaluation and, where it diverged, one of that step."""
     import keras
 
     from identity_matters import training
 
-    print(f"— {name}", flush=True)
     try:
-        training.train(config, run.file(name))
+        training.train(config, run_dir)
     except training.Diverged as error:
         print(error, flush=True)
     keras.backend.clear_session()
-    record, path = read_record(run.file(name)), run.file(name, "metrics.csv")
+    record, path = read_record(run_dir), os.path.join(run_dir, "metrics.csv")
     rows = [{"status": record["status"]} | row for row in (tables.read_metrics(path) if os.path.exists(path) else [])]
     if record["status"] == "diverged":
         step = record["diverged_at_step"]
@@ -153,7 +171,7 @@ def table(rows: list[dict]) -> str:
         "| variant | learning rate (of those tried) | steps | diverged | test error | train error | loss |",
         "|---|---|---|---|---|---|---|",
     ]
-    for variant in dict.fromkeys(row["variant"] for row in rows):
+    for variant in dict.fromkeys(row["variant"] for row in tables.final_rows(rows)):
         found = [row for row in rows if row["variant"] == variant]
         searched = dict.fromkeys(row["chosen_rate"] for row in found if row["phase"] == "search")
         final = tables.final_rows(found)

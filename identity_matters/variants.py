@@ -14,7 +14,7 @@ class Variant:
     """One network, or one way to train it.
 
     Attributes:
-      name: As tables and figures show it; its runs are in directories of that name.
+      name: As tables and figures show it, without commas; its runs are in directories of that name.
       rates: Learning rates that it is tried at; of several, the best on held-out images is taken.
       model: Fields of the ModelConfig that differ from the base, and their values.
       train: The same of the TrainConfig.
@@ -53,16 +53,18 @@ STATEMENTS = (
     Variant("zero initializer", model={"residual_initializer": "zero"}),
     Variant("trained projection", model={"train_projection": True}),
     Variant("batch norm", model={"use_batch_norm": True}),
-    Variant("batch norm, standard initializer", model={"use_batch_norm": True, "residual_initializer": "standard"}),
-    Variant("no shortcuts, standard initializer", model={"shortcut": False, "residual_initializer": "standard"}),
-    Variant("no shortcuts, small initializer", model={"shortcut": False}),
-    Variant("momentum SGD, as printed", SGD_RATES, _DECAYED, _SGD),
-    Variant("momentum SGD, clipped", SGD_RATES, _DECAYED, _CLIPPED),
+    Variant("batch norm with standard initializer", model={"use_batch_norm": True, "residual_initializer": "standard"}),
+    Variant("no shortcuts with standard initializer", model={"shortcut": False, "residual_initializer": "standard"}),
+    Variant("no shortcuts", model={"shortcut": False}),
+    Variant("momentum SGD as printed", SGD_RATES, _DECAYED, _SGD),
+    Variant("clipped momentum SGD", SGD_RATES, _DECAYED, _CLIPPED),
     # Depth at equal operations: more and narrower blocks, in as many steps as the operations allow.
     Variant("1 block a stage", model=_of_depth(1, 64)),
     Variant("4 blocks a stage", model=_of_depth(4, 32)),
     Variant("9 blocks a stage", model=_of_depth(9, 24)),
-    Variant("9 blocks a stage, standard initializer", model=_of_depth(9, 24) | {"residual_initializer": "standard"}),
+    Variant(
+        "9 blocks a stage with standard initializer", model=_of_depth(9, 24) | {"residual_initializer": "standard"}
+    ),
 )
 
 # On the same images at the same operations; SGD with the batch of the papers, as its steps are few.
@@ -71,7 +73,7 @@ _CLIPPED_128 = _CLIPPED | {"batch_size": 128}
 RIVALS = (
     Variant("paper"),
     Variant("batch norm", model={"use_batch_norm": True, "residual_initializer": "standard"}),
-    Variant("paper, momentum SGD", SGD_RATES, _DECAYED, _CLIPPED_128),
+    Variant("paper with momentum SGD", SGD_RATES, _DECAYED, _CLIPPED_128),
     Variant("All-CNN-C", SGD_RATES, _DECAYED | {"network": "all_cnn_c"}, _CLIPPED_128),
     Variant("ResNet-20", SGD_RATES, _DECAYED | {"network": "resnet_20"}, _SGD_128),
     Variant("pre-activation ResNet-20", SGD_RATES, _DECAYED | {"network": "preact_resnet_20"}, _SGD_128),
@@ -83,7 +85,7 @@ NORMS = tuple(
     Variant(f"pre-activation ResNet-{depth}", (0.1,), _DECAYED | {"network": f"preact_resnet_{depth}"}, _SGD)
     for depth in (8, 14, 20, 32)
 ) + tuple(
-    Variant(f"paper, {6 * blocks + 2} layers", (0.03,), _of_depth(blocks, 16) | {"stem_pool": 1})
+    Variant(f"paper of {6 * blocks + 2} layers", (0.03,), _of_depth(blocks, 16) | {"stem_pool": 1})
     for blocks in (1, 2, 3, 5)
 )
 

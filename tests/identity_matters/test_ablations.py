@@ -21,6 +21,7 @@ def test_every_variant_is_a_config_of_its_own_with_a_directory_of_its_own(experi
     config = AblationConfig(experiment=experiment)
     configs = [variant.config(config.train, variant.rates[0]) for variant in config.variants]
     assert len({dataclasses.replace(c, learning_rate=1.0) for c in configs}) == len(configs)
+    assert not [variant.name for variant in config.variants if "," in variant.name]
     names = [variant.directory for variant in config.variants]
     assert len(set(names)) == len(names) and all(name.replace("_", "").isalnum() for name in names)
 
@@ -60,8 +61,8 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     searched, tested = calls[:2], calls[2:]
     assert [c.learning_rate for c in searched] == [0.1, 0.2] and {c.validation_examples for c in searched} == {20}
-    assert [c.learning_rate for c in tested] == [0.1] * 3 + [0.05] * 3  # not 0.2, which diverged
-    assert [c.seed for c in tested] == [0, 1, 2] * 2 and {c.validation_examples for c in tested} == {0}
+    assert [c.learning_rate for c in tested] == [0.1, 0.05] * 3  # not 0.2, which diverged
+    assert [c.seed for c in tested] == [0, 0, 1, 1, 2, 2] and {c.validation_examples for c in tested} == {0}
     assert {row["phase"] for row in rows} == {"search", "test"}
     lines = ablations.table(rows).splitlines()
     assert lines[2].startswith("| paper | 0.1 (0.1, 0.2) |") and "| 1 of 3 | 50.00 ± 0.00 % |" in lines[2]
@@ -93,6 +94,31 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
 def test_rates_are_not_chosen_on_the_test_images():
     with pytest.raises(UserError, match="validation_examples must be at least 1"):
         AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
+
+
+def test_some_variants_alone(small, tmp_path):
+    config, calls = small
+    rows = ablations.run_ablations(dataclasses.replace(config, only="zero initializer"), str(tmp_path / "run"))
+    assert {row["variant"] for row in rows} == {"zero initializer"} and len(calls) == 3
+    with pytest.raises(UserError, match="only names one; the variants are paper, zero initializer"):
+        dataclasses.replace(config, only="paper,one")
+
+
+def test_what_an_interrupted_experiment_leaves_is_drawn(small, tmp_path, monkeypatch, capsys):
+    config, calls = small
+    whole = training.train
+
+    def stops(config, run_dir):
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        whole(config, run_dir)
+
+    monkeypatch.setattr(training, "train", stops)
+    with pytest.raises(KeyboardInterrupt):
+        ablations.run_ablations(config, str(tmp_path / "run"))
+    assert "[6/8] zero initializer, seed1: 10 steps" in capsys.readouterr().out
+    rows = tables.read_metrics(str(tmp_path / "run" / "results.csv"))
+    assert len(ablations.table(rows).splitlines()) == 4 and figures.ablation_figure(rows).axes
 
 
 def test_unprepared_data_leave_no_run_directory(tmp_path):
