@@ -16,8 +16,6 @@ from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory, read_record
 from identity_matters.variants import EXPERIMENTS, Variant
 
-EVALUATIONS = 4  # of each run
-
 
 @dataclasses.dataclass(frozen=True)
 class AblationConfig:
@@ -28,7 +26,7 @@ class AblationConfig:
       experiment: statements: each choice of Hardt & Ma, changed; rivals: the networks they compare theirs with, on the
         same images; norms: Li et al., Figure 2.
       operations: Floating-point operations of each run on the test images, backward passes included; they make the
-        number of steps.
+        number of steps, but for norms.
       search_operations: The same for each run that tries a learning rate, on the held-out images.
       num_seeds: Runs of each variant on the test images, at its best learning rate.
       only: Names of some of the variants, with commas between them (empty: all).
@@ -107,8 +105,8 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     keras.backend.clear_session()
 
     def sized(operations: float, **changes: Any) -> TrainConfig:
-        steps = max(1, round(operations / of_step))
-        every = math.ceil(steps / EVALUATIONS)
+        steps = variant.train.get("train_steps") or max(1, round(operations / of_step))
+        every = math.ceil(steps / variant.evaluations)
         return dataclasses.replace(varied, train_steps=steps, eval_every=every, checkpoint_every=every, **changes)
 
     rates = variant.rates if len(variant.rates) > 1 else ()
@@ -142,7 +140,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
         for plan, config in zip(plans, of_seed):
             add(plan.variant, "test", dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
         rows = list(itertools.chain(*found.values()))
-        figures.save_figure(figures.ablation_figure(rows), run.file("ablations.png"))
+        figures.save_figures(figures.ablation_figures(rows), run.path)
     return rows
 
 

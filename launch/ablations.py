@@ -6,6 +6,8 @@ takes every variant of --experiment (statements, rivals or norms), finds its lea
 training images that are held out, and trains 3 seeds at that rate on all of them: about 4 minutes a
 run of 4e13 operations on 2 quiet cores. Leaves results.csv, ablations.png and one run directory a
 run, and prints a table of the test errors. The same command again continues.
+
+--experiment=norms is Figure 2 of Li et al.: the same steps for every network, and kernel_norms.png.
 """
 
 import os
@@ -28,11 +30,11 @@ def main(config: AblationConfig, run_dir: str) -> None:
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
-    """Returns the figure of the variants, drawn from results.csv, by name."""
-    from identity_matters.runs.figures import ablation_figure
+    """Returns the figures of the variants, drawn from results.csv, by name."""
+    from identity_matters.runs.figures import ablation_figures
     from identity_matters.runs.tables import read_metrics
 
-    return {"ablations": ablation_figure(read_metrics(os.path.join(run_dir, "results.csv")), title)}
+    return ablation_figures(read_metrics(os.path.join(run_dir, "results.csv")), title)
 
 
 def cli() -> None:

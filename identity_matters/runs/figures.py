@@ -1,8 +1,10 @@
 """Figures, drawn from metrics.csv and results.csv alone: convergence (Hardt & Ma, Figure 1) and ablations."""
 
 import os
+import re
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -68,6 +70,45 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     panels[0].invert_yaxis()
     figure.suptitle(title)
     return figure
+
+
+def norms_figure(rows: list[dict], title: str = "") -> Figure:
+    """Returns a figure of the average Frobenius norm of the kernels against steps, as Figure 2 of Li et al.
+
+    A line is a run, a panel holds the variants that differ in the number in their names alone.
+
+    Args:
+      rows: The rows of an experiment's results.csv.
+      title: str. What stands above the figure.
+    """
+    tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row["kernel_norm"])]
+    families = {}
+    for name in dict.fromkeys(row["variant"] for row in tested):
+        families.setdefault(re.sub(r"\d+", "N", name), []).append(name)
+    figure = Figure(figsize=(5 * len(families) or 5, 4.2), dpi=120, layout="constrained")
+    panels = figure.subplots(1, len(families) or 1, squeeze=False)[0]
+    for axes, (family, names) in zip(panels, families.items()):
+        for i, name in enumerate(names):
+            of_variant = [row for row in tested if row["variant"] == name]
+            for j, seed in enumerate(dict.fromkeys(row["seed"] for row in of_variant)):
+                run = [(row["step"], row["kernel_norm"]) for row in of_variant if row["seed"] == seed]
+                colour = colormaps["viridis"](i / max(len(names), 1))
+                axes.plot(*zip(*run), color=colour, label=None if j else name)
+        axes.set(title=family, xlabel="steps", ylabel="average ‖W‖_F", xlim=(0, None), ylim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.suptitle(title)
+    return figure
+
+
+def ablation_figures(rows: list[dict], title: str = "") -> dict[str, Figure]:
+    """Returns the figures of an experiment by name: ablations, and kernel_norms where many evaluations tell of them."""
+    found = {"ablations": ablation_figure(rows, title)}
+    steps = {(row["variant"], row["step"]) for row in rows if row["phase"] == "test" and "kernel_norm" in row}
+    variants = {variant for variant, _ in steps}
+    if len(steps) > 10 * len(variants):
+        found["kernel_norms"] = norms_figure(rows, title)
+    return found
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:

@@ -18,6 +18,7 @@ CAPTIONS = {
     "excess_by_radius": "Risk at the swapped minimum and at zero, by the radius",
     "figure_convolutional": "Convolutions, not in the paper: condition number and largest eigenvalue by depth",
     "gradient_ratios": "Squared gradient norm over its lower bounds (Hardt & Ma, (2.3), and the product form)",
+    "kernel_norms": "Average Frobenius norm of the kernels along training, by depth (Li et al., Figure 2)",
     "layers": "Spectra of the blocks of the Hessian that belong to single layers",
     "linear_output": "Risk of bad local minima against that of the best linear predictor",
     "map": "Steps to the target by depth and step size",

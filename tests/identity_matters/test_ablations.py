@@ -121,6 +121,30 @@ def test_what_an_interrupted_experiment_leaves_is_drawn(small, tmp_path, monkeyp
     assert len(ablations.table(rows).splitlines()) == 4 and figures.ablation_figure(rows).axes
 
 
+def test_the_norms_of_networks_that_differ_in_depth_share_a_panel():
+    variants = AblationConfig(experiment="norms").variants
+    rows = [
+        {"variant": v.name, "phase": "test", "seed": seed, "step": step, "kernel_norm": 1.0 + i + step / 100}
+        for i, v in enumerate(variants)
+        for seed in range(2)
+        for step in range(30)
+    ]
+    fields = {"status": "done", "test_top1_error": 0.5, "train_top1_error": 0.5}
+    drawn = figures.ablation_figures([row | fields for row in rows])["kernel_norms"]
+    assert [axes.get_title() for axes in drawn.axes] == ["pre-activation ResNet-N", "paper of N layers"]
+    for axes, names in zip(drawn.axes, (variants[:4], variants[4:])):
+        assert len(axes.lines) == 8 and [text.get_text() for text in axes.get_legend().texts] == [v.name for v in names]
+        assert axes.lines[2].get_ydata()[-1] == axes.lines[0].get_ydata()[-1] + 1
+
+
+def test_networks_whose_norms_are_compared_take_the_same_steps():
+    config = AblationConfig(experiment="norms", num_seeds=1)
+    plans = [ablations._plan(variant, config.train, config) for variant in config.variants]
+    (steps,) = {run.train_steps for plan in plans for run in plan.tests}
+    assert steps == 780 and not [plan.searches for plan in plans if plan.searches]
+    assert {run.decay_steps for plan in plans for run in plan.tests} == {(315, 475)}
+
+
 def test_unprepared_data_leave_no_run_directory(tmp_path):
     config = AblationConfig(
         train=dataclasses.replace(AblationConfig().train, dataset="cifar10", data_dir=str(tmp_path))
