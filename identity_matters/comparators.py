@@ -21,7 +21,7 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
-from identity_matters.model import all_conv_resnet, dtype_policy, layer_seed
+from identity_matters.model import BATCH_NORM, all_conv_resnet, dtype_policy, layer_seed
 from identity_matters.runs.errors import UserError
 
 Tensor = keras.KerasTensor
@@ -224,8 +224,7 @@ def _he_normal(name: str, seed: int) -> initializers.Initializer:
 
 
 def _batch_norm(x: Tensor, name: str) -> Tensor:
-    """Batch normalisation with the momentum and the epsilon of the authors' code."""
-    return layers.BatchNormalization(momentum=0.9, epsilon=1e-5, dtype="float32", name=name)(x)
+    return layers.BatchNormalization(**BATCH_NORM, name=name)(x)
 
 
 def _bn_relu(x: Tensor, name: str, dtype: str = "float32") -> Tensor:

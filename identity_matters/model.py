@@ -24,6 +24,9 @@ from keras import initializers, layers, ops
 from identity_matters.config import ModelConfig
 from identity_matters.presets import MODEL_PRESETS as PRESETS
 
+# Of He et al.'s code. Keras's epsilon, 1e-3, is of the size of the variances that the small initialiser begins with.
+BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "dtype": "float32"}
+
 __all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "residual_stddev", "standardize"]
 
 
@@ -158,7 +161,7 @@ def _convolution(
         name=name,
     )(x)
     if config.use_batch_norm:
-        x = layers.BatchNormalization(momentum=0.9, dtype="float32", name=name.replace("conv", "bn"))(x)
+        x = layers.BatchNormalization(**BATCH_NORM, name=name.replace("conv", "bn"))(x)
     return x
 
 
