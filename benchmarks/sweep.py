@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from shortcut_study.network import ShortcutNetwork
 
 WIDTH, NUM_SAMPLES = 10, 60_000
+NUM_PRUNED_SAMPLES = 6_000  # as networks with ReLUs have them in launch.shortcut_study
 TARGET = 20  # times as fast as the loop
 TIMED_RUNS = 2  # of a loop
 
@@ -50,6 +51,7 @@ class SweepBenchmark:
       relu_runs: Learning rates × seeds in a sweep of networks with ReLUs.
       epochs: Timed epochs of linear networks.
       relu_epochs: Timed epochs of networks with ReLUs, and of the peer.
+      pruned_epochs: Epochs of Figure 10's rates, all of them and pruned.
       repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
     """
 
@@ -59,10 +61,11 @@ class SweepBenchmark:
     relu_runs: int = 9
     epochs: int = 100
     relu_epochs: int = 5
+    pruned_epochs: int = 200
     repeats: int = 3
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("runs", "relu_runs", "epochs", "relu_epochs", "repeats"))
+        check_fields(self, at_least_1=("runs", "relu_runs", "epochs", "relu_epochs", "pruned_epochs", "repeats"))
         if any(depth < 2 or depth % 2 for depth in self.depths + self.relu_depths):
             raise UserError(f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
 
@@ -93,8 +96,17 @@ def main(benchmark: SweepBenchmark) -> None:
         "loop / sweep",
         "GradientTape / sweep",
     )
+    pruned = []
+    for depth in benchmark.relu_depths:
+        network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid="relu")
+        count, measurements = _pruning(network, x[:NUM_PRUNED_SAMPLES], y[:NUM_PRUNED_SAMPLES], benchmark.pruned_epochs)
+        found = interleaved(measurements, benchmark.repeats)
+        others += found[OTHERS]
+        ratio = "{} ({})".format(*spread(ratios(found["all"], found["pruned"])))
+        pruned.append((f"relu, depth {depth}", count, f"{np.median(found['all']):.3g}", ratio))
     print(f"\ntarget: {TARGET} × the loop; other processes kept {np.median(others):.2f} cores busy\n")
-    print(table(header, rows))
+    print(table(header, rows) + "\n")
+    print(table(("Figure 10's rates", "given up", "all rates, s", "all rates / pruned"), pruned))
 
 
 def _measurements(
@@ -124,6 +136,27 @@ def _measurements(
         return seconds(train, starts[0], rates[0], peer_epochs) / peer_epochs * runs
 
     return {"sweep": sweep, "loop": loop, "peer": peer}
+
+
+def _pruning(
+    network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray, epochs: int
+) -> tuple[str, dict[str, Callable[[], float]]]:
+    """Returns how many of Figure 10's learning rates are given up, and functions that return seconds of a descent."""
+    from shortcut_study.config import PRESETS, learning_rates
+    from shortcut_study.dataset import StudyData
+    from shortcut_study.dynamics import descend
+    from shortcut_study.figures.figure_10 import descend_pruned
+
+    rates = learning_rates(PRESETS["paper"].relu_rates_per_decade)
+    start = network.initialize("zero", seed=0)
+    whole = descend(network, np.stack([start] * len(rates)), x, y, rates, epochs)
+    found, bounded_by = descend_pruned(network, start, StudyData(x, y), rates, epochs)
+    kept = [i for i in range(len(rates)) if i not in bounded_by]
+    np.testing.assert_array_equal(found.losses[-1, kept], whole.losses[-1, kept])
+    return f"{len(bounded_by)} of {len(rates)}", {
+        "all": lambda: seconds(descend, network, np.stack([start] * len(rates)), x, y, rates, epochs),
+        "pruned": lambda: seconds(descend_pruned, network, start, StudyData(x, y), rates, epochs),
+    }
 
 
 def _gradient_tape_training(network: "ShortcutNetwork", x: np.ndarray, y: np.ndarray) -> Callable[..., list[float]]:
