@@ -7,6 +7,7 @@ import os
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import load
@@ -22,12 +23,12 @@ class AblationConfig:
     """Which experiment, and of what size.
 
     Attributes:
-      train: What all the runs share; its seed is the first, its validation_examples choose the learning rates.
-      experiment: statements: each choice of Hardt & Ma, changed; rivals: the networks they compare theirs with, on the
-        same images; norms: Li et al., Figure 2.
-      operations: Floating-point operations of each run on the test images, backward passes included; they make the
-        number of steps, but for norms.
-      search_operations: The same for each run that tries a learning rate, on the held-out images.
+      train: What all the runs share; its seed is the first, its validation_examples choose the learning rates. The
+        experiment sets learning rates, steps and evaluations.
+      experiment: statements: each choice of Hardt & Ma, changed; rivals: other networks on the same images; norms: the
+        norms of Li et al., Figure 2.
+      operations: Floating-point operations of the convolutions in each run, backward passes included; they make the
+        number of steps, but for norms. A learning rate is tried in a quarter of them, in half of them with SGD.
       num_seeds: Runs of each variant on the test images, at its best learning rate.
       only: Names of some of the variants, with commas between them (empty: all).
     """
@@ -35,23 +36,25 @@ class AblationConfig:
     train: TrainConfig = dataclasses.replace(TRAIN_PRESETS["cifar10_fast"], validation_examples=5_000)
     experiment: Literal["statements", "rivals", "norms"] = "statements"
     operations: float = 4e13
-    search_operations: float = 1e13
     num_seeds: int = 3
     only: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("num_seeds", "operations", "search_operations"), at_most={"num_seeds": 10_000})
+        check_fields(self, at_least_1=("num_seeds", "operations"), at_most={"num_seeds": 10_000})
         held_out = self.train.validation_examples
         require(held_out, "validation_examples must be at least 1: they choose the learning rates")
         names = [variant.name for variant in EXPERIMENTS[self.experiment]]
-        unknown = [name for name in self.only.split(",") if name and name not in names]
-        require(not unknown, f"only names {', '.join(unknown)}; the variants are {', '.join(names)}")
+        unknown = [name for name in self._names if name not in names]
+        require(not unknown, f"only names {', '.join(map(repr, unknown))}; the variants are {', '.join(names)}")
+
+    @property
+    def _names(self) -> list[str]:
+        return self.only.split(",") if self.only else []
 
     @property
     def variants(self) -> list[Variant]:
         """Returns what is compared."""
-        names = self.only.split(",")
-        return [variant for variant in EXPERIMENTS[self.experiment] if not self.only or variant.name in names]
+        return [variant for variant in EXPERIMENTS[self.experiment] if not self.only or variant.name in self._names]
 
 
 class _Plan(NamedTuple):
@@ -104,14 +107,17 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     of_step = training_flops(build_network(varied.model)) * varied.batch_size
     keras.backend.clear_session()
 
+    unit = varied.steps_per_execution
+
     def sized(operations: float, **changes: Any) -> TrainConfig:
-        steps = variant.train.get("train_steps") or max(1, round(operations / of_step))
-        every = math.ceil(steps / variant.evaluations)
+        steps = variant.train.get("train_steps") or operations / of_step
+        steps = unit * max(1, round(steps / unit))
+        every = unit * math.ceil(steps / unit / variant.evaluations)
         return dataclasses.replace(varied, train_steps=steps, eval_every=every, checkpoint_every=every, **changes)
 
     rates = variant.rates if len(variant.rates) > 1 else ()
     seeds = range(base.seed, base.seed + config.num_seeds)
-    searches = [sized(config.search_operations, learning_rate=rate) for rate in rates]
+    searches = [sized(variant.search * config.operations, learning_rate=rate) for rate in rates]
     return _Plan(variant, searches, [sized(config.operations, seed=seed, validation_examples=0) for seed in seeds])
 
 
@@ -122,14 +128,21 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
     def add(variant: Variant, phase: str, config: TrainConfig) -> float:
-        """Trains a run and keeps its rows; returns its last error, infinite where it diverged."""
+        """Trains a run, unless it is there, and keeps its rows; returns its last error, infinite where it diverged."""
         rate = config.learning_rate
         last = f"rate{rate:g}" if phase == "search" else f"seed{config.seed}"
-        print(f"[{next(count)}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
-        rows = _train(config, run.file(f"{variant.directory}_{last}"))
+        path, number = run.file(f"{variant.directory}_{last}"), next(count)
         identity = {"variant": variant.name, "phase": phase, "chosen_rate": rate, "seed": config.seed}
-        found[variant.name] += [identity | row for row in rows]
-        tables.write_metrics(run.file("results.csv"), list(itertools.chain(*found.values())))
+        is_new = RunDirectory(path, config).status not in ("done", "diverged")
+        if is_new:
+            print(f"[{number}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
+            _train(config, path)
+        rows = [identity | row for row in _rows(path)]
+        found[variant.name] += rows
+        if is_new or number == total:  # or the rows of runs that come later would be lost
+            so_far = list(itertools.chain(*found.values()))
+            tables.write_metrics(run.file("results.csv"), so_far)
+            figures.save_figures(draw(so_far), run.path)
         return np.nan_to_num(rows[-1]["test_top1_error"], nan=np.inf)
 
     rates = {}
@@ -139,13 +152,10 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
     for of_seed in zip(*(plan.tests for plan in plans)):
         for plan, config in zip(plans, of_seed):
             add(plan.variant, "test", dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
-        rows = list(itertools.chain(*found.values()))
-        figures.save_figures(figures.ablation_figures(rows), run.path)
-    return rows
+    return list(itertools.chain(*found.values()))
 
 
-def _train(config: TrainConfig, run_dir: str) -> list[dict]:
-    """Trains one run to its end and returns its rows: one per evaluation and, where it diverged, one of that step."""
+def _train(config: TrainConfig, run_dir: str) -> None:
     import keras
 
     from identity_matters import training
@@ -155,6 +165,10 @@ def _train(config: TrainConfig, run_dir: str) -> list[dict]:
     except training.Diverged as error:
         print(error, flush=True)
     keras.backend.clear_session()
+
+
+def _rows(run_dir: str) -> list[dict]:
+    """Returns the rows of a run: one per evaluation and, where it diverged, one of that step."""
     record, path = read_record(run_dir), os.path.join(run_dir, "metrics.csv")
     rows = [{"status": record["status"]} | row for row in (tables.read_metrics(path) if os.path.exists(path) else [])]
     if record["status"] == "diverged":
@@ -163,27 +177,47 @@ def _train(config: TrainConfig, run_dir: str) -> list[dict]:
     return rows
 
 
+def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
+    """Returns the figures of the rows of results.csv by name: ablations, and kernel_norms of --experiment=norms."""
+    found = {"ablations": figures.ablation_figure(rows, title)}
+    if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
+        found["kernel_norms"] = figures.norms_figure(rows, title)
+    return found
+
+
 def table(rows: list[dict]) -> str:
-    """Returns a Markdown table: for each variant its rate, steps, the runs that diverged, mean ± sd over the others."""
+    """Returns a Markdown table: for each variant its rate, steps, the runs that diverged, mean ± sd over the others.
+
+    Training figures are means over the last part of a run, of augmented images. A rate is marked where it is the lowest
+    or the highest of those tried, or where all diverged, so that it may not be the best one.
+    """
     lines = [
-        "| variant | learning rate (of those tried) | steps | diverged | test error | train error | loss |",
-        "|---|---|---|---|---|---|---|",
+        "| variant | learning rate (of those tried) | steps | epochs | diverged | test error | training error "
+        "| training cross-entropy |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for variant in dict.fromkeys(row["variant"] for row in tables.final_rows(rows)):
         found = [row for row in rows if row["variant"] == variant]
-        searched = dict.fromkeys(row["chosen_rate"] for row in found if row["phase"] == "search")
         final = tables.final_rows(found)
-        diverged = [row for row in final if row["status"] == "diverged"]
         ended = [row for row in final if row["status"] != "diverged"]
-        rates = f"{final[0]['chosen_rate']:g}" + (
-            f" ({', '.join(f'{rate:g}' for rate in searched)})" if searched else ""
-        )
-        steps = f"{max(row['step'] for row in final):,}"
-        columns = (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("loss", 1, ""))
-        cells = [_mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
-        count = f"{len(diverged)} of {len(final)}"
-        lines.append(f"| {variant} | {rates} | {steps} | {count} | {' | '.join(cells)} |")
+        last = max(ended or final, key=lambda row: row["step"])
+        columns = (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("train_cross_entropy", 1, ""))
+        cells = [_rate(found), f"{last['step']:,}", f"{last['epoch']:.1f}" if ended else "–"]
+        cells.append(f"{len(final) - len(ended)} of {len(final)}")
+        cells += [_mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _rate(rows: list[dict]) -> str:
+    """The learning rate of a variant as text, with those that were tried."""
+    chosen = next(row["chosen_rate"] for row in rows if row["phase"] == "test")
+    errors = {row["chosen_rate"]: row["test_top1_error"] for row in rows if row["phase"] == "search"}
+    if not errors:
+        return f"{chosen:g}"
+    mark = ", at the edge" if chosen in (min(errors), max(errors)) else ""
+    mark = ", all diverged" if np.isnan(list(errors.values())).all() else mark
+    return f"{chosen:g} ({', '.join(f'{rate:g}' for rate in sorted(errors))}{mark})"
 
 
 def _mean_and_spread(values: list[float], unit: str) -> str:

@@ -2,26 +2,34 @@
 
     python -m launch.ablations --dataset=cifar10 --data_dir=DIR --run_dir=runs/statements
 
-takes every variant of --experiment (statements, rivals or norms), finds its learning rate on 5,000
-training images that are held out, and trains 3 seeds at that rate on all of them: about 4 minutes a
-run of 4e13 operations on 2 quiet cores. Leaves results.csv, ablations.png and one run directory a
-run, and prints a table of the test errors. The same command again continues.
+takes every variant of --experiment (statements or rivals), finds its learning rate on 5,000
+training images that are held out, then trains 3 seeds at that rate on all of them, seed after seed:
+about 4 minutes a run of 4e13 operations on 2 quiet cores, 4 hours in all. Leaves results.csv,
+ablations.png and one run directory a run, complete as far as it came, and prints a table of the test
+errors. The same command again continues; --only="ours,zero initializer" runs some of the variants.
 
---experiment=norms is Figure 2 of Li et al.: the same steps for every network, and kernel_norms.png.
+--experiment=norms shows the first 2 epochs of Figure 2 of Li et al.: the norms of networks of several
+depths in the same steps, in kernel_norms.png.
 """
 
 import os
 from typing import TYPE_CHECKING
 
 from identity_matters.ablations import AblationConfig
+from identity_matters.runs.errors import UserError
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+OF_THE_EXPERIMENT = ("optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every")
+
 
 def main(config: AblationConfig, run_dir: str) -> None:
     """Trains all variants and prints the table of their errors."""
+    for name in OF_THE_EXPERIMENT:
+        if getattr(config.train, name) != getattr(AblationConfig().train, name):
+            raise UserError(f"--{name} is set by the experiment: see --operations, and identity_matters/variants.py")
     with terminal.quiet_import():
         from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
 
@@ -31,10 +39,10 @@ def main(config: AblationConfig, run_dir: str) -> None:
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns the figures of the variants, drawn from results.csv, by name."""
-    from identity_matters.runs.figures import ablation_figures
+    from identity_matters.ablations import draw
     from identity_matters.runs.tables import read_metrics
 
-    return ablation_figures(read_metrics(os.path.join(run_dir, "results.csv")), title)
+    return draw(read_metrics(os.path.join(run_dir, "results.csv")), title)
 
 
 def cli() -> None:

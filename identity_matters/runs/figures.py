@@ -45,7 +45,8 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the error of every variant, test (left) and training (right), at the end of each run.
 
-    A dot is a seed, a bar the mean of those that did not diverge; how many diverged is written beside.
+    A dot is a seed, a bar the mean of those that did not diverge; how many diverged is written beside. Training errors
+    are means over the last part of a run.
 
     Args:
       rows: The rows of an experiment's results.csv.
@@ -81,7 +82,7 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
       rows: The rows of an experiment's results.csv.
       title: str. What stands above the figure.
     """
-    tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row["kernel_norm"])]
+    tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row.get("kernel_norm", np.nan))]
     families = {}
     for name in dict.fromkeys(row["variant"] for row in tested):
         families.setdefault(re.sub(r"\d+", "N", name), []).append(name)
@@ -99,16 +100,6 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
         axes.legend(fontsize=8)
     figure.suptitle(title)
     return figure
-
-
-def ablation_figures(rows: list[dict], title: str = "") -> dict[str, Figure]:
-    """Returns the figures of an experiment by name: ablations, and kernel_norms where many evaluations tell of them."""
-    found = {"ablations": ablation_figure(rows, title)}
-    steps = {(row["variant"], row["step"]) for row in rows if row["phase"] == "test" and "kernel_norm" in row}
-    variants = {variant for variant, _ in steps}
-    if len(steps) > 10 * len(variants):
-        found["kernel_norms"] = norms_figure(rows, title)
-    return found
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:

@@ -18,8 +18,8 @@ KINDS = {
     "hessian_spectrum": "saved_run",
     "report": "runs",
 }
-# Where the data lie, and what TensorBoard or a report shows, do not change what a run computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams", "runs")
+# Where the data lie, what TensorBoard or a report shows, and which variants run now, do not change what a run computes.
+_NOT_COMPARED = ("data_dir", "download", "hparams", "only", "runs")
 _MAX_SHOWN = 200  # characters of a value
 
 

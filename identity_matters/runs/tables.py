@@ -13,7 +13,7 @@ from identity_matters.runs.files import read_text
 
 _TEXT_COLUMNS = {"variant", "status", "phase"}
 _READ_COLUMNS = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
-_COMPARED_COLUMNS = ("variant", "phase", "chosen_rate", "seed", "status")  # of a table of several runs
+_COMPARED_COLUMNS = ("variant", "phase", "chosen_rate", "seed", "status", "epoch", "train_cross_entropy")
 _MAX_STEP = 2**53
 
 

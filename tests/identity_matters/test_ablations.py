@@ -35,7 +35,10 @@ def test_the_first_variant_is_the_base():
 @pytest.fixture
 def small(monkeypatch, tiny_config):
     """Two variants of a tiny run, trained by a stand-in: its error falls with the rate, 0.2 diverges."""
-    variants = (Variant("paper", (0.1, 0.2)), Variant("zero initializer", (0.05,), {"residual_initializer": "zero"}))
+    variants = (
+        Variant("ours", (0.05, 0.1, 0.2)),
+        Variant("wide", (0.05,), {"widths": (4, 8), "blocks_per_stage": (1, 1)}, {"batch_size": 10}),
+    )
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
     calls = []
 
@@ -43,30 +46,39 @@ def small(monkeypatch, tiny_config):
         from begun import begin
 
         calls.append(config)
-        diverges = config.learning_rate == 0.2 or config.seed == 1
+        diverges = config.learning_rate >= 0.2 or config.seed == 1
         details = {"status": "diverged", "diverged_at_step": 3} if diverges else {"status": "done"}
         begin(run_dir, config, **details)
         if diverges:
             raise training.Diverged(3)
-        row = {"step": config.train_steps, "loss": 2.0, "learning_rate": 0.0, "train_top1_error": 0.5}
-        tables.write_metrics(f"{run_dir}/metrics.csv", [row | {"test_top1_error": 0.6 - config.learning_rate}])
+        row = {"step": config.train_steps, "epoch": 2.0, "loss": 2.5, "train_cross_entropy": 2.0, "learning_rate": 0.0}
+        row |= {"train_top1_error": 0.5, "test_top1_error": 0.6 - config.learning_rate, "kernel_norm": 1.0}
+        tables.write_metrics(f"{run_dir}/metrics.csv", [row])
 
     monkeypatch.setattr(training, "train", train)
     base = dataclasses.replace(tiny_config, validation_examples=20, seed=0)
-    return AblationConfig(train=base, operations=OPERATIONS, search_operations=OPERATIONS / 4, num_seeds=3), calls
+    return AblationConfig(train=base, operations=OPERATIONS, num_seeds=3), calls
 
 
 def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_others(small, tmp_path):
     config, calls = small
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    searched, tested = calls[:2], calls[2:]
-    assert [c.learning_rate for c in searched] == [0.1, 0.2] and {c.validation_examples for c in searched} == {20}
+    searched, tested = calls[:3], calls[3:]
+    assert [c.learning_rate for c in searched] == [0.05, 0.1, 0.2] and {c.validation_examples for c in searched} == {20}
     assert [c.learning_rate for c in tested] == [0.1, 0.05] * 3  # not 0.2, which diverged
     assert [c.seed for c in tested] == [0, 0, 1, 1, 2, 2] and {c.validation_examples for c in tested} == {0}
     assert {row["phase"] for row in rows} == {"search", "test"}
-    lines = ablations.table(rows).splitlines()
-    assert lines[2].startswith("| paper | 0.1 (0.1, 0.2) |") and "| 1 of 3 | 50.00 ± 0.00 % |" in lines[2]
-    assert lines[3].startswith("| zero initializer | 0.05 |") and "| 1 of 3 | 55.00 ± 0.00 % |" in lines[3]
+    ours, wide = ablations.table(rows).splitlines()[2:]
+    assert ours == "| ours | 0.1 (0.05, 0.1, 0.2) | 10 | 2.0 | 1 of 3 | 50.00 ± 0.00 % | 50.00 ± 0.00 % | 2.00 ± 0.00 |"
+    assert wide.startswith("| wide | 0.05 | ") and "| 1 of 3 | 55.00 ± 0.00 % |" in wide
+
+
+@pytest.mark.parametrize("rates, mark", [((0.05, 0.1), "at the edge"), ((0.2, 0.2001), "all diverged")])
+def test_a_rate_that_may_not_be_the_best_is_marked(small, tmp_path, monkeypatch, rates, mark):
+    config, _ = small
+    ours = dataclasses.replace(EXPERIMENTS["statements"][0], rates=rates)
+    monkeypatch.setitem(EXPERIMENTS, "statements", (ours,))
+    assert f"({rates[0]:g}, {rates[1]:g}, {mark})" in ablations.table(ablations.run_ablations(config, str(tmp_path)))
 
 
 def test_steps_make_equal_operations(small, tmp_path):
@@ -75,10 +87,20 @@ def test_steps_make_equal_operations(small, tmp_path):
 
     config, calls = small
     ablations.run_ablations(config, str(tmp_path / "run"))
+    shares = {}
     for run in calls:
         of_step = training_flops(build_network(run.model)) * run.batch_size
-        operations = config.search_operations if run.validation_examples else config.operations
-        assert abs(run.train_steps * of_step - operations) <= of_step / 2
+        share = 0.25 if run.validation_examples else 1
+        assert abs(run.train_steps * of_step - share * OPERATIONS) <= of_step / 2
+        shares.setdefault(share, set()).add(run.train_steps)
+    assert len(shares[1]) == 2  # the wide network takes fewer steps
+
+
+def test_steps_are_whole_calls_into_the_compiled_program():
+    base = dataclasses.replace(AblationConfig().train, steps_per_execution=100)
+    config = AblationConfig(train=base, num_seeds=1)
+    (run,) = ablations._plan(config.variants[0], base, config).tests
+    assert run.train_steps == 400 and run.eval_every == 100
 
 
 def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path):
@@ -96,29 +118,61 @@ def test_rates_are_not_chosen_on_the_test_images():
         AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
 
 
-def test_some_variants_alone(small, tmp_path):
+def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tmp_path):
     config, calls = small
-    rows = ablations.run_ablations(dataclasses.replace(config, only="zero initializer"), str(tmp_path / "run"))
-    assert {row["variant"] for row in rows} == {"zero initializer"} and len(calls) == 3
-    with pytest.raises(UserError, match="only names one; the variants are paper, zero initializer"):
-        dataclasses.replace(config, only="paper,one")
+    rows = ablations.run_ablations(dataclasses.replace(config, only="wide"), str(tmp_path / "run"))
+    assert {row["variant"] for row in rows} == {"wide"} and len(calls) == 3
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    assert {row["variant"] for row in rows} == {"ours", "wide"} and len(calls) == 9
+    for only in ("ours,one", ","):
+        with pytest.raises(UserError, match="only names '.*'; the variants are ours, wide"):
+            dataclasses.replace(config, only=only)
 
 
-def test_what_an_interrupted_experiment_leaves_is_drawn(small, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losing_it(
+    small, tmp_path, monkeypatch, capsys
+):
     config, calls = small
-    whole = training.train
+    path, whole = str(tmp_path / "run" / "results.csv"), training.train
 
     def stops(config, run_dir):
-        if len(calls) == 5:
+        if len(calls) in (6, 7):
+            calls.append(None)
             raise KeyboardInterrupt
         whole(config, run_dir)
 
     monkeypatch.setattr(training, "train", stops)
-    with pytest.raises(KeyboardInterrupt):
-        ablations.run_ablations(config, str(tmp_path / "run"))
-    assert "[6/8] zero initializer, seed1: 10 steps" in capsys.readouterr().out
-    rows = tables.read_metrics(str(tmp_path / "run" / "results.csv"))
-    assert len(ablations.table(rows).splitlines()) == 4 and figures.ablation_figure(rows).axes
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            ablations.run_ablations(config, str(tmp_path / "run"))
+        rows = tables.read_metrics(path)
+        assert len(ablations.table(rows).splitlines()) == 4 and figures.ablation_figure(rows).axes
+    assert "[7/9] wide, seed1" in capsys.readouterr().out
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    expected = ablations.run_ablations(config, str(tmp_path / "whole"))
+    np.testing.assert_equal(rows, expected)
+
+
+def test_flags_that_the_experiment_sets_are_refused(tmp_path):
+    from launch.ablations import main
+
+    base = AblationConfig()
+    for change in ({"learning_rate": 0.1}, {"train_steps": 10}, {"optimizer": "momentum"}):
+        config = dataclasses.replace(base, train=dataclasses.replace(base.train, **change))
+        with pytest.raises(UserError, match=f"--{next(iter(change))} is set by the experiment"):
+            main(config, str(tmp_path / "run"))
+
+
+def test_every_network_is_trained_by_the_rules_of_its_optimizer():
+    for experiment in EXPERIMENTS:
+        config = AblationConfig(experiment=experiment)
+        for variant in config.variants:
+            run = variant.config(config.train, variant.rates[0])
+            penalty = 1e-3 if variant.name == "All-CNN-C with SGD" else 1e-4
+            expected = (0.1, 0.0, 0.0) if run.optimizer == "muon" else (0.0, penalty, run.clip_norm)
+            assert (run.decoupled_weight_decay, run.model.weight_decay, run.clip_norm) == expected, variant.name
+            is_clipped = "clipped" in variant.name or variant.name.endswith("layers")
+            assert run.clip_norm == (1.0 if is_clipped else 0.0), variant.name
 
 
 def test_the_norms_of_networks_that_differ_in_depth_share_a_panel():
@@ -130,8 +184,9 @@ def test_the_norms_of_networks_that_differ_in_depth_share_a_panel():
         for step in range(30)
     ]
     fields = {"status": "done", "test_top1_error": 0.5, "train_top1_error": 0.5}
-    drawn = figures.ablation_figures([row | fields for row in rows])["kernel_norms"]
-    assert [axes.get_title() for axes in drawn.axes] == ["pre-activation ResNet-N", "paper of N layers"]
+    diverged = {"variant": variants[0].name, "phase": "test", "seed": 2, "step": 3, "status": "diverged"}
+    drawn = ablations.draw([row | fields for row in rows] + [diverged])["kernel_norms"]
+    assert [axes.get_title() for axes in drawn.axes] == ["pre-activation ResNet-N", "ours of N layers"]
     for axes, names in zip(drawn.axes, (variants[:4], variants[4:])):
         assert len(axes.lines) == 8 and [text.get_text() for text in axes.get_legend().texts] == [v.name for v in names]
         assert axes.lines[2].get_ydata()[-1] == axes.lines[0].get_ydata()[-1] + 1
@@ -156,14 +211,14 @@ def test_unprepared_data_leave_no_run_directory(tmp_path):
 
 @pytest.mark.slow
 def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config, monkeypatch):
-    variants = (Variant("paper", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
+    variants = (Variant("ours", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
     base = dataclasses.replace(tiny_config, validation_examples=20)
-    config = AblationConfig(train=base, operations=OPERATIONS, search_operations=OPERATIONS / 2, num_seeds=1)
+    config = AblationConfig(train=base, operations=OPERATIONS, num_seeds=1)
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    assert {row["variant"] for row in rows} == {"paper", "batch norm"}
+    assert {row["variant"] for row in rows} == {"ours", "batch norm"}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "done"
-    before = (tmp_path / "run" / "paper_seed0" / "metrics.csv").stat().st_mtime_ns
+    before = (tmp_path / "run" / "ours_seed0" / "metrics.csv").stat().st_mtime_ns
     again = ablations.run_ablations(config, str(tmp_path / "run"))
     np.testing.assert_equal(again, rows)
-    assert (tmp_path / "run" / "paper_seed0" / "metrics.csv").stat().st_mtime_ns == before
+    assert (tmp_path / "run" / "ours_seed0" / "metrics.csv").stat().st_mtime_ns == before

@@ -181,14 +181,14 @@ def test_plot_does_not_wait_for_what_is_no_file(runs, tmp_path, launch, kind, no
         assert (code == 1 and err.count("\n") == 1) or no_file == "link to nothing" and name == "config.json"
 
 
-TINY = ["--train_examples=60", "--eval_examples=20", "--stem_width=2", "--widths=2", "--blocks_per_stage=1"]
-TINY += ["--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2", "--checkpoint_every=2"]
+NETWORK = ["--train_examples=60", "--eval_examples=20", "--stem_width=2", "--widths=2", "--blocks_per_stage=1"]
+TINY = [*NETWORK, "--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2", "--checkpoint_every=2"]
 # Launcher, flags, and the files that it reads when the run goes on.
 GOING_ON = {
     "train": (TINY, ["config.json", "metrics.csv"]),
     "ablations": (
-        [*TINY, "--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20", "--operations=1e6"],
-        ["config.json", "paper_rate0.015/config.json"],
+        [*NETWORK, "--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20", "--operations=1e6"],
+        ["config.json", "ours_rate0.015/config.json"],
     ),
     "check_theory": (["--search=relu", "--trials=1"], ["config.json", "results.csv", "points.csv"]),
     "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),

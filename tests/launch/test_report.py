@@ -114,7 +114,7 @@ def test_training_runs_are_compared_by_the_settings_that_differ(trained_run, tmp
 
 def test_ablations_have_their_table_and_picture(tmp_path):
     row = {"variant": "paper", "phase": "test", "chosen_rate": 0.03, "seed": 0, "status": "done", "step": 5}
-    row |= {"loss": 1.0, "test_top1_error": 0.25}
+    row |= {"epoch": 1.0, "loss": 1.0, "train_cross_entropy": 1.0, "test_top1_error": 0.25}
     with RunDirectory(str(tmp_path / "run"), AblationConfig(), "ablations") as run:
         run.set_status("done")
         write_metrics(run.file("results.csv"), [row | {"learning_rate": 0.1, "train_top1_error": 0.5}])

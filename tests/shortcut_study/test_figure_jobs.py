@@ -59,7 +59,9 @@ def rows_of(jobs):
 def test_networks_with_relus_go_over_the_first_examples_and_linear_ones_over_all(data, figure):
     few, some = config(relu_examples=25), data.first(25)
     assert len(some.x) == len(some.y) == 25
-    for job, of_all, of_some in zip(*(figure.jobs(*of) for of in ((few, data), (config(), data), (config(), some)))):
+    jobs = [figure.jobs(*of) for of in ((few, data), (config(), data), (config(), some))]
+    assert jobs[0]
+    for job, of_all, of_some in zip(*jobs, strict=True):
         expected = of_all if job.key["activations"] == "linear" else of_some
         np.testing.assert_equal(rows_of([job]), rows_of([expected]))
         if job.key["activations"] != "linear":
