@@ -68,7 +68,7 @@ def deadline():
 
 
 def curves(**more):
-    names = ("loss", "learning_rate", "train_top1_error", "test_top1_error")
+    names = ("epoch", "loss", "learning_rate", "train_cross_entropy", "train_top1_error", "test_top1_error")
     return [more | {"step": step} | dict.fromkeys(names, 1 / step) for step in (1, 2, 3)]
 
 
