@@ -5,6 +5,7 @@ That is the config it was trained with, the network and its training examples.
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -88,13 +89,19 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
     yield from source.raw_test_batches(size)
 
 
-def load_model(saved_run: str, pretrained: str = "", at_step: int = -1) -> "keras.Model":
-    """Returns the network, computing in float32; after at_step updates, if that is not negative.
+def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: str = "") -> "keras.Model":
+    """Returns the network, computing in float32.
 
-    Arguments as of `read_config`; UserError for a damaged one, or for a step that has no checkpoint.
+    Args:
+      saved_run, pretrained: As of `read_config`.
+      at_step: int. The weights after so many updates: the initial ones, or a checkpoint's (-1: of the finished run).
+      kept: str. Where `keep_checkpoint` has copied that checkpoint to, perhaps.
+
+    Raises:
+      UserError: the network is damaged, or the step has no checkpoint.
     """
     if at_step >= 0:
-        return _at_step(saved_run, at_step)
+        return _at_step(saved_run, at_step, kept)
     from identity_matters.pretrained import load
     from identity_matters.trust import load_network
     from shortcut_study.differentiable import with_dtype
@@ -103,13 +110,30 @@ def load_model(saved_run: str, pretrained: str = "", at_step: int = -1) -> "kera
     return with_dtype(network, "float32")
 
 
-def _at_step(saved_run: str, step: int) -> "keras.Model":
+def _at_step(saved_run: str, step: int, kept: str) -> "keras.Model":
     """The network as it began, or with the weights of a checkpoint."""
     from identity_matters.comparators import build_network
-    from identity_matters.runs.checkpoint import load_weights
+    from identity_matters.runs.checkpoint import find, load_weights
 
     config = read_config(saved_run, at_step=step)
     network = build_network(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if step:
-        load_weights(os.path.join(saved_run, "checkpoints"), step, network)
+        path = kept if os.path.exists(kept) else find(os.path.join(saved_run, "checkpoints"), step)
+        load_weights(path, step, network)
     return network
+
+
+def keep_checkpoint(saved_run: str, step: int, kept: str) -> None:
+    """Copies the checkpoint of a step, which a run that goes on removes sooner or later; does nothing where it is kept.
+
+    Args:
+      saved_run: str.
+      step: int. At most 0: nothing to keep.
+      kept: str. The path of the copy.
+    """
+    from identity_matters.runs.checkpoint import find
+    from identity_matters.runs.directory import replacing
+
+    if step > 0 and not os.path.exists(kept):
+        with replacing(kept) as temporary:
+            shutil.copyfile(find(os.path.join(saved_run, "checkpoints"), step), temporary)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from identity_matters.fields import check_fields, require
 from identity_matters.runs.errors import UserError
 from launch import finished_run, launcher, terminal
+from launch.spectrum_checks import check_batch_norm, check_order, num_weights
 
 if TYPE_CHECKING:
     import keras
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from identity_matters.runs.directory import RunDirectory
 
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
-NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
+CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +54,7 @@ class SpectrumConfig:
       tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
         so much of the largest |eigenvalue| (0: never).
       gauss_newton: The Gauss-Newton matrix in place of the Hessian.
+      batch_moments: Normalise each batch by its own moments, as in training; batch_size then belongs to the loss.
       per_layer: Also the spectrum of each layer's block of the matrix.
       per_block: Also that of each residual block's.
       num_vectors: Random starting vectors; more make density, condition number and index surer.
@@ -69,6 +71,7 @@ class SpectrumConfig:
     order: int = 50
     tolerance: float = 0.0
     gauss_newton: bool = False
+    batch_moments: bool = False
     per_layer: bool = False
     per_block: bool = False
     num_vectors: int = 2
@@ -98,38 +101,24 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     say_named_by(os.path.join(config.saved_run, "config.json"), named)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels = finished_run.training_examples(run_config, config.examples)
-    model = finished_run.load_model(config.saved_run, config.pretrained, config.at_step)
-    _check_order(config.order, model)
+    kept = os.path.join(run_dir, CHECKPOINT)
+    model = finished_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
+    check_order(config.order, model)
+    check_batch_norm(model, config.at_step, config.batch_moments)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
         if run.status == "done":
             print(f"{run_dir} finished before; its results:")
         else:
             start = time.monotonic()
             run.set_status("running")
+            finished_run.keep_checkpoint(config.saved_run, config.at_step, kept)
             _compute(config, run, model, images, labels)
             minutes = round((time.monotonic() - start) / 60, 1)
-            run.set_status("done", num_weights=_num_weights(model), num_examples=len(images), minutes=minutes)
+            run.set_status("done", num_weights=num_weights(model), num_examples=len(images), minutes=minutes)
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
-        print(f"{name or config.pretrained}: {_num_weights(model):,} trained weights, {len(images):,} training images")
+        print(f"{name or config.pretrained}: {num_weights(model):,} trained weights, {len(images):,} training images")
         print(_results(config, run))
     print(f"files: {run_dir}")
-
-
-def _num_weights(model: "keras.Model") -> int:
-    return sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
-
-
-def _check_order(order: int, model: "keras.Model") -> None:
-    """Whether there are so many steps to take, and memory for their vectors."""
-    dim, memory = _num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if order > dim:
-        raise UserError(f"order must be at most the number of trained weights, {dim}, got {order}")
-    possible = memory // (4 * dim) - NUM_SPARE_VECTORS
-    if order > possible:
-        raise UserError(
-            f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights and this "
-            f"machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
-        )
 
 
 def _compute(
@@ -142,7 +131,7 @@ def _compute(
     from shortcut_study.model_hessian import model_mvp
 
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
-        matrix = {"gauss_newton": config.gauss_newton, "on_batch": bar.update}
+        matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments, "on_batch": bar.update}
         with launcher.user_errors():
             product = model_mvp(model, images, labels, config.batch_size, **matrix)
         batches = -(-len(images) // config.batch_size)

@@ -3,7 +3,7 @@
     python -m launch.plot --run_dir=runs/first
 
 writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for a directory of
-launch.ablations, ablations.png from results.csv; for one of launch.check_theory or of
+launch.ablations, its figures from results.csv; for one of launch.check_theory or of
 launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png.
 --format=pdf or svg draws them for a paper.
 """

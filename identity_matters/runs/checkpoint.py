@@ -75,30 +75,39 @@ def load_newest(
     return None
 
 
-def load_weights(directory: str, step: int, network: keras.Model) -> None:
-    """Gives a network the weights that a run had after so many updates.
-
-    Args:
-      directory: str. The run's checkpoints.
-      step: int. Of a checkpoint that is still there.
-      network: keras.Model. As the run built it.
+def find(directory: str, step: int) -> str:
+    """Returns the path of the checkpoint of a run after so many updates.
 
     Raises:
-      UserError: there is no such checkpoint, or it is damaged or of another network.
+      UserError: there is none, or none any more.
     """
     paths = dict(_list_checkpoints(directory))
     if step not in paths:
         there = ", ".join(map(str, paths)) or "none"
         raise UserError(f"{directory} has no checkpoint of step {step}; steps that have one: {there}")
+    return paths[step]
+
+
+def load_weights(path: str, step: int, network: keras.Model) -> None:
+    """Gives a network the weights of a checkpoint.
+
+    Args:
+      path: str.
+      step: int. Of the checkpoint.
+      network: keras.Model. As the run built it.
+
+    Raises:
+      UserError: the file is damaged, or of another step or network.
+    """
     try:
-        arrays = read_arrays(paths[step])
+        arrays = read_arrays(path)
         if mistake := _find_damage(step, arrays):
             raise UserError(mistake)
         for variable in network.variables:
             variable.assign(arrays[f"variable/{variable.path}"])
     except Exception as error:  # as in `load_newest`
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot use the checkpoint {paths[step]}: {reason}") from error
+        raise UserError(f"cannot use the checkpoint {path}: {reason}") from error
 
 
 def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:

@@ -10,7 +10,7 @@ SHOWN = {
     "10": "Lowest final loss over the learning rates, and the rate that gave it; networks with ReLUs",
 }
 CAPTIONS = {
-    "ablations": "Errors of the networks compared, at equal operations: a dot a seed, a bar their mean",
+    "ablations": "Errors of the networks compared: a dot a seed, a bar their mean",
     "blocks": "Spectra of the blocks of the Hessian that belong to single residual blocks",
     "condition_numbers": "Condition number of the Hessian at zero, by the number of units (Li et al., Theorem 1)",
     "descent": "Excess risk of projected gradient descent beside its guarantee (Hardt & Ma, (2.3))",

@@ -15,7 +15,7 @@ from theory.claims import summary as count_claims
 
 KINDS = {
     "train": "Training",
-    "ablations": "Networks compared at equal operations",
+    "ablations": "Networks compared",
     "check_theory": "Checks of the theory",
     "shortcut_study": "Study of n-shortcut networks",
     "hessian_spectrum": "Spectrum of a trained network's Hessian",

@@ -228,15 +228,15 @@ def test_a_mistake_gets_one_line_and_writes_nothing(trained_run, launch, tmp_pat
 
 
 def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
-    from launch import hessian_spectrum
+    from launch import spectrum_checks
 
     class Large:
         trainable_variables = [type("Variable", (), {"value": type("V", (), {"shape": tf.TensorShape([13_538_736])})})]
 
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
     with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
-        hessian_spectrum._check_order(500, Large)
-    hessian_spectrum._check_order(80, Large)
+        spectrum_checks.check_order(500, Large)
+    spectrum_checks.check_order(80, Large)
 
 
 def test_help_says_what_it_does_without_importing_tensorflow():
@@ -280,6 +280,10 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     code, out, _ = launch(*flags(run_dir, tmp_path / "last"), f"--at_step={last}")
     assert code == 0 and f"{run_dir} after {last} steps: 1,188 trained weights" in out
     np.testing.assert_equal(read(tmp_path / "last"), read(spectrum_run[0]))
+    shutil.rmtree(run_dir / "checkpoints")  # as a run that goes on removes old ones
+    (tmp_path / "last" / "density.csv").unlink()
+    again, out, _ = launch(*flags(run_dir, tmp_path / "last"), f"--at_step={last}")
+    assert again == 0 and "finished before" in out
 
     code, _, _ = launch(*flags(run_dir, tmp_path / "first"), "--at_step=0")
     shutil.copytree(trained_run, tmp_path / "untrained")
@@ -307,3 +311,21 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
     code, _, err = launch(*flags(tmp_path / "damaged", tmp_path / "run"), f"--at_step={int(checkpoint.stem[5:])}")
     assert code == 1 and "cannot use the checkpoint" in err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+def test_batches_are_normalised_by_their_own_moments_on_request(launch, trained_run, tmp_path):
+    from identity_matters.comparators import build_network
+
+    run_dir = tmp_path / "run"
+    shutil.copytree(trained_run, run_dir)
+    record = json.loads((run_dir / "config.json").read_text())
+    record["config"]["model"] |= {"use_batch_norm": True, "residual_initializer": "standard"}
+    (run_dir / "config.json").write_text(json.dumps(record))
+    code, _, err = launch(*flags(run_dir, tmp_path / "refused"), "--at_step=0")
+    assert code == 1 and "stem_bn has averaged no batches before the first step; add --batch_moments" in err
+    code, _, _ = launch(*flags(run_dir, tmp_path / "own"), "--at_step=0", "--batch_moments")
+    config = finished_run.read_config(str(run_dir))
+    build_network(config.model, config.seed).save(run_dir / "model.keras")
+    launch(*flags(run_dir, tmp_path / "averages"))
+    launch(*flags(run_dir, tmp_path / "final"), "--batch_moments")
+    assert code == 0 and read(tmp_path / "own") == read(tmp_path / "final") != read(tmp_path / "averages")

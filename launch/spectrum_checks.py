@@ -1,0 +1,42 @@
+"""What launch.hessian_spectrum cannot compute, said before it begins."""
+
+import os
+from typing import TYPE_CHECKING
+
+from identity_matters.runs.errors import UserError
+
+if TYPE_CHECKING:
+    import keras
+
+NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
+
+
+def num_weights(model: "keras.Model") -> int:
+    """Returns the number of trained weights."""
+    return sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
+
+
+def check_order(order: int, model: "keras.Model") -> None:
+    """Raises UserError where there are not so many steps to take, or no memory for their vectors."""
+    dim, memory = num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if order > dim:
+        raise UserError(f"order must be at most the number of trained weights, {dim}, got {order}")
+    possible = memory // (4 * dim) - NUM_SPARE_VECTORS
+    if order > possible:
+        raise UserError(
+            f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights and this "
+            f"machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
+        )
+
+
+def check_batch_norm(model: "keras.Model", step: int, batch_moments: bool) -> None:
+    """Raises UserError for initial weights with moving averages that no batch has entered.
+
+    Args:
+      model: keras.Model.
+      step: int. Updates done; -1: all of a run.
+      batch_moments: bool. Whether batches are normalised by their own moments instead.
+    """
+    names = [layer.name for layer in model.layers if type(layer).__name__ == "BatchNormalization"]
+    if names and step == 0 and not batch_moments:
+        raise UserError(f"{names[0]} has averaged no batches before the first step; add --batch_moments")
