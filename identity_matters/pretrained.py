@@ -1,7 +1,9 @@
 """Networks whose weights are part of the package: `load("digits")`.
 
-    name      network               trained on                                  evaluated on by default
-    digits    of the mnist preset   MNIST, but for mnist_sample's test digits   mnist_sample's test digits
+    name            network                      trained on                        evaluated on by default
+    digits          of the mnist preset          MNIST without mnist_sample's      mnist_sample's test digits
+                                                 test digits
+    cifar10_fast    of the cifar10_fast preset   CIFAR-10's training images        CIFAR-10's test images
 
 docs/results.md has the commands that trained them and their errors. The weights are float16 in NumPy's .npz format,
 which holds no code; a network computes with them in float32.
@@ -34,6 +36,7 @@ class Pretrained:
 
 NETWORKS = {
     "digits": Pretrained(MODEL_PRESETS["mnist"], "mnist_sample"),
+    "cifar10_fast": Pretrained(MODEL_PRESETS["cifar10_fast"], "cifar10"),
 }
 
 
