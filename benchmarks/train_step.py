@@ -1,6 +1,6 @@
 """Time one training step against PyTorch and against the machine's own matrix product.
 
-    python -m benchmarks.train_step                   Table 1's network: 3 minutes on 2 cores
+    python -m benchmarks.train_step                   Table 1's network: 4 minutes on 2 cores
     python -m benchmarks.train_step --preset=small    widths 16, 32, 64, 2 blocks a stage: 1 minute
     python -m benchmarks.train_step --preset=mnist    the mnist preset: 1 minute
 
@@ -17,7 +17,7 @@ the whole step, so "ours / matrix product" counts everything else as loss. The
 measurements take turns, and a ratio is of the same minute. Distrust a table whose last line is
 not near 0: PyTorch's threads wait for each other, so a second busy process costs it more than us.
 
-Measured on 2 cores of an AMD EPYC (Zen 3, AVX2), TensorFlow 2.21, Keras 3.15, PyTorch 2.13, medians of 5:
+Measured with TensorFlow 2.21 and Keras 3.15, on 2 cores of an AMD EPYC (Zen 3, AVX2), PyTorch 2.13, medians of 5:
 
     | preset, batch                | cifar10, 128 | small, 128 | mnist, 32 |
     | ---------------------------- | -----------: | ---------: | --------: |
@@ -26,6 +26,21 @@ Measured on 2 cores of an AMD EPYC (Zen 3, AVX2), TensorFlow 2.21, Keras 3.15, P
     | ours / PyTorch               |         1.13 |       1.69 |       1.6 |
     | matrix product, GFLOP/s      |          190 |        193 |       195 |
     | ours / matrix product        |        0.916 |      0.786 |     0.646 |
+
+On 2 cores of an Intel Xeon (AVX-512; avx512_bf16 without amx_bf16), PyTorch 2.14, cifar10, 128, medians of 5:
+
+    | measured                                         | median |     min – max |
+    | ------------------------------------------------ | -----: | ------------: |
+    | float32 matrix product 4096³, GFLOP/s            |    291 |     270 – 319 |
+    | our training step, images/s                      |   21.7 |   19.4 – 23.6 |
+    | our step with convolutions in bfloat16, images/s |   12.9 |   11.7 – 13.3 |
+    | our step with Muon, images/s                     |   23.8 |   21.9 – 24.9 |
+    | PyTorch's training step, images/s                |   21.8 |   21.6 – 22.8 |
+    | ours / PyTorch                                   |      1 |   0.889 – 1.1 |
+    | bfloat16 / float32                               |  0.559 | 0.538 – 0.666 |
+    | Muon / momentum                                  |   1.07 |   1.05 – 1.13 |
+    | our convolutions over the whole step, GFLOP/s    |    257 |     230 – 280 |
+    | ours / matrix product                            |  0.879 |  0.85 – 0.945 |
 
 With TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's own default on this CPU, cifar10 falls to 7.7 images/s.
 """

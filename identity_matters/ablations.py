@@ -98,19 +98,12 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 
 
 def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
-    import keras
-
-    from identity_matters.comparators import build_network
-    from identity_matters.model import training_flops
-
     varied = variant.config(base, variant.rates[0])
-    of_step = training_flops(build_network(varied.model)) * varied.batch_size
-    keras.backend.clear_session()
-
+    of_step = None if "train_steps" in variant.train else _flops(varied)
     unit = varied.steps_per_execution
 
     def sized(operations: float, **changes: Any) -> TrainConfig:
-        steps = variant.train.get("train_steps") or operations / of_step
+        steps = operations / of_step if of_step else varied.train_steps
         steps = unit * max(1, round(steps / unit))
         every = unit * math.ceil(steps / unit / variant.evaluations)
         return dataclasses.replace(varied, train_steps=steps, eval_every=every, checkpoint_every=every, **changes)
@@ -119,6 +112,18 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     seeds = range(base.seed, base.seed + config.num_seeds)
     searches = [sized(variant.search * config.operations, learning_rate=rate) for rate in rates]
     return _Plan(variant, searches, [sized(config.operations, seed=seed, validation_examples=0) for seed in seeds])
+
+
+def _flops(config: TrainConfig) -> int:
+    """Operations of the convolutions in a step."""
+    import keras
+
+    from identity_matters.comparators import build_network
+    from identity_matters.model import training_flops
+
+    flops = training_flops(build_network(config.model)) * config.batch_size
+    keras.backend.clear_session()
+    return flops
 
 
 def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:

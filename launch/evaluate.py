@@ -7,7 +7,7 @@ uses the test data of the run that exported the model: seconds for the embedded 
     python -m launch.evaluate --saved_model=DIR/saved_model --dataset=cifar10 --data_dir=DATA
 
 prints top1_error, top5_error (where there are more than 5 classes) and the number of examples;
-minutes for CIFAR-10's 10,000 test images and the paper's network on 2 cores.
+about 3 minutes for CIFAR-10's 10,000 test images and the paper's network on 2 cores.
 
     python -m launch.evaluate --pretrained=digits
 

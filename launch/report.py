@@ -3,7 +3,7 @@
     python -m launch.report --run_dir=runs/report
 
 checks the claims, trains on the embedded digits and draws the figures of Li et al. at toy size,
-each in a directory of its own under run_dir, in about 5 minutes on 2 quiet cores, and writes
+each in a directory of its own under run_dir, in about 3 minutes on 2 quiet cores, and writes
 runs/report/report.html. Interrupted, the same command goes on.
 
     python -m launch.report --runs=runs/first,runs/study --run_dir=runs/report

@@ -44,7 +44,7 @@ def test_every_command_names_a_module_and_flags_that_exist(path, monkeypatch):
 
 def test_the_readme_has_the_commands_that_these_tests_check():
     modules = {module for module, *_ in commands(ROOT / "README.md")}
-    assert {"launch.train", "launch.evaluate", "launch.plot", "launch.ablations"} <= modules
+    assert {"launch.train", "launch.evaluate", "launch.plot", "launch.shortcut_study"} <= modules
 
 
 def test_the_readme_fits_150_lines():

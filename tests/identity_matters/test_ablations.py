@@ -56,6 +56,7 @@ def small(monkeypatch, tiny_config):
         tables.write_metrics(f"{run_dir}/metrics.csv", [row])
 
     monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(figures, "save_figures", lambda *_: [])  # a second for each run
     base = dataclasses.replace(tiny_config, validation_examples=20, seed=0)
     return AblationConfig(train=base, operations=OPERATIONS, num_seeds=3), calls
 

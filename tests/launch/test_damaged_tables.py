@@ -187,7 +187,14 @@ TINY = [*NETWORK, "--batch_size=16", "--train_steps=4", "--decay_steps=", "--eva
 GOING_ON = {
     "train": (TINY, ["config.json", "metrics.csv"]),
     "ablations": (
-        [*NETWORK, "--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20", "--operations=1e6"],
+        [
+            *NETWORK,
+            "--dataset=mnist_sample",
+            "--stem_pool=1",
+            "--validation_examples=20",
+            "--operations=1e6",
+            "--only=ours",
+        ],
         ["config.json", "ours_rate0.015/config.json"],
     ),
     "check_theory": (["--search=relu", "--trials=1"], ["config.json", "results.csv", "points.csv"]),

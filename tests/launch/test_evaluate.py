@@ -38,7 +38,10 @@ def test_a_shipped_network_is_evaluated_on_its_data_set(launch):
 
 def test_an_unknown_network_and_two_networks_are_refused_in_one_line(launch):
     code, _, err = launch("evaluate", "--pretrained=cifar11")
-    assert code == launcher.EXIT_ERROR and err == "error: there is no pretrained network 'cifar11', only digits\n"
+    assert (
+        code == launcher.EXIT_ERROR
+        and err == "error: there is no pretrained network 'cifar11', only digits, cifar10_fast\n"
+    )
     code, _, err = launch("evaluate", "--pretrained=digits", "--saved_model=x")
     assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and "give one of them" in err
 

@@ -313,6 +313,7 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_batches_are_normalised_by_their_own_moments_on_request(launch, trained_run, tmp_path):
     from identity_matters.comparators import build_network
 
