@@ -94,6 +94,7 @@ def test_the_readmes_python_imports_what_exists():
     exec("\n".join(imports), {})
 
 
+@pytest.mark.slow
 def test_the_readmes_snippet_without_training_runs_quietly(tmp_path):
     (snippet,) = [snippet for snippet in snippets() if "train(" not in snippet]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -57,6 +58,7 @@ def small(monkeypatch, tiny_config):
 
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(figures, "save_figures", lambda *_: [])  # a second for each run
+    monkeypatch.setattr(keras.backend, "clear_session", lambda: None)  # among other tests half a second
     base = dataclasses.replace(tiny_config, validation_examples=20, seed=0)
     return AblationConfig(train=base, operations=OPERATIONS, num_seeds=3), calls
 

@@ -71,6 +71,7 @@ def test_hooks_come_in_order_with_the_rows_and_change_nothing(config, plain_run,
     processes.assert_same_variables(tmp_path / "run", plain_run, 12)
 
 
+@pytest.mark.slow
 def test_after_an_interruption_they_go_on_at_the_checkpoint_and_the_weights_are_the_same(config, plain_run, tmp_path):
     with pytest.raises(OSError, match="disk is full"):
         training.train(config, tmp_path / "run", callbacks=[Log(fails_at=9)])
@@ -83,6 +84,7 @@ def test_after_an_interruption_they_go_on_at_the_checkpoint_and_the_weights_are_
     assert not again.calls
 
 
+@pytest.mark.slow
 def test_steps_per_execution_makes_a_hook_of_several_updates(config, tmp_path):
     log = Log()
     training.train(dataclasses.replace(config, steps_per_execution=2), tmp_path / "run", callbacks=[log])
@@ -101,6 +103,7 @@ class StopAt(keras.callbacks.Callback):
         self.model.stop_training = batch == self.step
 
 
+@pytest.mark.slow
 def test_a_callback_ends_the_run_as_its_last_step_would(config, tmp_path):
     row = training.train(config, tmp_path / "run", callbacks=[StopAt(4)])
     assert row["step"] == 5 and read_record(tmp_path / "run")["status"] == "done"

@@ -119,6 +119,7 @@ def test_the_constant_rate_stays():
     assert float(schedule(0)) == float(schedule(10**6)) == pytest.approx(0.05)
 
 
+@pytest.mark.slow
 def test_the_loss_falls_on_real_digits(tmp_path):
     # The standard initialiser leaves the saddle at once: every seed tried falls by 0.3 or more every 100 steps.
     network = {"widths": (8, 16, 32), "blocks_per_stage": (1, 1, 1), "residual_initializer": "standard"}

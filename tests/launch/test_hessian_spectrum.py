@@ -266,6 +266,7 @@ def test_a_streamed_set_gives_its_training_images_without_augmentation():
     assert sum(map(len, labels)) == 7
 
 
+@pytest.mark.slow
 def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     launch, trained_run, spectrum_run, tmp_path
 ):

@@ -26,6 +26,7 @@ def small_map(monkeypatch):
     return done
 
 
+@pytest.mark.slow
 def test_it_leaves_rows_data_and_pictures_and_a_second_run_computes_nothing(small_map, tmp_path, capsys):
     run_dir = str(tmp_path / "descent")
     config = check_theory.CheckConfig(experiment="descent")
@@ -39,6 +40,7 @@ def test_it_leaves_rows_data_and_pictures_and_a_second_run_computes_nothing(smal
     assert len(small_map) == 4 and (tmp_path / "descent" / "results.csv").read_text() == before
 
 
+@pytest.mark.slow
 def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkeypatch):
     run_dir, counted = str(tmp_path / "descent"), descent_map.run_job
     config = check_theory.CheckConfig(experiment="descent")

@@ -81,6 +81,7 @@ def product(network, examples):
     return model_hessian.model_mvp(network, *examples, batch_size=23)
 
 
+@pytest.mark.slow
 def test_all_products_together_are_the_hessian(product, dense):
     mvp_fn, dim = product
     assert dim == 306 and dense.shape == (306, 306)
@@ -138,6 +139,7 @@ def normalised(name):
     return with_dtype(model, "float64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_and_group_normalisation_are_keras_own_and_have_their_second_derivative(examples, name, monkeypatch):
     model = normalised(name)
@@ -161,6 +163,7 @@ def keras_own_product(model, examples, vector, monkeypatch, training=False):
         return mvp_fn(vector)
 
 
+@pytest.mark.slow
 def test_what_stops_gradients_is_refused_as_keras_own_batch_normalisation_would_lack_a_term(examples, monkeypatch):
     model = with_dtype(all_conv_resnet(dataclasses.replace(ONE_BLOCK, use_batch_norm=True)), "float64")
     mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=23, training=True)
@@ -194,6 +197,7 @@ def test_float32_products_are_near_those_in_float64(network, examples, product):
     assert 0 < np.linalg.norm(mvp_fn(v) - exact(v)) < 1e-5 * np.linalg.norm(exact(v))
 
 
+@pytest.mark.slow
 def test_the_weight_penalty_is_left_out_and_would_shift_the_spectrum(examples):
     config = dataclasses.replace(ONE_BLOCK, weight_decay=0.5)
     model = with_dtype(all_conv_resnet(config), "float64")
