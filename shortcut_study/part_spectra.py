@@ -62,7 +62,7 @@ def table(rows: list[dict]) -> str:
     lines += [
         f"{row['part']:{width}}  {int(row['num_weights']):>9,}  {row['largest']:11.4g}  "
         f"{row['largest_error_bound']:9.1g}  {row['smallest']:11.4g}  {row['trace']:10.4g}  "
-        f"{row['trace_standard_error']:7.1g}"
+        + (f"{row['trace_standard_error']:7.1g}" if np.isfinite(row["trace_standard_error"]) else f"{'–':>7}")
         for row in rows
     ]
     return "\n".join(lines)

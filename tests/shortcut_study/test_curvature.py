@@ -276,3 +276,18 @@ def test_a_callback_that_can_never_measure_is_refused(tmp_path):
         HessianCallback(X, CLASSES, str(tmp_path), every=0)
     with pytest.raises(ValueError, match="one label an image"):
         HessianCallback(X, CLASSES[:3], str(tmp_path))
+
+
+def test_a_trace_from_one_vector_has_no_error_bar():
+    row = {
+        "part": "stem",
+        "num_weights": 9,
+        "largest": 1.0,
+        "largest_error_bound": 1e-3,
+        "smallest": -1.0,
+        "trace": 2.0,
+    }
+    lines = [
+        part_spectra.table([row | {"trace_standard_error": error}]).splitlines()[1] for error in (float("nan"), 0.5)
+    ]
+    assert lines[0].split()[-1] == "–" and lines[1].split()[-1] == "0.5"
