@@ -17,6 +17,7 @@ from launching import launch_in_process
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from identity_matters.model import standardize
+from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import read_rows
 from launch import finished_run, launcher
 from shortcut_study import quadrature, spectrum_figures
@@ -255,11 +256,15 @@ def test_help_says_what_it_does_without_importing_tensorflow():
 
 @pytest.mark.slow
 def test_a_streamed_set_gives_its_training_images_without_augmentation():
+    """TFDS_DATA_DIR tells where ImageNet is prepared."""
     from identity_matters.presets import TRAIN_PRESETS
     from launch.finished_run import raw_batches
 
-    config = dataclasses.replace(TRAIN_PRESETS["imagenet"], data_dir="../shared/data/tfds")
-    images, labels = zip(*raw_batches(config, 7, size=4))
+    config = TRAIN_PRESETS["imagenet"]
+    try:
+        images, labels = zip(*raw_batches(config, 7, size=4))
+    except UserError as error:
+        pytest.skip(str(error))
     assert [batch.shape for batch in images] == [(4, 224, 224, 3), (3, 224, 224, 3)]
     again, _ = zip(*raw_batches(config, 7, size=4))
     np.testing.assert_array_equal(again[0], images[0])
