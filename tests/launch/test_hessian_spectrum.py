@@ -1,7 +1,6 @@
 """launch.hessian_spectrum: what it prints, writes and refuses, and its eigenvalues against ARPACK's."""
 
 import contextlib
-import dataclasses
 import functools
 import io
 import json
