@@ -1,7 +1,7 @@
 """Time the memorising network against the bare matrix products that it is made of, and measure it by width.
 
     python -m benchmarks.memorization                                       the embedded MNIST sample, 10 seconds
-    python -m benchmarks.memorization --data_dir=DIR        CIFAR-10's 50,000 training images
+    python -m benchmarks.memorization --data_dir=DIR                        CIFAR-10's 50,000 training images
 
 Every image gets a random label. "Build" is memorize (peeling), "verify" the scores of all images, compared with
 their labels. "Bare products" are the matrix products of both in NumPy, and nothing else: A_0 x twice, the
