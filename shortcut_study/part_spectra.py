@@ -91,5 +91,6 @@ def parts_figure(rows: list[dict]) -> Figure:
     right.set(xlabel="trace of the block")
     for axes in (left, right):
         axes.tick_params(axis="y", labelsize=7)
+        axes.locator_params(axis="x", nbins=6)
         axes.grid(alpha=0.3)
     return figure

@@ -70,8 +70,7 @@ def load_newest(
                 raise UserError(mistake)
             return step, arrays
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            warnings.warn(f"skipping the damaged checkpoint {path}: {reason}", stacklevel=2)
+            warnings.warn(f"skipping the damaged checkpoint {path}: {_reason(error)}", stacklevel=2)
     return None
 
 
@@ -106,8 +105,11 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
         for variable in network.variables:
             variable.assign(arrays[f"variable/{variable.path}"])
     except Exception as error:  # as in `load_newest`
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot use the checkpoint {path}: {reason}") from error
+        raise UserError(f"cannot use the checkpoint {path}: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
