@@ -1,5 +1,6 @@
 """Several commands started at once in one new directory: config.json says the config of the one that ran."""
 
+import faulthandler
 import multiprocessing
 import pathlib
 import random
@@ -14,6 +15,7 @@ from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import read_record
 
 TRIALS = 100
+PATIENCE = 120  # seconds
 
 
 def run_once(path, seed, chance):
@@ -31,17 +33,20 @@ def run_once(path, seed, chance):
 
 
 def run_all(paths, seed, gate):
-    """Starts in one directory after the other, at the same moment as the other processes."""
+    """Starts in one directory after the other, at the same moment as the other processes; says where it hangs."""
     chance = random.Random(seed)
     for path in paths:
-        gate.wait(30)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        gate.wait(PATIENCE)
         run_once(path, seed, chance)
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3, 4)])
 def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_path, seeds):
     paths = [str(tmp_path / str(number)) for number in range(TRIALS)]
-    context = multiprocessing.get_context("fork")
+    # Not "fork": a copy of this process, which has TensorFlow's threads, may wait for a lock that nobody will release.
+    context = multiprocessing.get_context("spawn")
     gate = context.Barrier(len(seeds))
     processes = [context.Process(target=run_all, args=(paths, seed, gate)) for seed in seeds]
     for process in processes:
