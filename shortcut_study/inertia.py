@@ -23,9 +23,9 @@ import concurrent.futures
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg.lapack import dsytrf, dsytrs
 from threadpoolctl import threadpool_limits
 
+from shortcut_study import ldl
 from shortcut_study.control import Stage, in_twos, stages_of_units, times_controls, times_unit
 from shortcut_study.hessian import Spectrum
 
@@ -116,7 +116,7 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
         backed = times_controls(stage, value)  # GᵀV
         pivot = stage.Q + times_controls(stage, backed.T)
         np.fill_diagonal(pivot, pivot.diagonal() - shift)
-        factor, interchanges, status = dsytrf(pivot, lower=1)
+        factor, interchanges, status = ldl.ldl(pivot)
         # Blocks of two rows, marked by negative interchanges, have one eigenvalue of each sign.
         is_single = interchanges > 0
         count += int((factor.diagonal()[is_single] < 0).sum()) + int((~is_single).sum()) // 2
@@ -125,8 +125,7 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
         if status > 0:
             return count, np.inf  # a pivot of 0
         X = stage.S + times_unit(stage, backed)
-        solved, _ = dsytrs(factor, interchanges, X, lower=1)
-        value = times_unit(stage, times_unit(stage, value).T) - X.T @ solved
+        value = times_unit(stage, times_unit(stage, value).T) - X.T @ ldl.solve(factor, interchanges, X)
         value = (value + value.T) / 2
         growth = max(growth, np.abs(value).max() / scale)
         if not growth <= MAX_GROWTH:

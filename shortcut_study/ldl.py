@@ -1,0 +1,67 @@
+"""LAPACK's factorisation P L D Lᵀ Pᵀ of symmetric matrices, on as many threads at once as there are cores.
+
+scipy.linalg.lapack has the same two routines, dsytrf and dsytrs, but holds Python's global lock while they run, so that
+two threads take turns. ctypes releases it; the routines themselves are those that SciPy offers to Cython.
+"""
+
+import ctypes
+
+import numpy as np
+from scipy.linalg import cython_lapack
+
+_BLOCK = 64  # columns that dsytrf updates at once
+_LOWER = ctypes.c_char(b"L")
+
+
+def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+    """Factors a symmetric matrix.
+
+    Args:
+      matrix: [n, n], symmetric; it is not changed.
+
+    Returns:
+      factor [n, n] and interchanges [n] as dsytrf gives them with "L": D is on the diagonal of the factor, and two equal
+      negative interchanges mark a block of two rows. The status is 0, or i where D's entry i, counted from 1, is 0.
+    """
+    n = len(matrix)
+    factor = np.array(matrix.T, np.float64, order="F")  # of a matrix of C's order a plain copy
+    interchanges, work = np.empty(n, np.int32), np.empty(n * _BLOCK)
+    status = ctypes.c_int()
+    _dsytrf(*_pointers(_LOWER, n, factor, n, interchanges, work, work.size, status))
+    return factor, interchanges, status.value
+
+
+def solve(factor: np.ndarray, interchanges: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Returns X [n, k] of MX = right, from what `ldl` returned for M, where its status was 0.
+
+    Args:
+      factor: [n, n]. interchanges: [n]. right: [n, k], not changed.
+    """
+    n, k = right.shape
+    found = np.array(right, np.float64, order="F")
+    _dsytrs(*_pointers(_LOWER, n, k, factor, n, interchanges, found, n, ctypes.c_int()))
+    return found
+
+
+def _pointers(*arguments: "int | np.ndarray | ctypes._SimpleCData") -> list:
+    """Fortran takes all by address. What is returned keeps the numbers alive, the caller the arrays."""
+    return [
+        argument.ctypes.data_as(ctypes.c_void_p)
+        if isinstance(argument, np.ndarray)
+        else ctypes.byref(ctypes.c_int(argument) if isinstance(argument, int) else argument)
+        for argument in arguments
+    ]
+
+
+def _routine(name: str, num_arguments: int) -> "ctypes._CFuncPtr":
+    capsule = cython_lapack.__pyx_capi__[name]
+    signature = ctypes.pythonapi.PyCapsule_GetName
+    signature.restype, signature.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    address = ctypes.pythonapi.PyCapsule_GetPointer
+    address.restype, address.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    function_type = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * num_arguments)
+    return function_type(address(capsule, signature(capsule)))
+
+
+_dsytrf = _routine("dsytrf", 8)
+_dsytrs = _routine("dsytrs", 9)
