@@ -20,8 +20,9 @@ def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
       matrix: [n, n], symmetric; it is not changed.
 
     Returns:
-      factor [n, n] and interchanges [n] as dsytrf gives them with "L": D is on the diagonal of the factor, and two equal
-      negative interchanges mark a block of two rows. The status is 0, or i where D's entry i, counted from 1, is 0.
+      factor [n, n] and interchanges [n] as dsytrf gives them with "L": D is on the diagonal of the factor, and two
+      equal negative interchanges mark a block of two rows. The status is 0, or i where D's entry i, counted from 1, is
+      0.
     """
     n = len(matrix)
     factor = np.array(matrix.T, np.float64, order="F")  # of a matrix of C's order a plain copy

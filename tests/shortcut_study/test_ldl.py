@@ -41,8 +41,7 @@ def test_inertia_of_blocks_of_two_rows():
     assert status == 0 and interchanges[0] == interchanges[1] < 0
 
 
-@pytest.mark.parametrize("routine, lets_others_run", [(ldl.ldl, True), (lambda m: lapack.dsytrf(m, lower=1), False)])
-def test_another_thread_runs_python_while_a_matrix_is_factored(routine, lets_others_run):
+def test_another_thread_runs_python_while_a_matrix_is_factored():
     matrix, times, stop = symmetric(2500), [], threading.Event()
 
     def note_the_time():
@@ -54,10 +53,10 @@ def test_another_thread_runs_python_while_a_matrix_is_factored(routine, lets_oth
         pool.submit(note_the_time)
         try:
             start = time.perf_counter()
-            routine(matrix)
+            ldl.ldl(matrix)
             end = time.perf_counter()
         finally:
             stop.set()
-    # SciPy's is here as the proof that the test would notice; where a later one lets others run, ldl.py can go.
+    # Of scipy.linalg.lapack.dsytrf, in SciPy 1.17, there are none.
     middle = [moment for moment in times if 0.5 < (moment - start) / (end - start) < 0.9]
-    assert bool(middle) == lets_others_run, f"{len(middle)} times in the middle of {end - start:.3f} seconds"
+    assert middle, f"no other thread ran in the middle of {end - start:.3f} seconds"
