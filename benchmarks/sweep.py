@@ -11,9 +11,13 @@ Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medi
 
 | sweep                     | sweep, s/epoch | loop, s/epoch | GradientTape, s/epoch |       loop / sweep |  GradientTape / sweep |
 | ------------------------- | -------------: | ------------: | --------------------: | -----------------: | --------------------: |
-| linear, depth 16, 85 runs |         0.0044 |        0.0928 |                  5.07 | 21.2 (18.3 – 23.8) | 1,132 (1,130 – 1,182) |
-| linear, depth 96, 85 runs |         0.0184 |         0.108 |                  24.6 | 5.93 (4.49 – 6.25) | 1,419 (1,146 – 1,469) |
-| relu, depth 16, 9 runs    |          0.186 |         0.276 |                 0.575 | 1.48 (1.35 – 1.55) |    2.98 (2.79 – 3.85) |
+| linear, depth 16, 85 runs |        0.00518 |        0.0844 |                  5.23 |   16.2 (15 – 19.8) |   1,034 (979 – 1,140) |
+| linear, depth 96, 85 runs |          0.026 |         0.171 |                  34.7 | 6.25 (5.15 – 7.08) | 1,135 (1,097 – 2,170) |
+| relu, depth 16, 9 runs    |          0.127 |         0.211 |                 0.625 |  1.7 (1.64 – 1.77) |    5.07 (4.82 – 5.16) |
+
+| Figure 10's rates, 2-shortcut | given up | all rates, s | all rates / pruned |
+| ----------------------------- | -------: | -----------: | -----------------: |
+| relu, depth 16                |   4 of 9 |         1.54 |  2.22 (2.03 – 2.3) |
 
 A loop spends its time in starting operations on [d, d] matrices, which the sweep starts once for all runs: so
 the gain is large until the arithmetic of the sweep takes over, as at depth 96. With ReLUs every run is a pass

@@ -20,6 +20,7 @@ which is LAPACK's factorisation of the matrix itself.
 """
 
 import concurrent.futures
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -89,6 +90,7 @@ class Counter:
 
     def __init__(self, stages: list[Stage], end: np.ndarray) -> None:
         self._merged, self._end = [stages], end  # units by ones, twos, fours, …
+        self._lock = threading.Lock()  # of the list: two shifts are counted at once
 
     def __call__(self, shift: float) -> int:
         """Returns how many eigenvalues are less than the shift."""
@@ -98,8 +100,9 @@ class Counter:
             if growth <= MAX_GROWTH:
                 return count
             level += 1
-            if level == len(self._merged):
-                self._merged.append(in_twos(self._merged[-1]))
+            with self._lock:
+                if level == len(self._merged):
+                    self._merged.append(in_twos(self._merged[-1]))
 
 
 def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tuple[int, float]:

@@ -83,6 +83,8 @@ def _draw_descents(axes: Axes, rows: list[dict], activations: str) -> None:
         drawing.draw_band(axes, along_loss(select(rows, depth=depth), loss, "norm", log=False), colour, f"{depth}")
     axes.set(title=drawing.TITLES[activations], xlabel=label, ylabel="average ‖W‖_F", ylim=(0, None))
     drawing.loss_axis(axes, lowest=1e-6)
+    if activations != LINEAR:
+        axes.set_xlim(left=axes.get_xlim()[0] / 3)  # room for the legend, left of where the lines end
     drawing.legend(axes, title="depth", fontsize=8)
 
 

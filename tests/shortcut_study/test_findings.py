@@ -222,6 +222,17 @@ def test_shallow_networks_and_what_learned_nothing_are_not_what_the_paper_speaks
     assert told["deep 2-shortcut networks end lower than Xavier, no shortcuts"]
 
 
+def test_losses_close_to_optimal_are_alike_however_far_apart_their_logarithms():
+    solved = excess_scaled(1e-9)
+    for both in ((ONE, ORTHOGONAL), (ORTHOGONAL,)):
+        rows = of_figure(paper_rows(), "9")
+        for kind in both:
+            factor = solved if kind == ONE else excess_scaled(1e-14)
+            rows = change(rows, "learning_rates", factor, kind=kind, depth=2, activations="linear")
+        told = {finding.claim: finding.holds for finding in FIGURES["9"].findings(rows)}
+        assert told["1-shortcut learns like orthogonal"] == (ONE in both)
+
+
 def test_an_infinite_condition_number_counts_as_larger_than_any():
     rows, beyond = of_figure(paper_rows(), "6"), {"condition_number": np.inf, "p10_abs": 0.0}
     for kind, holds in ((XAVIER, True), (TWO, False)):
