@@ -218,10 +218,9 @@ class Training:
         """Writes the results on the chief, while the other workers wait."""
         self.recorder.close()
         if self.directory:
-            network = self.network
-            if self.workers.strategy or self.workers.has_peers:
-                network = build_network(self.config.model, self.config.seed)  # of variables of this process alone
-                network.set_weights(self.network.get_weights())
+            # Of Keras's own layers, and of variables of this process alone.
+            network = build_network(self.config.model, self.config.seed)
+            network.set_weights(self.network.get_weights())
             write_results(self.config, network, self.recorder.rows, self.directory)
             self.callbacks.end(self.recorder.rows[-1])
             self.directory.set_status("done")

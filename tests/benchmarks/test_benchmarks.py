@@ -14,6 +14,7 @@ import pytest
         ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
         ("benchmarks.factorization --repeats=1", "rotation, 500"),
         ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
+        ("benchmarks.batch_norm --repeats=1 --steps=1 --batch_size=4", "ResNet-20"),
         ("benchmarks.counting --depth=6 --repeats=1", "3"),
         ("benchmarks.lanczos --repeats=1 --examples=16 --batch_size=8 --order=3", "product / gradient"),
         (
