@@ -1,8 +1,8 @@
 """Batch normalisation in one fused operation of TensorFlow's, for training.
 
 Keras composes it of a dozen operations, each of which reads and writes whole activations. Fused, a training step of
-ResNet-20 takes two thirds of the time on a CPU (`python -m benchmarks.batch_norm`). Networks are built, saved and loaded
-with Keras's own layers, so that their files need nothing of ours; training puts this one in their place.
+ResNet-20 takes two thirds of the time on a CPU (`python -m benchmarks.batch_norm`). Networks are built, saved and
+loaded with Keras's own layers, so that their files need nothing of ours; training puts this one in their place.
 """
 
 from typing import Any
