@@ -2,9 +2,11 @@
 
 import os
 import re
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
@@ -74,9 +76,11 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
 
 
 def norms_figure(rows: list[dict], title: str = "") -> Figure:
-    """Returns a figure of the average Frobenius norm of the kernels against steps, as Figure 2 of Li et al.
+    """Returns a figure of the average Frobenius norm of the kernels along training, as Figure 2 of Li et al.
 
-    A line is a run, a panel holds the variants that differ in the number in their names alone.
+    Above against steps; below against the training cross-entropy, as theirs, with a circle where the learning rate
+    first drops and a triangle where it drops again. A line is a run, a column of panels holds the variants that differ
+    in the number in their names alone.
 
     Args:
       rows: The rows of an experiment's results.csv.
@@ -86,20 +90,31 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
     families = {}
     for name in dict.fromkeys(row["variant"] for row in tested):
         families.setdefault(re.sub(r"\d+", "N", name), []).append(name)
-    figure = Figure(figsize=(5 * len(families) or 5, 4.2), dpi=120, layout="constrained")
-    panels = figure.subplots(1, len(families) or 1, squeeze=False)[0]
-    for axes, (family, names) in zip(panels, families.items()):
-        for i, name in enumerate(names):
-            of_variant = [row for row in tested if row["variant"] == name]
-            for j, seed in enumerate(dict.fromkeys(row["seed"] for row in of_variant)):
-                run = [(row["step"], row["kernel_norm"]) for row in of_variant if row["seed"] == seed]
-                colour = colormaps["viridis"](i / max(len(names), 1))
-                axes.plot(*zip(*run), color=colour, label=None if j else name)
-        axes.set(title=family, xlabel="steps", ylabel="average ‖W‖_F", xlim=(0, None), ylim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+    figure = Figure(figsize=(5 * len(families) or 5, 7.6), dpi=120, layout="constrained")
+    panels = figure.subplots(2, len(families) or 1, squeeze=False, sharey="col")
+    for i, (family, names) in enumerate(families.items()):
+        for axes, column in zip(panels[:, i], ("step", "train_cross_entropy")):
+            for j, name in enumerate(names):
+                of_variant = [row for row in tested if row["variant"] == name]
+                colour = colormaps["viridis"](j / max(len(names), 1))
+                for k, seed in enumerate(dict.fromkeys(row["seed"] for row in of_variant)):
+                    run = [row for row in of_variant if row["seed"] == seed]
+                    _draw_norms(axes, run, column, color=colour, label=None if k else name)
+            axes.grid(alpha=0.3, which="both")
+        panels[0, i].set(title=family, xlabel="steps", ylabel="average ‖W‖_F", xlim=(0, None), ylim=(0, None))
+        panels[1, i].set(xlabel="training cross-entropy", ylabel="average ‖W‖_F", xscale="log")
+        panels[0, i].legend(fontsize=8)
     figure.suptitle(title)
     return figure
+
+
+def _draw_norms(axes: Axes, run: list[dict], column: str, **style: Any) -> None:
+    """Draws the norms of a run against a column, and marks where the learning rate drops."""
+    axes.plot([row[column] for row in run], [row["kernel_norm"] for row in run], **style)
+    drops = learning_rate_drops(run)
+    for marker, step in zip("o^", drops if column != "step" else ()):
+        at = next(row for row in run if row["step"] == step)
+        axes.plot(at[column], at["kernel_norm"], marker, color=style["color"])
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:

@@ -182,6 +182,7 @@ def test_the_norms_of_networks_that_differ_in_depth_share_a_panel():
     variants = AblationConfig(experiment="norms").variants
     rows = [
         {"variant": v.name, "phase": "test", "seed": seed, "step": step, "kernel_norm": 1.0 + i + step / 100}
+        | {"train_cross_entropy": 2 / (1 + step), "learning_rate": 0.1 ** (1 + (step > 12) + (step > 18))}
         for i, v in enumerate(variants)
         for seed in range(2)
         for step in range(30)
@@ -189,18 +190,24 @@ def test_the_norms_of_networks_that_differ_in_depth_share_a_panel():
     fields = {"status": "done", "test_top1_error": 0.5, "train_top1_error": 0.5}
     diverged = {"variant": variants[0].name, "phase": "test", "seed": 2, "step": 3, "status": "diverged"}
     drawn = ablations.draw([row | fields for row in rows] + [diverged])["kernel_norms"]
-    assert [axes.get_title() for axes in drawn.axes] == ["pre-activation ResNet-N", "ours of N layers"]
+    assert [axes.get_title() for axes in drawn.axes[:2]] == ["pre-activation ResNet-N", "ours of N layers"]
     for axes, names in zip(drawn.axes, (variants[:4], variants[4:])):
         assert len(axes.lines) == 8 and [text.get_text() for text in axes.get_legend().texts] == [v.name for v in names]
         assert axes.lines[2].get_ydata()[-1] == axes.lines[0].get_ydata()[-1] + 1
+    for axes in drawn.axes[2:]:  # of each of 8 runs a line, a circle and a triangle
+        line, circle, triangle = axes.lines[:3]
+        assert len(axes.lines) == 24 and (circle.get_marker(), triangle.get_marker()) == ("o", "^")
+        np.testing.assert_allclose(line.get_xdata(), [2 / (1 + step) for step in range(30)])
+        np.testing.assert_allclose([*circle.get_xdata(), *circle.get_ydata()], [2 / 13, line.get_ydata()[12]])
+        np.testing.assert_allclose([*triangle.get_xdata(), *triangle.get_ydata()], [2 / 19, line.get_ydata()[18]])
 
 
 def test_networks_whose_norms_are_compared_take_the_same_steps():
     config = AblationConfig(experiment="norms", num_seeds=1)
     plans = [ablations._plan(variant, config.train, config) for variant in config.variants]
     (steps,) = {run.train_steps for plan in plans for run in plan.tests}
-    assert steps == 780 and not [plan.searches for plan in plans if plan.searches]
-    assert {run.decay_steps for plan in plans for run in plan.tests} == {(315, 475)}
+    assert steps == 1950 and not [plan.searches for plan in plans if plan.searches]
+    assert {run.decay_steps for plan in plans for run in plan.tests} == {(789, 1189)}
 
 
 def test_unprepared_data_leave_no_run_directory(tmp_path):
