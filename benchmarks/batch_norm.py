@@ -17,11 +17,12 @@ rounds of 5 steps, no other process busy:
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.harness import OTHERS, environment, interleaved, rate, ratios, spread, table
 from identity_matters.config import ModelConfig
 from identity_matters.fields import check_fields
 from identity_matters.presets import MODEL_PRESETS
@@ -64,14 +65,15 @@ def main(benchmark: BatchNormBenchmark) -> None:
         if not np.allclose(losses[FUSED], losses[KERAS], rtol=MAX_DIFFERENCE, atol=0):
             raise ArithmeticError(f"{name}: the losses differ, {losses[FUSED]} and {losses[KERAS]}")
         steps |= {(name, kind): step for kind, step in both.items()}
-    times = interleaved({key: _timer(step, benchmark.steps) for key, step in steps.items()}, benchmark.repeats)
+    timed = {key: functools.partial(_milliseconds, step, benchmark.steps) for key, step in steps.items()}
+    times = interleaved(timed, benchmark.repeats)
     print(environment())
     print(f"\nmilliseconds a step of {benchmark.batch_size}, {benchmark.repeats} rounds of {benchmark.steps} steps\n")
     print(table(("network", NONE, FUSED, "min – max", KERAS, "min – max", "Keras / fused", "min – max"), _rows(times)))
 
 
-def _timer(step: Callable[[], float], times: int) -> Callable[[], float]:
-    return lambda: 1e3 / times * seconds(lambda: [step() for _ in range(times)])
+def _milliseconds(step: Callable[[], float], times: int) -> float:
+    return 1e3 / rate(step, times, 1)
 
 
 def _rows(times: dict) -> list[tuple[str, ...]]:

@@ -12,7 +12,6 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.model import all_conv_resnet
 from identity_matters.training import train
 
-KINDS = ("images", "labels")
 SHAPE = (6, 5, 4, 3)
 SMALL = ModelConfig(
     image_shape=(8, 8, 3), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), num_classes=3, use_batch_norm=True
@@ -131,12 +130,9 @@ def test_training_is_fused_and_leaves_a_file_of_keras_own_layers(tmp_path, monke
         FusedBatchNormalization, "_is_fused", lambda *args: called.append(is_fused(*args)) or called[-1]
     )
     random = np.random.default_rng(0)
-    arrays = (random.integers(0, 256, (20, 8, 8, 3), np.uint8), random.integers(0, 3, 20))
-    np.savez(
-        tmp_path / "d.npz", **{f"{part}_{kind}": a for part in ("train", "test") for kind, a in zip(KINDS, arrays)}
-    )
-    config = TrainConfig(SMALL, npz=str(tmp_path / "d.npz"), batch_size=5, train_steps=4, eval_every=4)
-    train(config, str(tmp_path / "run"))
+    arrays = random.integers(0, 256, (20, 8, 8, 3), np.uint8), random.integers(0, 3, 20)
+    config = TrainConfig(SMALL, batch_size=5, train_steps=4, eval_every=4)
+    train(config, str(tmp_path / "run"), data=(*arrays, *arrays))
     saved = keras.saving.load_model(tmp_path / "run" / "model.keras")
     assert called and all(called) and len(normalisations(saved, keras.layers.BatchNormalization)) == 5
     assert all(np.abs(layer.moving_mean).max() > 0 for layer in normalisations(saved, keras.layers.BatchNormalization))
