@@ -102,16 +102,17 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     of_step = None if "train_steps" in variant.train else _flops(varied)
     unit = varied.steps_per_execution
 
-    def sized(operations: float, **changes: Any) -> TrainConfig:
+    def sized(operations: float, evaluations: int, **changes: Any) -> TrainConfig:
         steps = operations / of_step if of_step else varied.train_steps
         steps = unit * max(1, round(steps / unit))
-        every = unit * math.ceil(steps / unit / variant.evaluations)
+        every = unit * math.ceil(steps / unit / evaluations)
         return dataclasses.replace(varied, train_steps=steps, eval_every=every, checkpoint_every=every, **changes)
 
     rates = variant.rates if len(variant.rates) > 1 else ()
     seeds = range(base.seed, base.seed + config.num_seeds)
-    searches = [sized(variant.search * config.operations, learning_rate=rate) for rate in rates]
-    return _Plan(variant, searches, [sized(config.operations, seed=seed, validation_examples=0) for seed in seeds])
+    searches = [sized(variant.search * config.operations, 1, learning_rate=rate) for rate in rates]
+    tests = [sized(config.operations, variant.evaluations, seed=seed, validation_examples=0) for seed in seeds]
+    return _Plan(variant, searches, tests)
 
 
 def _flops(config: TrainConfig) -> int:

@@ -20,7 +20,7 @@ class Variant:
       train: The same of the TrainConfig; with train_steps, which the experiment's operations make otherwise.
       search: Share of the operations in which a learning rate is tried. SGD takes long to leave the saddle at zero, so
         that in few steps its highest rates would win whatever comes later.
-      evaluations: How many of each run.
+      evaluations: How many of each run on the test images; a search looks at its end alone.
     """
 
     name: str
