@@ -18,8 +18,6 @@ class Variant:
       rates: Learning rates that it is tried at; of several, the best on held-out images is taken.
       model: Fields of the ModelConfig that differ from the base, and their values.
       train: The same of the TrainConfig; with train_steps, which the experiment's operations make otherwise.
-      search: Share of the operations in which a learning rate is tried. SGD takes long to leave the saddle at zero, so
-        that in few steps its highest rates would win whatever comes later.
       evaluations: How many of each run on the test images; a search looks at its end alone.
     """
 
@@ -27,7 +25,6 @@ class Variant:
     rates: tuple[float, ...] = MUON_RATES
     model: dict[str, Any] = dataclasses.field(default_factory=dict)
     train: dict[str, Any] = dataclasses.field(default_factory=dict)
-    search: float = 0.25
     evaluations: int = 4
 
     def config(self, base: TrainConfig, rate: float) -> TrainConfig:
@@ -47,7 +44,7 @@ _DECAYED = {"weight_decay": 1e-4}  # as Hardt & Ma and the papers of the ResNets
 
 
 def _with_sgd(name: str, model: dict[str, Any], train: dict[str, Any], rates: tuple[float, ...] = SGD_RATES) -> Variant:
-    return Variant(name, rates, _DECAYED | model, train, search=0.5)
+    return Variant(name, rates, _DECAYED | model, train)
 
 
 def _of_depth(blocks: int, width: int) -> dict[str, Any]:
