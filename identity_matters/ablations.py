@@ -21,6 +21,9 @@ from identity_matters.variants import EXPERIMENTS, Variant
 # as networks with the small initialiser take long to leave the saddle at zero.
 SEARCH = 0.5
 
+# How often the best rate, being the lowest or the highest of those tried, is halved or doubled for another trial.
+EXTENSIONS = 2
+
 
 @dataclasses.dataclass(frozen=True)
 class AblationConfig:
@@ -137,6 +140,12 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
     count = itertools.count(1)
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
+    def save() -> list[dict]:
+        so_far = list(itertools.chain(*found.values()))
+        tables.write_metrics(run.file("results.csv"), so_far)
+        figures.save_figures(draw(so_far), run.path)
+        return so_far
+
     def add(variant: Variant, phase: str, config: TrainConfig) -> float:
         """Trains a run, unless it is there, and keeps its rows; returns its last error, infinite where it diverged."""
         rate = config.learning_rate
@@ -149,20 +158,29 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
             _train(config, path)
         rows = [identity | row for row in _rows(path)]
         found[variant.name] += rows
-        if is_new or number == total:  # or the rows of runs that come later would be lost
-            so_far = list(itertools.chain(*found.values()))
-            tables.write_metrics(run.file("results.csv"), so_far)
-            figures.save_figures(draw(so_far), run.path)
+        if is_new:
+            save()
         return np.nan_to_num(rows[-1]["test_top1_error"], nan=np.inf)
 
     rates = {}
     for variant, searches, _ in plans:
         errors = {config.learning_rate: add(variant, "search", config) for config in searches}
-        rates[variant.name] = min(errors, key=errors.__getitem__, default=variant.rates[0])
+        while searches and len(errors) < len(searches) + EXTENSIONS and (rate := _rate_beyond(errors)):
+            total += 1
+            errors[rate] = add(variant, "search", dataclasses.replace(searches[0], learning_rate=rate))
+        rates[variant.name] = min(sorted(errors), key=errors.__getitem__, default=variant.rates[0])
     for of_seed in zip(*(plan.tests for plan in plans)):
         for plan, config in zip(plans, of_seed):
             add(plan.variant, "test", dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
-    return list(itertools.chain(*found.values()))
+    return save()
+
+
+def _rate_beyond(errors: dict[float, float]) -> float | None:
+    """Returns the next learning rate to try where the best of those tried is the lowest or the highest, else None."""
+    best = min(sorted(errors), key=errors.__getitem__)
+    if best == min(errors):
+        return best / 2
+    return 2 * best if best == max(errors) else None
 
 
 def _train(config: TrainConfig, run_dir: str) -> None:
@@ -193,46 +211,3 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
         found["kernel_norms"] = figures.norms_figure(rows, title)
     return found
-
-
-def table(rows: list[dict]) -> str:
-    """Returns a Markdown table: for each variant its rate, steps, the runs that diverged, mean ± sd over the others.
-
-    Training figures are means over the last part of a run, of augmented images. A rate is marked where it is the lowest
-    or the highest of those tried, or where all diverged, so that it may not be the best one.
-    """
-    lines = [
-        "| variant | learning rate (of those tried) | steps | epochs | diverged | test error | training error "
-        "| training cross-entropy |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for variant in dict.fromkeys(row["variant"] for row in tables.final_rows(rows)):
-        found = [row for row in rows if row["variant"] == variant]
-        final = tables.final_rows(found)
-        ended = [row for row in final if row["status"] != "diverged"]
-        last = max(ended or final, key=lambda row: row["step"])
-        columns = (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("train_cross_entropy", 1, ""))
-        cells = [_rate(found), f"{last['step']:,}", f"{last['epoch']:.1f}" if ended else "–"]
-        cells.append(f"{len(final) - len(ended)} of {len(final)}")
-        cells += [_mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
-        lines.append(f"| {variant} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def _rate(rows: list[dict]) -> str:
-    """The learning rate of a variant as text, with those that were tried."""
-    chosen = next(row["chosen_rate"] for row in rows if row["phase"] == "test")
-    errors = {row["chosen_rate"]: row["test_top1_error"] for row in rows if row["phase"] == "search"}
-    if not errors:
-        return f"{chosen:g}"
-    mark = ", at the edge" if chosen in (min(errors), max(errors)) else ""
-    mark = ", all diverged" if np.isnan(list(errors.values())).all() else mark
-    return f"{chosen:g} ({', '.join(f'{rate:g}' for rate in sorted(errors))}{mark})"
-
-
-def _mean_and_spread(values: list[float], unit: str) -> str:
-    """Returns mean ± standard deviation as text; a dash where there are no values."""
-    if not values:
-        return "–"
-    spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.2f}{spread}{unit}"

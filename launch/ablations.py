@@ -3,8 +3,9 @@
     python -m launch.ablations --dataset=cifar10 --data_dir=DIR --run_dir=runs/statements
 
 takes every variant of --experiment (statements or rivals), finds its learning rate on 5,000
-training images that are held out, then trains 3 seeds at that rate on all of them, seed after seed:
-about 4 minutes a run of 4e13 operations on 2 quiet cores, 4 hours in all. Leaves results.csv,
+training images that are held out, in half of a run's steps, beyond its grid where the best rate is at an
+edge, then trains 3 seeds at that rate on all of them, seed after seed: about 4 minutes a run of 4e13
+operations on 2 quiet cores, 4 to 5 hours in all. Leaves results.csv,
 ablations.png and one run directory a run, complete as far as it came, and prints a table of the test
 errors. The same command again continues; --only="ours,zero initializer" runs some of the variants.
 
@@ -32,9 +33,10 @@ def main(config: AblationConfig, run_dir: str) -> None:
             raise UserError(f"--{name} is set by the experiment: see --operations, and identity_matters/variants.py")
     with terminal.quiet_import():
         from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
+    from identity_matters.runs.tables import ablation_table
 
     rows = ablations.run_ablations(config, run_dir)
-    print(ablations.table(rows))
+    print(ablation_table(rows))
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":

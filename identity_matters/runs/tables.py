@@ -1,4 +1,4 @@
-"""The CSV tables of a run directory: metrics.csv and results.csv, read and written."""
+"""The tables of a run directory: metrics.csv and results.csv, read and written, and a comparison in Markdown."""
 
 import contextlib
 import csv
@@ -6,6 +6,8 @@ import io
 import math
 import os
 from collections.abc import Iterator
+
+import numpy as np
 
 from identity_matters.runs.directory import write_text
 from identity_matters.runs.errors import UserError
@@ -53,6 +55,50 @@ def final_rows(rows: list[dict]) -> list[dict]:
     """Returns the last row of each run on the test images, of the rows of a launch.ablations' results.csv."""
     tested = [row for row in rows if row["phase"] == "test"]
     return list({(row["variant"], row["seed"]): row for row in tested}.values())  # of equal keys the last one stays
+
+
+def ablation_table(rows: list[dict]) -> str:
+    """Returns the rows of a launch.ablations' results.csv as a Markdown table.
+
+    It has for each variant its learning rate, steps, the runs that diverged, and mean ± sd over the others.
+    Training figures are means over the last part of a run, of augmented images. A rate is marked where it is the lowest
+    or the highest of those tried, or where all diverged, so that it may not be the best one.
+    """
+    lines = [
+        "| variant | learning rate (of those tried) | steps | epochs | diverged | test error | training error "
+        "| training cross-entropy |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for variant in dict.fromkeys(row["variant"] for row in final_rows(rows)):
+        found = [row for row in rows if row["variant"] == variant]
+        final = final_rows(found)
+        ended = [row for row in final if row["status"] != "diverged"]
+        last = max(ended or final, key=lambda row: row["step"])
+        columns = (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("train_cross_entropy", 1, ""))
+        cells = [_rate(found), f"{last['step']:,}", f"{last['epoch']:.1f}" if ended else "–"]
+        cells.append(f"{len(final) - len(ended)} of {len(final)}")
+        cells += [_mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _rate(rows: list[dict]) -> str:
+    """The learning rate of a variant as text, with those that were tried."""
+    chosen = next(row["chosen_rate"] for row in rows if row["phase"] == "test")
+    errors = {row["chosen_rate"]: row["test_top1_error"] for row in rows if row["phase"] == "search"}
+    if not errors:
+        return f"{chosen:g}"
+    mark = ", at the edge" if chosen in (min(errors), max(errors)) else ""
+    mark = ", all diverged" if np.isnan(list(errors.values())).all() else mark
+    return f"{chosen:g} ({', '.join(f'{rate:g}' for rate in sorted(errors))}{mark})"
+
+
+def _mean_and_spread(values: list[float], unit: str) -> str:
+    """Returns mean ± standard deviation as text; a dash where there are no values."""
+    if not values:
+        return "–"
+    spread = f" ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{spread}{unit}"
 
 
 def write_metrics(path: str, rows: list[dict]) -> None:

@@ -126,9 +126,9 @@ def figures_of(path: str) -> "dict[str, Figure]":
 def _digest(run: Run, rows: list[dict]) -> dict[str, Any]:
     """What the rows of a study or of a comparison say."""
     if run.kind == "ablations":
-        from identity_matters.ablations import table
+        from identity_matters.runs.tables import ablation_table
 
-        return {"table": table(rows)}
+        return {"table": ablation_table(rows)}
     if run.kind == "shortcut_study":
         from launch.shortcut_study import is_toy_size
         from shortcut_study.figures.all_figures import FIGURES

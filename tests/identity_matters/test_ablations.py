@@ -71,17 +71,31 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
     assert [c.learning_rate for c in tested] == [0.1, 0.05] * 3  # not 0.2, which diverged
     assert [c.seed for c in tested] == [0, 0, 1, 1, 2, 2] and {c.validation_examples for c in tested} == {0}
     assert {row["phase"] for row in rows} == {"search", "test"}
-    ours, wide = ablations.table(rows).splitlines()[2:]
+    ours, wide = tables.ablation_table(rows).splitlines()[2:]
     assert ours == "| ours | 0.1 (0.05, 0.1, 0.2) | 10 | 2.0 | 1 of 3 | 50.00 ± 0.00 % | 50.00 ± 0.00 % | 2.00 ± 0.00 |"
     assert wide.startswith("| wide | 0.05 | ") and "| 1 of 3 | 55.00 ± 0.00 % |" in wide
 
 
-@pytest.mark.parametrize("rates, mark", [((0.05, 0.1), "at the edge"), ((0.2, 0.2001), "all diverged")])
-def test_a_rate_that_may_not_be_the_best_is_marked(small, tmp_path, monkeypatch, rates, mark):
-    config, _ = small
+@pytest.mark.parametrize(
+    "rates, chosen",
+    [
+        ((0.05, 0.1), "0.1 (0.05, 0.1, 0.2)"),
+        ((0.01, 0.02), "0.08 (0.01, 0.02, 0.04, 0.08, at the edge)"),
+        ((0.4, 0.5), "0.1 (0.1, 0.2, 0.4, 0.5, at the edge)"),
+        ((1.0, 2.0), "0.25 (0.25, 0.5, 1, 2, all diverged)"),
+    ],
+)
+def test_a_search_goes_two_rates_beyond_its_grid_and_what_may_not_be_the_best_is_marked(
+    small, tmp_path, monkeypatch, rates, chosen
+):
+    config, calls = small
     ours = dataclasses.replace(EXPERIMENTS["statements"][0], rates=rates)
     monkeypatch.setitem(EXPERIMENTS, "statements", (ours,))
-    assert f"({rates[0]:g}, {rates[1]:g}, {mark})" in ablations.table(ablations.run_ablations(config, str(tmp_path)))
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    assert f"| ours | {chosen} |" in tables.ablation_table(rows)
+    trained = len(calls)
+    np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
+    assert len(calls) == trained  # what was found beyond the grid is found again
 
 
 def test_steps_make_equal_operations(small, tmp_path):
@@ -93,7 +107,7 @@ def test_steps_make_equal_operations(small, tmp_path):
     shares = {}
     for run in calls:
         of_step = training_flops(build_network(run.model)) * run.batch_size
-        share = 0.25 if run.validation_examples else 1
+        share = 0.5 if run.validation_examples else 1
         assert abs(run.train_steps * of_step - share * OPERATIONS) <= of_step / 2
         shares.setdefault(share, set()).add(run.train_steps)
     assert len(shares[1]) == 2  # the wide network takes fewer steps
@@ -110,7 +124,7 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
     config, _ = small
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     again = tables.read_metrics(str(tmp_path / "run" / "results.csv"))
-    assert ablations.table(again) == ablations.table(rows)
+    assert tables.ablation_table(again) == tables.ablation_table(rows)
     axes = figures.ablation_figure(again).axes[0]
     assert [text.get_text() for text in axes.texts] == ["1 diverged"] * 2
     assert sorted(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == [2, 2]
@@ -149,7 +163,7 @@ def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losin
         with pytest.raises(KeyboardInterrupt):
             ablations.run_ablations(config, str(tmp_path / "run"))
         rows = tables.read_metrics(path)
-        assert len(ablations.table(rows).splitlines()) == 4 and figures.ablation_figure(rows).axes
+        assert len(tables.ablation_table(rows).splitlines()) == 4 and figures.ablation_figure(rows).axes
     assert "[7/9] wide, seed1" in capsys.readouterr().out
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     expected = ablations.run_ablations(config, str(tmp_path / "whole"))
