@@ -42,7 +42,7 @@ class AblationConfig:
 
     train: TrainConfig = dataclasses.replace(TRAIN_PRESETS["cifar10_fast"], validation_examples=5_000)
     experiment: Literal["statements", "rivals", "norms"] = "statements"
-    operations: float = 4e13
+    operations: float = 3e13
     num_seeds: int = 3
     only: str = ""
 

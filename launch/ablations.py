@@ -4,8 +4,8 @@
 
 takes every variant of --experiment (statements or rivals), finds its learning rate on 5,000
 training images that are held out, in half of a run's steps, beyond its grid where the best rate is at an
-edge, then trains 3 seeds at that rate on all of them, seed after seed: about 4 minutes a run of 4e13
-operations on 2 quiet cores, 4 to 5 hours in all. Leaves results.csv,
+edge, then trains 3 seeds at that rate on all of them, seed after seed: about 4 minutes a run of 3e13
+operations on 2 quiet cores, 5 hours in all. Leaves results.csv,
 ablations.png and one run directory a run, complete as far as it came, and prints a table of the test
 errors. The same command again continues; --only="ours,zero initializer" runs some of the variants.
 

@@ -28,9 +28,12 @@ def test_every_variant_is_a_config_of_its_own_with_a_directory_of_its_own(experi
 
 
 def test_the_first_variant_is_the_base():
-    for experiment in ("statements", "rivals"):
-        config = AblationConfig(experiment=experiment)
-        assert config.variants[0].config(config.train, config.train.learning_rate) == config.train
+    rivals = AblationConfig(experiment="rivals")
+    assert rivals.variants[0].config(rivals.train, rivals.train.learning_rate) == rivals.train
+    statements = AblationConfig()
+    narrow = {"widths": (24, 48, 96), "stem_width": 24}
+    changed = dataclasses.replace(statements.train, model=dataclasses.replace(statements.train.model, **narrow))
+    assert statements.variants[0].config(statements.train, changed.learning_rate) == changed
 
 
 @pytest.fixture
@@ -117,7 +120,7 @@ def test_steps_are_whole_calls_into_the_compiled_program():
     base = dataclasses.replace(AblationConfig().train, steps_per_execution=100)
     config = AblationConfig(train=base, num_seeds=1)
     (run,) = ablations._plan(config.variants[0], base, config).tests
-    assert run.train_steps == 400 and run.eval_every == 100
+    assert run.train_steps == 1300 and run.eval_every == 400
 
 
 def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path):
