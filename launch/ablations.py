@@ -7,7 +7,8 @@ training images that are held out, in half of a run's steps, beyond its grid whe
 edge, then trains 3 seeds at that rate on all of them, seed after seed: about 4 minutes a run of 3e13
 operations on 2 quiet cores, 5 hours in all. Leaves results.csv,
 ablations.png and one run directory a run, complete as far as it came, and prints a table of the test
-errors. The same command again continues; --only="ours,zero initializer" runs some of the variants.
+errors. The same command again continues, also with more seeds; --only="ours,zero initializer" runs some of the
+variants.
 
 --experiment=norms redraws Figure 2 of Li et al. in 5 epochs for 200: the norms of networks of several
 depths in the same steps, in kernel_norms.png.

@@ -18,8 +18,9 @@ KINDS = {
     "hessian_spectrum": "saved_run",
     "report": "runs",
 }
-# Where the data lie, what TensorBoard or a report shows, and which variants run now, do not change what a run computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams", "only", "runs")
+# Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
+# computes.
+_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
 _MAX_SHOWN = 200  # characters of a value
 
 

@@ -138,6 +138,15 @@ def test_rates_are_not_chosen_on_the_test_images():
         AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
 
 
+def test_more_seeds_are_added_in_the_same_directory(small, tmp_path):
+    config, calls = small
+    ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))
+    assert [c.seed for c in calls if not c.validation_examples] == [0, 0]
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    assert [c.seed for c in calls if not c.validation_examples] == [0, 0, 1, 1, 2, 2]
+    assert {row["seed"] for row in rows} == {0, 1, 2}
+
+
 def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tmp_path):
     config, calls = small
     rows = ablations.run_ablations(dataclasses.replace(config, only="wide"), str(tmp_path / "run"))
