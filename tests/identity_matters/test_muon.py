@@ -50,6 +50,16 @@ def test_a_zero_gradient_leaves_zero():
     assert not np.any(keras.ops.convert_to_numpy(orthogonalize(zeros, 3)))
 
 
+@pytest.mark.parametrize("scale", [1e-32, 1e-25, 1e25])
+def test_matrices_whose_squares_underflow_or_overflow_are_orthogonalized_as_others(scale):
+    matrices = np.random.default_rng(3).standard_normal((2, 18, 6)).astype(np.float32)
+    expected, found = (
+        keras.ops.convert_to_numpy(orthogonalize(keras.ops.convert_to_tensor(np.float32(factor) * matrices), 3))
+        for factor in (1, scale)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_updates_are_those_of_the_formulas(nesterov):
     rng = np.random.default_rng(2)
