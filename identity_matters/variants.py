@@ -79,6 +79,8 @@ STATEMENTS = (
     _statement("no shortcuts with standard initializer", **_PLAIN, **_STANDARD),
     _statement("momentum SGD", SGD_RATES, _SGD, **_DECAYED),
     _statement("clipped momentum SGD", SGD_RATES, _CLIPPED, **_DECAYED),
+    # The paper trained with momentum SGD when it saw that the small initialiser helped.
+    _statement("clipped momentum SGD with standard initializer", SGD_RATES, _CLIPPED, **_DECAYED, **_STANDARD),
     # Depth at equal operations: more and narrower blocks, in as many steps as the operations allow.
     _statement("1 block a stage", blocks=1, width=32),
     _statement("4 blocks a stage", blocks=4, width=16),
