@@ -69,6 +69,7 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
                 axes.text(0.98, i, f"{lost} diverged", transform=axes.get_yaxis_transform(), ha="right", va="center")
         axes.set(yticks=range(len(names)), yticklabels=names, xlabel=f"top-1 {label}")
         axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.locator_params(axis="x", nbins=5)
         axes.grid(alpha=0.3)
     panels[0].invert_yaxis()
     figure.suptitle(title)
