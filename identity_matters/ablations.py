@@ -140,12 +140,6 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
     count = itertools.count(1)
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
-    def save() -> list[dict]:
-        so_far = list(itertools.chain(*found.values()))
-        tables.write_metrics(run.file("results.csv"), so_far)
-        figures.save_figures(draw(so_far), run.path)
-        return so_far
-
     def add(variant: Variant, phase: str, config: TrainConfig) -> float:
         """Trains a run, unless it is there, and keeps its rows; returns its last error, infinite where it diverged."""
         rate = config.learning_rate
@@ -158,8 +152,10 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
             _train(config, path)
         rows = [identity | row for row in _rows(path)]
         found[variant.name] += rows
-        if is_new:
-            save()
+        if is_new or number == total:  # or the rows of runs that come later would be lost
+            so_far = list(itertools.chain(*found.values()))
+            tables.write_metrics(run.file("results.csv"), so_far)
+            figures.save_figures(draw(so_far), run.path)
         return np.nan_to_num(rows[-1]["test_top1_error"], nan=np.inf)
 
     rates = {}
@@ -172,7 +168,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
     for of_seed in zip(*(plan.tests for plan in plans)):
         for plan, config in zip(plans, of_seed):
             add(plan.variant, "test", dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
-    return save()
+    return list(itertools.chain(*found.values()))
 
 
 def _rate_beyond(errors: dict[float, float]) -> float | None:

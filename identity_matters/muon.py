@@ -40,9 +40,11 @@ def orthogonalize(matrices: Any, num_steps: int = 5) -> Any:
     if matrices.shape[-2] < matrices.shape[-1]:
         return ops.swapaxes(orthogonalize(ops.swapaxes(matrices, -1, -2), num_steps), -1, -2)
     a, b, c = COEFFICIENTS
-    # First by the largest entry: the squares of entries below 1e-19, which plain networks have, would underflow to 0.
-    for norm in (_largest_entry, _frobenius_norm):
-        matrices = matrices / ops.maximum(norm(matrices), 1e-37)
+    # The squares of entries below 1e-19, which plain networks have, would underflow to 0.
+    largest = ops.max(ops.abs(matrices), axis=(-2, -1), keepdims=True)
+    matrices = matrices / ops.maximum(largest, 1e-37)
+    norm = ops.sqrt(ops.sum(ops.square(matrices), axis=(-2, -1), keepdims=True))
+    matrices = matrices / ops.maximum(norm, 1e-37)
     gram = ops.matmul(ops.swapaxes(matrices, -1, -2), matrices)
     identity = ops.eye(matrices.shape[-1], dtype="float32")
     product = None
@@ -52,14 +54,6 @@ def orthogonalize(matrices: Any, num_steps: int = 5) -> Any:
         if step < num_steps - 1:
             gram = ops.matmul(ops.matmul(factor, gram), factor)
     return ops.matmul(matrices, product)
-
-
-def _largest_entry(matrices: Any) -> Any:
-    return ops.max(ops.abs(matrices), axis=(-2, -1), keepdims=True)
-
-
-def _frobenius_norm(matrices: Any) -> Any:
-    return ops.sqrt(ops.sum(ops.square(matrices), axis=(-2, -1), keepdims=True))
 
 
 class Muon(keras.optimizers.Optimizer):
