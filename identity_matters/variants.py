@@ -96,6 +96,7 @@ RIVALS = (
     Variant("ours"),
     Variant("batch norm with standard initializer", model=_BATCH_NORM | _STANDARD),
     _with_sgd("ours with clipped momentum SGD", {}, _CLIPPED_128),
+    _with_sgd("batch norm with standard initializer and SGD", _BATCH_NORM | _STANDARD, _SGD_128),
     _with_sgd("All-CNN-C with SGD", _ALL_CNN_C, _SGD_128, (0.01, 0.05, 0.1, 0.25)),
     _with_sgd("ResNet-20 with SGD", {"network": "resnet_20"}, _SGD_128),
     _with_sgd("pre-activation ResNet-20 with SGD", {"network": "preact_resnet_20"}, _SGD_128),
