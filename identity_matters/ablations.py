@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import os
+import re
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ SEARCH = 0.5
 
 # How often the best rate, being the lowest or the highest of those tried, is halved or doubled for another trial.
 EXTENSIONS = 2
+
+FINISHED = ("done", "diverged")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +89,9 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
       run_dir: str. The directory of each run lies in it, beside results.csv and the figure.
 
     Returns:
-      The rows of results.csv: one per evaluation of each run, with variant, learning rate, seed, status, and whether it
-      is of the search for the learning rate, on held-out images, or of the test.
+      The rows of results.csv: one per evaluation of each finished run in the directory, earlier calls' of other
+      variants too, with variant, learning rate, seed, status, and whether it is of the search for the learning rate, on
+      held-out images, or of the test.
 
     Raises:
       UserError: the data or the run directory cannot be used.
@@ -99,7 +103,8 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     plans = [_plan(variant, base, config) for variant in config.variants]
     with RunDirectory(run_dir, config, "ablations") as run:
         run.set_status("running")
-        rows = _run_all(plans, run)
+        _run_all(plans, config.experiment, run)
+        rows = _write_results(config.experiment, run)
         run.set_status("done")
     return rows
 
@@ -134,41 +139,31 @@ def _flops(config: TrainConfig) -> int:
     return flops
 
 
-def _run_all(plans: list[_Plan], run: RunDirectory) -> list[dict]:
-    """Chooses every learning rate on held-out images, then trains seed after seed; returns the rows of results.csv."""
-    found = {plan.variant.name: [] for plan in plans}
+def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
+    """Chooses every learning rate on held-out images, then trains seed after seed; finished runs are not run again."""
     count = itertools.count(1)
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
-    def add(variant: Variant, phase: str, config: TrainConfig) -> float:
-        """Trains a run, unless it is there, and keeps its rows; returns its last error, infinite where it diverged."""
-        rate = config.learning_rate
-        last = f"rate{rate:g}" if phase == "search" else f"seed{config.seed}"
+    def error_of(variant: Variant, config: TrainConfig) -> float:
+        """Trains a run, unless it is there, and returns its last error, infinite where it diverged."""
+        last = f"rate{config.learning_rate:g}" if config.validation_examples else f"seed{config.seed}"
         path, number = run.file(f"{variant.directory}_{last}"), next(count)
-        identity = {"variant": variant.name, "phase": phase, "chosen_rate": rate, "seed": config.seed}
-        is_new = RunDirectory(path, config).status not in ("done", "diverged")
-        if is_new:
+        if RunDirectory(path, config).status not in FINISHED:
             print(f"[{number}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
             _train(config, path)
-        rows = [identity | row for row in _rows(path)]
-        found[variant.name] += rows
-        if is_new or number == total:  # or the rows of runs that come later would be lost
-            so_far = list(itertools.chain(*found.values()))
-            tables.write_metrics(run.file("results.csv"), so_far)
-            figures.save_figures(draw(so_far), run.path)
-        return np.nan_to_num(rows[-1]["test_top1_error"], nan=np.inf)
+            _write_results(experiment, run)
+        return np.nan_to_num(_rows(path)[-1]["test_top1_error"], nan=np.inf)
 
     rates = {}
     for variant, searches, _ in plans:
-        errors = {config.learning_rate: add(variant, "search", config) for config in searches}
+        errors = {config.learning_rate: error_of(variant, config) for config in searches}
         while searches and len(errors) < len(searches) + EXTENSIONS and (rate := _rate_beyond(errors)):
             total += 1
-            errors[rate] = add(variant, "search", dataclasses.replace(searches[0], learning_rate=rate))
+            errors[rate] = error_of(variant, dataclasses.replace(searches[0], learning_rate=rate))
         rates[variant.name] = min(sorted(errors), key=errors.__getitem__, default=variant.rates[0])
     for of_seed in zip(*(plan.tests for plan in plans)):
         for plan, config in zip(plans, of_seed):
-            add(plan.variant, "test", dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
-    return list(itertools.chain(*found.values()))
+            error_of(plan.variant, dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
 
 
 def _rate_beyond(errors: dict[float, float]) -> float | None:
@@ -191,14 +186,31 @@ def _train(config: TrainConfig, run_dir: str) -> None:
     keras.backend.clear_session()
 
 
-def _rows(run_dir: str) -> list[dict]:
-    """Returns the rows of a run: one per evaluation and, where it diverged, one of that step."""
-    record, path = read_record(run_dir), os.path.join(run_dir, "metrics.csv")
-    rows = [{"status": record["status"]} | row for row in (tables.read_metrics(path) if os.path.exists(path) else [])]
-    if record["status"] == "diverged":
-        step = record["diverged_at_step"]
-        rows.append({"status": "diverged", "step": step, "loss": np.nan, "test_top1_error": np.nan})
+def _write_results(experiment: str, run: RunDirectory) -> list[dict]:
+    """Writes results.csv and the figures of all finished runs in the directory; returns the rows."""
+    rows = []
+    for variant, last in itertools.product(EXPERIMENTS[experiment], ("rate", "seed")):
+        prefix = f"{variant.directory}_{last}"
+        names = [name for name in os.listdir(run.path) if re.fullmatch(re.escape(prefix) + r"[\d.e-]+", name)]
+        for name in sorted(names, key=lambda name: float(name.removeprefix(prefix))):
+            rows += [{"variant": variant.name} | row for row in _rows(run.file(name))]
+    tables.write_metrics(run.file("results.csv"), rows)
+    figures.save_figures(draw(rows), run.path)
     return rows
+
+
+def _rows(run_dir: str) -> list[dict]:
+    """Returns the rows of a run that is finished: one per evaluation and, where it diverged, one of that step."""
+    record, path = read_record(run_dir), os.path.join(run_dir, "metrics.csv")
+    if record is None or record["status"] not in FINISHED:
+        return []
+    config, status = record["config"], record["status"]
+    rows = tables.read_metrics(path) if os.path.exists(path) else []
+    if status == "diverged":
+        rows = [*rows, {"step": record["diverged_at_step"], "loss": np.nan, "test_top1_error": np.nan}]
+    phase = "search" if config["validation_examples"] else "test"
+    identity = {"phase": phase, "chosen_rate": config["learning_rate"], "seed": config["seed"], "status": status}
+    return [identity | row for row in rows]
 
 
 def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:

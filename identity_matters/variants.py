@@ -52,15 +52,8 @@ def _of_depth(blocks: int, width: int) -> dict[str, Any]:
     return {"blocks_per_stage": (blocks,) * 3, "widths": (width, 2 * width, 4 * width), "stem_width": width}
 
 
-def _statement(
-    name: str,
-    rates: tuple[float, ...] = MUON_RATES,
-    train: dict[str, Any] | None = None,
-    blocks: int = 2,
-    width: int = 24,
-    **model: Any,
-) -> Variant:
-    return Variant(name, rates, _of_depth(blocks, width) | model, train or {})
+def _statement(name: str, blocks: int = 2, width: int = 24, **model: Any) -> Variant:
+    return Variant(name, model=_of_depth(blocks, width) | model)
 
 
 # Hardt & Ma's statements (§4.1 and §4.2): what each choice of theirs does, each variant at its own learning rate.
@@ -77,10 +70,10 @@ STATEMENTS = (
     _statement("batch norm with standard initializer", **_BATCH_NORM, **_STANDARD),
     _statement("no shortcuts", **_PLAIN),
     _statement("no shortcuts with standard initializer", **_PLAIN, **_STANDARD),
-    _statement("momentum SGD", SGD_RATES, _SGD, **_DECAYED),
-    _statement("clipped momentum SGD", SGD_RATES, _CLIPPED, **_DECAYED),
+    _with_sgd("momentum SGD", _of_depth(2, 24), _SGD),
+    _with_sgd("clipped momentum SGD", _of_depth(2, 24), _CLIPPED),
     # The paper trained with momentum SGD when it saw that the small initialiser helped.
-    _statement("clipped momentum SGD with standard initializer", SGD_RATES, _CLIPPED, **_DECAYED, **_STANDARD),
+    _with_sgd("clipped momentum SGD with standard initializer", _of_depth(2, 24) | _STANDARD, _CLIPPED),
     # Depth at equal operations: more and narrower blocks, in as many steps as the operations allow.
     _statement("1 block a stage", blocks=1, width=32),
     _statement("4 blocks a stage", blocks=4, width=16),

@@ -153,6 +153,8 @@ def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tm
     assert {row["variant"] for row in rows} == {"wide"} and len(calls) == 3
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     assert {row["variant"] for row in rows} == {"ours", "wide"} and len(calls) == 9
+    again = ablations.run_ablations(dataclasses.replace(config, only="ours"), str(tmp_path / "run"))
+    np.testing.assert_equal(again, rows)  # those of the others stay
     for only in ("ours,one", ","):
         with pytest.raises(UserError, match="only names '.*'; the variants are ours, wide"):
             dataclasses.replace(config, only=only)
