@@ -199,7 +199,7 @@ def test_every_network_is_trained_by_the_rules_of_its_optimizer():
         config = AblationConfig(experiment=experiment)
         for variant in config.variants:
             run = variant.config(config.train, variant.rates[0])
-            penalty = 1e-3 if variant.name == "All-CNN-C with SGD" else 1e-4
+            penalty = 1e-3 if variant.name == "All-CNN-C with clipped SGD" else 1e-4
             expected = (0.1, 0.0, 0.0) if run.optimizer == "muon" else (0.0, penalty, run.clip_norm)
             assert (run.decoupled_weight_decay, run.model.weight_decay, run.clip_norm) == expected, variant.name
             is_clipped = "clipped" in variant.name or variant.name.endswith("layers")
