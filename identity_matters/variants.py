@@ -82,8 +82,8 @@ STATEMENTS = (
 )
 
 # Other networks on the same images, each with the SGD of its paper, in batches of 128 as steps are few, and with Muon,
-# so that networks are compared and not optimisers. The rates and the weight decay of All-CNN-C are its authors'; without
-# clipping, the ReLUs of its logits die in the first steps at 0.01, and it diverges at 0.1.
+# so that networks are compared and not optimisers. All-CNN-C's rates and weight decay are its authors'. Its gradient is
+# clipped: without that the ReLUs of its logits die in the first steps at 0.01, and it diverges at 0.1.
 _SGD_128, _CLIPPED_128 = (of | {"batch_size": 128} for of in (_SGD, _CLIPPED))
 _ALL_CNN_C = {"network": "all_cnn_c", "weight_decay": 1e-3}
 RIVALS = (
