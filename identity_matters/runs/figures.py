@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from identity_matters.runs.directory import replacing
 from identity_matters.runs.tables import final_rows
@@ -104,6 +104,11 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
             axes.grid(alpha=0.3, which="both")
         panels[0, i].set(title=family, xlabel="steps", ylabel="average ‖W‖_F", xlim=(0, None), ylim=(0, None))
         panels[1, i].set(xlabel="training cross-entropy", ylabel="average ‖W‖_F", xscale="log")
+        panels[1, i].xaxis.set_major_locator(
+            LogLocator(subs=(1, 1.5, 2, 3, 5, 7))
+        )  # less than a decade, and no 2 × 10⁰
+        panels[1, i].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        panels[1, i].xaxis.set_minor_formatter(NullFormatter())
         panels[0, i].legend(fontsize=8)
     figure.suptitle(title)
     return figure
