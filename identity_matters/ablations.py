@@ -15,7 +15,8 @@ from identity_matters.data.loading import load
 from identity_matters.fields import check_fields, require
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import figures, tables
-from identity_matters.runs.directory import RunDirectory, read_record
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.record import FINISHED, read_record
 from identity_matters.variants import EXPERIMENTS, Variant
 
 # Share of the operations in which a learning rate is tried. In a quarter of them the highest rates win that lose later,
@@ -24,8 +25,6 @@ SEARCH = 0.5
 
 # How often the best rate, being the lowest or the highest of those tried, is halved or doubled for another trial.
 EXTENSIONS = 2
-
-FINISHED = ("done", "diverged")
 
 
 @dataclasses.dataclass(frozen=True)

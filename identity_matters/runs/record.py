@@ -9,6 +9,7 @@ from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
+FINISHED = ("done", "diverged")
 # The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
 KINDS = {
     "train": "model",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from identity_matters.runs import signals
 from identity_matters.runs.directory import RunDirectory, read_record
 from identity_matters.runs.errors import EXIT_CONTINUE, Preempted, UserError
+from identity_matters.runs.record import FINISHED
 from launch.jobs.local import die_with_parent
 
 POLL_INTERVAL = 0.1  # seconds
@@ -53,14 +54,14 @@ def compute(run: RunDirectory) -> list[str]:
     folders = [run.file(quick.name) for quick in QUICK]
     for number, (quick, folder) in enumerate(zip(QUICK, folders), 1):
         start = f"[{number}/{len(QUICK)}] {quick.name}"
-        if _status(folder) in ("done", "diverged"):
+        if _status(folder) in FINISHED:
             print(f"{start}: {_status(folder)} before", flush=True)
             continue
         command = [sys.executable, "-m", quick.module, f"--run_dir={folder}", *quick.flags]
         print(f"{start}: python {shlex.join(command[1:])}, {quick.promise} on 2 quiet cores", flush=True)
         began, log = time.perf_counter(), f"{folder}.log"
         code = _run(command, log)
-        if _status(folder) not in ("done", "diverged", "failed"):
+        if _status(folder) not in (*FINISHED, "failed"):
             raise UserError(f"{quick.module} ended with exit code {code} before it was done; what it said is in {log}")
         print(f"{start}: {_status(folder)} after {(time.perf_counter() - began) / 60:.1f} minutes", flush=True)
     return folders
