@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 import os
-import re
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -81,7 +80,8 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     """Trains every run in a directory of its own under run_dir; finished ones are not run again.
 
     All learning rates come first, then all variants of the first seed, then of the next one: where it is
-    interrupted, results.csv and the figure compare what there is.
+    interrupted, results.csv and the figure compare what there is. A run that has rows in results.csv is finished,
+    whether its directory is still there or not: config.json and results.csv alone are enough to go on elsewhere.
 
     Args:
       config: AblationConfig.
@@ -140,18 +140,20 @@ def _flops(config: TrainConfig) -> int:
 
 def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
     """Chooses every learning rate on held-out images, then trains seed after seed; finished runs are not run again."""
+    finished = _finished(experiment, run)
     count = itertools.count(1)
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
     def error_of(variant: Variant, config: TrainConfig) -> float:
-        """Trains a run, unless it is there, and returns its last error, infinite where it diverged."""
-        last = f"rate{config.learning_rate:g}" if config.validation_examples else f"seed{config.seed}"
-        path, number = run.file(f"{variant.directory}_{last}"), next(count)
-        if RunDirectory(path, config).status not in FINISHED:
+        """Trains a run, unless it is finished, and returns its last error, infinite where it diverged."""
+        last, number = _last(config.validation_examples, config.learning_rate, config.seed), next(count)
+        if (variant.name, last) not in finished:
+            path = run.file(f"{variant.directory}_{last}")
             print(f"[{number}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
             _train(config, path)
+            finished[variant.name, last] = _rows(path)
             _write_results(experiment, run)
-        return np.nan_to_num(_rows(path)[-1]["test_top1_error"], nan=np.inf)
+        return np.nan_to_num(finished[variant.name, last][-1]["test_top1_error"], nan=np.inf)
 
     rates = {}
     for variant, searches, _ in plans:
@@ -185,14 +187,35 @@ def _train(config: TrainConfig, run_dir: str) -> None:
     keras.backend.clear_session()
 
 
+def _last(is_search: bool, rate: float, seed: int) -> str:
+    """What tells the runs of a variant apart, as the end of a directory's name."""
+    return f"rate{rate:g}" if is_search else f"seed{seed}"
+
+
+def _finished(experiment: str, run: RunDirectory) -> dict[tuple[str, str], list[dict]]:
+    """Returns the rows of all finished runs, whose directories need not be there, by variant and rate or seed."""
+    found = {}
+    path = run.file("results.csv")
+    with tables.made_of(path):
+        for row in tables.read_rows(path):
+            row = {name: value for name, value in row.items() if value != ""}
+            last = _last(row["phase"] == "search", row["chosen_rate"], row["seed"])
+            found.setdefault((row["variant"], last), []).append(row)
+    for variant, name in itertools.product(EXPERIMENTS[experiment], os.listdir(run.path)):
+        if name.startswith(f"{variant.directory}_") and (rows := _rows(run.file(name))):
+            last = _last(rows[0]["phase"] == "search", rows[0]["chosen_rate"], rows[0]["seed"])
+            if name == f"{variant.directory}_{last}":
+                found[variant.name, last] = [{"variant": variant.name} | row for row in rows]
+    order = [variant.name for variant in EXPERIMENTS[experiment]]
+    unknown = {variant for variant, _ in found} - set(order)
+    require(not unknown, f"{path} has rows of {', '.join(sorted(unknown))}: no variant of {experiment}")
+    keys = ("phase", "chosen_rate", "seed")
+    return dict(sorted(found.items(), key=lambda item: (order.index(item[0][0]), *(item[1][0][key] for key in keys))))
+
+
 def _write_results(experiment: str, run: RunDirectory) -> list[dict]:
-    """Writes results.csv and the figures of all finished runs in the directory; returns the rows."""
-    rows = []
-    for variant, last in itertools.product(EXPERIMENTS[experiment], ("rate", "seed")):
-        prefix = f"{variant.directory}_{last}"
-        names = [name for name in os.listdir(run.path) if re.fullmatch(re.escape(prefix) + r"[\d.e-]+", name)]
-        for name in sorted(names, key=lambda name: float(name.removeprefix(prefix))):
-            rows += [{"variant": variant.name} | row for row in _rows(run.file(name))]
+    """Writes results.csv and the figures of all finished runs; returns the rows."""
+    rows = [row for of_run in _finished(experiment, run).values() for row in of_run]
     tables.write_metrics(run.file("results.csv"), rows)
     figures.save_figures(draw(rows), run.path)
     return rows

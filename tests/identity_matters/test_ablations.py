@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -158,6 +159,44 @@ def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tm
     for only in ("ours,one", ","):
         with pytest.raises(UserError, match="only names '.*'; the variants are ours, wide"):
             dataclasses.replace(config, only=only)
+
+
+def test_config_json_and_results_csv_alone_are_enough_to_go_on(small, tmp_path):
+    config, calls = small
+    first = dataclasses.replace(config, num_seeds=2)
+    rows = ablations.run_ablations(first, str(tmp_path / "here"))
+    (tmp_path / "there").mkdir()
+    for name in ("config.json", "results.csv"):
+        shutil.copy(tmp_path / "here" / name, tmp_path / "there")
+    there = str(tmp_path / "there")
+    trained = len(calls)
+    np.testing.assert_equal(ablations.run_ablations(first, there), rows)
+    assert len(calls) == trained
+    ablations.run_ablations(config, there)
+    assert [c.seed for c in calls[trained:]] == [2, 2]
+    assert [c.learning_rate for c in calls[trained:]] == [0.1, 0.05]  # chosen from the rows
+    np.testing.assert_equal(
+        ablations.run_ablations(config, str(tmp_path / "here")), ablations.run_ablations(config, there)
+    )
+
+
+@pytest.mark.parametrize("text", ["", "variant\nours\n", "variant,phase,chosen_rate,seed\nnobody,test,1,0\n"])
+def test_a_damaged_results_csv_is_one_clear_line_and_trains_nothing(small, tmp_path, text):
+    config, calls = small
+    ablations.run_ablations(config, str(tmp_path / "run"))
+    (tmp_path / "run" / "results.csv").write_text(text)
+    calls.clear()
+    with pytest.raises(UserError, match="results.csv"):
+        ablations.run_ablations(config, str(tmp_path / "run"))
+    assert not calls and (tmp_path / "run" / "results.csv").read_text() == text
+
+
+def test_directories_that_are_named_almost_like_runs_are_left_alone(small, tmp_path):
+    config, _ = small
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    for name in ("ours_seed0-", "ours_seed00", "ours_rate0.050", "ours_seed"):
+        shutil.copytree(tmp_path / "run" / "ours_seed0", tmp_path / "run" / name)
+    np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
 
 
 def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losing_it(
