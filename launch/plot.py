@@ -6,18 +6,25 @@ writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for
 launch.ablations, its figures from results.csv; for one of launch.check_theory or of
 launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png.
 --format=pdf or svg draws them for a paper.
+
+    python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third
+
+writes runs/first/comparison.png: the errors of several training runs in one figure.
 """
 
 import dataclasses
 import importlib
 import os
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import made_of, read_rows
 from launch import launcher
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLED = ("train", "ablations")  # kinds of runs whose figures have no title of their own
 
@@ -29,10 +36,12 @@ class PlotConfig:
     Attributes:
       title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study have their own.
       format: What kind of file to write.
+      beside: Directories of other training runs, with commas between them, to compare this one with.
     """
 
     title: str = ""
     format: Literal["png", "pdf", "svg"] = "png"
+    beside: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -42,6 +51,10 @@ def main(config: PlotConfig, run_dir: str) -> None:
     """Draws the figures of a run and prints their paths."""
     from identity_matters.runs.figures import save_figures
 
+    if config.beside:
+        figures = _comparison([run_dir, *filter(None, config.beside.split(","))], config.title)
+        print("\n".join(save_figures(figures, run_dir, config.format)))
+        return
     record = read_record(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
     options = {"title": config.title} if kind in TITLED else {}
@@ -51,6 +64,21 @@ def main(config: PlotConfig, run_dir: str) -> None:
     if not paths:
         raise UserError(f"{run_dir} holds results without the data of figures; let launch.{kind} end, with its figures")
     print("\n".join(paths))
+
+
+def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":
+    """Returns the figure of several training runs, each named as its directory, by name.
+
+    Raises:
+      UserError: one of them has no metrics.csv that can be read, or two have one name.
+    """
+    from identity_matters.runs.figures import comparison_figure
+    from identity_matters.runs.tables import read_metrics
+
+    names = [os.path.basename(os.path.abspath(path)) for path in run_dirs]
+    require(len(set(names)) == len(names), f"two of the runs have one name: {', '.join(names)}")
+    runs = {name: read_metrics(os.path.join(path, "metrics.csv")) for name, path in zip(names, run_dirs)}
+    return {"comparison": comparison_figure(runs, title)}
 
 
 def _kind_of_tables(run_dir: str) -> str:

@@ -44,6 +44,28 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
     return figure
 
 
+def comparison_figure(runs: dict[str, list[dict[str, float]]], title: str = "") -> Figure:
+    """Returns a figure of the top-1 errors of several runs against steps: test solid, training dashed.
+
+    Args:
+      runs: For each name the rows of that run's metrics.csv.
+      title: str. What stands above the figure.
+    """
+    figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    for i, (name, rows) in enumerate(runs.items()):
+        steps, last = [row["step"] for row in rows], rows[-1]["test_top1_error"]
+        for split, style, label in (("test", "-", f"{name} ({last:.2%} at the end)"), ("train", "--", None)):
+            errors = [row[f"{split}_top1_error"] for row in rows]
+            axes.plot(steps, errors, style, color=f"C{i % 10}", marker="." if len(rows) < 40 else "", label=label)
+    axes.plot([], [], "--", color="0.4", label="training error")
+    axes.set(xlabel="steps", ylabel="top-1 error", title=title, xlim=(0, None), ylim=(0, None))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the error of every variant, test (left) and training (right), at the end of each run.
 

@@ -8,7 +8,9 @@ import pytest
 from begun import begin
 from matplotlib.figure import Figure
 
+from identity_matters.runs import figures
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import KINDS, read_record
 from identity_matters.runs.tables import write_metrics
 from launch import plot
@@ -109,3 +111,31 @@ def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
     begin(tmp_path, config("check_theory"), "check_theory")
     with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
         plot.main(plot.PlotConfig(), str(tmp_path))
+
+
+def test_several_runs_in_one_figure(tmp_path, monkeypatch):
+    saved = {}
+    monkeypatch.setattr(figures, "save_figures", lambda drawn, *_: saved.update(drawn) or list(drawn))
+    for name, error in (("first", 0.5), ("second", 0.25)):
+        (tmp_path / name).mkdir()
+        row = {
+            "epoch": 1.0,
+            "loss": 1.0,
+            "train_cross_entropy": 1.0,
+            "learning_rate": 0.1,
+            "train_top1_error": 2 * error,
+        }
+        rows = [row | {"step": step, "test_top1_error": error + (step < 20) / 4} for step in (10, 20)]
+        write_metrics(f"{tmp_path}/{name}/metrics.csv", rows)
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    plot.main(plot.PlotConfig(beside=second), first)
+    (axes,) = saved["comparison"].axes
+    labels = [text.get_text() for text in axes.get_legend().texts]
+    assert labels == ["first (50.00% at the end)", "second (25.00% at the end)", "training error"]
+    assert [list(line.get_ydata()) for line in axes.lines[:4]] == [[0.75, 0.5], [1, 1], [0.5, 0.25], [0.5, 0.5]]
+    for beside, message in (
+        (first, "two of the runs have one name: first, first"),
+        (f"{first}x", "firstx/metrics.csv"),
+    ):
+        with pytest.raises(UserError, match=message):
+            plot.main(plot.PlotConfig(beside=beside), first)
