@@ -1,0 +1,37 @@
+"""docs/runs, the runs behind docs/results.md: that its figures are theirs, and that launch.plot draws them."""
+
+import json
+import pathlib
+import shutil
+
+import pytest
+
+from identity_matters.runs.tables import ablation_table, read_metrics
+from launch import plot
+
+DOCS = pathlib.Path(__file__).parents[1] / "docs"
+RESULTS = (DOCS / "results.md").read_text()
+RUNS = sorted((DOCS / "runs").glob("*/config.json"))
+
+
+def test_there_are_runs():
+    assert RUNS
+
+
+@pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)
+def test_the_figures_of_a_run_are_in_the_results(record):
+    kind = json.loads(record.read_text())["kind"]
+    if kind == "ablations":
+        assert ablation_table(read_metrics(str(record.parent / "results.csv"))) in RESULTS
+    else:
+        (line,) = (line for line in RESULTS.splitlines() if line.startswith("|") and f"`{record.parent.name}`" in line)
+        assert (
+            f"{read_metrics(str(record.parent / 'metrics.csv'))[-1]['test_top1_error']:.2%}".replace("%", " %") in line
+        )
+
+
+@pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)
+def test_a_run_can_be_drawn_again(record, tmp_path):
+    run_dir = shutil.copytree(record.parent, tmp_path / "run")
+    plot.main(plot.PlotConfig(), str(run_dir))
+    assert list(run_dir.glob("*.png"))
