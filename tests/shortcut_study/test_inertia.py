@@ -88,7 +88,7 @@ def test_a_percentile_between_a_zero_and_another_size_is_not_infinite():
 
 
 def ill_conditioned(num_cases=30):
-    """Networks, shifts between their eigenvalues, and the right count; V of the recursion unit by unit grows too much."""
+    """Networks, shifts between their eigenvalues, and the right count; V grows too much unit by unit."""
     rng = np.random.default_rng(0)
     for seed in range(num_cases):
         network = ShortcutNetwork(D, int(rng.integers(5, 11)), 1 + seed % 3)
