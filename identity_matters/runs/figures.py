@@ -37,11 +37,16 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
     if len(drops) <= MAX_MARKED_DROPS:
         for i, step in enumerate(drops):
             axes.axvline(step, color="0.6", linewidth=1, linestyle=":", label="learning rate drops" if i == 0 else None)
+    _label_errors(axes, title)
+    return figure
+
+
+def _label_errors(axes: Axes, title: str) -> None:
+    """Labels axes on which errors are drawn against steps."""
     axes.set(xlabel="steps", ylabel="top-1 error", title=title, xlim=(0, None), ylim=(0, None))
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
     axes.legend()
-    return figure
 
 
 def comparison_figure(runs: dict[str, list[dict[str, float]]], title: str = "") -> Figure:
@@ -59,10 +64,7 @@ def comparison_figure(runs: dict[str, list[dict[str, float]]], title: str = "") 
             errors = [row[f"{split}_top1_error"] for row in rows]
             axes.plot(steps, errors, style, color=f"C{i % 10}", marker="." if len(rows) < 40 else "", label=label)
     axes.plot([], [], "--", color="0.4", label="training error")
-    axes.set(xlabel="steps", ylabel="top-1 error", title=title, xlim=(0, None), ylim=(0, None))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.grid(alpha=0.3)
-    axes.legend()
+    _label_errors(axes, title)
     return figure
 
 
