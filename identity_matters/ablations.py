@@ -16,7 +16,7 @@ from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.record import FINISHED, read_record
-from identity_matters.variants import EXPERIMENTS, Variant
+from identity_matters.variants import EXPERIMENTS, Variant, depths
 
 # Share of the operations in which a learning rate is tried. In a quarter of them the highest rates win that lose later,
 # as networks with the small initialiser take long to leave the saddle at zero.
@@ -236,8 +236,15 @@ def _rows(run_dir: str) -> list[dict]:
 
 
 def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
-    """Returns the figures of the rows of results.csv by name: ablations, and kernel_norms of --experiment=norms."""
+    """Returns the figures of the rows of results.csv by name.
+
+    ablations; depths where networks of several depths are compared, as in the statements; kernel_norms of
+    --experiment=norms.
+    """
     found = {"ablations": figures.ablation_figure(rows, title)}
+    present = {row["variant"] for row in tables.final_rows(rows)}
+    if any(len(present & of_initializer.keys()) > 1 for of_initializer in depths().values()):
+        found["depths"] = figures.depth_figure(rows, depths(), title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
         found["kernel_norms"] = figures.norms_figure(rows, title)
     return found

@@ -76,7 +76,9 @@ STATEMENTS = (
     _with_sgd("clipped momentum SGD with standard initializer", _of_depth(2, 24) | _STANDARD, _CLIPPED),
     # Depth at equal operations: more and narrower blocks, in as many steps as the operations allow.
     _statement("1 block a stage", blocks=1, width=32),
+    _statement("1 block a stage with standard initializer", blocks=1, width=32, **_STANDARD),
     _statement("4 blocks a stage", blocks=4, width=16),
+    _statement("4 blocks a stage with standard initializer", blocks=4, width=16, **_STANDARD),
     _statement("9 blocks a stage", blocks=9, width=12),
     _statement("9 blocks a stage with standard initializer", blocks=9, width=12, **_STANDARD),
 )
@@ -121,3 +123,18 @@ NORMS = tuple(
 )
 
 EXPERIMENTS = {"statements": STATEMENTS, "rivals": RIVALS, "norms": NORMS}
+
+
+def depths() -> dict[str, dict[str, int]]:
+    """Returns, for each initialiser, the statements' variants that differ in depth alone, and their convolutions.
+
+    Returns:
+      The number of convolutions by the variant's name, by initialiser: small, standard.
+    """
+    sizes, found = set(_of_depth(1, 1)), {"small": {}, "standard": {}}
+    for variant in EXPERIMENTS["statements"]:
+        initializer = variant.model.get("residual_initializer", "small")
+        others = variant.model.keys() - sizes - {"residual_initializer"}
+        if sizes <= variant.model.keys() and initializer in found and not others and not variant.train:
+            found[initializer][variant.name] = 1 + 2 * sum(variant.model["blocks_per_stage"])
+    return found

@@ -71,8 +71,9 @@ def comparison_figure(runs: dict[str, list[dict[str, float]]], title: str = "") 
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the error of every variant, test (left) and training (right), at the end of each run.
 
-    A dot is a seed, a bar the mean of those that did not diverge; how many diverged is written beside. Training errors
-    are means over the last part of a run.
+    A dot is a seed, a bar the mean of those that did not diverge; how many diverged is written beside. A dotted line
+    goes through the first variant's mean, with which the others are compared. Training errors are means over the last
+    part of a run.
 
     Args:
       rows: The rows of an experiment's results.csv.
@@ -89,6 +90,8 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
             axes.plot(values, [i] * len(values), "o", color="tab:blue", alpha=0.5, markersize=5)
             if values:
                 axes.plot([np.mean(values)] * 2, [i - 0.3, i + 0.3], color="tab:blue", linewidth=2)
+            if values and i == 0:
+                axes.axvline(np.mean(values), color="0.4", linewidth=1, linestyle=":", zorder=1)
             if lost:
                 axes.text(0.98, i, f"{lost} diverged", transform=axes.get_yaxis_transform(), ha="right", va="center")
         axes.set(yticks=range(len(names)), yticklabels=names, xlabel=f"top-1 {label}")
@@ -96,6 +99,42 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
         axes.locator_params(axis="x", nbins=5)
         axes.grid(alpha=0.3)
     panels[0].invert_yaxis()
+    figure.suptitle(title)
+    return figure
+
+
+def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str = "") -> Figure:
+    """Returns a figure of the error against depth, test (left) and training (right), a line for each initialiser.
+
+    A dot is a seed at the end of its run, a line goes through the means; diverged runs are left out.
+
+    Args:
+      rows: The rows of an experiment's results.csv.
+      depths: The number of convolutions by variant, by initialiser.
+      title: str. What stands above the figure.
+    """
+    ended = [row for row in final_rows(rows) if row["status"] != "diverged"]
+    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, column, label in zip(panels, ("test_top1_error", "train_top1_error"), ("test error", "training error")):
+        for initializer, marker, colour in zip(depths, "os", ("tab:blue", "tab:orange")):
+            errors = {}
+            for row in ended:
+                if row["variant"] in depths[initializer]:
+                    errors.setdefault(depths[initializer][row["variant"]], []).append(row[column])
+            for depth, values in errors.items():
+                axes.plot([depth] * len(values), values, marker, color=colour, alpha=0.5, markersize=5)
+            means = [np.mean(errors[depth]) for depth in sorted(errors)]
+            axes.plot(sorted(errors), means, color=colour, label=f"{initializer} initializer")
+        ticks = sorted({depth for of_initializer in depths.values() for depth in of_initializer.values()})
+        axes.set(xlabel="convolutions", ylabel=f"top-1 {label}", xscale="log")
+        axes.set_xticks(ticks, ticks)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.tick_params(axis="x", which="minor", length=0)
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_tick_params(labelleft=True)
+        axes.grid(alpha=0.3)
+        axes.legend()
     figure.suptitle(title)
     return figure
 

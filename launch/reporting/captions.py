@@ -13,6 +13,7 @@ CAPTIONS = {
     "ablations": "Errors of the networks compared: a dot a seed, a bar their mean",
     "blocks": "Spectra of the blocks of the Hessian that belong to single residual blocks",
     "condition_numbers": "Condition number of the Hessian at zero, by the number of units (Li et al., Theorem 1)",
+    "depths": "Errors by depth at equal operations, with the small and the standard initialiser",
     "descent": "Excess risk of projected gradient descent beside its guarantee (Hardt & Ma, (2.3))",
     "eigenvalues": "Excess and norm of the layers along descent, for eigenvalues from −1 to 2",
     "excess_by_radius": "Risk at the swapped minimum and at zero, by the radius",

@@ -13,7 +13,7 @@ from identity_matters.ablations import AblationConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import figures, tables
 from identity_matters.runs.errors import UserError
-from identity_matters.variants import EXPERIMENTS, Variant
+from identity_matters.variants import EXPERIMENTS, Variant, depths
 
 OPERATIONS = 4e8  # 10 steps of the tiny network
 
@@ -132,6 +132,28 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
     axes = figures.ablation_figure(again).axes[0]
     assert [text.get_text() for text in axes.texts] == ["1 diverged"] * 2
     assert sorted(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == [2, 2]
+
+
+def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():
+    names = [f"{blocks} block{'s' * (blocks > 1)} a stage" for blocks in (1, 4, 9)]
+    small = dict(zip(("ours", *names), (13, 7, 25, 55)))
+    standard = dict(
+        zip(("standard initializer", *(f"{name} with standard initializer" for name in names)), small.values())
+    )
+    assert depths() == {"small": small, "standard": standard}
+    rows = [
+        {"variant": name, "phase": "test", "seed": seed, "status": "done", "step": 5, "train_top1_error": 0.1}
+        | {"test_top1_error": depth / 100 + seed / 1000}
+        for name, depth in (small | {"9 blocks a stage with standard initializer": 60}).items()
+        for seed in range(2)
+    ]
+    rows.append(rows[-1] | {"seed": 2, "status": "diverged", "test_top1_error": np.nan, "train_top1_error": np.nan})
+    axes = ablations.draw(rows)["depths"].axes[0]
+    lines = [line for line in axes.lines if line.get_marker() == "None"]
+    np.testing.assert_array_equal(lines[0].get_xdata(), [7, 13, 25, 55])
+    np.testing.assert_allclose(lines[0].get_ydata(), np.array([7, 13, 25, 55]) / 100 + 0.0005)
+    np.testing.assert_allclose(lines[1].get_xydata(), [[55, 0.6005]])
+    assert "depths" not in ablations.draw([row for row in rows if row["variant"] in ("ours", "standard initializer")])
 
 
 def test_rates_are_not_chosen_on_the_test_images():
