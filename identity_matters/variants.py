@@ -81,6 +81,11 @@ STATEMENTS = (
     _statement("4 blocks a stage with standard initializer", blocks=4, width=16, **_STANDARD),
     _statement("9 blocks a stage", blocks=9, width=12),
     _statement("9 blocks a stage with standard initializer", blocks=9, width=12, **_STANDARD),
+    # The paper's sentence on the small initialiser at the paper's 55 convolutions and with its optimiser.
+    _with_sgd("9 blocks a stage with clipped momentum SGD", _of_depth(9, 12), _CLIPPED),
+    _with_sgd(
+        "9 blocks a stage with clipped momentum SGD and standard initializer", _of_depth(9, 12) | _STANDARD, _CLIPPED
+    ),
 )
 
 # Other networks on the same images, each with the SGD of its paper, in batches of 128 as steps are few, and with Muon,

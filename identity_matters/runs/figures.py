@@ -131,7 +131,7 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
         axes.set_xticks(ticks, ticks)
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.tick_params(axis="x", which="minor", length=0)
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axes.yaxis.set_tick_params(labelleft=True)
         axes.grid(alpha=0.3)
         axes.legend()
