@@ -95,7 +95,7 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
                 axes.axvline(np.mean(values), color="0.4", linewidth=1, linestyle=":", zorder=1)
             if lost:
                 axes.text(0.98, i, f"{lost} diverged", transform=axes.get_yaxis_transform(), ha="right", va="center")
-        labels = [textwrap.fill(name, 40) for name in names]
+        labels = [textwrap.fill(name, 48) for name in names]
         axes.set(yticks=range(len(names)), yticklabels=labels, xlabel=f"top-1 {label}")
         axes.xaxis.set_major_formatter(PercentFormatter(1))
         axes.locator_params(axis="x", nbins=5)
