@@ -242,9 +242,9 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     --experiment=norms.
     """
     found = {"ablations": figures.ablation_figure(rows, title)}
-    present = {row["variant"] for row in tables.final_rows(rows)}
-    if any(len(present & of_initializer.keys()) > 1 for of_initializer in depths().values()):
-        found["depths"] = figures.depth_figure(rows, depths(), title)
+    present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
+    if any(len(present & of_initializer.keys()) > 1 for of_initializer in compared.values()):
+        found["depths"] = figures.depth_figure(rows, compared, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
         found["kernel_norms"] = figures.norms_figure(rows, title)
     return found

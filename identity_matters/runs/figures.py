@@ -17,6 +17,9 @@ from identity_matters.runs.tables import final_rows
 # More drops than this (an exponential schedule) would hide the curves.
 MAX_MARKED_DROPS = 5
 
+# The panels of the figures of errors at the end of runs: column and label.
+_ERRORS = {"test_top1_error": "test error", "train_top1_error": "training error"}
+
 
 def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
     """Returns a figure of the top-1 training and test error against steps, the drops of the learning rate marked.
@@ -84,15 +87,16 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     names = list(dict.fromkeys(row["variant"] for row in final))
     figure = Figure(figsize=(10, 1.2 + 0.36 * len(names)), dpi=120, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, column, label in zip(panels, ("test_top1_error", "train_top1_error"), ("test error", "training error")):
+    for axes, (column, label) in zip(panels, _ERRORS.items()):
         for i, name in enumerate(names):
             values = [row[column] for row in final if row["variant"] == name and row["status"] != "diverged"]
             lost = sum(row["variant"] == name and row["status"] == "diverged" for row in final)
             axes.plot(values, [i] * len(values), "o", color="tab:blue", alpha=0.5, markersize=5)
             if values:
-                axes.plot([np.mean(values)] * 2, [i - 0.3, i + 0.3], color="tab:blue", linewidth=2)
-            if values and i == 0:
-                axes.axvline(np.mean(values), color="0.4", linewidth=1, linestyle=":", zorder=1)
+                mean = np.mean(values)
+                axes.plot([mean] * 2, [i - 0.3, i + 0.3], color="tab:blue", linewidth=2)
+                if i == 0:
+                    axes.axvline(mean, color="0.4", linewidth=1, linestyle=":", zorder=1)
             if lost:
                 axes.text(0.98, i, f"{lost} diverged", transform=axes.get_yaxis_transform(), ha="right", va="center")
         labels = [textwrap.fill(name, 48) for name in names]
@@ -116,23 +120,21 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
       title: str. What stands above the figure.
     """
     ended = [row for row in final_rows(rows) if row["status"] != "diverged"]
+    ticks = sorted({depth for of_initializer in depths.values() for depth in of_initializer.values()})
     figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    for axes, column, label in zip(panels, ("test_top1_error", "train_top1_error"), ("test error", "training error")):
+    for axes, (column, label) in zip(panels, _ERRORS.items()):
         for initializer, marker, colour in zip(depths, "os", ("tab:blue", "tab:orange")):
-            errors = {}
-            for row in ended:
-                if row["variant"] in depths[initializer]:
-                    errors.setdefault(depths[initializer][row["variant"]], []).append(row[column])
-            for depth, values in errors.items():
+            means = []
+            for name, depth in sorted(depths[initializer].items(), key=lambda item: item[1]):
+                values = [row[column] for row in ended if row["variant"] == name]
                 axes.plot([depth] * len(values), values, marker, color=colour, alpha=0.5, markersize=5)
-            means = [np.mean(errors[depth]) for depth in sorted(errors)]
-            axes.plot(sorted(errors), means, color=colour, label=f"{initializer} initializer")
-        ticks = sorted({depth for of_initializer in depths.values() for depth in of_initializer.values()})
+                if values:
+                    means.append((depth, np.mean(values)))
+            axes.plot(*zip(*means), color=colour, label=f"{initializer} initializer")
         axes.set(xlabel="convolutions", ylabel=f"top-1 {label}", xscale="log")
         axes.set_xticks(ticks, ticks)
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.tick_params(axis="x", which="minor", length=0)
+        axes.minorticks_off()
         axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
         axes.yaxis.set_tick_params(labelleft=True)
         axes.grid(alpha=0.3)
