@@ -94,7 +94,7 @@ def training_step(config: ModelConfig, benchmark: BatchNormBenchmark, fused: boo
     from identity_matters.comparators import build_network
 
     network = build_network(config)
-    network = batch_norm.fused(network) if fused else network
+    network = batch_norm.fuse(network) if fused else network
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     optimizer.build(network.trainable_variables)
     rng = np.random.default_rng(0)

@@ -218,7 +218,7 @@ class Training:
         """Writes the results on the chief, while the other workers wait."""
         self.recorder.close()
         if self.directory:
-            # Of Keras's own layers, and of variables of this process alone.
+            # Of variables of this process alone.
             network = build_network(self.config.model, self.config.seed)
             network.set_weights(self.network.get_weights())
             write_results(self.config, network, self.recorder.rows, self.directory)

@@ -2,7 +2,7 @@
 
 import keras
 
-from identity_matters.batch_norm import fused
+from identity_matters.batch_norm import fuse
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
@@ -15,7 +15,7 @@ def build(
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
-        network = fused(build_network(config.model, config.seed))
+        network = fuse(build_network(config.model, config.seed))
         if workers.strategy:
             from identity_matters.distributed.replicated import ReplicatedModel
 

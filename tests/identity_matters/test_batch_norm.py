@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from identity_matters.batch_norm import FusedBatchNormalization, fused
+from identity_matters import batch_norm
+from identity_matters.batch_norm import fuse
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.model import all_conv_resnet
 from identity_matters.training import train
+from identity_matters.trust import load_network
 
 SHAPE = (6, 5, 4, 3)
 SMALL = ModelConfig(
@@ -24,11 +26,18 @@ def images():
     return np.random.default_rng(0).normal(3, 2, SHAPE).astype(np.float32)
 
 
-def of_class(layer_class, shape=SHAPE, **options):
-    layer = layer_class(momentum=0.7, epsilon=1e-2, **options)
+def keras_layer(shape=SHAPE, **options):
+    layer = keras.layers.BatchNormalization(momentum=0.7, epsilon=1e-2, **options)
     layer.build(shape)
     rng = np.random.default_rng(1)
-    layer.set_weights([rng.uniform(0.5, 2, shape[-1]).astype(np.float32) for _ in layer.get_weights()])
+    layer.set_weights([rng.uniform(0.5, 2, weights.shape).astype(np.float32) for weights in layer.get_weights()])
+    return layer
+
+
+def fused_layer(shape=SHAPE, **options):
+    """The same layer of the same weights, as `fuse` leaves it."""
+    layer = keras_layer(shape, **options)
+    fuse(keras.Sequential([layer]))
     return layer
 
 
@@ -49,13 +58,13 @@ def operations(layer, training=True, shape=SHAPE):
     return {operation.type for operation in graph.get_operations()}
 
 
-def normalisations(network, layer_class):
-    return [layer for layer in network.layers if type(layer) is layer_class]
+def normalisations(network):
+    return [layer for layer in network.layers if type(layer) is keras.layers.BatchNormalization]
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_outputs_gradients_and_moving_averages_are_those_of_keras(images, training):
-    layers = [of_class(layer_class) for layer_class in (FusedBatchNormalization, keras.layers.BatchNormalization)]
+    layers = [fused_layer(), keras_layer()]
     ours, keras_own = (derivatives(layer, images, training) for layer in layers)
     for found, expected in zip(ours, keras_own, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-5)
@@ -65,7 +74,7 @@ def test_outputs_gradients_and_moving_averages_are_those_of_keras(images, traini
 
 def test_moving_averages_are_of_the_batch_s_own_variance(images):
     """The unbiased estimate would be 120/119 of it, which a batch of 120 values a channel tells apart."""
-    layer = of_class(FusedBatchNormalization)
+    layer = fused_layer()
     mean, variance = layer.get_weights()[2:]
     layer(images, training=True)
     batch_mean, batch_variance = (moment(images.astype(np.float64), axis=(0, 1, 2)) for moment in (np.mean, np.var))
@@ -74,7 +83,7 @@ def test_moving_averages_are_of_the_batch_s_own_variance(images):
 
 
 def test_training_is_one_operation_and_prediction_is_keras_own():
-    layer = of_class(FusedBatchNormalization)
+    layer = fused_layer()
     assert "FusedBatchNormV3" in operations(layer)
     assert "FusedBatchNormV3" not in operations(layer, training=False)
 
@@ -83,56 +92,51 @@ def test_training_is_one_operation_and_prediction_is_keras_own():
     "options", [{"center": False}, {"scale": False}, {"axis": 1}, {"dtype": "float64"}, {"synchronized": True}]
 )
 def test_what_the_operation_does_not_compute_is_keras_own(options):
-    layer = FusedBatchNormalization(**options)
-    layer.build(SHAPE)
-    assert "FusedBatchNormV3" not in operations(layer)
+    assert "FusedBatchNormV3" not in operations(fused_layer(**options))
 
 
 def test_vectors_masked_and_frozen_layers_are_keras_own(images):
     shape = (6, 3)
-    assert "FusedBatchNormV3" not in operations(of_class(FusedBatchNormalization, shape), shape=shape)
-    frozen = of_class(FusedBatchNormalization, trainable=False)
+    assert "FusedBatchNormV3" not in operations(fused_layer(shape), shape=shape)
+    frozen = fused_layer(trainable=False)
     assert "FusedBatchNormV3" not in operations(frozen)
     mask = np.arange(120).reshape(6, 5, 4) % 7 > 0
-    layers = [of_class(layer_class) for layer_class in (FusedBatchNormalization, keras.layers.BatchNormalization)]
+    layers = [fused_layer(), keras_layer()]
     for layer in layers:
         layer(images, training=True, mask=mask)
     np.testing.assert_allclose(layers[0].get_weights(), layers[1].get_weights())
 
 
-def test_a_network_is_copied_with_its_weights_names_and_numbers():
+def test_a_network_keeps_its_layers_and_weights_and_is_saved_as_keras_own(tmp_path):
     network = all_conv_resnet(SMALL, seed=1)
-    network(np.ones((2, 8, 8, 3)), training=True)
-    copy = fused(network)
-    used = {layer.name: (layer.momentum, layer.epsilon) for layer in normalisations(copy, FusedBatchNormalization)}
-    assert set(used.values()) == {(0.9, 1e-5)} and len(used) == 5
-    assert list(used) == [layer.name for layer in normalisations(network, keras.layers.BatchNormalization)]
-    assert [weight.path for weight in copy.weights] == [weight.path for weight in network.weights]
-    for found, expected in zip(copy.get_weights(), network.get_weights(), strict=True):
+    before = network.get_weights()
+    assert fuse(network) is network and len(normalisations(network)) == 5
+    for found, expected in zip(network.get_weights(), before, strict=True):
         np.testing.assert_array_equal(found, expected)
-
-
-def test_a_network_that_normalises_nothing_is_left_alone():
-    network = all_conv_resnet(dataclasses.replace(SMALL, use_batch_norm=False))
-    assert fused(network) is network
+    assert "FusedBatchNormV3" in operations(network, shape=(4, 8, 8, 3))
+    network.save(tmp_path / "network.keras")
+    saved = keras.saving.load_model(tmp_path / "network.keras")
+    assert len(normalisations(saved)) == 5 and "FusedBatchNormV3" not in operations(saved, shape=(4, 8, 8, 3))
+    images = np.random.default_rng(0).standard_normal((4, 8, 8, 3)).astype(np.float32)
+    np.testing.assert_array_equal(saved(images), network(images))
 
 
 def test_a_mixed_network_is_normalised_in_float32():
-    copy = fused(all_conv_resnet(dataclasses.replace(SMALL, mixed_precision=True)))
-    assert {layer.compute_dtype for layer in normalisations(copy, FusedBatchNormalization)} == {"float32"}
-    assert "FusedBatchNormV3" in operations(copy, shape=(4, 8, 8, 3))
+    network = fuse(all_conv_resnet(dataclasses.replace(SMALL, mixed_precision=True)))
+    assert {layer.compute_dtype for layer in normalisations(network)} == {"float32"}
+    assert "FusedBatchNormV3" in operations(network, shape=(4, 8, 8, 3))
 
 
-def test_training_is_fused_and_leaves_a_file_of_keras_own_layers(tmp_path, monkeypatch):
+def test_training_is_fused_and_files_of_its_network_need_nothing_of_ours(tmp_path, monkeypatch):
     called = []
-    is_fused = FusedBatchNormalization._is_fused
-    monkeypatch.setattr(
-        FusedBatchNormalization, "_is_fused", lambda *args: called.append(is_fused(*args)) or called[-1]
-    )
+    is_fused = batch_norm._is_fused
+    monkeypatch.setattr(batch_norm, "_is_fused", lambda *args: called.append(is_fused(*args)) or called[-1])
     random = np.random.default_rng(0)
     arrays = random.integers(0, 256, (20, 8, 8, 3), np.uint8), random.integers(0, 3, 20)
     config = TrainConfig(SMALL, batch_size=5, train_steps=4, eval_every=4)
-    train(config, str(tmp_path / "run"), data=(*arrays, *arrays))
-    saved = keras.saving.load_model(tmp_path / "run" / "model.keras")
-    assert called and all(called) and len(normalisations(saved, keras.layers.BatchNormalization)) == 5
-    assert all(np.abs(layer.moving_mean).max() > 0 for layer in normalisations(saved, keras.layers.BatchNormalization))
+    saving = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"))
+    train(config, str(tmp_path / "run"), data=(*arrays, *arrays), callbacks=[saving])
+    assert called and all(called)
+    for path in (tmp_path / "run" / "model.keras", tmp_path / "best.keras"):
+        layers = normalisations(load_network(str(path)))
+        assert len(layers) == 5 and all(np.abs(layer.moving_mean).max() > 0 for layer in layers)

@@ -45,6 +45,16 @@ def test_five_steps_are_near_the_polar_factor():
     assert np.sum(ours * polar) / np.linalg.norm(ours) / np.linalg.norm(polar) > 0.98
 
 
+@pytest.mark.parametrize("num_steps", [5, 10, 30])
+def test_singular_values_of_rounding_size_stay_bounded(num_steps):
+    rng = np.random.default_rng(5)
+    of_low_rank = rng.standard_normal((216, 8)) @ rng.standard_normal((8, 24))
+    decaying = np.linalg.qr(rng.standard_normal((216, 24)))[0] * 10.0 ** -np.arange(24)
+    matrices = np.stack([of_low_rank, decaying]).astype(np.float32)
+    found = keras.ops.convert_to_numpy(orthogonalize(keras.ops.convert_to_tensor(matrices), num_steps))
+    assert np.all(np.linalg.svd(found, compute_uv=False) < 1.22)  # p(s) ≤ 1.203 for s in 0 … 1.21
+
+
 def test_a_zero_gradient_leaves_zero():
     zeros = keras.ops.zeros((1, 9, 4))
     assert not np.any(keras.ops.convert_to_numpy(orthogonalize(zeros, 3)))
