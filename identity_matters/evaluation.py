@@ -129,7 +129,9 @@ def _labelled_batches(
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
     if dataset is not None and not isinstance(dataset, str):
         return dataset
-    fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": model.image_shape[0]}
+    height, width = model.image_shape[:2]
+    size = height if height == width else 0  # a run's image_size makes squares
+    fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": size}
     if not dataset and not npz:
         fields = exported_data(model.path)
         say_named_by(_data_path(model.path), fields["npz"] or (not data_dir and fields["data_dir"]))

@@ -85,6 +85,7 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
     from identity_matters.data.tfds import TfdsSource
 
     builder = prepared_builder(run_config.dataset, run_config.data_dir)
+    count = min(count, builder.info.splits["train"].num_examples - run_config.validation_examples)
     source = TfdsSource(builder, "train", image_size=run_config.image_size, eval_examples=count)
     yield from source.raw_test_batches(size)
 

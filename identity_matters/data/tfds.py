@@ -1,9 +1,8 @@
 """TFDS sets: read into memory, or streamed where they are too large or their images vary in size.
 
-The stream is a pure function of (seed, step) too: the order of an epoch and the crop of each
-of its examples are seeded by (seed, epoch). TensorFlow mixes its global seed into the order,
-so that seed must be the same too; training sets it to the config's. Starting inside an epoch
-reads, but does not decode, the examples before.
+The stream is a pure function of (seed, step) too: the order of an epoch and the crop of each of its examples are seeded
+by (seed, epoch). TensorFlow mixes its global seed into the order, so that seed must be the same too; training sets it
+to the config's. Starting inside an epoch reads, but does not decode, the examples before.
 """
 
 import contextlib
@@ -42,8 +41,8 @@ class TfdsSource:
       image_shape: (height, width, channels) of the images that it gives.
 
     Raises:
-      UserError: not an image-classification set, a split is missing, or its images vary in
-        size and no image_size is given.
+      UserError: not an image-classification set, a split is missing, or its images vary in size and no image_size is
+        given.
     """
 
     def __init__(
@@ -74,11 +73,10 @@ class TfdsSource:
 
     @property
     def is_streamed(self) -> bool:
-        """Returns whether the set is too large for memory, or has images of varying size."""
-        if None in self._stored_shape:
-            return True
-        size = np.prod(self.image_shape) * (self.num_train + self.num_test)
-        return size > MAX_BYTES_IN_MEMORY
+        """Returns whether the set, before it is shortened, is too large for memory, or has images of varying size."""
+        splits = self._builder.info.splits
+        count = sum(splits[name].num_examples for name in ("train", _test_split(self._builder)))
+        return None in self._stored_shape or np.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
 
     def load(self) -> ArrayData:
         """Returns the whole set in memory."""
@@ -197,6 +195,10 @@ def _select_rows(enumerated: tf.data.Dataset, batch_size: int, rows: range) -> t
     return enumerated.filter(lambda i, _: (i % batch_size >= rows.start) & (i % batch_size < rows.stop))
 
 
+def _test_split(builder: tfds.core.DatasetBuilder) -> str:
+    return _EVAL_SPLITS.get(builder.name, "test" if "test" in builder.info.splits else "validation")
+
+
 def _shortened_split(split: str, count: int, builder: tfds.core.DatasetBuilder) -> str:
     """Returns TFDS's name for the first `count` examples of a split; for all of it where count is 0 or too large."""
     return f"{split}[:{count}]" if 0 < count < builder.info.splits[split].num_examples else split
@@ -241,7 +243,7 @@ def tfds_source(config: TrainConfig) -> TfdsSource:
     builder = prepared_builder(config.dataset, config.data_dir, config.download)
     return TfdsSource(
         builder,
-        eval_split=_EVAL_SPLITS.get(builder.name, "test" if "test" in builder.info.splits else "validation"),
+        eval_split=_test_split(builder),
         image_size=config.image_size,
         train_examples=config.train_examples,
         eval_examples=config.eval_examples,

@@ -209,6 +209,14 @@ def test_images_of_another_shape_are_refused_with_both_shapes(pixel_model, ranke
     assert "(2, 5, 1)" in refused(evaluate, pixel_model, "mnist_sample")
 
 
+def test_a_file_of_images_that_are_no_squares_is_evaluated_as_it_is(pixel_model, ranked, tmp_path):
+    images, labels, top1, _ = ranked
+    images = images.astype(np.uint8)
+    arrays = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    np.savez(tmp_path / "wide.npz", **arrays)
+    assert evaluate(pixel_model, npz=str(tmp_path / "wide.npz"))["top1_error"] == top1
+
+
 @pytest.mark.parametrize("label", [-1, 10])
 def test_labels_out_of_range_are_refused_with_the_range(pixel_model, ranked, label):
     images, labels, *_ = ranked

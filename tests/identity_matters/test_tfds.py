@@ -20,6 +20,7 @@ from identity_matters.data.loading import load, raw_test_batches
 from identity_matters.data.preparation import prepared_builder
 from identity_matters.data.tfds import tfds_source
 from identity_matters.distributed.workers import Workers
+from launch.finished_run import raw_batches
 
 
 @pytest.fixture
@@ -253,6 +254,22 @@ def test_streamed_png_test_images_are_exact_central_windows(png, monkeypatch):
     images, labels = next(tfds_source(dataclasses.replace(png, image_size=8)).raw_test_batches(7))
     expected = [gradient(label, 12, 10)[2:10, 1:9] for label in labels]  # 8 = ⌊7/8 · 10⌋
     np.testing.assert_array_equal(images, expected)
+
+
+def test_a_shortened_set_has_the_pixels_of_the_whole_in_runs_evaluations_and_spectra(png, monkeypatch):
+    monkeypatch.setattr(tfds_module, "MAX_BYTES_IN_MEMORY", 20 * 8 * 8 * 3)  # the whole is 31 images
+    config = dataclasses.replace(png, image_size=8, train_examples=4, eval_examples=2, batch_size=2)
+    source = load(config)
+    assert source.is_streamed and (source.num_train, source.num_test) == (4, 2)
+    whole = tfds_source(dataclasses.replace(png, image_size=8))
+    np.testing.assert_array_equal(next(source.raw_test_batches(2))[0], next(whole.raw_test_batches(2))[0])
+    images, labels = next(raw_batches(config, 3))
+    np.testing.assert_array_equal(images, [gradient(label, 12, 10)[2:10, 1:9] for label in labels])
+
+
+def test_spectra_are_of_images_that_were_not_held_out(png):
+    config = dataclasses.replace(png, validation_examples=20)
+    assert sum(len(labels) for _, labels in raw_batches(config, 10)) == load(config).num_train == NUM_TRAIN - 20
 
 
 @pytest.mark.parametrize("batch_size", [3, 7, 10])
