@@ -109,15 +109,15 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 
 
 def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
-    varied = variant.config(base, variant.rates[0])
+    unit = base.steps_per_execution  # the variant's own train_steps need not be its multiples
+    varied = variant.config(dataclasses.replace(base, steps_per_execution=1), variant.rates[0])
     of_step = None if "train_steps" in variant.train else _flops(varied)
-    unit = varied.steps_per_execution
 
     def sized(operations: float, evaluations: int, **changes: Any) -> TrainConfig:
-        steps = operations / of_step if of_step else varied.train_steps
-        steps = unit * max(1, round(steps / unit))
+        steps = unit * max(1, round((operations / of_step if of_step else varied.train_steps) / unit))
         every = unit * math.ceil(steps / unit / evaluations)
-        return dataclasses.replace(varied, train_steps=steps, eval_every=every, checkpoint_every=every, **changes)
+        changes |= {"train_steps": steps, "eval_every": every, "checkpoint_every": every, "steps_per_execution": unit}
+        return dataclasses.replace(varied, **changes)
 
     rates = variant.rates if len(variant.rates) > 1 else ()
     seeds = range(base.seed, base.seed + config.num_seeds)

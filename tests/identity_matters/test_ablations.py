@@ -245,14 +245,38 @@ def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losin
     np.testing.assert_equal(rows, expected)
 
 
-def test_flags_that_the_experiment_sets_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("experiment", "change"),
+    [
+        ("statements", {"learning_rate": 0.1}),
+        ("statements", {"train_steps": 10}),
+        ("rivals", {"optimizer": "momentum"}),
+        ("statements", {"network": "resnet_20"}),
+        ("rivals", {"network": "resnet_20"}),
+        ("statements", {"blocks_per_stage": (1, 1, 1)}),
+        ("norms", {"batch_size": 64}),
+        ("norms", {"schedule": "cosine"}),
+    ],
+)
+def test_a_flag_that_the_experiment_overrides_is_refused(experiment, change, tmp_path):
     from launch.ablations import main
 
-    base = AblationConfig()
-    for change in ({"learning_rate": 0.1}, {"train_steps": 10}, {"optimizer": "momentum"}):
-        config = dataclasses.replace(base, train=dataclasses.replace(base.train, **change))
-        with pytest.raises(UserError, match=f"--{next(iter(change))} is set by the experiment"):
-            main(config, str(tmp_path / "run"))
+    base = AblationConfig().train
+    if change.keys() & {"network", "blocks_per_stage"}:
+        change = {"model": dataclasses.replace(base.model, **change)}
+    config = AblationConfig(dataclasses.replace(base, **change), experiment)
+    with pytest.raises(UserError, match="is set by the experiment"):
+        main(config, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_flag_that_only_some_variants_override_is_taken():
+    from launch.ablations import _check_flags
+
+    base = AblationConfig().train
+    _check_flags(AblationConfig(dataclasses.replace(base, batch_size=128, decoupled_weight_decay=0.2), "rivals"))
+    for experiment in EXPERIMENTS:
+        _check_flags(AblationConfig(experiment=experiment))
 
 
 def test_every_network_is_trained_by_the_rules_of_its_optimizer():
@@ -297,6 +321,9 @@ def test_networks_whose_norms_are_compared_take_the_same_steps():
     (steps,) = {run.train_steps for plan in plans for run in plan.tests}
     assert steps == 1950 and not [plan.searches for plan in plans if plan.searches]
     assert {run.decay_steps for plan in plans for run in plan.tests} == {(789, 1189)}
+    together = dataclasses.replace(config.train, steps_per_execution=100)
+    (plan, *_) = (ablations._plan(variant, together, config) for variant in config.variants)
+    assert (plan.tests[0].train_steps, plan.tests[0].eval_every, plan.tests[0].steps_per_execution) == (2000, 100, 100)
 
 
 def test_unprepared_data_leave_no_run_directory(tmp_path):
