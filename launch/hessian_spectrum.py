@@ -110,8 +110,6 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             print(f"{run_dir} finished before; its results:")
         else:
             start = time.monotonic()
-            run.set_status("running")
-            finished_run.keep_checkpoint(config.saved_run, config.at_step, kept)
             _compute(config, run, model, images, labels)
             minutes = round((time.monotonic() - start) / 60, 1)
             run.set_status("done", num_weights=num_weights(model), num_examples=len(images), minutes=minutes)
@@ -130,10 +128,12 @@ def _compute(
     from identity_matters.runs.figures import save_figures
     from shortcut_study.model_hessian import model_mvp
 
+    matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
+    with launcher.user_errors():
+        product = model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
+    run.set_status("running")  # not before: what model_mvp refuses leaves no run
+    finished_run.keep_checkpoint(config.saved_run, config.at_step, run.file(CHECKPOINT))
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
-        matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments, "on_batch": bar.update}
-        with launcher.user_errors():
-            product = model_mvp(model, images, labels, config.batch_size, **matrix)
         batches = -(-len(images) // config.batch_size)
 
         def expect(products: int, done: int = 0) -> None:

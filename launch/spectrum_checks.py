@@ -1,5 +1,6 @@
 """What launch.hessian_spectrum cannot compute, said before it begins."""
 
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 
 def num_weights(model: "keras.Model") -> int:
     """Returns the number of trained weights."""
-    return sum(int(variable.value.shape.num_elements()) for variable in model.trainable_variables)
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
 def check_order(order: int, model: "keras.Model") -> None:

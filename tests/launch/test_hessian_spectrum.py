@@ -1,9 +1,11 @@
 """launch.hessian_spectrum: what it prints, writes and refuses, and its eigenvalues against ARPACK's."""
 
 import contextlib
+import dataclasses
 import functools
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -227,11 +229,32 @@ def test_a_mistake_gets_one_line_and_writes_nothing(trained_run, launch, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backend", "network", "flags", "named"),
+    [
+        ("tensorflow", "all_cnn_c", ["--batch_moments"], "the model is not twice differentiable"),
+        ("jax", "all_conv_resnet", [], "need KERAS_BACKEND=tensorflow, got jax"),
+    ],
+)
+def test_what_has_no_spectrum_gets_one_line_and_leaves_no_run(backend, network, flags, named, tiny_config, tmp_path):
+    from identity_matters.training import train
+
+    model = dataclasses.replace(tiny_config.model, network=network)
+    train(dataclasses.replace(tiny_config, model=model), str(tmp_path / "saved"))
+    command = [sys.executable, "-m", "launch.hessian_spectrum", f"--saved_run={tmp_path}/saved"]
+    command += [f"--run_dir={tmp_path}/run", "--examples=4", "--order=2", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"KERAS_BACKEND": backend})
+    assert done.returncode == launcher.EXIT_ERROR
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and named in done.stderr
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
 def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
     from launch import spectrum_checks
 
     class Large:
-        trainable_variables = [type("Variable", (), {"value": type("V", (), {"shape": tf.TensorShape([13_538_736])})})]
+        trainable_variables = [type("Variable", (), {"shape": (13_538_736,)})]
 
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
     with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
