@@ -11,7 +11,7 @@ twice. rounds(n) is 2 (n − 1) for a ring, 2 log₂ n for NCCL's trees, with wh
 The all-reduce comes after the backward pass, as in our training, which does not overlap them.
 Strong scaling shares the batch; weak scaling gives each device a whole one.
 
-The default rate is the paper's K40: 60,000 steps in 24 hours. Bandwidth and latency are of a
+The default rate is the paper's K40: about 50,000 steps in about 24 hours. Bandwidth and latency are of a
 10 Gbit/s network; benchmarks.scaling measures a sum over this machine's loopback.
 """
 
@@ -43,7 +43,7 @@ class CostModel:
 
     network: str = dataclasses.field(default="cifar10", metadata={"flag": False})
     batch_size: int = 0
-    tflops: float = 1.06
+    tflops: float = 0.877
     gigabytes: float = 1.25
     microseconds: float = 50.0
     algorithm: Literal["ring", "tree"] = "ring"

@@ -117,7 +117,7 @@ class TrainConfig:
       dataset: mnist_sample (5,000 real digits, embedded), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images
-        uint8 [n,h,w] or [n,h,w,c].
+        [n,h,w] or [n,h,w,c], integers in 0–255, booleans or floats.
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       num_classes: Number of classes of npz, where the training labels lack the last ones (0: their largest + 1).
