@@ -39,8 +39,9 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
     Args:
       model: The directory of a SavedModel; a run's model.keras; or a Keras model from standardised images to logits.
-      trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside it
-        is taken in its place; where there is none, a SavedModel that could reach files, the network or code is refused.
+      trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside a
+        run's saved_model is taken in its place. Any other SavedModel that could reach files, the network or code is
+        refused.
 
     Raises:
       UserError: it is none of them, or a SavedModel where there is no TensorFlow.
@@ -50,8 +51,9 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     path = os.fspath(model)
     if path.endswith(".keras"):
         return _of_network(load_network(path), path)
-    beside = os.path.join(os.path.dirname(os.path.normpath(path)), "model.keras")
-    if trust_saved_model or not os.path.lexists(beside):
+    folder, name = os.path.split(os.path.abspath(path))
+    beside = os.path.join(folder, "model.keras")
+    if trust_saved_model or name != "saved_model" or not os.path.lexists(beside):
         return _of_saved_model(path, trust_saved_model)
     if not os.path.isdir(path):
         raise UserError(f"{path} is not a SavedModel of this project: no such directory")

@@ -13,7 +13,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
 from identity_matters.data.own import as_examples, require_stored
 from identity_matters.export import DATA_FIELDS, DATA_FILE, export
-from identity_matters.fields import from_json
+from identity_matters.fields import from_json, require
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import read_json
 
@@ -126,6 +126,7 @@ def _labelled_batches(
         if len(dataset) != 2:
             raise UserError(f"a dataset of arrays must be (images, labels), got {len(dataset)} of them")
         images, labels = as_examples(*dataset)
+        require(len(images) == len(labels), f"{len(images)} images, but {len(labels)} labels")
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
     if dataset is not None and not isinstance(dataset, str):
         return dataset

@@ -100,7 +100,8 @@ def _moments(inputs: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor]:
 
 class _BatchNormalization(keras.layers.BatchNormalization):
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        if not (training and self.trainable):
+        # Keras's own moments stop a gradient, which is then refused.
+        if not (training and self.trainable) or getattr(self, "renorm", False) or mask is not None:
             return super().call(inputs, training=training, mask=mask)
         shape = [1] * len(inputs.shape)
         shape[self.axis] = -1
@@ -115,10 +116,9 @@ class _LayerNormalization(keras.layers.LayerNormalization):
         rank = len(inputs.shape)
         axes = sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
         shape = [inputs.shape[axis] if axis in axes else 1 for axis in range(rank)]
-        if self.rms_scaling:
-            outputs = inputs * tf.math.rsqrt(tf.reduce_mean(tf.square(inputs), axes, keepdims=True) + self.epsilon)
-            return outputs * tf.reshape(self.gamma, shape)
         centred, variance = _moments(inputs, axes)
+        if self.rms_scaling:  # Keras scales by the variance here too, not by the mean square
+            return inputs * tf.math.rsqrt(variance + self.epsilon) * tf.reshape(self.gamma, shape)
         outputs = centred * tf.math.rsqrt(variance + self.epsilon)
         outputs = outputs * tf.reshape(self.gamma, shape) if self.scale else outputs
         return outputs + tf.reshape(self.beta, shape) if self.center else outputs

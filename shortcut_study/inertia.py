@@ -64,6 +64,8 @@ def spectrum_by_counting(
             below, above = pool.map(count, (size, -size))
             return below - above
 
+        if num_smaller(np.finfo(np.float64).tiny) == total:  # as at zero, where n ≥ 3: the Hessian is 0
+            return Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))
         known, high = {0.0: 0}, 1.0  # sizes, and how many are smaller
         while known.setdefault(high, num_smaller(high)) < total:
             high *= 2

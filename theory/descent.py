@@ -65,11 +65,12 @@ def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
     """The two ends of q = λ^{ℓ−1} Σ_k λ^k λ*^{ℓ−1−k}: Σ_k φ^{k/ℓ} at λ = 1 and ℓφ^{2−2/ℓ} at λ* (ours).
 
     q is exact and grows with λ. So the iterates approach λ* from one side, each step by a factor between
-    1 − η·largest and 1 − η·least. For φ < 0, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ.
+    1 − η·largest and 1 − η·least. For φ < 0 and ℓ ≥ 2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ.
+    For ℓ = 1 λ* is φ, whatever its sign, and q = 1.
 
     Args:
       phi: [k], real.
-      num_layers: int ≥ 2 if any φ < 0, else ≥ 1.
+      num_layers: int ≥ 1.
 
     Returns:
       Contraction of arrays [k].
@@ -79,7 +80,7 @@ def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
     at_one = np.power.outer(positive, np.arange(num_layers) / num_layers).sum(-1)
     at_root = num_layers * positive ** (2 - 2 / num_layers)
     least, largest = np.minimum(at_one, at_root), np.maximum(at_one, at_root)
-    return Contraction(least, np.where(phi < 0, 1 - phi, largest))
+    return Contraction(least, np.where((phi < 0) & (num_layers > 1), 1 - phi, largest))
 
 
 def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
@@ -154,10 +155,10 @@ def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -
 def distance_to_zero(phi: np.ndarray) -> np.ndarray:
     """Distance of 0 from the straight line from 1 to φ, [k] (ours): what the flow's speed depends on.
 
-    Under gradient flow from zero w − φ = (1 − φ) s with ds/dt = −2ℓ|w|^{2−2/ℓ} s for every normal R. It fails exactly
-    for φ on the negative real axis, where the line meets 0; elsewhere the excess falls at the rate 4ℓm^{2−2/ℓ} or
-    faster, m this distance. For a rotation by θ it is cos(θ/2). The paper asks for uᵀRu > 0, here Re φ > 0, and for
-    another method (`balanced_projected_descent`).
+    Under gradient flow from zero w − φ = (1 − φ) s with ds/dt = −2ℓ|w|^{2−2/ℓ} s for every normal R. With ℓ ≥ 2 it
+    fails exactly for φ on the negative real axis, where the line meets 0; elsewhere the excess falls at the rate
+    4ℓm^{2−2/ℓ} or faster, m this distance. For a rotation by θ it is cos(θ/2). The paper asks for uᵀRu > 0, here
+    Re φ > 0, and for another method (`balanced_projected_descent`).
 
     Args:
       phi: [k], real or complex.

@@ -93,6 +93,7 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     active = np.arange(len(rates))
     for step in range(max_steps + 1):
         W, risk, gradient = _risk_and_gradient(A[active], R)
+        first = float(risk[0]) if step == 0 else first
         ends = (risk <= TOLERANCE * unit) | ~(risk < 1e4 * unit)
         excess[active], steps[active] = risk / unit, step
         if step % 10 == 0 or ends.any():
@@ -109,7 +110,7 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     columns = zip(speeds, rates, status, steps, excess, norm, least)
     names = ("speed", "learning_rate", "status", "steps", "excess", "norm", "least_singular")
     rows = [job._asdict() | {name: _plain(value) for name, value in zip(names, row)} for row in columns]
-    return [row | _promised(row, R, unit) for row in rows]
+    return [row | _promised(row, R, unit, first) for row in rows]
 
 
 def run(seed: int = 0, skip: int = 0) -> Iterator[list[dict]]:
@@ -135,8 +136,8 @@ def _risk_and_gradient(A: np.ndarray, R: np.ndarray) -> tuple[np.ndarray, np.nda
         return W, np.square(W - R).sum((1, 2)), back @ before.swapaxes(2, 3)
 
 
-def _promised(row: dict, R: np.ndarray, unit: float) -> dict[str, float]:
-    """The three promises for one row, NaN where there is none: all are about plain descent."""
+def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, float]:
+    """The three promises for one row, NaN where there is none: all are about plain descent, from the risk `first`."""
     promised = dict.fromkeys(("promised_exact", "promised_2_3", "promised_margin", "largest_rate"), math.nan)
     depth, rate, identity = row["num_layers"], row["learning_rate"], np.eye(len(R))
     alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
@@ -149,17 +150,20 @@ def _promised(row: dict, R: np.ndarray, unit: float) -> dict[str, float]:
             promised["promised_exact"] = descent.step_bound(phi, depth, rate, TOLERANCE * unit)
     if row["status"] == "diverged":
         return promised
-    if rate <= 1 / linear_residual.smoothness_bound(R, identity, depth, row["norm"], unit):
+    if rate <= 1 / linear_residual.smoothness_bound(R, identity, depth, row["norm"], first):
         if row["norm"] < 1:
             shrinks = linear_residual.convergence_rate_bound(identity, depth, row["norm"], rate)
-            promised["promised_2_3"] = _steps(shrinks)
+            promised["promised_2_3"] = _steps(shrinks, TOLERANCE * unit / first)
         if alone:
-            promised["promised_margin"] = _steps(balancedness.margin_rate(depth, row["least_singular"], rate))
+            promised["promised_margin"] = _steps(
+                balancedness.margin_rate(depth, row["least_singular"], rate), TOLERANCE
+            )
     return promised
 
 
-def _steps(shrinks: float) -> float:
-    return math.log(TOLERANCE) / math.log(shrinks) if 0 < shrinks < 1 else math.nan
+def _steps(shrinks: float, to: float) -> float:
+    """Steps in which the risk falls to a share `to` of the first, as each leaves at most a share `shrinks`."""
+    return math.log(to) / math.log(shrinks) if 0 < shrinks < 1 else math.nan
 
 
 def _plain(value: object) -> object:

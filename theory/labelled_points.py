@@ -19,7 +19,8 @@ def checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
-        rounded = x[x.astype(np.float64).astype(object) != x.astype(object)] if np.abs(x.max()) > 2**53 else x[:0]
+        is_large = max(int(x.max()), -int(x.min())) > 2**53
+        rounded = x[x.astype(np.float64).astype(object) != x.astype(object)] if is_large else x[:0]
         if len(rounded):
             raise ValueError(
                 f"x must hold integers that float64 represents, got {rounded[0]}: subtract an offset from all"

@@ -62,12 +62,14 @@ def escape(
     right singular vector of ∂G/∂B; then W goes down that slope, halving the step until the risk is lower.
 
     Raises:
-      ValueError: W has rank d, or ∂G/∂B = 0: then the point is a global minimum of (W, V), if it is critical.
+      ValueError: W has rank d, or ∂G/∂B = 0: then the point is a global minimum of (W, V), if it is critical; or the
+        gain at this size is below rounding.
     """
     z = np.linalg.svd(W)[2][-1]
     slope = 2 / len(x) * ((x + features @ V.T) @ W.T - y).T @ features
     _, sigma, vt = np.linalg.svd(slope)
-    if np.linalg.norm(W @ z) > 1e-9 * np.linalg.norm(W) or sigma[0] < 1e-12:
+    scale = 2 / len(x) * np.linalg.norm(y) * np.linalg.norm(features)
+    if np.linalg.norm(W @ z) > 1e-9 * np.linalg.norm(W) or sigma[0] <= 1e-12 * scale:
         raise ValueError(
             "the point has no such direction: W has a trivial kernel, or the features explain nothing more"
         )
@@ -76,6 +78,8 @@ def escape(
     step = size / 2 / np.linalg.norm(down)
     while risk(W + step * down, V, x, features, y) >= start:
         step /= 2
+        if np.array_equal(W + step * down, W):
+            raise ValueError(f"the gain within {size:g} is below rounding; take a larger size")
     return W + step * down, V
 
 

@@ -86,7 +86,7 @@ def predicted_steps(
 
     Descent: T/η, T = ∫ dw / (wⁿ⁻¹(σ − wⁿ)) from w₀ to w₁ = (0.293σ)^{1/n}: −log(1 − 0.293) for n = 1 and w₀ = 0, near
     log(w₁/w₀)/σ for n = 2, near 1/(σw₀) for n = 3. Momentum: T(1 − μ)/η. Orthogonalised: (w₁ − w₀)/η. All in the limit
-    of small steps.
+    of small steps; inf for w₀ = 0 and n ≥ 2, where nothing moves.
 
     Args:
       method: One of update_rules.METHODS.
@@ -95,6 +95,8 @@ def predicted_steps(
     end = (HALF * gap) ** (1 / shortcut_depth)
     if start >= end:
         return 0.0
+    if start == 0 and shortcut_depth > 1:
+        return math.inf  # the gradient is 0
     if method == "orthogonalised":
         return (end - start) / learning_rate
     n = shortcut_depth

@@ -123,8 +123,10 @@ def _stretched(name: str, images: dict[str, np.ndarray], reference: str = "train
     """Returns float images with the range of one of the arrays stretched to 0–255."""
     low, high = float(images[reference].min()), float(images[reference].max())
     seen = f"{images[reference].dtype} in {low:.4g} … {high:.4g}"
-    if 0 <= low and high <= 255:
-        low, high = 0.0, 1.0 if high <= 1 else 255.0
+    if 0 <= low and high <= 1:
+        low, high = 0.0, 1.0
+    elif 0 <= low and high <= 255 and (high > 64 or np.array_equal(images[reference], np.rint(images[reference]))):
+        low, high = 0.0, 255.0  # not where rounding to whole numbers would leave few of them
     high = high if high > low else low + 1
     _note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
     return {

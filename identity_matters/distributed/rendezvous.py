@@ -29,6 +29,9 @@ def join() -> Workers:
     backend = keras.backend.backend()
     if backend not in ("tensorflow", "jax", "torch"):
         raise UserError(f"Keras does not train under KERAS_BACKEND={backend}; use tensorflow, jax or torch")
+    addresses, rank = worker_addresses(os.environ.get("TF_CONFIG", ""))
+    if backend != "tensorflow" and len(addresses) > 1:
+        raise UserError(f"several workers need KERAS_BACKEND=tensorflow, got {backend}")
     if backend == "jax" and len(devices := keras.distribution.list_devices()) > 1:
         return Workers(distribution=keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
     if backend != "tensorflow":
@@ -37,7 +40,6 @@ def join() -> Workers:
     from tensorflow.python.eager import context as tf_context
 
     gpus = tf.config.list_physical_devices("GPU")
-    addresses, rank = worker_addresses(os.environ.get("TF_CONFIG", ""))
     if len(addresses) < 2:
         return Workers(tf.distribute.MirroredStrategy() if len(gpus) > 1 else None)
     _await_workers(addresses, rank)

@@ -275,6 +275,20 @@ def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):
     assert "40" in refused(evaluate, pixel_model, (images, labels[:39]))
 
 
+def test_more_images_than_labels_are_refused_with_both_numbers(pixel_model, ranked):
+    images, labels, *_ = ranked
+    assert "40 images, but 20 labels" in refused(evaluate, pixel_model, (images, labels[:20]), batch_size=10)
+
+
+def test_a_saved_model_of_another_name_is_not_taken_for_the_network_beside_it(
+    trained_run, pixel_model, ranked, tmp_path
+):
+    images, labels, top1, _ = ranked
+    shutil.copytree(pixel_model, tmp_path / "pixels")
+    shutil.copy(trained_run / "model.keras", tmp_path)
+    assert evaluate(tmp_path / "pixels", (images, labels))["top1_error"] == top1
+
+
 def test_no_examples_are_refused(pixel_model, ranked):
     assert "no examples" in refused(evaluate, pixel_model, [])
     assert "no examples" in refused(evaluate, pixel_model, (ranked[0][:0], ranked[1][:0]))

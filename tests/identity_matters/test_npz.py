@@ -129,6 +129,8 @@ def test_names_of_keras_are_taken(tmp_path):
         (lambda images: images / 255, "float64 in 0 … 1; 0 … 1 becomes 0 … 255"),
         (lambda images: images.astype(np.float32), "float32 in 0 … 255; 0 … 255 becomes 0 … 255"),
         (lambda images: images / 127.5 - 1, "float64 in -1 … 1; -1 … 1 becomes 0 … 255"),
+        (lambda images: images / 252, "float64 in 0 … 1.012; 0 … 1.012 becomes 0 … 255"),  # as after a bicubic resize
+        (lambda images: images / 51, "float64 in 0 … 5; 0 … 5 becomes 0 … 255"),
     ],
 )
 def test_floats_of_any_range_are_taken_and_said(tmp_path, capsys, change, seen):

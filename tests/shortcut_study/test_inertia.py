@@ -5,7 +5,7 @@ import pytest
 
 from shortcut_study import control, inertia
 from shortcut_study.control import stages_of_units
-from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
+from shortcut_study.hessian import Spectrum, hessian, hessian_from_moments, spectrum
 from shortcut_study.inertia import Counter, eigenvalues_below, spectrum_by_counting
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut_hessians import spectrum_at_zero
@@ -67,6 +67,11 @@ def test_a_percentile_too_small_to_count_gives_an_infinite_condition_number():
     plain = ShortcutNetwork(D, 60, 1, shortcut=False)
     found = spectrum_by_counting(plain.initialize("xavier", 0), *moments(*data()), shortcut=False)
     assert found.condition_number == np.inf and found.p10_abs == 0 and found.max_abs > 0
+
+
+def test_a_hessian_that_is_0_has_the_spectrum_of_the_zero_matrix():
+    found = spectrum_by_counting(np.zeros((3, 3, D, D)), *moments(*data()))
+    assert found == Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))
 
 
 def test_the_counts_know_the_cross_moment_from_its_transpose():

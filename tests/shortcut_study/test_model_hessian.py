@@ -121,6 +121,7 @@ def test_a_product_is_the_difference_of_two_gradients(examples, use_batch_norm, 
 
 LAYERS = {
     "layer": lambda: [keras.layers.LayerNormalization()],
+    "layer by its scale alone": lambda: [keras.layers.LayerNormalization(rms_scaling=True)],
     "layer over space": lambda: [keras.layers.Reshape((8, 8, 1)), keras.layers.LayerNormalization(axis=[1, 2])],
     "layer without shift": lambda: [keras.layers.LayerNormalization(center=False, scale=False)],
     "group": lambda: [keras.layers.Reshape((4, 4, 4)), keras.layers.GroupNormalization(2)],

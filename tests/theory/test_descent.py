@@ -58,6 +58,8 @@ def test_the_step_bound_does_not_grow_with_the_depth():
 
 def test_one_layer_takes_one_step_at_the_largest_rate_and_none_from_the_solution():
     assert descent.largest_learning_rate(np.array([3.0]), 1) == 0.5
+    assert descent.largest_learning_rate(np.array([-1.0, 3.0]), 1) == 0.5  # one layer reaches −1 too
+    assert descent.recursion_risks(np.array([-1.0, 3.0]), 1, 0.5, 1)[-1] == 0
     assert descent.step_bound(np.array([3.0]), 1, 0.5, 1e-8) == 1
     assert descent.step_bound(np.array([1.0]), 5, 0.01, 1e-8) == 0
 

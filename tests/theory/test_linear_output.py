@@ -35,6 +35,20 @@ def test_a_bad_critical_point_is_left_downhill_and_a_global_one_is_not():
         linear_output.escape(W, V, x, features, y, 0.1)
 
 
+def test_a_gain_below_rounding_is_said_and_small_units_are_none():
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((30, 3))
+    features = np.maximum(x @ rng.standard_normal((3, 4)), 0)
+    y = rng.standard_normal((30, 2))
+    y -= x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    W, V = np.zeros((2, 3)), np.zeros((3, 4))
+    with pytest.raises(ValueError, match="below rounding"):
+        linear_output.escape(W, V, x, features, y, 1e-8)
+    x, features, y = 1e-7 * x, 1e-7 * features, 1e-7 * y
+    start = linear_output.risk(W, V, x, features, y)
+    assert linear_output.risk(*linear_output.escape(W, V, x, features, y, 0.1), x, features, y) < start
+
+
 def test_more_outputs_than_inputs_are_refused():
     x, features, _ = problem()
     with pytest.raises(ValueError, match="got 4 and 3"):

@@ -126,6 +126,11 @@ MISTAKES = {
         (np.array([[2**53], [2**53 + 1]]), [0, 1], 2),
         "x must hold integers that float64 represents, got 9007199254740993",
     ),
+    "negative integers that collide": (
+        memorization.memorize,
+        (np.array([[-(2**60)], [-(2**60) - 1], [0]]), [0, 1, 1], 2),
+        "x must hold integers that float64 represents, got -1152921504606846977",
+    ),
     "a list of activations": (
         shortcut_networks.forward,
         (np.zeros((1, 2, 3, 3)), X, ["tanh", "relu"]),

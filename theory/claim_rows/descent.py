@@ -91,7 +91,7 @@ ROWS = [
     Claim(
         id="ours.straight_line",
         source=f"ours, beside {BARTLETT}",
-        statement="normal R: under the flow λ^ℓ goes straight from 1 to φ; it fails exactly for negative φ",
+        statement="normal R: under the flow λ^ℓ goes straight from 1 to φ; with ℓ ≥ 2 it fails exactly for negative φ",
         verdict="holds",
         proof="complete",
         function="descent.distance_to_zero",
