@@ -90,10 +90,9 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     buffer, unit = np.zeros_like(A), float(np.square(np.eye(d) - R).sum())
     status, steps = np.full(len(rates), "stalled", dtype=object), np.full(len(rates), max_steps)
     excess, norm, least = np.full(len(rates), np.inf), np.zeros(len(rates)), np.full(len(rates), np.inf)
-    active = np.arange(len(rates))
+    active, first = np.arange(len(rates)), float(_risk_and_gradient(A[:1], R)[1][0])
     for step in range(max_steps + 1):
         W, risk, gradient = _risk_and_gradient(A[active], R)
-        first = float(risk[0]) if step == 0 else first
         ends = (risk <= TOLERANCE * unit) | ~(risk < 1e4 * unit)
         excess[active], steps[active] = risk / unit, step
         if step % 10 == 0 or ends.any():
@@ -155,9 +154,8 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
             shrinks = linear_residual.convergence_rate_bound(identity, depth, row["norm"], rate)
             promised["promised_2_3"] = _steps(shrinks, TOLERANCE * unit / first)
         if alone:
-            promised["promised_margin"] = _steps(
-                balancedness.margin_rate(depth, row["least_singular"], rate), TOLERANCE
-            )
+            shrinks = balancedness.margin_rate(depth, row["least_singular"], rate)
+            promised["promised_margin"] = _steps(shrinks, TOLERANCE)
     return promised
 
 
