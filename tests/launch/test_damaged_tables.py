@@ -193,6 +193,7 @@ GOING_ON = {
             "--stem_pool=1",
             "--validation_examples=20",
             "--operations=1e6",
+            "--experiment=rivals",  # whose "ours" takes the flags of the network
             "--only=ours",
         ],
         ["config.json", "ours_rate0.015/config.json"],
