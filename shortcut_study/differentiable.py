@@ -113,12 +113,12 @@ class _BatchNormalization(keras.layers.BatchNormalization):
 
 class _LayerNormalization(keras.layers.LayerNormalization):
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        if self.rms_scaling:  # Keras's own stops no gradient
+            return super().call(inputs)
         rank = len(inputs.shape)
         axes = sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
         shape = [inputs.shape[axis] if axis in axes else 1 for axis in range(rank)]
         centred, variance = _moments(inputs, axes)
-        if self.rms_scaling:  # Keras scales by the variance here too, not by the mean square
-            return inputs * tf.math.rsqrt(variance + self.epsilon) * tf.reshape(self.gamma, shape)
         outputs = centred * tf.math.rsqrt(variance + self.epsilon)
         outputs = outputs * tf.reshape(self.gamma, shape) if self.scale else outputs
         return outputs + tf.reshape(self.beta, shape) if self.center else outputs

@@ -152,7 +152,8 @@ def test_layer_and_group_normalisation_are_keras_own_and_have_their_second_deriv
     expected = difference_of_gradients(model, *examples, vector)
     np.testing.assert_allclose(mvp_fn(vector), expected, atol=1e-7 * np.abs(expected).max())
     lacking = keras_own_product(model, examples, vector, monkeypatch)  # negative control
-    assert np.linalg.norm(lacking - expected) > 1e-4 * np.linalg.norm(expected)
+    lacks = np.linalg.norm(lacking - expected) > 1e-4 * np.linalg.norm(expected)
+    assert lacks == (name != "layer by its scale alone")  # in which Keras stops no gradient
 
 
 def keras_own_product(model, examples, vector, monkeypatch, training=False):
