@@ -64,7 +64,8 @@ def spectrum_by_counting(
             below, above = pool.map(count, (size, -size))
             return below - above
 
-        if num_smaller(np.finfo(np.float64).tiny) == total:  # as at zero, where n ≥ 3: the Hessian is 0
+        # Where the Hessian is 0, as it is at zero for n ≥ 3. A shift this small would merge units of other weights.
+        if not weights.any() and num_smaller(np.finfo(np.float64).tiny) == total:
             return Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))
         known, high = {0.0: 0}, 1.0  # sizes, and how many are smaller
         while known.setdefault(high, num_smaller(high)) < total:

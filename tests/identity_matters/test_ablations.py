@@ -261,11 +261,11 @@ def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losin
 def test_a_flag_that_the_experiment_overrides_is_refused(experiment, change, tmp_path):
     from launch.ablations import main
 
-    base = AblationConfig().train
-    if change.keys() & {"network", "blocks_per_stage"}:
+    base, name = AblationConfig().train, next(iter(change))
+    if hasattr(base.model, name):
         change = {"model": dataclasses.replace(base.model, **change)}
     config = AblationConfig(dataclasses.replace(base, **change), experiment)
-    with pytest.raises(UserError, match="is set by the experiment"):
+    with pytest.raises(UserError, match=f"--{name} is set by the experiment"):
         main(config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 

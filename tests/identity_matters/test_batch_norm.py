@@ -116,6 +116,7 @@ def test_a_network_keeps_its_layers_and_weights_and_is_saved_as_keras_own(tmp_pa
     assert "FusedBatchNormV3" in operations(network, shape=(4, 8, 8, 3))
     network.save(tmp_path / "network.keras")
     saved = keras.saving.load_model(tmp_path / "network.keras")
+    assert {(layer.momentum, layer.epsilon) for layer in normalisations(saved)} == {(0.9, 1e-5)}
     assert len(normalisations(saved)) == 5 and "FusedBatchNormV3" not in operations(saved, shape=(4, 8, 8, 3))
     images = np.random.default_rng(0).standard_normal((4, 8, 8, 3)).astype(np.float32)
     np.testing.assert_array_equal(saved(images), network(images))
