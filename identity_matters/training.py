@@ -32,6 +32,7 @@ from identity_matters.runs.errors import Diverged, Preempted, WorkerLost
 from identity_matters.runs.progress import Progress, StepCallback
 from identity_matters.runs.recording import Recorder, describe, kernel_norms
 from identity_matters.runs.signals import StopRequest, deferring
+from identity_matters.runs.tables import read_metrics
 
 __all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
@@ -117,8 +118,10 @@ class Training:
         self.network, self.model = build(config, self.batches, workers)
         self.step_flops = training_flops(self.network) * config.batch_size
         self.state = TrainingState(self.network, self.model.optimizer)
+        self.was_done = False
         if directory:
             self.state.restore(directory.file("checkpoints"), config.train_steps)
+            self.was_done = _was_done(directory, self.state.step)
             directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
         self.state.broadcast(workers)
         self.recorder = Recorder(directory, self.state.step)
@@ -152,10 +155,12 @@ class Training:
         return min(config.train_steps, *((step // interval + 1) * interval for interval in intervals))
 
     def _is_at_end(self) -> bool:
-        return self.state.step == self.config.train_steps or self.callbacks.is_stopping
+        is_stopped = self.was_done or (self.callbacks.is_stopping and self.state.step > 0)
+        return self.state.step == self.config.train_steps or is_stopped
 
     def _is_saved(self) -> bool:
-        return self._is_at_end() or self.state.step % self.config.checkpoint_every == 0
+        may_end = self._is_at_end() or (self.callbacks.are_given and self._is_evaluated())
+        return may_end or self.state.step % self.config.checkpoint_every == 0
 
     def _is_evaluated(self) -> bool:
         return self.state.step > 0 and (self._is_at_end() or self.state.step % self.config.eval_every == 0)
@@ -229,3 +234,9 @@ class Training:
         self.workers.all_reduce([0.0])  # until the chief has written all: where it has not, the job is not done
         self.workers.barrier()  # until the others have heard it: a sum fails where one has left
         return self.recorder.rows[-1] if self.directory else {}
+
+
+def _was_done(directory: RunDirectory, step: int) -> bool:
+    """Returns whether the run ended at this step, by a callback perhaps: its results alone are to be written again."""
+    metrics = directory.file("metrics.csv")
+    return directory.status == "done" and os.path.exists(metrics) and read_metrics(metrics)[-1]["step"] == step

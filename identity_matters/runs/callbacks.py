@@ -14,7 +14,8 @@
 So Keras's epoch is what lies between two evaluations. `step` is the number of the call's last update, from 0 over the
 whole run (in on_train_batch_begin of its first). No other hook is called. `self.model` is the network, not compiled:
 from standardised images to logits. A callback that sets `self.model.stop_training` ends the run as its last step
-would: after the call under way, with a checkpoint, an evaluation and the results, status done.
+would: after the call under way, or in on_train_begin after the first, with a checkpoint, an evaluation and the results,
+status done. With callbacks there is a checkpoint at each evaluation, where many of them end a run.
 
 A callback that only looks on leaves the run bit-identical. The callbacks' own state is in no checkpoint: after an
 interruption they start afresh, at the step of the newest checkpoint, and updates since then come to them again.
@@ -55,6 +56,11 @@ class RunCallbacks(keras.callbacks.Callback):
         )
 
     @property
+    def are_given(self) -> bool:
+        """Returns whether there is any, which may ask for the end of the run at each evaluation."""
+        return bool(self._list.callbacks)
+
+    @property
     def is_stopping(self) -> bool:
         """Returns whether a callback has asked for the end of the run."""
         return self._network.stop_training
@@ -74,7 +80,7 @@ class RunCallbacks(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Takes notice of the end of a call, and ends fit where a callback asks for it."""
         self._next_step += self._steps_per_call
-        if not self._list.callbacks:
+        if not self.are_given:
             return
         training = self.model  # under JAX, asking for it gives the network the weights of now
         self._list.on_train_batch_end(self._next_step - 1, logs)

@@ -1,6 +1,7 @@
 """A user's Keras callbacks: the hooks in their order, after a resumption too, and that looking on changes nothing."""
 
 import dataclasses
+import shutil
 
 import keras
 import numpy as np
@@ -119,6 +120,33 @@ def test_early_stopping_of_keras_ends_the_run_at_an_evaluation(config, tmp_path)
     )
     assert row["step"] == 4
     assert keras.saving.load_model(tmp_path / "best.keras").output_shape == (None, 10)
+
+
+class StopAtEvaluation(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+
+@pytest.mark.slow
+def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_written_again(config, tmp_path):
+    config = dataclasses.replace(config, eval_every=3, train_steps=20)
+    training.train(config, tmp_path / "run", callbacks=[StopAtEvaluation()])
+    rows = read_metrics(tmp_path / "run" / "metrics.csv")
+    ended = processes.final_variables(tmp_path / "run", 3)
+    shutil.rmtree(tmp_path / "run" / "saved_model")
+    assert training.train(config, tmp_path / "run") == rows[-1] and rows[-1]["step"] == 3
+    assert (tmp_path / "run" / "saved_model").is_dir()
+    for name, value in processes.final_variables(tmp_path / "run", 3).items():
+        np.testing.assert_array_equal(value, ended[name])
+
+
+class StopAtOnce(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.stop_training = True
+
+
+def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras(config, tmp_path):
+    assert training.train(config, tmp_path / "run", callbacks=[StopAtOnce()])["step"] == 1
 
 
 def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(config, tmp_path):
