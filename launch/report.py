@@ -59,8 +59,15 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
     names = read_record(run_dir)["config"]["runs"]
     folders = names.split(",") if names else [os.path.join(run_dir, quick.name) for quick in QUICK]
-    found = {os.path.basename(os.path.normpath(folder)): figures_of(folder) for folder in folders}
-    return {f"{run}_{name}": figure for run, drawn in found.items() for name, figure in drawn.items()}
+    paths = [os.path.normpath(folder) for folder in folders]
+    names = [os.path.basename(path) for path in paths]
+
+    def label(path: str) -> str:
+        """Returns the name of a run; where two have the same, with those of the folders above it."""
+        name = os.path.basename(path)
+        return name if names.count(name) == 1 else path.strip(os.sep).replace(os.sep, "_")
+
+    return {f"{label(path)}_{name}": figure for path in paths for name, figure in figures_of(path).items()}
 
 
 def cli() -> None:

@@ -5,7 +5,8 @@
     …               each kind of run adds its own: metrics.csv or results.csv, PNGs, saved_model/
 
 The same directory with the same config continues the run; with another it is an error. config.json is written under
-the directory's lock, once the run begins: a mistake that is found before leaves none.
+the directory's lock, once the run begins: a mistake that is found before leaves none. Its command and config are those
+of the latest call that had something to do, its versions those of the first.
 """
 
 import contextlib
@@ -149,14 +150,10 @@ class RunDirectory:
             if record is None:
                 raise UserError(f"run_dir {self.path} holds {foreign[0]!r} but no config.json of a run; choose another")
         self.is_begun = record is not None
+        command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
+        of_now = {"kind": self._kind, "command": command, "config": values}
         if record is None:
-            self._record = {
-                "kind": self._kind,
-                "command": shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]]),
-                "config": values,
-                "versions": versions(),
-                "status": "running",
-            }
+            self._record = of_now | {"versions": versions(), "status": "running"}
             return
         if record["kind"] != self._kind:
             raise UserError(
@@ -165,7 +162,8 @@ class RunDirectory:
         differing = differences(_with_new_fields(record["config"], self._config), values)
         if differing:
             raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
-        self._record = record
+        # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
+        self._record = record | of_now
 
     def _foreign_files(self) -> list[str]:
         """Returns the names of files that are somebody's, which a run would mix with its own."""

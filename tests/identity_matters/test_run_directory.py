@@ -161,7 +161,8 @@ def test_they_do_not_wait_for_ever(tmp_path):
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
     begin(tmp_path, TrainConfig(data_dir="here", download=True))
-    RunDirectory(str(tmp_path), TrainConfig(data_dir="there"))
+    begin(tmp_path, TrainConfig(data_dir="there", download=True))
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["data_dir"] == "there"
     with pytest.raises(ValueError, match=r"seed \(0, 1\)"):
         RunDirectory(str(tmp_path), TrainConfig(seed=1))
 

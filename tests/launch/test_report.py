@@ -135,6 +135,15 @@ def test_plot_draws_the_figures_of_all_its_runs(trained_run, tmp_path, launch):
     assert code == 0 and out.endswith(f"\n{tmp_path}/report/{trained_run.name}_convergence.svg\n"), err
 
 
+def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(trained_run, checked_run, tmp_path):
+    for folder in ("a", "b"):
+        shutil.copytree(trained_run, tmp_path / folder / "run")
+    written([checked_run], tmp_path / "report")
+    written([tmp_path / "a" / "run", tmp_path / "b" / "run"], tmp_path / "report")
+    prefix = str(tmp_path).strip("/").replace("/", "_")
+    assert list(report.figures(str(tmp_path / "report"))) == [f"{prefix}_{name}_run_convergence" for name in "ab"]
+
+
 def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
     trained, checked = tmp_path / evil.replace("/", "∕"), tmp_path / "checked"
