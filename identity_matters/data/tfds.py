@@ -19,7 +19,9 @@ from identity_matters.data.preparation import prepared_builder
 from identity_matters.runs.errors import UserError
 
 # Test splits without labels, and what is evaluated instead.
-_EVAL_SPLITS = {"imagenet2012": "validation"}
+_EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
+    ("imagenet2012", "i_naturalist2017", "i_naturalist2018", "visual_domain_decathlon"), "validation"
+)
 # ImageNet's usual test protocol: the central 224 of 256 pixels of the shorter side.
 CROP_FRACTION = 224 / 256
 # Encoded images, about 110 kB each for ImageNet.
@@ -241,10 +243,4 @@ def tfds_source(config: TrainConfig) -> TfdsSource:
       UserError: see prepared_builder and TfdsSource.
     """
     builder = prepared_builder(config.dataset, config.data_dir, config.download)
-    return TfdsSource(
-        builder,
-        eval_split=_test_split(builder),
-        image_size=config.image_size,
-        train_examples=config.train_examples,
-        eval_examples=config.eval_examples,
-    )
+    return TfdsSource(builder, _test_split(builder), config.image_size, config.train_examples, config.eval_examples)

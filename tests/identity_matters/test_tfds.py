@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import socket
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -121,6 +122,13 @@ def test_images_that_vary_in_size_need_an_image_size(jpeg):
 def test_a_missing_split_is_refused_with_those_that_there_are(png):
     message = refused(tfds_module.TfdsSource, prepared_builder(png.dataset, png.data_dir), "validation")
     assert "validation" in message and "train, test" in message
+
+
+@pytest.mark.parametrize("name", ["imagenet2012", "i_naturalist2017", "i_naturalist2018", "i_naturalist2021"])
+def test_a_test_split_whose_labels_are_kept_back_is_not_evaluated_on(name):
+    validation = "val" if name.endswith("2021") else "validation"
+    builder = SimpleNamespace(name=name, info=SimpleNamespace(splits=("train", "test", validation)))
+    assert tfds_module._test_split(builder) == validation
 
 
 @pytest.fixture(params=["jpeg", "png"])
