@@ -89,7 +89,8 @@ def test_training_is_one_operation_and_prediction_is_keras_own():
 
 
 @pytest.mark.parametrize(
-    "options", [{"center": False}, {"scale": False}, {"axis": 1}, {"dtype": "float64"}, {"synchronized": True}]
+    "options",
+    [{"center": False}, {"scale": False}, {"axis": 1}, {"dtype": "float64"}, {"synchronized": True}, {"renorm": True}],
 )
 def test_what_the_operation_does_not_compute_is_keras_own(options):
     assert "FusedBatchNormV3" not in operations(fused_layer(**options))

@@ -16,7 +16,7 @@ from identity_matters.data.batches import ArrayBatches
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.errors import WorkerLost
+from identity_matters.runs.errors import UserError, WorkerLost
 from launch.jobs.local import free_ports, tf_config
 
 
@@ -55,6 +55,15 @@ def test_a_tf_config_that_cannot_be_used_is_named(text, named):
     with pytest.raises(ValueError, match="TF_CONFIG cannot be used") as error:
         worker_addresses(text)
     assert named in str(error.value) and text in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_several_workers_under_another_backend_are_refused(monkeypatch, backend):
+    """Each of them would train the whole batch by itself, and write to the same run directory."""
+    monkeypatch.setenv("TF_CONFIG", tf_config({"worker": ["a:1", "b:2"]}, index=1))
+    monkeypatch.setattr(rendezvous.keras.backend, "backend", lambda: backend)
+    with pytest.raises(UserError, match=f"several workers need KERAS_BACKEND=tensorflow, got {backend}"):
+        rendezvous.join()
 
 
 class Replicas:
