@@ -22,7 +22,13 @@ import tensorflow as tf
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, planned_images
-from identity_matters.distributed.rendezvous import await_listeners, check_port, is_listening, parse_tf_config
+from identity_matters.distributed.rendezvous import (
+    await_listeners,
+    bypass_proxy,
+    check_port,
+    is_listening,
+    parse_tf_config,
+)
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import standardize
 from identity_matters.optimization import compile_model, learning_rate_schedule
@@ -73,6 +79,7 @@ def join() -> Coordinator | None:
                 f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
             )
     check_port(cluster[kind][index], f"{kind} {index}")
+    bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if kind == "chief":
         await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")

@@ -42,6 +42,7 @@ def join() -> Workers:
     gpus = tf.config.list_physical_devices("GPU")
     if len(addresses) < 2:
         return Workers(tf.distribute.MirroredStrategy() if len(gpus) > 1 else None)
+    bypass_proxy(addresses)
     _await_workers(addresses, rank)
     implementations = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(
@@ -89,11 +90,30 @@ def await_listeners(addresses: list[str], who: str) -> None:
         time.sleep(0.1)
 
 
+def bypass_proxy(addresses: list[str]) -> None:
+    """Keeps gRPC from asking a proxy for the tasks of a cluster, before TensorFlow makes its first channel.
+
+    It takes http_proxy and https_proxy for every address, 127.0.0.1 too, and no_proxy only where there is no
+    no_grpc_proxy, which nothing but gRPC reads.
+
+    Args:
+      addresses: host:port of each task.
+    """
+    given = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")
+    hosts = [*filter(None, given.split(",")), *(host_and_port(address)[0] for address in addresses)]
+    os.environ["no_grpc_proxy"] = ",".join(dict.fromkeys(hosts))
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Returns the host, an IPv6 address without its brackets, and the port of host:port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def is_listening(address: str) -> bool:
     """Returns whether somebody listens on the address, host:port."""
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+        socket.create_connection(host_and_port(address), timeout=5).close()
         return True
     except OSError:
         return False

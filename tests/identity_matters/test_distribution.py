@@ -121,6 +121,48 @@ def test_a_worker_that_never_comes_is_named(monkeypatch):
         rendezvous._await_workers(addresses, 1)
 
 
+@pytest.mark.parametrize(
+    "given, expected",
+    [
+        ({}, "a,::1,10.0.0.2"),
+        ({"no_grpc_proxy": "c,a"}, "c,a,::1,10.0.0.2"),
+        ({"no_proxy": "c"}, "c,a,::1,10.0.0.2"),  # else gRPC would not read it any more
+        ({"no_grpc_proxy": "c", "no_proxy": "d"}, "c,a,::1,10.0.0.2"),
+    ],
+)
+def test_no_proxy_is_asked_for_the_hosts_of_the_cluster(monkeypatch, given, expected):
+    for name in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.setenv(name, given.get(name, ""))
+    rendezvous.bypass_proxy(["a:1", "a:2", "[::1]:1", "10.0.0.2:1"])
+    assert os.environ["no_grpc_proxy"] == expected
+
+
+MEET = """
+from identity_matters.distributed import rendezvous
+workers = rendezvous.join()
+print(workers.all_reduce([workers.rank + 1.0]))
+"""
+
+
+@pytest.mark.slow
+def test_workers_meet_where_the_environment_names_a_proxy():
+    """gRPC would take it for 127.0.0.1 too; nobody listens on its port."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", MEET], stdout=subprocess.PIPE, text=True,
+            env=os.environ | {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
+            | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        assert [process.communicate(timeout=300)[0] for process in started] == ["[3.]\n"] * 2
+    finally:
+        for process in started:
+            process.kill()
+
+
 def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (30, 4, 4, 1), np.uint8)
