@@ -50,7 +50,8 @@ def gauss_newton_vector_product(
     with tf.autodiff.ForwardAccumulator(weights, vector) as forward:
         with tf.GradientTape() as reverse:
             reverse.watch(weights)
-            outputs = outputs_fn(weights)
+            # Keras's losses would go back from what a softmax gives to what it was given, past these outputs.
+            outputs = tf.identity(outputs_fn(weights))
     curved = hessian_vector_product(loss_fn, outputs, forward.jvp(outputs, unconnected_gradients=ZERO))
     return reverse.gradient(outputs, weights, output_gradients=curved, unconnected_gradients=ZERO)
 
@@ -60,7 +61,8 @@ def summed_loss(loss: Loss) -> Callable:
 
     Args:
       loss: A keras.losses.Loss, its name, or a function of (labels, outputs) to [m] or [m, …], whose mean over all but
-        the first axis is the loss of an example. None: −log softmax(outputs)[label].
+        the first axis is the loss of an example. Labels [m] meet outputs [m, 1] as [m, 1], as in Keras's compile.
+        None: −log softmax(outputs)[label].
 
     Raises:
       ValueError: Keras knows no loss of that name; from the function returned, a loss that is one number.
@@ -74,9 +76,18 @@ def summed_loss(loss: Loss) -> Callable:
     of_examples = loss.call if isinstance(loss, keras.losses.Loss) else loss
 
     def total(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        losses = of_examples(labels, outputs)
+        losses = of_examples(_of_rank(labels, outputs), outputs)
         if not losses.shape.rank:
             raise ValueError("the loss must give one value an example, without a mean over them; it gave one number")
         return tf.reduce_sum(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1))
 
     return total
+
+
+def _of_rank(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    """Returns labels with or without a last axis of 1, as the outputs have it: [m] less [m, 1] would be [m, m]."""
+    if labels.shape.rank + 1 == outputs.shape.rank and outputs.shape[-1] == 1:
+        return labels[..., tf.newaxis]
+    if labels.shape.rank == outputs.shape.rank + 1 and labels.shape[-1] == 1:
+        return labels[..., 0]
+    return labels

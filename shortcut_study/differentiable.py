@@ -5,6 +5,7 @@ a term; it stays symmetric, so no check of symmetry tells. So Keras's normalisat
 compute the same from moments without that stop.
 """
 
+import re
 from collections.abc import Callable
 
 import keras
@@ -50,14 +51,23 @@ def _copy(model: keras.Model, clone_function: Callable, dtype: str = "") -> kera
 
     def of_type(x: keras.KerasTensor) -> keras.KerasTensor:
         """The clone's inputs would be float32 in any case, and round what a float64 model is given."""
-        return keras.Input(batch_shape=x.shape, dtype=dtype if dtype and "float" in x.dtype else x.dtype, name=x.name)
+        kept = dtype if dtype and "float" in x.dtype else x.dtype
+        return keras.Input(batch_shape=(None, *x.shape[1:]), dtype=kept, name=x.name)  # any number of examples
 
     is_list = isinstance(
         model, keras.Sequential
     )  # of one input; other models have them in the structure they were given
     inputs = keras.tree.map_structure(of_type, model.inputs if is_list else model.input)
-    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone_function)
+
+    def clone(layer: keras.Layer) -> keras.Layer:
+        """Copies models in the model in the same way; Keras's own recursion would make their inputs float32."""
+        return _copy(layer, clone_function, dtype) if getattr(layer, "inputs", None) else clone_function(layer)
+
+    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone)
     copy.set_weights(model.get_weights())
+    for layer in copy.layers:
+        if hasattr(layer, "finalize_state"):  # Normalization computes by constants that it makes of its weights here
+            layer.finalize_state()
     return copy
 
 
@@ -72,10 +82,7 @@ def check_twice_differentiable(graph: tf.Graph, outputs: tf.Tensor, takes_logits
     Raises:
       ValueError: the graph stops a gradient, draws random numbers or loops, or the logits come out of a softmax.
     """
-    for operation in graph.get_operations():
-        for words, reason in _REFUSED.items():
-            if any(word in operation.type for word in words):
-                raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason} {operation.name}")
+    _refuse(graph, _REFUSED)
     operation = outputs.op
     while operation.type in ("Identity", "Cast", "Reshape"):
         operation = operation.inputs[0].op
@@ -85,11 +92,40 @@ def check_twice_differentiable(graph: tf.Graph, outputs: tf.Tensor, takes_logits
         )
 
 
+def check_product(product: tf.types.experimental.PolymorphicFunction) -> None:
+    """Traces a product with second derivatives, and checks that TensorFlow has all of them.
+
+    Raises:
+      ValueError: it has none of an operation, or takes them as 0.
+    """
+    try:
+        graph = product.get_concrete_function().graph
+    except Exception as error:  # a LookupError, as AutoGraph's own error, whose class is not public
+        lacking = re.search(r"gradient registry has no entry for: (\w+)", str(error))
+        if lacking is None:
+            raise
+        reason = f"it knows no derivative of {lacking[1]}"
+        raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason}") from error
+    _refuse(graph, _CONSTANT)
+
+
+def _refuse(graph: tf.Graph, refused: dict[tuple[str, ...], str]) -> None:
+    """Raises ValueError for an operation of the graph, or of the functions that it calls, with such a type."""
+    functions = [node for function in graph.as_graph_def().library.function for node in function.node_def]
+    found = [(operation.type, operation.name) for operation in graph.get_operations()]
+    for kind, name in [*found, *((node.op, node.name) for node in functions)]:
+        for words, reason in refused.items():
+            if any(word in kind for word in words):
+                raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason} {name}")
+
+
 _REFUSED = {
     ("StopGradient",): "it stops the gradient at",
     ("Random", "Multinomial"): "in training it is another function at every call, by the random numbers of",
     ("While", "TensorList", "CudnnRNN"): "second derivatives of loops, such as recurrent layers have, are not known at",
 }
+# Gradients that TensorFlow holds to be constant.
+_CONSTANT = {("ResizeBilinearGrad",): "it takes as constant the gradient of the resized image at"}
 
 
 def _moments(inputs: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor]:

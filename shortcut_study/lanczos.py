@@ -30,7 +30,8 @@ class Decomposition(NamedTuple):
       residual: β, the norm of what the last product has outside the basis; 0 where the basis spans everything.
       basis: Qᵀ [k, dim], rows orthonormal.
       asymmetry: Largest |uᵀHv − vᵀHu| seen, over the largest |entry| of T.
-      rounding: ε · largest |entry| of T, ε of the basis's type; off-diagonal entries below k times that are set to 0.
+      rounding: ε · largest |entry| of T, ε of the basis's type or the products', the coarser of the two; off-diagonal
+        entries below k times that are set to 0.
     """
 
     diagonal: np.ndarray
@@ -101,7 +102,8 @@ def lanczos(
     norm, scale, asymmetry = _norm(vector), 0.0, 0.0  # scale: largest |entry| of T
     for step in range(order):
         np.divide(vector, dtype(norm), out=basis[step])
-        vector = _product(mvp_fn, basis[step], dtype)
+        vector, of_product = _product(mvp_fn, basis[step], dtype)
+        epsilon = max(epsilon, of_product)
         coefficients = _orthogonalize(vector, basis[: step + 1])
         norm = _norm(vector)
         diagonal[step], off_diagonal[step] = coefficients[-1], norm
@@ -112,7 +114,7 @@ def lanczos(
             raise ValueError(f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}")
         if norm <= order * epsilon * scale or step + 1 == dim:  # nothing is left but rounding
             off_diagonal[step] = 0
-        so_far = _decomposition(diagonal, off_diagonal, basis, step + 1, asymmetry, scale)
+        so_far = _decomposition(diagonal, off_diagonal, basis[: step + 1], asymmetry, scale, epsilon)
         if stop and (step + 1) % STEPS_BETWEEN_CHECKS == 0 and stop(so_far):
             break
         if off_diagonal[step] == 0 and step + 1 < order:
@@ -122,16 +124,17 @@ def lanczos(
 
 
 def _decomposition(
-    diagonal: np.ndarray, off_diagonal: np.ndarray, basis: np.ndarray, steps: int, asymmetry: float, scale: float
+    diagonal: np.ndarray, off_diagonal: np.ndarray, basis: np.ndarray, asymmetry: float, scale: float, epsilon: float
 ) -> Decomposition:
-    """Returns what so many steps have left."""
+    """Returns what as many steps have left as there are vectors in the basis."""
+    steps = len(basis)
     return Decomposition(
         diagonal[:steps],
         off_diagonal[: steps - 1],
         float(off_diagonal[steps - 1]),
-        basis[:steps],
+        basis,
         asymmetry / scale if scale else 0.0,
-        float(np.finfo(basis.dtype).eps) * scale,
+        epsilon * scale,
     )
 
 
@@ -179,14 +182,15 @@ def _memory(dim: int, order: int, dtype: type, out: np.ndarray | None) -> np.nda
     return out[:order]
 
 
-def _product(mvp_fn: Callable, vector: np.ndarray, dtype: type) -> np.ndarray:
-    """Returns Hv as an array of its own."""
-    product = np.array(mvp_fn(vector), dtype)
+def _product(mvp_fn: Callable, vector: np.ndarray, dtype: type) -> tuple[np.ndarray, float]:
+    """Returns Hv as an array of its own, and the ε of the type that it came in."""
+    found = np.asarray(mvp_fn(vector))
+    product = np.array(found, dtype)
     if product.shape != vector.shape:
         raise ValueError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")
     if not np.isfinite(product).all():
         raise ValueError("mvp_fn returned an infinite or NaN entry")
-    return product
+    return product, float(np.finfo(found.dtype).eps) if found.dtype.kind == "f" else 0.0
 
 
 def _orthogonalize(vector: np.ndarray, basis: np.ndarray) -> np.ndarray:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss, gauss_newton_vector_product, hessian_vector_product, summed_loss
-from shortcut_study.differentiable import check_twice_differentiable, twice_differentiable
+from shortcut_study.differentiable import check_product, check_twice_differentiable, twice_differentiable
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.tape import tensor_forward
 
@@ -153,8 +153,7 @@ def compiled_product(
 ) -> Callable:
     """Returns a function for Hv of the summed loss of a batch, compiled once for all weights.
 
-    So models of one architecture can share it; compiling a batch-normalised network takes as long as hundreds of
-    products.
+    Models of one architecture can share it: compiling a batch-normalised network takes as long as hundreds of products.
 
     Args:
       model, training, loss, gauss_newton: As for `model_mvp`.
@@ -176,7 +175,7 @@ def compiled_product(
 
     dtype = model.trainable_variables[0].dtype
     num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
-    flat, images = tf.TensorSpec([num_weights], dtype), tf.TensorSpec(model.input_shape, dtype)
+    flat, images = tf.TensorSpec([num_weights], dtype), tf.TensorSpec([None, *model.inputs[0].shape[1:]], dtype)
     others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]
     found = tf.function(traced).get_concrete_function(flat, others, images, label_spec)
     check_twice_differentiable(found.graph, found.outputs[0], takes_logits=loss is None)
@@ -194,6 +193,7 @@ def compiled_product(
             return gauss_newton_vector_product(of_weights, of_outputs, weights, vector)
         return hessian_vector_product(lambda weights: of_outputs(of_weights(weights)), weights, vector)
 
+    check_product(product)
     return product
 
 
@@ -214,7 +214,7 @@ def _flat_outputs(network: keras.Model, training: bool) -> Callable:
 
     def outputs_fn(weights: tf.Tensor, others: list, images: tf.Tensor) -> tf.Tensor:
         parts = [tf.reshape(part, shape) for part, shape in zip(tf.split(weights, sizes), shapes)]
-        return network.stateless_call(parts, others, images, training=training)[0]
+        return keras.tree.flatten(network.stateless_call(parts, others, images, training=training)[0])[0]
 
     return outputs_fn
 

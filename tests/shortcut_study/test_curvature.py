@@ -122,6 +122,29 @@ def test_a_probability_model_is_taken_with_a_loss_of_probabilities_and_refused_w
         model_mvp(softmax, X, CLASSES, 12)
 
 
+@pytest.mark.parametrize("loss", ["sparse_categorical_crossentropy", keras.losses.SparseCategoricalCrossentropy()])
+def test_the_gauss_newton_matrix_of_keras_losses_of_probabilities_is_of_these_and_not_0(model, loss):
+    softmax = keras.Sequential([*model.layers, keras.layers.Softmax(dtype="float64")])
+    softmax.build((None, 4))
+
+    def by_hand(y, p):
+        return -tf.math.log(tf.gather(p, y, axis=1, batch_dims=1))
+
+    found, expected = (
+        matrix_of(*model_mvp(softmax, X, CLASSES, 12, loss=of, gauss_newton=True)) for of in (loss, by_hand)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-6)  # Keras clips at 1e-7
+    assert np.abs(expected).max() > 0.1
+
+
+@pytest.mark.parametrize("labels", [TARGETS[:, 0], TARGETS[:, :1]])
+def test_labels_meet_outputs_of_one_column_as_in_keras_compile(labels):
+    model = with_dtype(keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), "float64")
+    mvp_fn, dim = model_mvp(model, X, labels, batch_size=5, loss=lambda y, z: keras.ops.square(y - z))
+    with_ones = np.column_stack([X, np.ones(12)])
+    np.testing.assert_allclose(matrix_of(mvp_fn, dim), 2 / 12 * with_ones.T @ with_ones, atol=1e-12)
+
+
 def test_some_variables_give_their_block_of_the_matrix_in_their_order(model):
     whole = matrix_of(*model_mvp(model, X, CLASSES, 12))
     hidden, bias, out, _ = model.trainable_variables
@@ -208,6 +231,14 @@ def test_lanczos_stops_once_the_ends_are_known_to_the_tolerance():
     )
     several = quadrature.lanczos_quadrature(product, 303, 200, 3, stop=lanczos.converged(1, 1e-2))
     assert several.nodes.shape[0] == 3 and several.nodes.shape[1] < 150
+
+
+def test_error_bounds_hold_for_float32_products_on_a_float64_basis():
+    matrix = random_matrix().astype(np.float32)
+    found = lanczos.ritz(lanczos.lanczos(lambda v: matrix @ v.astype(np.float32), 30, 30))
+    errors = np.abs(found.values - np.linalg.eigvalsh(np.float64(matrix)))
+    assert errors.max() > 1e-9  # above the rounding of the basis
+    assert (errors <= found.error_bounds).all()
 
 
 def test_a_linear_operator_is_what_arpack_takes(model):

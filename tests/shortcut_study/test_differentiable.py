@@ -1,0 +1,111 @@
+"""Copies of Keras models that have second derivatives: what they keep of the model, and what is refused."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from shortcut_study.differentiable import with_dtype
+from shortcut_study.model_hessian import model_mvp
+
+RNG = np.random.default_rng(0)
+X, CLASSES = RNG.standard_normal((12, 4)), RNG.integers(0, 3, 12)
+VECTOR = RNG.standard_normal(43)
+
+
+def layers():
+    """Of 20 + 5 + 15 + 3 weights, the same at every call."""
+    keras.utils.set_random_seed(0)
+    return [keras.layers.Dense(5, "tanh"), keras.layers.Dense(3)]
+
+
+def model_of(*layers, **options):
+    return with_dtype(keras.Sequential([keras.Input((4,)), *layers], **options), "float64")
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """The product of two layers alone."""
+    return model_mvp(model_of(*layers()), X, CLASSES, 12)[0](VECTOR)
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_an_adapted_normalization_keeps_its_mean_and_variance(is_nested):
+    raw = 20 + 5 * X
+    normalization = keras.layers.Normalization()
+    normalization.adapt(raw)
+    first = keras.Sequential([keras.Input((4,)), normalization]) if is_nested else normalization
+    model = keras.Sequential([keras.Input((4,)), first, *layers()])
+    np.testing.assert_allclose(with_dtype(model, "float64")(raw), model(raw), atol=1e-5)
+    before = model_of(*layers())
+    found = model_mvp(with_dtype(model, "float64"), raw, CLASSES, 12)[0](VECTOR)
+    np.testing.assert_allclose(found, model_mvp(before, np.float64(normalization(raw)), CLASSES, 12)[0](VECTOR), 1e-4)
+
+
+def test_normalisation_in_a_model_in_the_model_has_its_second_derivative():
+    first, last = layers()
+    inner = keras.Sequential([keras.Input((4,)), first, keras.layers.LayerNormalization()])
+    found = model_mvp(model_of(inner, last), X, CLASSES, 12)[0]
+    first, last = layers()
+    vector = RNG.standard_normal(53)
+    expected = model_mvp(model_of(first, keras.layers.LayerNormalization(), last), X, CLASSES, 12)[0](vector)
+    np.testing.assert_allclose(found(vector), expected, atol=1e-12)
+    assert found(vector).dtype == np.float64
+
+
+def test_an_output_in_a_structure_and_a_batch_of_fixed_size_are_no_obstacle(plain):
+    first, last = layers()
+    inputs = keras.Input(batch_shape=(5, 4))
+    model = with_dtype(keras.Model(inputs, {"logits": last(first(inputs))}), "float64")
+    np.testing.assert_allclose(model_mvp(model, X, CLASSES, 12)[0](VECTOR), plain, atol=1e-12)
+
+
+class Compiled(keras.layers.Layer):
+    """Normalises inside a function of its own, with TensorFlow's moments or with dropout."""
+
+    def __init__(self, takes_moments):
+        super().__init__()
+        self.takes_moments = takes_moments
+
+    def get_config(self):
+        return {"takes_moments": self.takes_moments}
+
+    @tf.function
+    def call(self, inputs):
+        if not self.takes_moments:
+            return tf.nn.dropout(inputs, 0.5)
+        mean, variance = tf.nn.moments(inputs, [1], keepdims=True)
+        return (inputs - mean) * tf.math.rsqrt(variance + 1e-3)
+
+
+def images(*layers):
+    return keras.Sequential([keras.Input((4,)), keras.layers.Reshape((2, 2, 1)), *layers, keras.layers.Flatten()])
+
+
+def resized(interpolation, is_trained):
+    trained = [keras.layers.Conv2D(2, 1)] if is_trained else []
+    grown = keras.layers.UpSampling2D(interpolation=interpolation)
+    return keras.Sequential([images(*trained, grown), *layers()])
+
+
+REFUSED = {
+    "moments in a function": (lambda: keras.Sequential([keras.Input((4,)), *layers(), Compiled(True)]), "stops the"),
+    "dropout in a function": (lambda: keras.Sequential([keras.Input((4,)), *layers(), Compiled(False)]), "random"),
+    "bilinear": (lambda: resized("bilinear", True), "constant the gradient of the resized image at"),
+    "bicubic": (lambda: resized("bicubic", True), "ResizeBicubicGrad"),
+    "softsign": (lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softsign")]), "SoftsignGrad"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_lack_a_term_is_refused_in_one_line(name):
+    make, message = REFUSED[name]
+    with pytest.raises(ValueError, match=f"not twice differentiable for TensorFlow: .*{message}") as raised:
+        model_mvp(make(), X, CLASSES, 12)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
+
+
+@pytest.mark.parametrize("interpolation, is_trained", [("bilinear", False), ("nearest", True)])
+def test_resizing_that_lacks_nothing_is_taken(interpolation, is_trained):
+    mvp_fn, dim = model_mvp(with_dtype(resized(interpolation, is_trained), "float64"), X, CLASSES, 12)
+    assert np.isfinite(mvp_fn(np.ones(dim))).all()
