@@ -45,7 +45,7 @@ def run(
       needs_run_dir: Whether it must be given; else main may get None.
     """
     terminal.open_outputs()
-    with signals.listening():
+    with terminal.ignoring_hangup(), signals.listening():
         values = _define_flags(presets, has_run_dir)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py

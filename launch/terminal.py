@@ -1,9 +1,11 @@
-"""stdout and stderr that outlive their reader: a closed pipe or terminal ends no run."""
+"""What outlives its reader: a closed pipe or terminal ends no run."""
 
 import contextlib
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 from absl import logging
@@ -42,6 +44,22 @@ def open_outputs() -> None:
             raw = io.BufferedWriter(_Output(descriptor, "w", closefd=False))
             encoding = stream.encoding if stream else "utf-8"
             setattr(sys, name, io.TextIOWrapper(raw, encoding, errors="backslashreplace", line_buffering=True))
+
+
+@contextlib.contextmanager
+def ignoring_hangup() -> Iterator[None]:
+    """Opens a context in which this process and those that it starts ignore SIGHUP, by which a terminal says it closes.
+
+    Only the main thread can say so; in others, and where there is no such signal, nothing changes.
+    """
+    if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before or signal.SIG_DFL)  # None: a handler that Python cannot restore
 
 
 @contextlib.contextmanager

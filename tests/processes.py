@@ -1,8 +1,12 @@
 """Training runs in processes of their own: started, waited for, found, compared."""
 
+import fcntl
+import os
 import pathlib
+import pty
 import subprocess
 import sys
+import termios
 import time
 
 import numpy as np
@@ -22,6 +26,17 @@ def start(run_dir: pathlib.Path, launcher: str, *flags, **arguments) -> subproce
     command = [sys.executable, "-m", f"launch.{launcher}", f"--run_dir={run_dir}", *flags]
     with open(f"{run_dir}.log", "a") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **arguments)
+
+
+def start_in_terminal(*command) -> tuple[subprocess.Popen, int]:
+    """A process in a terminal of its own, and the descriptor that closes it."""
+    outer, inner = pty.openpty()
+    process = subprocess.Popen(
+        command, stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(inner, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(inner)
+    return process, outer
 
 
 def log_of(run_dir: pathlib.Path) -> str:

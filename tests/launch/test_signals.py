@@ -146,6 +146,15 @@ def test_without_a_terminal_training_goes_on(tmp_path, options):
     assert read_record(f"{tmp_path}/run")["status"] == "done" and last_step(tmp_path / "run") == 10
 
 
+@pytest.mark.parametrize("name", ["train", "cluster"])
+def test_a_terminal_that_is_closed_ends_no_training(tmp_path, name):
+    command = [sys.executable, "-m", f"launch.{name}", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=200"]
+    process, terminal = processes.start_in_terminal(*command)
+    until(lambda: last_step(tmp_path / "run"), process)
+    os.close(terminal)
+    assert process.wait(200) == 0 and last_step(tmp_path / "run") == 200
+
+
 def test_without_a_terminal_a_job_of_two_goes_on(tmp_path):
     command = [sys.executable, "-m", "launch.cluster", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=10"]
     assert subprocess.run(command, **into_a_closed_pipe()).returncode == 0
