@@ -80,7 +80,12 @@ def _of_saved_model(path: str, is_trusted: bool) -> Classifier:
     import tensorflow as tf
 
     def logits(images: np.ndarray) -> np.ndarray:
-        return serve(images=tf.constant(images))["logits"].numpy()
+        try:
+            return serve(images=tf.constant(images))["logits"].numpy()
+        except tf.errors.OpError as error:
+            lines = [line.strip() for line in error.message.splitlines()]
+            reason = [line for line in lines if line and not line.startswith("[[")][-1]  # below the trace
+            raise UserError(f"{path} cannot be evaluated: {reason[:200]}") from error
 
     shape = tuple(serve.structured_input_signature[1]["images"].shape)[1:]
     return Classifier(logits, shape, serve.structured_outputs["logits"].shape[-1], path)

@@ -32,6 +32,7 @@ _HARMLESS = {
 # TensorFlow does not mark as such all that read files, reach the network or run code from elsewhere.
 _HARMFUL = re.compile(
     "File|Dataset|Iterator|Reader|Debug|PyFunc|ImmutableConst|VocabRemapping|TableImport|Send|Recv|Remote|Rpc|TPU|Xla"
+    "|Proto|^Abort$"
 )
 
 

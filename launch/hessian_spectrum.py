@@ -197,15 +197,15 @@ def _parts(
         write_metrics(path, rows)
 
 
-def figures(run_dir: str) -> "dict[str, Figure]":
-    """Returns the spectrum and the pictures of layers and blocks, by name, of the tables that there are."""
+def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
+    """Returns the spectrum, with a title, and the pictures of layers and blocks, by name, of the tables there are."""
     from identity_matters.runs.tables import read_rows
     from shortcut_study.part_spectra import parts_figure
     from shortcut_study.spectrum_figures import spectrum_figure
 
     tables = ("results", "density", "layers", "blocks")
     results, density, *parts = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in tables)
-    drawn = {"spectrum": spectrum_figure(results, density)} if density else {}
+    drawn = {"spectrum": spectrum_figure(results, density, title)} if density else {}
     return drawn | {name: parts_figure(rows) for name, rows in zip(tables[2:], parts) if rows}
 
 

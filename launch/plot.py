@@ -26,7 +26,7 @@ from launch import launcher
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TITLED = ("train", "ablations")  # kinds of runs whose figures have no title of their own
+TITLED = ("train", "ablations", "hessian_spectrum")  # kinds of runs whose figures have no title of their own
 
 
 @dataclasses.dataclass(frozen=True)

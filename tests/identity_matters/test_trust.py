@@ -59,7 +59,20 @@ def listed(images):
     return images + tf.cast(tf.size(tf.io.matching_files("/etc/*")), tf.float32)
 
 
-HARMFUL = [write_file, python_function, nested, mapped, printed, read_file, data_set, listed]
+def ended(images):
+    """Ends the process, with the exit code of success."""
+    tf.raw_ops.Abort(exit_without_error=True)
+    return images
+
+
+def described(images):
+    """Opens a file whose path is an attribute."""
+    path = {"descriptor_source": "/etc/hostname"}
+    sizes, _ = tf.io.decode_proto([""], "a.Message", ["field"], [tf.int32], **path)
+    return images + tf.cast(tf.reduce_sum(sizes), tf.float32)
+
+
+HARMFUL = [write_file, python_function, nested, mapped, printed, read_file, data_set, listed, ended, described]
 WRITTEN = "/tmp/identity_matters_test_trust_wrote_this"
 
 
@@ -91,6 +104,14 @@ def unwritten():
 def test_a_saved_model_that_acts_on_more_than_its_memory_is_refused(tmp_path, function):
     path = saved(tmp_path / "model", function)
     assert "can reach files, the network or code" in refused(evaluate, path, (IMAGES, LABELS))
+
+
+def test_what_fails_as_it_runs_is_one_line(tmp_path):
+    def sliced(images):
+        return images[:, :: tf.cast(tf.reduce_sum(images), tf.int32)]
+
+    path = saved(tmp_path / "model", sliced)
+    assert f"{path} cannot be evaluated: strides[1]" in refused(evaluate, path, (IMAGES, LABELS))
 
 
 def test_it_runs_where_it_is_trusted(tmp_path):

@@ -136,8 +136,7 @@ def test_the_figure_is_drawn_from_the_csv_files_alone(spectrum_run, tmp_path):
     for name in ("results.csv", "density.csv"):
         shutil.copy(spectrum_run[0] / name, tmp_path)
     assert list(figures(str(tmp_path))) == ["spectrum"]
-    figure = spectrum_figures.spectrum_figure(*read(tmp_path), title="as titled")
-    axes = figure.axes[0]
+    axes = figures(str(tmp_path), "as titled")["spectrum"].axes[0]
     assert axes.get_yscale() == "log" and axes.get_title() == "as titled"
     assert len(axes.get_legend().get_texts()) == 3
 
