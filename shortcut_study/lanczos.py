@@ -102,8 +102,7 @@ def lanczos(
     norm, scale, asymmetry = _norm(vector), 0.0, 0.0  # scale: largest |entry| of T
     for step in range(order):
         np.divide(vector, dtype(norm), out=basis[step])
-        vector, of_product = _product(mvp_fn, basis[step], dtype)
-        epsilon = max(epsilon, of_product)
+        vector, epsilon = _product(mvp_fn, basis[step], epsilon)
         coefficients = _orthogonalize(vector, basis[: step + 1])
         norm = _norm(vector)
         diagonal[step], off_diagonal[step] = coefficients[-1], norm
@@ -182,15 +181,15 @@ def _memory(dim: int, order: int, dtype: type, out: np.ndarray | None) -> np.nda
     return out[:order]
 
 
-def _product(mvp_fn: Callable, vector: np.ndarray, dtype: type) -> tuple[np.ndarray, float]:
-    """Returns Hv as an array of its own, and the ε of the type that it came in."""
+def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.ndarray, float]:
+    """Returns Hv as an array of its own, and the coarser of an ε and that of the type in which Hv came."""
     found = np.asarray(mvp_fn(vector))
-    product = np.array(found, dtype)
+    product = np.array(found, vector.dtype)
     if product.shape != vector.shape:
         raise ValueError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")
     if not np.isfinite(product).all():
         raise ValueError("mvp_fn returned an infinite or NaN entry")
-    return product, float(np.finfo(found.dtype).eps) if found.dtype.kind == "f" else 0.0
+    return product, max(epsilon, float(np.finfo(found.dtype).eps)) if found.dtype.kind == "f" else epsilon
 
 
 def _orthogonalize(vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
