@@ -13,6 +13,7 @@ replicas are summed. So the learning rate is that of the batch, however many rep
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -135,7 +136,11 @@ class Workers:
 
     @contextlib.contextmanager
     def reporting_lost_workers(self) -> Iterator[None]:
-        """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone."""
+        """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone.
+
+        Raises:
+          UserError: the workers cannot train together, as they have different numbers or kinds of devices.
+        """
         if not self.has_peers:
             yield
             return
@@ -149,4 +154,9 @@ class Workers:
             # Python code that TensorFlow called has failed: reading data, say.
             if "Traceback (most recent call last)" in str(error):
                 raise
+            if re.search("is joining a group with (size|type)", str(error)):
+                raise UserError(
+                    f"worker {self.rank} has {self.num_replicas // self.num_processes} device(s), another worker has "
+                    "more, fewer or other ones: give all of them as many GPUs, by CUDA_VISIBLE_DEVICES say"
+                ) from error
             raise WorkerLost(f"worker {self.rank}", error) from error

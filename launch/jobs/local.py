@@ -128,9 +128,13 @@ class _Job:
             return [], {"CUDA_VISIBLE_DEVICES": ""}
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         gpus, count = visible_gpus(), self._counts["worker"]
-        if gpus and len(gpus) < count and index == 0:
+        each = len(gpus) // count  # as many for every worker: TensorFlow joins no others
+        if index == 0 and gpus and not each:
             self.log(f"{count} workers cannot share {len(gpus)} GPU(s): they train on CPUs")
-        return share(cores, index, count), {"CUDA_VISIBLE_DEVICES": ",".join(share(gpus, index, count))} if gpus else {}
+        elif index == 0 and len(gpus) > each * count:
+            self.log(f"{count} workers take {each} GPU(s) each, left idle: {', '.join(gpus[each * count :])}")
+        taken = gpus[index * each : (index + 1) * each]
+        return share(cores, index, count), {"CUDA_VISIBLE_DEVICES": ",".join(taken)} if gpus else {}
 
     def _start(self, config: str, cores: list[int], gpus: dict[str, str]) -> subprocess.Popen:
         def in_the_child() -> None:
@@ -205,9 +209,9 @@ class _Job:
                     os.killpg(worker.pid, number)
 
 
-def share(devices: list, index: int, count: int) -> list:
-    """Returns the devices of worker `index` of `count`; none where there are fewer devices than workers."""
-    return devices[index * len(devices) // count : (index + 1) * len(devices) // count] if len(devices) >= count else []
+def share(cores: list[int], index: int, count: int) -> list[int]:
+    """Returns the cores of worker `index` of `count`; none where there are fewer cores than workers."""
+    return cores[index * len(cores) // count : (index + 1) * len(cores) // count] if len(cores) >= count else []
 
 
 def visible_gpus() -> list[str]:

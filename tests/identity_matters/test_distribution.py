@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
@@ -142,25 +143,60 @@ from identity_matters.distributed import rendezvous
 workers = rendezvous.join()
 print(workers.all_reduce([workers.rank + 1.0]))
 """
+# As with CUDA_VISIBLE_DEVICES of another length, on a machine without GPUs.
+MEET_WITH_ONE_DEVICE_MORE = """
+import json, os
+import tensorflow as tf
+from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
+from identity_matters.distributed import rendezvous
+count = 1 + json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * count)
+local = lambda self, resolver, worker_device: ([f"{worker_device}/device:CPU:{i}" for i in range(count)], "CPU")
+CollectiveAllReduceExtended._initialize_local_devices = local
+try:
+    rendezvous.join().all_reduce([1.0])
+except ValueError as error:
+    print(error)
+"""
+
+
+def outputs_of_two(program, **environment):
+    """What a program prints as worker 0 of two, and as worker 1."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True,
+            env=os.environ | environment | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    try:
+        return [process.communicate(timeout=300)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
 
 
 @pytest.mark.slow
 def test_workers_meet_where_the_environment_names_a_proxy():
     """gRPC would take it for 127.0.0.1 too; nobody listens on its port."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEET], stdout=subprocess.PIPE, text=True,
-            env=os.environ | {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy")}
-            | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)},
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    try:
-        assert [process.communicate(timeout=300)[0] for process in started] == ["[3.]\n"] * 2
-    finally:
-        for process in started:
-            process.kill()
+    proxy = "http://127.0.0.1:9"
+    assert outputs_of_two(MEET, http_proxy=proxy, https_proxy=proxy) == ["[3.]\n"] * 2
+
+
+@pytest.mark.slow
+def test_workers_with_different_numbers_of_devices_say_so_on_each():
+    for rank, output in enumerate(outputs_of_two(MEET_WITH_ONE_DEVICE_MORE)):
+        assert output.startswith(f"worker {rank} has {rank + 1} device(s), another worker has more, fewer or other")
+
+
+@pytest.mark.parametrize("difference", ["size4, but that group has size 2", "type GPU, but that group has type CPU"])
+def test_other_devices_than_another_workers_are_no_lost_worker(difference):
+    error = tf.errors.InternalError(None, None, f"Device /device:GPU:0 is joining a group with {difference}\n[[node]]")
+    with pytest.raises(UserError, match="worker 1 has 2 device.s., another worker has .*CUDA_VISIBLE_DEVICES"):
+        with Workers(Replicas(4), 1, 2).reporting_lost_workers():
+            raise error
 
 
 def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():

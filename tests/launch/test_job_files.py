@@ -1,0 +1,167 @@
+"""What launch.cluster writes: for Slurm, run with stand-ins for its programs; for Kubernetes, held against schemas."""
+
+import dataclasses
+import json
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+import yaml
+
+from launch.cluster import PRESETS
+from launch.jobs import kubernetes, slurm
+
+RUN_DIR, FLAGS = "/shared/my runs/1", ["--preset=mnist", "--widths=1,2"]
+COMMAND = ["python", "-m", "launch.train", f"--run_dir={RUN_DIR}", *FLAGS]
+
+
+def slurm_script(**changes):
+    return slurm.script(dataclasses.replace(PRESETS["mnist"], slurm=True, **changes), RUN_DIR, FLAGS)
+
+
+def test_the_slurm_script_is_a_shell_script_with_the_command():
+    text = slurm_script(gpus_per_node=8, nodes=4, partition="gpu", setup=". venv/bin/activate", max_restarts=7)
+    assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
+    options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", text, re.M))
+    assert (options["nodes"], options["gpus-per-node"], options["partition"]) == ("4", "8", "gpu")
+    assert options["requeue"] == "" and options["open-mode"] == "append" and options["ntasks-per-node"] == "1"
+    assert shlex.join(COMMAND) in text
+    assert "\n. venv/bin/activate\n" in text and "-lt 7 ]" in text
+    assert "gpus" not in slurm_script() and "partition" not in slurm_script()
+
+
+# Stand-ins for Slurm's programs, on the PATH of the script; n2 does not resolve.
+FAKE = {
+    "scontrol": """case "$*" in
+"show hostnames n1,n2") printf 'localhost\\nno-such-host\\n' ;;
+"-o show node no-such-host") echo 'NodeName=n2 NodeAddr=10.0.0.2 NodeHostName=n2' ;;
+"requeue 7") echo requeue >> calls ;;
+*) exit 9 ;; esac""",
+    "sleep": "true",
+    "getent": '[ "$2" = localhost ]',
+    # Of rank 1 srun saw only that it killed it.
+    "srun": """while [[ $1 == --* ]]; do echo "$1" >> options; shift; done
+for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@" >> ranks; done; [ "$CODE" = 0 ] || exit 137""",
+    "python": 'echo "$TF_CONFIG $*"; exit "$CODE"',
+}
+
+
+def run_script(tmp_path, code, restarts):
+    for name, body in FAKE.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    variables = {
+        "SLURM_JOB_NAME": "name",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "n1,n2",
+        "SLURM_RESTART_COUNT": restarts,
+        "CODE": str(code),
+    }
+    environment = os.environ | variables | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    text = slurm_script().replace(f"cd {shlex.quote(os.getcwd())}", f"cd {tmp_path}")
+    done = subprocess.run(["bash"], input=text, text=True, env=environment, capture_output=True)
+    return done, tmp_path
+
+
+def test_the_slurm_script_gives_every_rank_its_address_and_port(tmp_path):
+    _, folder = run_script(tmp_path, 0, "0")
+    for rank, line in enumerate((folder / "ranks").read_text().splitlines()):
+        config, end = json.JSONDecoder().raw_decode(line)
+        assert config["cluster"]["worker"] == ["localhost:10014", "10.0.0.2:10015"]
+        assert config["task"] == {"type": "worker", "index": rank}
+        assert line[end:].strip() == " ".join(COMMAND[1:])
+
+
+@pytest.mark.parametrize(
+    "code, restarts, requeues",
+    [(0, "0", False), (1, "0", False), (3, "0", False), (75, "0", True), (9, "2", True), (75, "3", False)],
+)
+def test_the_slurm_script_requeues_itself_for_what_another_try_may_mend(tmp_path, code, restarts, requeues):
+    done, folder = run_script(tmp_path, code, restarts)
+    assert done.returncode == (code if code in (0, 1, 3) else 137) and (folder / "calls").exists() == requeues
+    assert ("requeued" in done.stdout) == requeues
+    assert (folder / "options").read_text().split() == ["--kill-on-bad-exit=1", "--cpus-per-task=8"]
+
+
+def test_the_slurm_script_gives_up_when_slurm_itself_has_restarted_it_too_often(tmp_path):
+    done, folder = run_script(tmp_path, 0, "4")
+    assert done.returncode == 1 and "giving up after 3 restarts" in done.stdout and not (folder / "ranks").exists()
+
+
+def manifest(run_dir=RUN_DIR, **changes) -> list[dict]:
+    values = {"kubernetes": True, "image": "registry/image:1", "volume_claim": "claim", "gpus_per_node": 2, **changes}
+    text = kubernetes.manifest(dataclasses.replace(PRESETS["mnist"], **values), run_dir, FLAGS)
+    return list(yaml.safe_load_all(text))
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.34"])  # workers counted each for itself came with 1.29
+def test_the_manifest_fits_the_schemas_of_kubernetes(version):
+    import kubernetes_validate as validate
+
+    service, job = manifest()
+    for document in (service, job):
+        validate.validate(document, version, strict=True)
+    job["spec"]["completionModes"] = "Indexed"
+    with pytest.raises(validate.ValidationError):
+        validate.validate(job, version, strict=True)
+
+
+def test_the_manifest_gives_every_pod_the_cluster_and_its_index():
+    service, job = manifest(nodes=4)
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    index, config = container["env"]
+    assert container["command"] == COMMAND
+    assert "job-completion-index" in index["valueFrom"]["fieldRef"]["fieldPath"]
+    config = json.loads(config["value"].replace(f"$({index['name']})", "3"))
+    assert config["task"]["index"] == 3 and len(config["cluster"]["worker"]) == 4
+    # The host name of a pod of an Indexed Job is JOB-INDEX; its subdomain is the Service that selects it.
+    name, namespace = job["metadata"]["name"], service["metadata"]["name"]
+    assert config["cluster"]["worker"][3] == f"{name}-3.{namespace}:{service['spec']['ports'][0]['port']}"
+    assert pod["subdomain"] == namespace and service["spec"]["selector"] == {"job-name": name}
+    assert service["spec"]["clusterIP"] == "None"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
+
+
+def test_a_tfjob_fits_kubeflows_model():
+    from kubeflow import training
+
+    (job,) = manifest(kubeflow=True)
+    client = training.ApiClient()
+
+    class Response:
+        data = json.dumps(job)
+
+    parsed = client.deserialize(Response, "KubeflowOrgV1TFJob")
+    assert client.sanitize_for_serialization(parsed) == job  # no field is unknown
+    pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    _, indexed = manifest()
+    assert pod["volumes"] == indexed["spec"]["template"]["spec"]["volumes"]
+    assert "env" not in pod["containers"][0] and pod["containers"][0]["command"] == COMMAND
+    (container,) = parsed.spec.tf_replica_specs["Worker"].template.spec.containers
+    assert container.name == "tensorflow" and container.ports[0].name == "tfjob-port"
+
+
+def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
+    for run_dir in ("runs/1", "/shared", "/shared/../tmp", "/shared2/runs"):
+        with pytest.raises(ValueError, match="run_dir must lie under volume_path, /shared, .* got " + run_dir):
+            manifest(run_dir)
+
+
+def test_each_worker_is_started_again_at_most_so_often_and_a_mistake_ends_the_job():
+    _, job = manifest(max_restarts=4)  # so does one whose peers never come, which leaves with 75
+    assert job["spec"]["backoffLimitPerIndex"] == 4 and job["spec"]["maxFailedIndexes"] == 0
+    rules = {
+        tuple(rule["onExitCodes"]["values"]): rule["action"]
+        for rule in job["spec"]["podFailurePolicy"]["rules"]
+        if "onExitCodes" in rule
+    }
+    assert rules == {(1, 3): "FailJob"}
+
+
+def test_a_job_name_that_kubernetes_does_not_take_is_named():
+    with pytest.raises(ValueError, match="job_name .* 'My_Job'"):
+        manifest(job_name="My_Job")
