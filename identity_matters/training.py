@@ -59,8 +59,8 @@ def train(
       The last row of metrics.csv, whose errors are fractions; {} on workers other than the chief.
 
     Raises:
-      UserError: the data, the run directory, the workers or their combination cannot be used.
-      OSError: a file cannot be written; earlier checkpoints stand.
+      UserError: the data, the run directory, the workers or their combination cannot be used, or no checkpoint of some.
+      OSError: a file cannot be written, or a checkpoint not be read now; earlier checkpoints stand.
       Diverged: the loss became NaN or infinite, now or in an earlier call.
       Preempted: SIGTERM came to one of the workers; a checkpoint was saved after the step under way.
       WorkerLost: another worker is gone; the last checkpoint stands.

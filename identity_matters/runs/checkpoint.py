@@ -6,6 +6,7 @@ a file under the name of another one is recognised as well.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -23,6 +24,8 @@ from identity_matters.runs.files import read_arrays
 KEEP = 3
 _FIGURES = {"sum/loss", "sum/cross_entropy", "sum/top1", "sum/top5", "steps_summed"}
 _NAME = re.compile(r"step_(\d{8})\.npz")
+# Of a file that is gone, a socket, or damaged: bytes before its start are asked for, or a decompressor refuses them.
+_LASTING_ERRORS = (errno.ENOENT, errno.ENXIO, errno.EINVAL, None)
 
 
 def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
@@ -62,6 +65,9 @@ def load_newest(
     Args:
       directory: str.
       find_mistake: Returns why the step and the arrays of a checkpoint do not fit; empty where they do.
+
+    Raises:
+      OSError: the disk or the memory does not let a file be read now, which says nothing of what it holds.
     """
     for step, path in reversed(_list_checkpoints(directory)):
         try:
@@ -70,6 +76,9 @@ def load_newest(
                 raise UserError(mistake)
             return step, arrays
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
+            if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _LASTING_ERRORS:
+                reason = f"cannot read the checkpoint {path} now: {_reason(error)}"
+                raise OSError(f"{reason}; try again, or remove it to go on from the one before") from error
             warnings.warn(f"skipping the damaged checkpoint {path}: {_reason(error)}", stacklevel=2)
     return None
 
@@ -109,6 +118,8 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
@@ -127,9 +138,11 @@ def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
 
 def _list_checkpoints(directory: str) -> list[tuple[int, str]]:
     """Returns the checkpoints as (step, path), the oldest first."""
-    if not os.path.isdir(directory):
+    try:
+        names = sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    matches = (_NAME.fullmatch(name) for name in sorted(os.listdir(directory)))
+    matches = (_NAME.fullmatch(name) for name in names)
     return [(int(m[1]), os.path.join(directory, m[0])) for m in matches if m]
 
 
@@ -175,11 +188,15 @@ class TrainingState:
             variable.assign(flat[start:stop].reshape(variable.shape))
 
     def restore(self, directory: str, num_steps: int) -> None:
-        """Takes the state from the newest checkpoint that is intact and fits; nothing changes where there is none.
+        """Takes the state from the newest checkpoint that is intact and fits; nothing changes where there is no file.
 
         Args:
           directory: str.
           num_steps: int. Updates of the whole run.
+
+        Raises:
+          UserError: none of the files can be used, and beginning again would cost what the run has done.
+          OSError: see `load_newest`.
         """
 
         def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:
@@ -197,6 +214,11 @@ class TrainingState:
 
         found = load_newest(directory, find_mistake)
         if found is None:
+            if files := _list_checkpoints(directory):
+                raise UserError(
+                    f"none of the {len(files)} checkpoint(s) in {directory} can be used; put an intact one there, or "
+                    "remove that folder for the run to begin again"
+                )
             return
         self.step, arrays = found
         for path, variable in self._variables.items():

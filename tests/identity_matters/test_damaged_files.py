@@ -1,6 +1,7 @@
 """Checkpoints, tables and records that are damaged, swapped or no files at all: skipped or refused, never believed."""
 
 import dataclasses
+import errno
 import io
 import json
 import os
@@ -105,7 +106,7 @@ def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half
         assert restoring(tmp_path) == 2
     os.remove(tmp_path / "step_00000002.npz")
     with pytest.warns(UserWarning, match="step_00000003"):
-        assert restoring(tmp_path) == 0
+        assert f"none of the 1 checkpoint(s) in {tmp_path} can be used" in refused(restoring, tmp_path)
 
 
 @pytest.mark.parametrize("shape", [(10**12,), (10**40,), (2**63, 2**63), (-1,), (10**6, 10**6, 10**6)])
@@ -135,14 +136,62 @@ def test_renamed_and_swapped_checkpoints_are_noticed(half, tiny_config, tmp_path
     os.rename(tmp_path / "step_00000002.npz", tmp_path / "step_00000001.npz")
     os.rename(tmp_path / "kept", tmp_path / "step_00000002.npz")
     with pytest.warns(UserWarning) as caught:
-        assert restoring(tmp_path) == 0
+        assert "none of the 3 checkpoint(s)" in refused(restoring, tmp_path)
     assert len([w for w in caught if "not of the step" in str(w.message)]) == 3
 
 
 def test_a_checkpoint_of_a_step_after_the_last_is_not_the_end(half, tiny_config, tmp_path):
     save(tmp_path, 50, half)
     with pytest.warns(UserWarning, match="it is of step 50, of 4"):
-        assert Restoring(tiny_config)(tmp_path) == 0
+        assert "none of the 1 checkpoint(s)" in refused(Restoring(tiny_config), tmp_path)
+
+
+UNREADABLE = {
+    name: OSError(number, os.strerror(number))
+    for number, name in errno.errorcode.items()
+    if name in ("EIO", "ESTALE", "EMFILE")
+}
+
+
+@pytest.mark.parametrize(
+    "error", [*UNREADABLE.values(), MemoryError("Unable to allocate 9 GiB")], ids=[*UNREADABLE, "memory"]
+)
+def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, tmp_path, monkeypatch, error):
+    """An older one, or none, would cost the rows of metrics.csv since then."""
+    restoring = Restoring(tiny_config)
+    for step in (2, 3):
+        save(tmp_path, step, half)
+
+    def read_or_fail(path, read=checkpoint.read_arrays):
+        if "step_00000003" in path:
+            raise error
+        return read(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "read_arrays", read_or_fail)
+        with pytest.raises(OSError, match="cannot read the checkpoint .*step_00000003.npz now: ") as raised:
+            restoring(tmp_path)
+    assert (error.strerror if isinstance(error, OSError) else str(error)) in str(raised.value)
+    assert restoring(tmp_path) == 3
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_listed_now_is_not_empty(half, tiny_config, tmp_path, monkeypatch):
+    def fail(*_):
+        raise UNREADABLE["ESTALE"]
+
+    save(tmp_path, 2, half)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "stat", fail)
+        patched.setattr(os, "listdir", fail)
+        with pytest.raises(OSError, match="[Ss]tale"):
+            Restoring(tiny_config).state.restore(str(tmp_path), 4)
+
+
+def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_config, tmp_path):
+    save(tmp_path, 2, half)
+    os.symlink(tmp_path / "gone", tmp_path / "step_00000003.npz")
+    with pytest.warns(UserWarning, match="step_00000003.npz: No such file"):
+        assert Restoring(tiny_config)(tmp_path) == 2
 
 
 def test_the_checkpoints_of_version_0_1_0_go_on_where_the_optimiser_has_counted_their_steps(tmp_path):
