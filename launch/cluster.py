@@ -48,7 +48,8 @@ class ClusterConfig:
       memory_per_node: Memory of each worker, in GiB.
       hours: Time limit of a Slurm job.
       partition: Slurm's partition (empty: the default one).
-      setup: Shell command that a Slurm worker runs first, e.g. to activate a virtual environment.
+      setup: Shell command that the batch script and then every worker of a Slurm job runs first, e.g. to activate a
+        virtual environment.
       image: Container image of a Kubernetes job, with this project installed.
       volume_claim: PersistentVolumeClaim of a Kubernetes job, for run_dir and data_dir; mounted at volume_path.
       volume_path: Folder in which the volume claim is mounted.

@@ -1,10 +1,11 @@
 """The batch script of a training job for Slurm."""
 
 import os
+import re
 import shlex
 from typing import TYPE_CHECKING
 
-from identity_matters.runs.errors import EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.runs.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
 
 if TYPE_CHECKING:
     from launch.cluster import ClusterConfig
@@ -37,14 +38,18 @@ done
 # A worker that ends for good, by a mistake ({error}) or a loss of NaN ({diverged}), says so here: srun may report the
 # code of another one, which it killed.
 ended=$PWD/$SLURM_JOB_NAME-$SLURM_JOB_ID.ended
-export workers ended
+setup={quoted_setup}
+export workers ended setup
 rm -f "$ended"
 
 srun --kill-on-bad-exit=1 --cpus-per-task={cpus} bash -c '
+    command=("$@")
+    set --  # else a script that setup sources would get the arguments of the command
+    eval "$setup"
     task="{{\\"type\\": \\"worker\\", \\"index\\": $SLURM_PROCID}}"
     export TF_CONFIG="{{\\"cluster\\": {{\\"worker\\": [$workers]}}, \\"task\\": $task}}"
     trap : TERM  # which the training answers
-    "$@"
+    "${{command[@]}}"
     code=$?
     case $code in {error} | {diverged}) echo $code > "$ended" ;; esac
     exit $code' worker {command}
@@ -68,7 +73,12 @@ def script(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
       config: Its nodes, limits and partition are those of the job.
       run_dir: Where the job writes; a relative one lies below the folder in which this is called.
       flags: The other flags of launch.train.
+
+    Raises:
+      UserError: job_name cannot stand in an option of the script and in the names of files.
     """
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", config.job_name):
+        raise UserError(f"job_name must be letters, digits, dots, dashes and underscores, got {config.job_name!r}")
     run_dir = os.path.abspath(run_dir)
     options = {
         "job-name": config.job_name,
@@ -95,6 +105,7 @@ def script(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
         run_dir=run_dir,
         directory=shlex.quote(os.getcwd()),
         setup=f"{config.setup}\n" if config.setup else "",
+        quoted_setup=shlex.quote(config.setup),
         command=shlex.join(["python", "-m", "launch.train", f"--run_dir={run_dir}", *flags]),
         error=EXIT_ERROR,
         diverged=EXIT_DIVERGED,

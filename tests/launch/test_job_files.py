@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 import yaml
+from refusals import refused
 
 from launch.cluster import PRESETS
 from launch.jobs import kubernetes, slurm
@@ -48,7 +49,7 @@ for SLURM_PROCID in 0 1; do export SLURM_PROCID; "$@" >> ranks; done; [ "$CODE" 
 }
 
 
-def run_script(tmp_path, code, restarts):
+def run_script(tmp_path, code, restarts, **changes):
     for name, body in FAKE.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
         (tmp_path / name).chmod(0o755)
@@ -60,7 +61,7 @@ def run_script(tmp_path, code, restarts):
         "CODE": str(code),
     }
     environment = os.environ | variables | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    text = slurm_script().replace(f"cd {shlex.quote(os.getcwd())}", f"cd {tmp_path}")
+    text = slurm_script(**changes).replace(f"cd {shlex.quote(os.getcwd())}", f"cd {tmp_path}")
     done = subprocess.run(["bash"], input=text, text=True, env=environment, capture_output=True)
     return done, tmp_path
 
@@ -72,6 +73,21 @@ def test_the_slurm_script_gives_every_rank_its_address_and_port(tmp_path):
         assert config["cluster"]["worker"] == ["localhost:10014", "10.0.0.2:10015"]
         assert config["task"] == {"type": "worker", "index": rank}
         assert line[end:].strip() == " ".join(COMMAND[1:])
+
+
+def test_setup_runs_in_the_batch_shell_and_on_every_worker_without_the_arguments_of_the_command(tmp_path):
+    done, folder = run_script(tmp_path, 0, "0", setup="""echo "rank '$SLURM_PROCID' of $# arguments" >> setups""")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "setups").read_text().splitlines() == [f"rank '{rank}' of 0 arguments" for rank in ("", "0", "1")]
+    assert len((folder / "ranks").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("name", ["wide resnet", "a/b", "%j", "", "ℓ", "a;b"])
+def test_a_job_name_that_slurm_would_split_or_take_for_a_folder_is_named(name):
+    assert f"job_name must be letters, digits, dots, dashes and underscores, got {name!r}" in refused(
+        slurm_script, job_name=name
+    )
+    assert "--job-name=Wide_ResNet-1.0\n" in slurm_script(job_name="Wide_ResNet-1.0")
 
 
 @pytest.mark.parametrize(
