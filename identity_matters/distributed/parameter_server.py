@@ -27,6 +27,7 @@ from identity_matters.distributed.rendezvous import (
     bypass_proxy,
     check_port,
     is_listening,
+    listener_on,
     parse_tf_config,
 )
 from identity_matters.distributed.workers import Workers
@@ -36,7 +37,8 @@ from identity_matters.runs.errors import UserError
 from identity_matters.runs.signals import deferring
 
 AHEAD = 2  # batches handed out to each worker before its answers are read
-_POLL = 1.0  # seconds between a server's looks at whether the chief is still there
+PATIENCE = 10  # looks in a row at which a server or worker does not find the chief before it takes it for gone
+_POLL = 1.0  # seconds between two of them
 
 
 class Coordinator(Workers):
@@ -78,12 +80,14 @@ def join() -> Coordinator | None:
             raise UserError(
                 f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
             )
-    check_port(cluster[kind][index], f"{kind} {index}")
+    address, task = cluster[kind][index], f"{kind} {index}"
     bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if kind == "chief":
-        await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
+        with listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
+            await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
+    check_port(address, task)
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc", start=True,
@@ -91,10 +95,17 @@ def join() -> Coordinator | None:
     )  # fmt: skip
     with deferring():  # the chief saves first; when it is gone, so is this
         await_listeners([cluster["chief"][0]], "this task")
-        while is_listening(cluster["chief"][0]):
-            time.sleep(_POLL)
+        _await_end(cluster["chief"][0])
     del server
     return None
+
+
+def _await_end(chief: str) -> None:
+    """Returns when the chief, at this address, is gone; one look that finds nobody can be the network's fault."""
+    failures = 0
+    while failures < PATIENCE:
+        time.sleep(_POLL)
+        failures = 0 if is_listening(chief) else failures + 1
 
 
 class AsynchronousModel:

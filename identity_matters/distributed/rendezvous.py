@@ -61,7 +61,7 @@ def join() -> Workers:
 
 def _await_workers(addresses: list[str], rank: int) -> None:
     """Waits until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
-    with _listener_on(addresses[rank], f"worker {rank}"):
+    with listener_on(addresses[rank], f"worker {rank}"):
         await_listeners(
             [address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})"
         )
@@ -108,6 +108,14 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Returns the host, an IPv6 address without its brackets, and the port of host:port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def _is_host(host: str) -> bool:
+    """Returns whether sockets take the name: of one with an empty label, say, they raise a UnicodeError."""
+    try:
+        return bool(host.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 def is_listening(address: str) -> bool:
@@ -163,8 +171,11 @@ def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, l
         for address in addresses:
             if addresses.count(address) > 1:
                 raise UserError(f"{address} is given twice")
-            if not 0 < int(address.rpartition(":")[2]) < 2**16:
+            host, port = host_and_port(address)
+            if not 0 < port < 2**16:
                 raise UserError(f"{address} has no port")
+            if not _is_host(host):
+                raise UserError(f"{address} has no host that could be looked up")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
@@ -173,11 +184,11 @@ def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, l
 
 def check_port(address: str, task: str) -> None:
     """Raises UserError where the port is taken; TensorFlow would say it in a page, or share the port."""
-    _listener_on(address, task).close()
+    listener_on(address, task).close()
 
 
-def _listener_on(address: str, task: str) -> socket.socket:
-    """Returns a socket that listens on the port of the address."""
+def listener_on(address: str, task: str) -> socket.socket:
+    """Returns a socket that listens on the port of the address; raises UserError where the port is taken."""
     dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:

@@ -46,6 +46,8 @@ def test_the_workers_of_tf_config_the_chief_first(text, expected):
         (tf_config({"worker": ["a:1"]}, index=-1), "no worker -1"),
         (tf_config({"worker": ["a"]}), "invalid literal"),
         (tf_config({"worker": ["a:0"]}), "a:0 has no port"),
+        (tf_config({"worker": ["a..b:1"]}), "a..b:1 has no host"),  # of which sockets raise a UnicodeError
+        (tf_config({"worker": [":1"]}), ":1 has no host"),
         (tf_config({"worker": ["a:1", "b:2", "a:1"]}), "a:1 is given twice"),
         (tf_config({"chief": ["a:1"], "worker": ["a:1"]}), "a:1 is given twice"),
         (tf_config({"worker": ["a:1"]}, kind="evaluator"), "evaluator"),

@@ -111,3 +111,12 @@ def test_a_cluster_without_one_of_the_kinds_is_named(monkeypatch, cluster, named
     monkeypatch.setenv("TF_CONFIG", tf_config(cluster, kind))
     with pytest.raises(ValueError, match=f"there is no {named}"):
         parameter_server.join()
+
+
+def test_a_server_leaves_only_when_many_looks_in_a_row_find_no_chief(monkeypatch):
+    few, looks = parameter_server.PATIENCE - 1, []
+    found = iter([True, *[False] * few, True, *[False] * few, True, *[False] * (few + 1)])
+    monkeypatch.setattr(parameter_server, "is_listening", lambda address: looks.append(address) or next(found))
+    monkeypatch.setattr(parameter_server.time, "sleep", lambda seconds: None)
+    parameter_server._await_end("chief:1")
+    assert looks == ["chief:1"] * (3 * few + 4) and not list(found)
