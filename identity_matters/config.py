@@ -147,7 +147,7 @@ class TrainConfig:
       eval_examples: Evaluate on the first so many test examples (0: all).
       checkpoint_every: Save a checkpoint every so many steps, and after the last.
       jit_compile: Compile with XLA: auto is off for TensorFlow, where XLA is slower on a CPU and Keras leaves it off
-        for the sake of determinism, and on for JAX.
+        for the sake of determinism, and on for JAX. Under TensorFlow on is for a single device.
       steps_per_execution: Steps per call into the compiled program; saves overhead on an accelerator.
       strategy: How several workers train: synchronous: all of them on shares of each batch; parameter_server: each on
         batches of its own, without waiting for the others.

@@ -45,9 +45,16 @@ class Workers:
         self.is_chief, self.has_peers = rank == 0, num_processes > 1
 
     def check(self, config: TrainConfig, callbacks: Sequence) -> None:
-        """Raises UserError where these processes cannot train so: see `rows`; callbacks are for one process alone."""
-        if callbacks and (self.has_peers or config.strategy == "parameter_server"):
+        """Raises UserError where these processes cannot train so.
+
+        See `rows`; callbacks are for one process alone, and jit_compile = on for one device: XLA refuses a step that
+        reads the variables of several.
+        """
+        is_asynchronous = config.strategy == "parameter_server"
+        if callbacks and (self.has_peers or is_asynchronous):
             raise UserError("callbacks are for one process alone; leave them out where several workers train")
+        if config.jit_compile == "on" and (self.strategy or is_asynchronous):
+            raise UserError("jit_compile is for a single device under TensorFlow; use auto or off on several, got on")
         self.rows(config.batch_size)
 
     def rows(self, batch_size: int) -> slice:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -76,6 +77,13 @@ class Replicas:
         self.num_replicas_in_sync = count
 
 
+class Devices:
+    """What Workers asks of a keras.distribution.DataParallel."""
+
+    def __init__(self, count):
+        self.device_mesh = SimpleNamespace(devices=np.arange(count))
+
+
 def test_the_rows_of_the_workers_make_up_the_batch():
     everything = range(24)
     parts = [everything[Workers(Replicas(6), rank, 3).rows(24)] for rank in range(3)]
@@ -87,6 +95,17 @@ def test_the_rows_of_the_workers_make_up_the_batch():
 def test_a_batch_that_the_devices_do_not_divide_is_refused(batch_size):
     with pytest.raises(ValueError, match=f"number of devices, 6 on 3 worker.s., got {batch_size}"):
         Workers(Replicas(6), 0, 3).rows(batch_size)
+
+
+@pytest.mark.parametrize("strategy, name", [(Replicas(2), "synchronous"), (None, "parameter_server")])
+def test_xla_is_refused_where_several_devices_would_run_without_it(strategy, name):
+    workers = Workers(strategy)
+    with pytest.raises(UserError, match="jit_compile is for a single device under TensorFlow"):
+        workers.check(TrainConfig(jit_compile="on", strategy=name), ())
+    for choice in ("auto", "off"):
+        workers.check(TrainConfig(jit_compile=choice, strategy=name), ())
+    Workers().check(TrainConfig(jit_compile="on"), ())
+    Workers(distribution=Devices(2)).check(TrainConfig(jit_compile="on"), ())  # JAX
 
 
 def test_one_worker_hears_itself():
