@@ -17,9 +17,9 @@ def build(
     with workers.scope():
         network = fuse(build_network(config.model, config.seed))
         if workers.strategy:
-            from identity_matters.distributed.replicated import ReplicatedModel
+            from identity_matters.distributed.replicated import ReplicatedModel, drop_apart
 
-            model = batches.attach(network)
+            model = batches.attach(drop_apart(network))
             model = ReplicatedModel(model.inputs, model.outputs, name=model.name)
             compile_model(model, config, on_replicas=True)
             return network, model

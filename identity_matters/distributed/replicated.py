@@ -2,7 +2,8 @@
 
 `fit` of Keras 3 fails under MultiWorkerMirroredStrategy (keras issue 20585): it builds the model from a
 batch of values per replica, and reads every metric with collectives of its own. And Keras's optimisers clip the
-gradient of each replica before they sum them, so that with clipping two replicas train otherwise than one.
+gradient of each replica before they sum them, so that with clipping two replicas train otherwise than one; its dropout
+drops the same entries of each replica's examples.
 """
 
 import functools
@@ -148,3 +149,26 @@ def summing_first(optimizer: type) -> type:
             return list(grads_and_vars)
 
     return SummingFirst
+
+
+def drop_apart(network: keras.Model) -> keras.Model:
+    """Has the dropout of each replica draw masks of its own; Keras's replicas draw the same, from the same seed.
+
+    Args:
+      network: keras.Model. Its layers stay Keras's; their state, which checkpoints hold, is the same on each replica.
+
+    Returns:
+      The network itself.
+    """
+    for layer in network.layers:
+        if isinstance(layer, keras.layers.Dropout):
+            layer.seed_generator.next = functools.partial(_next_seed, layer.seed_generator)
+    return network
+
+
+def _next_seed(generator: keras.random.SeedGenerator, ordered: bool = True) -> tf.Tensor:
+    """Returns the next seed [2] of a replica: that of one device, with the replica's number added."""
+    seed = keras.random.SeedGenerator.next(generator, ordered)
+    if not (replica := tf.distribute.get_replica_context()):
+        return seed
+    return seed + tf.cast([replica.replica_id_in_sync_group, 0], seed.dtype)

@@ -78,6 +78,16 @@ def moments_before_and_after(workers: Workers):
     return before, copies()
 
 
+def dropped(workers: Workers):
+    """Returns what each replica drops of 1,000 ones, in two draws: by a layer of All-CNN-C as it is trained."""
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, network="all_cnn_c"))
+    network, _ = training.build(config, ArrayBatches(load(config), config, workers.rows(config.batch_size)), workers)
+    layer = network.get_layer("stage2_dropout")
+    strategy = workers.strategy or tf.distribute.get_strategy()
+    draw = tf.function(lambda: strategy.run(lambda: layer(tf.ones([1000]), training=True)))
+    return [[mask.numpy().tolist() for mask in strategy.experimental_local_results(draw())] for _ in range(2)]
+
+
 def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -88,6 +98,8 @@ def main():
     muon_on_one, muon_on_two = (train(workers, MUON)[1] for workers in (Workers(), two))
     moments_before, moments = moments_before_and_after(two)
     found = {
+        "dropped": dropped(two),
+        "dropped_by_one": dropped(Workers()),
         "moments_before": moments_before,
         "moments": moments,
         "moved": float(np.abs(one - before).max()),

@@ -269,6 +269,15 @@ def test_replicas_agree_on_the_moments_of_batch_normalisation(on_two_devices):
 
 
 @pytest.mark.slow
+def test_replicas_drop_each_its_own_entries_and_the_first_those_of_one_device(on_two_devices):
+    first, second = (np.array(draw) for draw in zip(*on_two_devices["dropped"]))
+    np.testing.assert_array_equal(first, [mask for (mask,) in on_two_devices["dropped_by_one"]])
+    masks = np.concatenate([first, second]) == 0  # [replicas · draws, 1000], half of it true
+    assert np.abs(np.corrcoef(masks) - np.eye(4)).max() < 0.15  # 5 standard deviations of independent masks
+    assert np.abs(masks.mean(axis=1) - 0.5).max() < 0.1
+
+
+@pytest.mark.slow
 def test_fit_of_keras_still_fails_on_two_workers():
     """Why replicated.ReplicatedModel is there (keras issue 20585): when this test fails, try without it."""
     script = os.path.join(os.path.dirname(__file__), "plain_fit.py")
