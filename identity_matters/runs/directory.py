@@ -104,7 +104,10 @@ class RunDirectory:
             if isinstance(error, BlockingIOError):
                 raise Busy(f"another process is writing to run_dir {self.path}") from None
             if isinstance(error, OSError):  # as some network file systems
-                raise UserError(f"cannot lock run_dir {self.path}: {error.strerror}") from error
+                raise UserError(
+                    f"cannot lock run_dir {self.path}: {error.strerror}; mount its disk with locks of files (flock), "
+                    "or name a directory of another disk"
+                ) from error
             raise
         self._tidy()
         return self

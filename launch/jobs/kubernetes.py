@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 PORT = 2222
 GRACE_PERIOD = 120  # seconds between SIGTERM and SIGKILL
 
-# The pod of either kind: its container goes by the name that Kubeflow's operator looks for.
+# The pod of either kind: its container goes by the name that Kubeflow's operator looks for. NCCL passes what the GPUs
+# of a pod exchange through /dev/shm, which is 64 MiB unless it is mounted; what lies there counts as the pod's memory.
 _POD = """\
 terminationGracePeriodSeconds: {grace_period}  # after SIGTERM, to save a checkpoint
 containers:
@@ -29,10 +30,15 @@ containers:
   volumeMounts:
   - name: shared
     mountPath: {volume_path}
+  - name: shared-memory
+    mountPath: /dev/shm
 volumes:
 - name: shared
   persistentVolumeClaim:
     claimName: {volume_claim}
+- name: shared-memory
+  emptyDir:
+    medium: Memory
 """
 
 _ENVIRONMENT = """\

@@ -139,6 +139,9 @@ def test_the_manifest_gives_every_pod_the_cluster_and_its_index():
     assert pod["subdomain"] == namespace and service["spec"]["selector"] == {"job-name": name}
     assert service["spec"]["clusterIP"] == "None"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}  # NCCL's way between the GPUs of a pod
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
 
 
