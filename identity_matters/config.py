@@ -19,8 +19,8 @@ class ModelConfig:
     Attributes:
       image_shape: (height, width, channels) of the input. Set from the data set by a launcher.
       num_classes: Number of logits. Set from the data set by a launcher.
-      network: all_conv_resnet, or one that the paper compares it with (identity_matters.comparators), for which of the
-        fields below weight_decay and mixed_precision alone are read.
+      network: all_conv_resnet, or one that either paper compares its own with (identity_matters.comparators), for
+        which of the fields below weight_decay and mixed_precision alone are read.
       stem_width: Output channels of the first convolution.
       stem_kernel_size: Kernel size of the first convolution, pixels.
       stem_stride: Stride of the first convolution.
@@ -36,8 +36,8 @@ class ModelConfig:
       use_batch_norm: Batch normalisation after each convolution, the paper's comparison.
       weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
       mixed_precision: Compute the convolutions in bfloat16; weights, the sums of the shortcuts and logits stay float32.
-        Faster on a GPU. On a CPU it depends: some with avx512_bf16 in /proc/cpuinfo are twice as fast, others slower;
-        python -m benchmarks.train_step tells.
+        Faster on a GPU. On a CPU it depends: some with avx512_bf16 in /proc/cpuinfo are 1.6 times as fast, others
+        slower; python -m benchmarks.train_step tells.
     """
 
     image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})

@@ -13,7 +13,7 @@ of docs/theory.md. --claim=hm.theorem_2.1 checks one claim.
 looks for bad critical points of ReLU residual networks near zero, the open problem of Hardt &
 Ma §5, in about 1 minute: it prints the counts with their confidence bounds as they come, and
 leaves them in results.csv, every point in points.csv, and a figure. --trials=1000 as in the
-docs takes 5 minutes. Interrupted, the same command goes on.
+docs takes 4 minutes. Interrupted, the same command goes on.
 
     python -m launch.check_theory --experiment=descent --run_dir=runs/descent
 

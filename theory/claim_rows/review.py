@@ -8,10 +8,7 @@ ROWS = [
         id="review.theorem_1",
         source="review, Theorem 1",
         statement="free critical points inside the ball are minima, KKT points on its boundary need not be",
-        verdict=(
-            "depends on the reading: critical as ∇f = 0, holds; as a KKT point of the printed constrained problem, "
-            "false"
-        ),
+        verdict="holds: of critical points of f(·), as it says; KKT points of its constrained problem need not be",
         proof="none given",
         function="linear_residual.stationarity_in_ball",
         check=convergence.review_theorem_1,
@@ -89,7 +86,7 @@ ROWS = [
         id="blog.convergence",
         source="blog, note 5, “does guarantee convergence”",
         statement="steps η ≤ 1/L that stay in the ball multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)",
-        verdict="depends on the reading: with a step of at most 1/L, holds; with any step, false",
+        verdict="holds: with a step of at most 1/L, as in the paper's reference, to which it points",
         proof="none given",
         restates="hm.convergence",
         function="linear_residual.convergence_rate_bound",
