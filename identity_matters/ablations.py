@@ -4,15 +4,15 @@ import dataclasses
 import itertools
 import math
 import os
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.ablation_config import AblationConfig
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import load
-from identity_matters.fields import check_fields, require
-from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.fields import require
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.record import FINISHED, read_record
@@ -24,45 +24,6 @@ SEARCH = 0.5
 
 # How often the best rate, being the lowest or the highest of those tried, is halved or doubled for another trial.
 EXTENSIONS = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class AblationConfig:
-    """Which experiment, and of what size.
-
-    Attributes:
-      train: What all the runs share; its seed is the first, its validation_examples choose the learning rates. The
-        experiment sets learning rates, steps and evaluations.
-      experiment: statements: each choice of Hardt & Ma, changed; rivals: other networks on the same images; norms: the
-        norms of Li et al., Figure 2.
-      operations: Floating-point operations of the convolutions in each run, backward passes included; they make the
-        number of steps, but for norms. A learning rate is tried in half of them.
-      num_seeds: Runs of each variant on the test images, at its best learning rate.
-      only: Names of some of the variants, with commas between them (empty: all).
-    """
-
-    train: TrainConfig = dataclasses.replace(TRAIN_PRESETS["cifar10_fast"], validation_examples=5_000)
-    experiment: Literal["statements", "rivals", "norms"] = "statements"
-    operations: float = 3e13
-    num_seeds: int = 3
-    only: str = ""
-
-    def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("num_seeds", "operations"), at_most={"num_seeds": 10_000})
-        held_out = self.train.validation_examples
-        require(held_out, "validation_examples must be at least 1: they choose the learning rates")
-        names = [variant.name for variant in EXPERIMENTS[self.experiment]]
-        unknown = [name for name in self._names if name not in names]
-        require(not unknown, f"only names {', '.join(map(repr, unknown))}; the variants are {', '.join(names)}")
-
-    @property
-    def _names(self) -> list[str]:
-        return self.only.split(",") if self.only else []
-
-    @property
-    def variants(self) -> list[Variant]:
-        """Returns what is compared."""
-        return [variant for variant in EXPERIMENTS[self.experiment] if not self.only or variant.name in self._names]
 
 
 class _Plan(NamedTuple):
@@ -110,7 +71,8 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 
 def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     unit = base.steps_per_execution  # the variant's own train_steps need not be its multiples
-    varied = variant.config(dataclasses.replace(base, steps_per_execution=1), variant.rates[0])
+    varied = variant.config(TrainConfig(**vars(base) | {"steps_per_execution": 1}), variant.rates[0])
+    varied.model.check_image_shape()
     of_step = None if "train_steps" in variant.train else _flops(varied)
 
     def sized(operations: float, evaluations: int, **changes: Any) -> TrainConfig:

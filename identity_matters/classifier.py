@@ -5,6 +5,7 @@ standardised here. Files may come from others: see identity_matters.trust.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -61,18 +62,23 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
 
 def _of_network(network: keras.Model, path: str = "") -> Classifier:
-    def call(images: np.ndarray) -> Any:
-        return network(standardize(images), training=False)
-
+    call = functools.partial(_call_on_raw, network)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
+        # Of a partial, and not of a function: TensorFlow counts tracings by the function's code, and from the fifth
+        # network on it would warn of them.
         call = tf.function(call, reduce_retracing=True)
 
     def logits(images: np.ndarray) -> np.ndarray:
         return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
 
     return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path)
+
+
+def _call_on_raw(network: keras.Model, images: Any) -> Any:
+    """Returns the logits of images in 0–255."""
+    return network(standardize(images), training=False)
 
 
 def _of_saved_model(path: str, is_trusted: bool) -> Classifier:

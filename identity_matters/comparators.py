@@ -148,7 +148,7 @@ def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
       seed: int. Every kernel is drawn from (seed, its layer's name) alone. Defaults to 0.
 
     Raises:
-      UserError: the images are under 9 pixels a side.
+      UserError: the strides of all_conv_resnet do not divide the images, or another's are under 9 pixels a side.
     """
     if config.network == "all_conv_resnet":
         return all_conv_resnet(config, seed)

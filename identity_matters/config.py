@@ -17,7 +17,8 @@ class ModelConfig:
     """The all-convolutional residual network; the defaults are Hardt & Ma's Table 1.
 
     Attributes:
-      image_shape: (height, width, channels) of the input. Set from the data set by a launcher.
+      image_shape: (height, width, channels) of the input. Set from the data by train and by a launcher; only then, or
+        where the network is built, must the strides divide it.
       num_classes: Number of logits. Set from the data set by a launcher.
       network: all_conv_resnet, or one that either paper compares its own with (identity_matters.comparators), for
         which of the fields below weight_decay and mixed_precision alone are read.
@@ -90,6 +91,12 @@ class ModelConfig:
             len(self.image_shape) == 3 and min(self.image_shape) >= 1,
             f"image_shape must be (height, width, channels), got {self.image_shape}",
         )
+
+    def check_image_shape(self) -> None:
+        """Raises UserError where the strides do not divide the images.
+
+        No part of __post_init__: until the data's shape is known, image_shape is a preset's and says nothing of them.
+        """
         height, width, _ = self.image_shape
         require(
             self.network != "all_conv_resnet" or not (height % self.downsampling or width % self.downsampling),
@@ -216,6 +223,9 @@ class TrainConfig:
             "strategy parameter_server applies each gradient where the weights are, by SGD with momentum: "
             "optimizer muon and decoupled_weight_decay cannot be used with it",
         )
+        self._check_steps()
+
+    def _check_steps(self) -> None:
         for name in ("train_steps", "eval_every", "checkpoint_every"):
             require(
                 getattr(self, name) % self.steps_per_execution == 0,

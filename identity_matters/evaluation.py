@@ -26,14 +26,17 @@ def exported_data(saved_model: str) -> dict:
     Raises:
       UserError: the SavedModel does not hold them, no config.json lies beside model.keras, or nothing has stored them.
     """
+    fields = _data_fields(saved_model)
+    require_stored(fields["dataset"])
+    return fields
+
+
+def _data_fields(saved_model: str) -> dict:
+    """Returns what `exported_data` does, also where the data themselves are not stored."""
     if not saved_model:
         raise UserError("name a dataset, an npz, or (images, labels) to evaluate on")
     is_network = saved_model.endswith(".keras")
-    path = (
-        os.path.join(os.path.dirname(saved_model), "config.json")
-        if is_network
-        else os.path.join(saved_model, DATA_FILE)
-    )
+    path = _data_path(saved_model)
     try:
         fields = read_json(path)
         if is_network:
@@ -45,7 +48,6 @@ def exported_data(saved_model: str) -> dict:
         raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
-    require_stored(fields["dataset"])
     return fields
 
 
@@ -83,9 +85,10 @@ def evaluate(
     Args:
       saved_model: The directory of a SavedModel, or what else `load_classifier` takes, or gives.
       dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images, labels) as
-        identity_matters.data.own takes them; or an iterable of batches, images [n, h, w, c] in 0–255 and labels [n];
-        or None: the data of the run that exported the model.
-      data_dir, npz: As in TrainConfig.
+        identity_matters.data.own takes them, or a list of these two arrays; or an iterable of batches, images
+        [n, h, w, c] in 0–255 and labels [n]; or None: the data of the run that exported the model.
+      data_dir, npz: As in TrainConfig. Images of another size than the network's are resized, and a line says so unless
+        the run was trained with an image_size.
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Show a progress bar.
@@ -96,19 +99,13 @@ def evaluate(
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
 
     Raises:
-      UserError: not a network of ours, or data that do not fit it.
+      UserError: not a network of ours, or data that do not fit it, or a number out of range.
     """
+    require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
+    require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}")
     model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
-    batches = _labelled_batches(dataset, data_dir, npz, batch_size, model)
-    top1 = top5 = num_examples = 0
-    with tqdm(unit=" images", disable=not progress) as bar:
-        for images, labels in _first_examples(batches, max_examples):
-            _check_batch(images, labels, model.image_shape, model.num_classes)
-            rank = _label_ranks(model.logits(images), labels)
-            top1 += int(np.sum(rank < 1))
-            top5 += int(np.sum(rank < 5))
-            num_examples += len(labels)
-            bar.update(len(labels))
+    batches = _first_examples(_labelled_batches(dataset, data_dir, npz, batch_size, model), max_examples)
+    top1, top5, num_examples = _num_right(model, batches, progress)
     if not num_examples:
         raise UserError("there are no examples to evaluate on")
     return {
@@ -118,11 +115,26 @@ def evaluate(
     }
 
 
+def _num_right(model: Classifier, batches: Iterable, progress: bool) -> tuple[int, int, int]:
+    """Returns for how many examples the label scores highest, for how many among the five highest, and of how many."""
+    top1 = top5 = num_examples = 0
+    with tqdm(unit=" images", disable=not progress, delay=0.01) as bar:  # not before the lines that tell of the data
+        for images, labels in batches:
+            _check_batch(images, labels, model.image_shape, model.num_classes)
+            rank = _label_ranks(model.logits(images), labels)
+            top1 += int(np.sum(rank < 1))
+            top5 += int(np.sum(rank < 5))
+            num_examples += len(labels)
+            bar.update(len(labels))
+    return top1, top5, num_examples
+
+
 def _labelled_batches(
     dataset: str | tuple | Iterable | None, data_dir: str, npz: str, batch_size: int, model: Classifier
 ) -> Iterable[tuple[np.ndarray, np.ndarray]]:
     """Returns batches of raw images and labels from any of the forms that `evaluate` takes."""
-    if isinstance(dataset, tuple):
+    is_pair = isinstance(dataset, list) and len(dataset) == 2 and all(hasattr(array, "shape") for array in dataset)
+    if isinstance(dataset, tuple) or is_pair:
         if len(dataset) != 2:
             raise UserError(f"a dataset of arrays must be (images, labels), got {len(dataset)} of them")
         images, labels = as_examples(*dataset)
@@ -139,13 +151,25 @@ def _labelled_batches(
         fields |= {"data_dir": data_dir} if data_dir else {}
     if fields["npz"]:
         fields["num_classes"] = model.num_classes
-    return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
+    says_resizing = bool(npz) and not _image_size(model.path)
+    return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size, says_resizing)
+
+
+def _image_size(saved_model: str) -> int:
+    """Returns the image_size of the run that left a network; 0 where nothing says it."""
+    try:
+        return _data_fields(saved_model)["image_size"]
+    except UserError:
+        return 0
 
 
 def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the batches as arrays, up to the first max_examples examples (0: all)."""
     num_left = max_examples
-    for images, labels in batches:
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise UserError("a dataset must be a name, (images, labels), or batches of (images, labels)")
+        images, labels = batch
         if max_examples:
             images, labels = images[:num_left], labels[:num_left]
         yield np.asarray(images, np.float32), np.asarray(labels)

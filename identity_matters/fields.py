@@ -20,6 +20,15 @@ def require(condition: bool, message: str) -> None:
         raise UserError(message)
 
 
+def split_names(text: str) -> list[str]:
+    """Returns the names in a text with commas between them, without the spaces around them and without empty ones.
+
+    >>> split_names("ours, zero initializer,")
+    ['ours', 'zero initializer']
+    """
+    return [name for part in text.split(",") if (name := part.strip(" "))]
+
+
 def from_json(config: Any, values: Any) -> Any:
     """Returns a config with the values of a JSON file in place of its own.
 

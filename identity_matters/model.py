@@ -74,7 +74,11 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
       A functional keras.Model: standardised images [n, height, width, channels] (see
       `standardize`) to float32 logits [n, num_classes]. Layers are named like
       stage2_block1_conv1.
+
+    Raises:
+      UserError: the strides do not divide the sides of the images.
     """
+    config.check_image_shape()
     images = keras.Input(config.image_shape, name="images")
     x = _convolution(images, config, config.stem_width, "stem_conv", seed, config.stem_stride, config.stem_kernel_size)
     if config.stem_pool > 1:

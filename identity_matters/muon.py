@@ -67,8 +67,11 @@ def _steps_on_one_gram(matrices: Any, num_steps: int) -> Any:
     return ops.matmul(matrices, product)
 
 
+@keras.saving.register_keras_serializable("identity_matters")
 class Muon(keras.optimizers.Optimizer):
     """The optimiser of this module, under every Keras backend.
+
+    To load a model that was compiled with it, import this module first: it registers the class.
 
     Args:
       learning_rate: float or LearningRateSchedule. η: the spectral norm of a step.

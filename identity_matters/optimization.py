@@ -34,8 +34,11 @@ def learning_rate_schedule(config: TrainConfig) -> keras.optimizers.schedules.Le
     return WarmUp(schedule, config.warmup_steps) if config.warmup_steps else schedule
 
 
+@keras.saving.register_keras_serializable("identity_matters")
 class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """A schedule, multiplied by (update + 1) / steps while that is below 1.
+
+    To load a model that was compiled with it, import this module first: it registers the class.
 
     Args:
       schedule: LearningRateSchedule.
@@ -52,6 +55,11 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict:
         """The arguments, as Keras saves them."""
         return {"schedule": keras.saving.serialize_keras_object(self.schedule), "steps": self.steps}
+
+    @classmethod
+    def from_config(cls, config: dict) -> "WarmUp":
+        """Returns the schedule of which `get_config` gave the arguments."""
+        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["steps"])
 
 
 def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizers.Optimizer:

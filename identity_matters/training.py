@@ -25,7 +25,7 @@ from identity_matters.export import write_results
 from identity_matters.model import training_flops
 from identity_matters.optimization import learning_rate_schedule, make_deterministic
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
-from identity_matters.runs.callbacks import RunCallbacks
+from identity_matters.runs.callbacks import RunCallbacks, checked_callbacks
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import Diverged, Preempted, WorkerLost
@@ -77,9 +77,11 @@ def train(
     workers = join(config)
     if workers is None:
         return {}
-    workers.check(config, callbacks)  # before the data are read
+    callbacks = checked_callbacks(callbacks)  # before the data are read
+    workers.check(config, callbacks)
     given, data = data, load_in_turn(config, workers, data)
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
+    model_config.check_image_shape()  # before there is a run directory
     named = {} if given is None else {"dataset": data.name, "data_dir": "", "npz": ""}
     config = dataclasses.replace(config, model=model_config, **named)
     with workers.active(), open_run(config, os.fspath(run_dir), workers) as (directory, record):
@@ -88,7 +90,7 @@ def train(
         if record["final_row"]:
             return record["final_row"] if directory else {}
         with recording_failure(directory), reporting_unreadable_data(), workers.reporting_lost_workers():
-            return Training(config, data, workers, directory, tuple(callbacks)).run()
+            return Training(config, data, workers, directory, callbacks).run()
 
 
 class Training:

@@ -13,41 +13,29 @@ with config.json beside it, it continues on another machine.
 
 --experiment=norms redraws Figure 2 of Li et al. in 5 epochs for 200: the norms of networks of several
 depths in the same steps, in kernel_norms.png.
+
+An experiment sets some of launch.train's flags itself; --help lists the others, and beside
+--experiment=rivals or norms those that these take.
 """
 
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.ablations import AblationConfig
-from identity_matters.fields import require
-from identity_matters.variants import EXPERIMENTS
+from identity_matters.ablation_config import AblationConfig
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_EVERY_EXPERIMENT = {"network", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every"}
-
 
 def main(config: AblationConfig, run_dir: str) -> None:
     """Trains all variants and prints the table of their errors."""
-    _check_flags(config)
     with terminal.quiet_import():
         from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
     from identity_matters.runs.tables import ablation_table
 
     rows = ablations.run_ablations(config, run_dir)
     print(ablation_table(rows))
-
-
-def _check_flags(config: AblationConfig) -> None:
-    """Raises UserError for a flag that every variant of the experiment would override."""
-    variants, default = EXPERIMENTS[config.experiment], AblationConfig().train
-    of_all = set.intersection(*(variant.model.keys() | variant.train.keys() for variant in variants))
-    for given, usual in ((config.train, default), (config.train.model, default.model)):
-        for name in sorted((OF_EVERY_EXPERIMENT | of_all) & vars(given).keys()):
-            where = "see --operations, and identity_matters/variants.py"
-            require(getattr(given, name) == getattr(usual, name), f"--{name} is set by the experiment: {where}")
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":

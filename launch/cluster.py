@@ -15,6 +15,7 @@ Exit code: 0, or that of the worker that ended first, as launch.train's.
 
 import dataclasses
 import os
+import shlex
 import subprocess
 import sys
 
@@ -145,7 +146,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     submit = ["sbatch", config.write] if config.slurm else ["kubectl", "apply", "-f", config.write]
     print(f"written: {config.write}")
     if not config.submit:
-        print(f"next:\n  {' '.join(submit)}")
+        print(f"next:\n  {shlex.join(submit)}")
         return 0
     try:
         return subprocess.run(submit).returncode

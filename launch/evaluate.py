@@ -18,6 +18,7 @@ run's model.keras: KERAS_BACKEND=jax python -m launch.evaluate --saved_model=DIR
 import dataclasses
 import json
 
+from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher, terminal
 
@@ -31,7 +32,8 @@ class EvaluateConfig:
       pretrained: Name of a network that comes with the package, e.g. digits.
       dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it).
       data_dir: Where TFDS keeps prepared data sets (empty: as in that run).
-      npz: Your own data instead: test_images and test_labels of an .npz file, as for training.
+      npz: Your own data instead: test_images and test_labels of an .npz file, as for training. Images of another size
+        than the network's are resized, and a line says so unless the run had an image_size.
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
       json: Print one line of JSON; errors are fractions.
@@ -51,10 +53,7 @@ class EvaluateConfig:
     trust_saved_model: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_examples < 0:
-            raise UserError(f"max_examples must be at least 0, got {self.max_examples}")
-        if self.batch_size < 1:
-            raise UserError(f"batch_size must be at least 1, got {self.batch_size}")
+        check_fields(self, at_least_1=("batch_size",), at_least_0=("max_examples",))  # before TensorFlow is imported
         if self.saved_model and self.pretrained:
             raise UserError("--saved_model and --pretrained are both given; give one of them")
 

@@ -3,6 +3,8 @@
 A launcher is a module whose docstring is its manual, with
     def main(config, run_dir): …
     def cli(): launcher.run(main, PRESETS, manual=__doc__)
+A config may have a method refusals(flags): from the values of all flags by name, None where one is not given, it
+returns {name: why} of those without effect. --help leaves these out; where they change the preset they are refused.
 
 Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
@@ -10,22 +12,19 @@ Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 import contextlib
 import dataclasses
 import difflib
-import inspect
 import os
-import re
-import shutil
 import signal
 import sys
-import textwrap
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from absl import flags
 
 from identity_matters.runs import signals
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError
 from launch import terminal
+from launch.help_page import description, help_page
 
 
 def run(
@@ -64,7 +63,7 @@ def _call(main: Callable, presets: dict, manual: str, values: flags.FlagValues, 
     """Calls main with the config that the command line gives, or prints the help; returns what main returns."""
     arguments = _parse(values, sys.argv)
     if values["help"].value:
-        return print(_help(manual, presets, "run_dir" in values, needs_run_dir))
+        return print(_help(manual, presets, values, needs_run_dir))
     if arguments:
         raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
     with user_errors():
@@ -145,16 +144,6 @@ def _written(name: str, value: Any) -> str:
     return f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
-def field_descriptions(config: Any) -> dict[str, str]:
-    """Returns, by field name, the text under "Attributes:" in the docstring of the config's class."""
-    # Python 3.13 strips the indentation of docstrings itself, earlier ones do not.
-    text = inspect.getdoc(type(config)).split("Attributes:")[1]
-    return {
-        name: re.sub(r"\s+", " ", description).strip()
-        for name, description in re.findall(r"^ {2}(\w+): (.*?)(?=^ {2}\w|\Z)", text, re.M | re.S)
-    }
-
-
 def _define_flags(presets: dict, has_run_dir: bool) -> flags.FlagValues:
     values = flags.FlagValues()
     flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
@@ -193,19 +182,38 @@ def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     if "preset" in values and values["preset"].value not in presets:
         raise UserError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
     preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
-    return _replaced(preset, values)
+    changes = _changes(preset, values)
+    refused = _refusals(preset, values)
+    for name in changes:
+        if name in refused:
+            raise UserError(f"--{name} is {refused[name]}")
+    return _replaced(preset, changes)
 
 
-def _replaced(config: Any, values: flags.FlagValues) -> Any:
-    changes = {}
+def _changes(preset: Any, values: flags.FlagValues) -> dict[str, Any]:
+    """Returns the given flags that differ from the preset, by name."""
+    given = {}
+    for field, default, _ in flag_fields(preset):
+        if (value := values[field.name].value) is not None:
+            given[field.name] = _numbers(field.name, value) if isinstance(default, tuple) else value
+            if given[field.name] == default:
+                del given[field.name]
+    return given
+
+
+def _refusals(config: Any, values: flags.FlagValues) -> dict[str, str]:
+    return config.refusals(values.flag_values_dict()) if hasattr(config, "refusals") else {}
+
+
+def _replaced(config: Any, changes: dict[str, Any]) -> Any:
+    own = {}
     for field in dataclasses.fields(config):
-        default = getattr(config, field.name)
-        if dataclasses.is_dataclass(default):
-            changes[field.name] = _replaced(default, values)
-        elif field.metadata.get("flag", True) and field.name in values and values[field.name].value is not None:
-            value = values[field.name].value
-            changes[field.name] = _numbers(field.name, value) if isinstance(default, tuple) else value
-    return dataclasses.replace(config, **changes)
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            own[field.name] = _replaced(value, changes)
+        elif field.metadata.get("flag", True) and field.name in changes:
+            own[field.name] = changes[field.name]
+    return dataclasses.replace(config, **own)
 
 
 def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
@@ -215,34 +223,22 @@ def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
         raise UserError(f"{name} takes whole numbers with commas between, got {','.join(words)!r}") from None
 
 
-def _help(manual: str, presets: dict, has_run_dir: bool, needs_run_dir: bool) -> str:
-    """Returns the manual and one entry per flag, as wide as the terminal allows."""
+def _help(manual: str, presets: dict, values: flags.FlagValues, needs_run_dir: bool) -> str:
+    """Returns the manual and one entry per flag that is not refused beside those given."""
     first = next(iter(presets.values()))
+    refused = _refusals(first, values)
     entries = []
-    if has_run_dir:
+    if "run_dir" in values:
         need = "the same command again continues it. Required." if needs_run_dir else "without it nothing is written."
         entries.append(("--run_dir=DIR", f"Where the run's files go; {need}"))
     if len(presets) > 1:
         entries.append(
             (f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's.")
         )
-    for field, default, holder in flag_fields(first):
-        text = field_descriptions(holder)[field.name]
-        if get_origin(field.type) is Literal:
-            text += f" One of {', '.join(filter(None, get_args(field.type)))}."
-        entries.append((_example(field.name, default), text))
+    for field, default, holder in (entry for entry in flag_fields(first) if entry[0].name not in refused):
+        entries.append((_example(field.name, default), description(field, holder)))
     entries.append(("--traceback", "Show where in the code an error arose."))
-    width = min(shutil.get_terminal_size().columns, 110)
-    indent = 30
-    lines = [manual.strip(), "", "Flags:"]
-    for flag, text in entries:
-        wrapped = textwrap.wrap(text, width - indent)
-        start = f"  {flag}"
-        if len(start) >= indent:
-            lines.append(start)
-            start = ""
-        lines += [f"{start:<{indent}}{wrapped[0]}", *(" " * indent + line for line in wrapped[1:])]
-    return "\n".join(lines)
+    return help_page(manual, entries)
 
 
 def _example(name: str, default: Any) -> str:

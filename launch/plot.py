@@ -17,7 +17,7 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Literal
 
-from identity_matters.fields import check_fields, require
+from identity_matters.fields import check_fields, require, split_names
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import made_of, read_rows
@@ -52,7 +52,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     from identity_matters.runs.figures import save_figures
 
     if config.beside:
-        figures = _comparison([run_dir, *filter(None, config.beside.split(","))], config.title)
+        figures = _comparison([run_dir, *split_names(config.beside)], config.title)
         print("\n".join(save_figures(figures, run_dir, config.format)))
         return
     record = read_record(run_dir)
@@ -62,7 +62,9 @@ def main(config: PlotConfig, run_dir: str) -> None:
         figures = importlib.import_module(f"launch.{kind}").figures(run_dir, **options)
         paths = save_figures(figures, run_dir, config.format)
     if not paths:
-        raise UserError(f"{run_dir} holds results without the data of figures; let launch.{kind} end, with its figures")
+        is_done = record is not None and record["status"] == "done"
+        advice = "the run is done, and has none" if is_done else f"let launch.{kind} end, with its figures"
+        raise UserError(f"{run_dir} holds results without the data of figures; {advice}")
     print("\n".join(paths))
 
 

@@ -15,6 +15,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
+from identity_matters.fields import split_names
 from identity_matters.runs.errors import UserError
 from launch import launcher
 
@@ -35,7 +36,7 @@ class ReportConfig:
 
 def main(config: ReportConfig, run_dir: str) -> None:
     """Writes report.html in run_dir, after the quick runs where no others are given."""
-    names = [name for name in config.runs.split(",") if name]
+    names = split_names(config.runs)
     if len(set(names)) < len(names):
         raise UserError(f"runs names a directory twice, got {config.runs!r}")
     from identity_matters.runs.directory import RunDirectory, write_text
@@ -58,7 +59,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     from launch.reporting.runs import figures_of
 
     names = read_record(run_dir)["config"]["runs"]
-    folders = names.split(",") if names else [os.path.join(run_dir, quick.name) for quick in QUICK]
+    folders = split_names(names) or [os.path.join(run_dir, quick.name) for quick in QUICK]
     paths = [os.path.normpath(folder) for folder in folders]
     names = [os.path.basename(path) for path in paths]
 

@@ -20,6 +20,7 @@ With TF_CONFIG in the environment this process is one of several workers; launch
 """
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig
@@ -58,11 +59,11 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     )
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.
-    print(f"next:\n  tensorboard --logdir={os.path.dirname(os.path.normpath(run_dir)) or '.'}")
+    print(f"next:\n  tensorboard --logdir={shlex.quote(os.path.dirname(os.path.normpath(run_dir)) or '.')}")
     if "saved_model" in files:
-        print(f"  python -m launch.evaluate --saved_model={os.path.join(run_dir, 'saved_model')}")
+        print(f"  python -m launch.evaluate --saved_model={shlex.quote(os.path.join(run_dir, 'saved_model'))}")
     else:
-        print(f"  python -m launch.evaluate --saved_model={os.path.join(run_dir, 'model.keras')}")
+        print(f"  python -m launch.evaluate --saved_model={shlex.quote(os.path.join(run_dir, 'model.keras'))}")
         print(f"  the same command under KERAS_BACKEND=tensorflow adds {os.path.join(run_dir, 'saved_model')}")
 
 

@@ -187,13 +187,14 @@ def summary(quadrature: Quadrature) -> Summary:
     p10_low = sizes[np.argmax(most >= 0.1)] if _shares(quadrature, 0, 0)[1] < 0.1 else 0.0
     p10_high = sizes[np.argmax(least >= 0.1)] if least[-1] >= 0.1 else max_abs
     p10_abs = _percentile(np.abs(nodes).ravel(), quadrature.weights.ravel() / len(nodes))
+    below_zero = np.nextafter(-zero, -np.inf)  # as H = 0 has nodes at 0, and a rounding of 0
     return Summary(
         max_abs,
         p10_abs,
         condition_number=max_abs / p10_abs if p10_abs > zero else np.inf,
         index=float(negative),
         p10_range=(float(p10_low), float(p10_high)),
-        index_range=(float(_shares(quadrature, -np.inf, -zero)[0]), float(_shares(quadrature, -np.inf, zero)[1])),
+        index_range=(float(_shares(quadrature, -np.inf, below_zero)[0]), float(_shares(quadrature, -np.inf, zero)[1])),
     )
 
 

@@ -20,7 +20,10 @@ def real(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def finite(name: str, value: np.ndarray) -> np.ndarray:
-    """Returns value as float64; ValueError as `real`, or if a number is infinite or NaN."""
+    """Returns value as float64; ValueError as `real`, or if a number is infinite or NaN.
+
+    What LAPACK takes must pass here first: its singular value decomposition does not end on some infinite entries.
+    """
     array = real(name, value)
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, got an infinite or NaN entry")

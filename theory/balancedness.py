@@ -16,6 +16,7 @@ a ½, the risk of `linear_residual` has none: a factor 2 in every velocity here.
 import numpy as np
 
 from theory import linear_residual
+from theory.arrays import finite, real
 
 
 def imbalances(A: np.ndarray) -> np.ndarray:
@@ -23,7 +24,7 @@ def imbalances(A: np.ndarray) -> np.ndarray:
 
     Zero at A = 0, and for the polar construction of `factorization.factorize`: N_i = Q^{i/ℓ}P^{1/ℓ}Q^{−(i−1)/ℓ}.
     """
-    layers = np.eye(A.shape[-1]) + A
+    layers = np.eye(np.shape(A)[-1]) + real("A", A)
     return layers[1:].swapaxes(1, 2) @ layers[1:] - layers[:-1] @ layers[:-1].swapaxes(1, 2)
 
 
@@ -38,6 +39,7 @@ def imbalance_drift(gradient: np.ndarray, learning_rate: float) -> np.ndarray:
     Returns:
       [ℓ − 1, d, d].
     """
+    gradient = real("gradient", gradient)
     squares = gradient[1:].swapaxes(1, 2) @ gradient[1:] - gradient[:-1] @ gradient[:-1].swapaxes(1, 2)
     return learning_rate**2 * squares
 
@@ -64,7 +66,7 @@ def preconditioner(W: np.ndarray, num_layers: int) -> np.ndarray:
     Args:
       W: [d, d]. num_layers: ℓ.
     """
-    u, sigma, vt = np.linalg.svd(W)
+    u, sigma, vt = np.linalg.svd(finite("W", W))
     basis = np.kron(vt.T, u)
     return (basis * _factors(sigma, num_layers).T.ravel()) @ basis.T
 
@@ -77,7 +79,7 @@ def product_velocity(W: np.ndarray, gradient: np.ndarray, num_layers: int) -> np
     Args:
       W: [d, d]. gradient: ∂f/∂W [d, d], 2(W − R)Σ for the risk of `linear_residual`. num_layers: ℓ.
     """
-    u, sigma, vt = np.linalg.svd(W)
+    u, sigma, vt = np.linalg.svd(finite("W", W))
     return -u @ (_factors(sigma, num_layers) * (u.T @ gradient @ vt.T)) @ vt
 
 
@@ -93,6 +95,7 @@ def deficiency_margin(W: np.ndarray, R: np.ndarray) -> float:
 
     While f does not rise, σ_min(W) ≥ c at every later W too.
     """
+    W, R = finite("W", W), finite("R", R)
     return float(np.linalg.svd(R, compute_uv=False)[-1] - np.linalg.norm(W - R))
 
 
@@ -119,8 +122,9 @@ def first_order_velocity(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.
 
     Args as `linear_residual.gradient`.
     """
-    layers, gradient = np.eye(A.shape[-1]) + A, linear_residual.gradient(A, R, Sigma)
-    velocity, product = np.zeros_like(layers[0]), np.eye(A.shape[-1])
+    gradient = linear_residual.gradient(A, R, Sigma)
+    layers = np.eye(gradient.shape[-1]) + real("A", A)
+    velocity, product = np.zeros_like(layers[0]), np.eye(gradient.shape[-1])
     for layer, slope in zip(layers, gradient):
         velocity, product = layer @ velocity - slope @ product, layer @ product
     return velocity

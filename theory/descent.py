@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from theory import factorization, linear_residual
+from theory.arrays import finite
 
 
 def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
@@ -175,6 +176,7 @@ def project_positive(W: np.ndarray, margin: float) -> np.ndarray:
 
     The symmetric part and the rest are orthogonal, so eigenvalues of the former below the margin become it.
     """
+    W = finite("W", W)
     values, vectors = np.linalg.eigh((W + W.T) / 2)
     return (vectors * np.maximum(values, margin)) @ vectors.T + (W - W.T) / 2
 

@@ -102,7 +102,8 @@ def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
     gamma = log_condition(R)
     if method == "paper":
         return paper_construction.printed_bound(gamma, num_layers) if num_layers >= 3 * gamma else math.inf
-    polar = 2 * math.sin(math.pi / (2 * num_layers)) + math.expm1(gamma / num_layers)
+    with np.errstate(over="ignore"):
+        polar = 2 * math.sin(math.pi / (2 * num_layers)) + float(np.expm1(gamma / num_layers))
     logarithm = None if method == "polar" else _logarithm(R, or_none=method == "best")
     if logarithm is None:
         return polar
@@ -231,7 +232,7 @@ def _accurate_logarithm(R: np.ndarray) -> np.ndarray | None:
             warnings.simplefilter("ignore")
             logarithm = np.real(linalg.logm(R))
             missed = np.abs(linalg.expm(logarithm) - R).max()
-    except ValueError:
+    except Exception:  # SciPy raises a bare one on some R of the least numbers that there are
         return None
     return logarithm if missed <= 1e-8 * np.abs(R).max() else None
 

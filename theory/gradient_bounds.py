@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.arrays import real
+from theory.arrays import finite
 from theory.linear_residual import checked_problem, gradient, least_nonzero_eigenvalue, risk
 
 
@@ -34,10 +34,10 @@ def product_lower_bound(X: np.ndarray, Y: np.ndarray) -> float:
       Y: [d, c].
 
     Raises:
-      ValueError: a wide X.
+      ValueError: a wide or empty X, numbers that are not real and finite.
     """
-    X, Y = real("X", X), real("Y", Y)
-    if X.shape[0] < X.shape[1]:
+    X, Y = finite("X", X), finite("Y", Y)
+    if X.ndim != 2 or X.size == 0 or X.shape[0] < X.shape[1]:
         raise ValueError(f"X must be square or tall, got shape {X.shape}")
     return float(np.linalg.svd(X, compute_uv=False)[-1] * np.linalg.norm(Y))
 

@@ -19,6 +19,8 @@ import math
 
 import numpy as np
 
+from theory.arrays import finite
+
 
 def risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
     """(1/m) Σ‖y − W(x + V f)‖², f the features. Args: shapes as in the table above."""
@@ -35,7 +37,8 @@ def gradient(
 
 
 def best_linear_risk(inputs: np.ndarray, y: np.ndarray) -> float:
-    """The least (1/m) Σ‖y − C x‖² over all C, without a bias. inputs: [m, p]; y: [m, r]."""
+    """The least (1/m) Σ‖y − C x‖² over all C, without a bias. inputs: [m, p]; y: [m, r], finite."""
+    inputs, y = finite("inputs", inputs), finite("y", y)
     return float(np.square(y - inputs @ np.linalg.lstsq(inputs, y, rcond=None)[0]).sum() / len(y))
 
 

@@ -22,7 +22,7 @@ _EPSILON = np.finfo(np.float64).eps
 
 def max_spectral_norm(A: np.ndarray) -> float:
     """Returns |||A||| = max_i ‖A_i‖ (Hardt & Ma §2)."""
-    return float(np.linalg.norm(real("A", A), 2, axis=(1, 2)).max())
+    return float(np.linalg.norm(finite("A", A), 2, axis=(1, 2)).max())
 
 
 def end_to_end(A: np.ndarray) -> np.ndarray:
@@ -107,8 +107,13 @@ def sample_problem(x: np.ndarray, y: np.ndarray) -> SampleProblem:
 
     Args:
       x, y: [m, d], examples in rows.
+
+    Raises:
+      ValueError: no examples, or not as many in y; numbers that are not real and finite.
     """
-    x, y = real("x", x), real("y", y)
+    x, y = finite("x", x), finite("y", y)
+    if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or 0 in (x.size, y.size):
+        raise ValueError(f"x and y must both be [m, d], got shapes {x.shape} and {y.shape}")
     R = np.linalg.lstsq(x, y, rcond=None)[0].T
     return SampleProblem(R, x.T @ x / len(x), float(np.square(y - x @ R.T).sum() / len(x)))
 
@@ -124,7 +129,7 @@ def standard_gradient(W: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.nda
 def project(A: np.ndarray, radius: float) -> np.ndarray:
     """Returns the nearest point of B_τ in Frobenius norm: every singular value above τ becomes τ."""
     _check_radius(radius)
-    u, sigma, vt = np.linalg.svd(A)
+    u, sigma, vt = np.linalg.svd(finite("A", A))
     return (u * np.minimum(sigma, radius)[..., None, :]) @ vt
 
 
@@ -144,7 +149,7 @@ def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: 
     product costs at most √ℓ(1+τ)^{ℓ−1} a unit of ‖Δ‖_F, the second (ℓ−1)(1+τ)^{ℓ−2}.
     """
     _check_radius(radius)
-    largest, growth = np.linalg.eigvalsh(Sigma)[-1], 1 + radius
+    largest, growth = np.linalg.eigvalsh(finite("Sigma", Sigma))[-1], 1 + radius
     first = 2 * num_layers * growth ** (2 * num_layers - 2) * largest
     return float(first + 2 * (num_layers - 1) * growth ** (num_layers - 2) * math.sqrt(largest * excess_risk))
 
@@ -219,8 +224,8 @@ def _products(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def least_nonzero_eigenvalue(Sigma: np.ndarray) -> float:
     """Returns the smallest eigenvalue of a second moment [d, d] that is above rounding; 0 if there is none."""
-    eigenvalues = np.linalg.eigvalsh(Sigma)
-    nonzero = eigenvalues[eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues[-1]]
+    eigenvalues = np.linalg.eigvalsh(finite("Sigma", Sigma))
+    nonzero = eigenvalues[eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max(initial=0.0)]
     return float(nonzero.min(initial=math.inf)) if len(nonzero) else 0.0
 
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from scipy import linalg
 
-from theory.arrays import real
+from theory.arrays import finite, real
 
 # Eigenvalues nearer than this share of the largest stay in one block. What is dropped between blocks is rounding over
 # this share.
@@ -47,7 +47,7 @@ def block_diagonalize(U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Raises:
       ValueError: U is not normal.
     """
-    U = real("U", U)
+    U = finite("U", U)
     scaled = U / (np.abs(U).max() or 1.0)
     squared, defect = np.linalg.norm(scaled) ** 2, np.linalg.norm(scaled @ scaled.T - scaled.T @ scaled)
     if defect > 1e-10 * squared:

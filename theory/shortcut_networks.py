@@ -47,7 +47,7 @@ def forward(
 def checked_weights(weights: np.ndarray) -> np.ndarray:
     """Returns weights as an array [num_units, shortcut_depth, d, d]; ValueError for another shape."""
     weights = np.asarray(weights)
-    if weights.ndim != 4 or weights.shape[2] != weights.shape[3]:
+    if weights.ndim != 4 or weights.shape[1] == 0 or weights.shape[2] != weights.shape[3]:
         raise ValueError(f"weights must be [num_units, shortcut_depth, d, d], got shape {weights.shape}")
     return weights
 
@@ -129,7 +129,7 @@ def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def moments(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns Σ_XX = (1/m) Σ x xᵀ and Σ_YX = (1/m) Σ y xᵀ [d, d] (Li et al., (8), (9))."""
-    x, y = real("x", x), real("y", y)
+    x, y = checked_data(x, y)
     return x.T @ x / len(x), y.T @ x / len(x)
 
 

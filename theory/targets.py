@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy import linalg
 
-from theory.arrays import real
+from theory.arrays import finite
 
 _EPSILON = np.finfo(np.float64).eps
 _LARGEST_EXPONENT = 700  # e^709 is the largest float64
@@ -17,11 +17,7 @@ def singular_parts(R: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndar
     Raises:
       ValueError: R is no square matrix of finite real numbers, or singular to rounding.
     """
-    R = real("R", R)
-    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.size == 0:
-        raise ValueError(f"R must be a square matrix, got shape {R.shape}")
-    if not np.isfinite(R).all():
-        raise ValueError("R must be finite, got an infinite or NaN entry")
+    R = _checked(R)
     u, sigma, vt = np.linalg.svd(R)
     if not sigma[-1] > len(R) * _EPSILON * sigma[0]:
         raise ValueError(f"R must not be singular, got singular values from {sigma[0]:.3g} down to {sigma[-1]:.3g}")
@@ -36,7 +32,7 @@ def log_condition(R: np.ndarray) -> float:
 
 def augment(R: np.ndarray) -> np.ndarray:
     """Returns [[R, 0], [0, −1]]: the target after appending b to x and −b to y (Hardt & Ma §2); its γ is that of R."""
-    return linalg.block_diag(real("R", R), -1.0)
+    return linalg.block_diag(_checked(R), -1.0)
 
 
 def flip_label(R: np.ndarray, coordinate: int = 0) -> np.ndarray:
@@ -44,7 +40,7 @@ def flip_label(R: np.ndarray, coordinate: int = 0) -> np.ndarray:
 
     Works in every dimension and adds none; the paper's y → −y works in odd dimensions alone.
     """
-    flipped = real("R", R).copy()
+    flipped = _checked(R).copy()
     flipped[coordinate] *= -1
     return flipped
 
@@ -60,3 +56,11 @@ def rescale(R: np.ndarray) -> tuple[np.ndarray, float]:
         raise ValueError(f"R must not need a factor of e^{exponent:.0f}, which float64 does not hold: scale it first")
     scale = math.exp(exponent)
     return scale * R, scale
+
+
+def _checked(R: np.ndarray) -> np.ndarray:
+    """R in float64; ValueError where it is no square matrix of finite real numbers."""
+    R = finite("R", R)
+    if R.ndim != 2 or R.shape[0] != R.shape[1] or R.size == 0:
+        raise ValueError(f"R must be a square matrix, got shape {R.shape}")
+    return R

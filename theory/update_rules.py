@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from theory.arrays import finite
+
 Method = Literal["descent", "momentum", "orthogonalised"]
 METHODS = ("descent", "momentum", "orthogonalised")
 MOMENTUM = 0.9
@@ -24,7 +26,7 @@ def polar_factor(G: np.ndarray) -> np.ndarray:
     It does not change when G is multiplied by a positive number: a step has the spectral norm η however small the
     gradient is.
     """
-    u, s, vt = np.linalg.svd(G)
+    u, s, vt = np.linalg.svd(finite("G", G))
     kept = s > 1e-12 * np.maximum(s[..., :1], 1e-300)
     return (u * kept[..., None, :]) @ vt
 

@@ -1,6 +1,7 @@
 """Labelled images in memory, and the embedded MNIST sample."""
 
 import dataclasses
+import sys
 
 import numpy as np
 
@@ -89,15 +90,20 @@ def _check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes
         )
 
 
-def resized(data: ArrayData, image_size: int) -> ArrayData:
+def resized(data: ArrayData, image_size: int, is_said: bool = False) -> ArrayData:
     """Returns the data with every image at image_size × image_size pixels.
 
     Args:
       data: ArrayData.
       image_size: int. Pixels a side (0: unchanged). The interpolation is bilinear with antialiasing.
+      is_said: bool. Whether a line on stderr says so where the images are of another size.
     """
-    if not image_size or data.image_shape[:2] == (image_size, image_size):
+    height, width = data.image_shape[:2]
+    if not image_size or height == width == image_size:
         return data
+    if is_said:
+        line = f"note: {data.name}: images of {height}x{width} pixels are resized to {image_size}x{image_size}"
+        print(line, file=sys.stderr, flush=True)
     from keras import ops
 
     def resize(images: np.ndarray) -> np.ndarray:

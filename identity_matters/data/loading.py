@@ -102,12 +102,15 @@ def _checked_stream(source: "TfdsSource", config: TrainConfig) -> "TfdsSource":
     return source
 
 
-def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def raw_test_batches(
+    config: TrainConfig, batch_size: int, says_resizing: bool = False
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
 
     Args:
       config: TrainConfig. Read as by `load`.
       batch_size: int. Examples of a batch; the last may have fewer.
+      says_resizing: bool. Whether a line says that the images of an .npz file are of another size than image_size.
 
     Raises:
       UserError: as `load`.
@@ -115,6 +118,6 @@ def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.
     if not config.npz and config.dataset != MNIST_SAMPLE:
         yield from _tfds_source(config).raw_test_batches(batch_size)
         return
-    data = load(config)
+    data = resized(load(dataclasses.replace(config, image_size=0)), config.image_size, says_resizing)
     for start in range(0, data.num_test, batch_size):
         yield data.test_images[start : start + batch_size], data.test_labels[start : start + batch_size]

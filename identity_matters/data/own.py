@@ -20,6 +20,10 @@ from identity_matters.runs.errors import UserError
 
 _NAMES = ("train_images", "train_labels", "test_images", "test_labels")
 _PREFIX = "arrays "  # of what config.json calls them
+# How far the ranges of two splits may be apart. A forgotten /255 is a factor of 255; of 127 where the other split is in
+# −1 … 1, of about 54 where it is standardised. Splits of one set, small ones too, differ by a few at most, and a dark
+# test set of bytes would have to be below 9 of 255.
+_MAX_FACTOR = 30
 
 
 def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
@@ -34,7 +38,7 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
       num_classes: int. See as_array_data.
 
     Raises:
-      UserError: there are not four, or one of them is unfit.
+      UserError: there are not four, or one of them is unfit, or the splits are not of one scale.
     """
     if not isinstance(data, tuple | list) or len(data) != 4:
         raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {_described(data)}")
@@ -128,11 +132,33 @@ def _stretched(name: str, images: dict[str, np.ndarray], reference: str = "train
     elif 0 <= low and high <= 255 and (high > 64 or np.array_equal(images[reference], np.rint(images[reference]))):
         low, high = 0.0, 255.0  # not where rounding to whole numbers would leave few of them
     high = high if high > low else low + 1
+    _require_one_scale(name, images, reference, low, high)
     _note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
-    return {
-        split: np.clip(np.rint((array - low) * (255 / (high - low))), 0, 255).astype(np.uint8)
-        for split, array in images.items()
-    }
+    return {split: _range_to_bytes(array, low, high) for split, array in images.items()}
+
+
+def _require_one_scale(name: str, images: dict[str, np.ndarray], reference: str, low: float, high: float) -> None:
+    """Raises UserError where a split lies far outside low … high, or in a small part of the reference's range."""
+    first, last = float(images[reference].min()), float(images[reference].max())
+    for split, array in images.items():
+        if not array.size:
+            continue
+        least, most = float(array.min()), float(array.max())
+        is_outside = max(low - least, most - high) > _MAX_FACTOR * (high - low)
+        # Constant images tell nothing of their scale.
+        is_part = 0 < _MAX_FACTOR * (most - least) < last - first
+        if is_outside or is_part:
+            raise UserError(
+                f"{name}: {reference}_images lie in {first:.4g} … {last:.4g}, but {split}_images in {least:.4g} … "
+                f"{most:.4g}; bring both to one scale"
+            )
+
+
+def _range_to_bytes(array: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Returns floats with low … high stretched to 0–255 and rounded, what lies outside at 0 or 255."""
+    array = array.astype(np.promote_types(array.dtype, np.float32), copy=False)  # float16 has too few digits
+    # Halves are exact, and no difference of theirs is too large for the type.
+    return np.clip(np.rint((array / 2 - low / 2) * (255 / (high / 2 - low / 2))), 0, 255).astype(np.uint8)
 
 
 def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

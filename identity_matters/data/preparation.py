@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import logging
 import os
+import shlex
 from collections.abc import Iterator
 from unittest import mock
 
@@ -43,9 +44,11 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         raise UserError(f"TFDS cannot make {name!r}: {reason}") from error
     if not builder.is_prepared():
         if not download:
+            place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
             raise UserError(
-                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --download "
-                f"(download=True) has TFDS fetch it, --data_dir (data_dir=…) names another place"
+                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --data_dir "
+                f"(data_dir=…) names another place; --download of launch.train (download=True) has TFDS fetch it, or "
+                f"python -m launch.export_npz --dataset={name}{place} --download --npz={builder.name}.npz"
             )
         _download(name, builder)
     return builder

@@ -17,6 +17,10 @@ from standardised images to logits. A callback that sets `self.model.stop_traini
 would: after the call under way, or in on_train_begin after the first, with a checkpoint, an evaluation and the results,
 status done. With callbacks there is a checkpoint at each evaluation, where many of them end a run.
 
+Of Keras's callbacks those that need the optimiser, which the network does not have, are refused before anything is
+written, and so are their subclasses: see REFUSED. BackupAndRestore is too, whose weights would replace those of the
+newest checkpoint. EarlyStopping and ModelCheckpoint need mode="min" or "max" where they monitor anything but a loss.
+
 A callback that only looks on leaves the run bit-identical. The callbacks' own state is in no checkpoint: after an
 interruption they start afresh, at the step of the newest checkpoint, and updates since then come to them again.
 """
@@ -26,27 +30,60 @@ from collections.abc import Sequence
 import keras
 
 from identity_matters.config import TrainConfig
+from identity_matters.runs.errors import UserError
+
+_OWN_SCHEDULE = "the config's schedule sets the learning rate, which the logs of on_epoch_end hold"
+_OWN_CHECKPOINTS = "the run saves and restores its own checkpoints; ModelCheckpoint saves the network besides"
+# Names in keras.callbacks, and what a run does in their place.
+REFUSED = {
+    "BackupAndRestore": _OWN_CHECKPOINTS,
+    "LearningRateScheduler": _OWN_SCHEDULE,
+    "OrbaxCheckpoint": _OWN_CHECKPOINTS,
+    "ReduceLROnPlateau": _OWN_SCHEDULE,
+    "SwapEMAWeights": "the run's optimiser averages no weights",
+    "TensorBoard": "the run writes its own TensorBoard events, into run_dir",
+}
+
+
+def checked_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[keras.callbacks.Callback, ...]:
+    """Returns callbacks with which a run can go on to its end.
+
+    Raises:
+      TypeError: one of them is no Keras callback.
+      UserError: one is in REFUSED, or a subclass of it, or does not know whether more or less of its metric is better.
+    """
+    callbacks = tuple(callbacks)
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
+        kind = type(callback).__name__
+        for name, reason in REFUSED.items():
+            if isinstance(callback, getattr(keras.callbacks, name, ())):  # older versions of Keras lack some
+                which = kind if kind == name else f"{kind}, which is a {name}"
+                raise UserError(f"{which} cannot be a callback of a run: {reason}")
+        # Keras looks up what is better in the metrics of a compiled model, at the first evaluation.
+        if isinstance(callback, (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint)):
+            is_open = callback.mode == "auto" and callback.monitor_op is None
+            if is_open and callback.monitor.removeprefix("val_") != "loss":
+                raise UserError(
+                    f"{kind} must be told what is better, mode='min' or 'max' for monitor={callback.monitor!r}"
+                )
+    return callbacks
 
 
 class RunCallbacks(keras.callbacks.Callback):
     """Hands the events of a run to a user's callbacks; itself the callback of each call of fit.
 
     Args:
-      callbacks: keras.callbacks.Callback objects.
+      callbacks: What `checked_callbacks` returns.
       network: keras.Model. What they get as their model.
       config: TrainConfig. Read: train_steps, eval_every, steps_per_execution.
-
-    Raises:
-      TypeError: one of them is no Keras callback.
     """
 
     def __init__(
         self, callbacks: Sequence[keras.callbacks.Callback], network: keras.Model, config: TrainConfig
     ) -> None:
         super().__init__()
-        for callback in callbacks:
-            if not isinstance(callback, keras.callbacks.Callback):
-                raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
         self._network, self._steps_per_call = network, config.steps_per_execution
         self._next_step = self._epoch = 0
         self._is_in_epoch, network.stop_training = False, False

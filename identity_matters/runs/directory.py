@@ -6,7 +6,8 @@
 
 The same directory with the same config continues the run; with another it is an error. config.json is written under
 the directory's lock, once the run begins: a mistake that is found before leaves none. Its command and config are those
-of the latest call that had something to do, its versions those of the first.
+of the latest call that had something to do, its versions those of the first. Of an .npz file that the run is on, it
+holds a digest: the file may be moved, but not be changed.
 """
 
 import contextlib
@@ -23,13 +24,14 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from identity_matters.data.npz import npz_digest
 from identity_matters.runs.errors import UserError, naming
 from identity_matters.runs.machine import machine
-from identity_matters.runs.record import KINDS, STATUSES, differences, read_record
+from identity_matters.runs.record import KINDS, STATUSES, differences, read_record, shown
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
 _LOCK = ".lock"
-_LASTING_KEYS = ("kind", "command", "config", "versions", "event_files")
+_LASTING_KEYS = ("kind", "command", "config", "npz_digest", "versions", "event_files")
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
@@ -81,12 +83,14 @@ class RunDirectory:
 
     Raises:
       UserError: the directory holds a run of another kind or config (the message lists what
-        differs) or files of no run, or cannot be written; also by `with run:`.
+        differs) or on other data, or files of no run, or cannot be written; also by `with run:`.
     """
 
     def __init__(self, path: str, config: Any, kind: str = "train") -> None:
         assert kind in KINDS, kind
         self.path, self._config, self._kind = path, config, kind
+        npz = _npz(as_json(config))
+        self._digest = npz_digest(npz) if npz else ""
         self._read()
 
     def __enter__(self) -> "RunDirectory":
@@ -155,6 +159,7 @@ class RunDirectory:
         self.is_begun = record is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
         of_now = {"kind": self._kind, "command": command, "config": values}
+        of_now |= {"npz_digest": self._digest} if self._digest else {}
         if record is None:
             self._record = of_now | {"versions": versions(), "status": "running"}
             return
@@ -162,9 +167,16 @@ class RunDirectory:
             raise UserError(
                 f"{self.path} holds a run of launch.{record['kind']}, not of launch.{self._kind}; choose another"
             )
-        differing = differences(_with_new_fields(record["config"], self._config), values)
+        known = record.get("npz_digest")  # none in an earlier version's record
+        same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
+        differing = differences(_with_new_fields(record["config"], self._config), values, same)
         if differing:
             raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
+        if known and self._digest and not same:
+            raise UserError(
+                f"{self.path} holds a run on other data: {_npz(values)} has changed, its digest was {shown(known)} "
+                f"and is {self._digest!r}; give the file as it was, or choose another run_dir"
+            )
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
         self._record = record | of_now
 
@@ -180,6 +192,11 @@ class RunDirectory:
 def as_json(config: Any) -> dict:
     """Returns a config dataclass as JSON gives it back: tuples are lists."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def _npz(config: dict) -> str:
+    """Returns the .npz file that a run's config names, or that of its training runs; empty where there is none."""
+    return config.get("npz") or config.get("train", {}).get("npz", "")
 
 
 def versions() -> dict[str, str]:

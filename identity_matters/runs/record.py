@@ -76,16 +76,21 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
-def differences(old: dict, new: dict) -> list[str]:
-    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes."""
-    return list(_yield_differences(old, new))
+def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
+    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes.
+
+    Args:
+      old, new: dict.
+      same: Names of fields that are known to mean the same.
+    """
+    return list(_yield_differences(old, new, (*_NOT_COMPARED, *same)))
 
 
-def _yield_differences(old: dict, new: dict, prefix: str = "") -> Iterator[str]:
-    for key in [key for key in {**old, **new} if key not in _NOT_COMPARED]:
+def _yield_differences(old: dict, new: dict, not_compared: tuple[str, ...], prefix: str = "") -> Iterator[str]:
+    for key in [key for key in {**old, **new} if key not in not_compared]:
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            yield from _yield_differences(a, b, f"{prefix}{key}.")
+            yield from _yield_differences(a, b, not_compared, f"{prefix}{key}.")
         elif a != b:
             name, *values = (word if word.isprintable() else shown(word) for word in (key, str(a), str(b)))
             yield f"{prefix}{name[:_MAX_SHOWN]} ({values[0][:_MAX_SHOWN]}, {values[1][:_MAX_SHOWN]})"

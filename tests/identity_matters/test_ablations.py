@@ -2,18 +2,25 @@
 
 import dataclasses
 import json
+import pathlib
+import shlex
 import shutil
 
 import keras
 import numpy as np
 import pytest
+from refusals import refused
 
 from identity_matters import ablations, training
 from identity_matters.ablations import AblationConfig
+from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import figures, tables
+from identity_matters.runs.directory import as_json
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import differences
 from identity_matters.variants import EXPERIMENTS, Variant, depths
+from launch import launcher
 
 OPERATIONS = 4e8  # 10 steps of the tiny network
 
@@ -122,6 +129,33 @@ def test_steps_are_whole_calls_into_the_compiled_program():
     config = AblationConfig(train=base, num_seeds=1)
     (run,) = ablations._plan(config.variants[0], base, config).tests
     assert run.train_steps == 1300 and run.eval_every == 400
+    # Of three steps, which divide none of the preset's numbers, that no run takes.
+    base = dataclasses.replace(base, steps_per_execution=3)
+    for experiment in EXPERIMENTS:
+        config = AblationConfig(base, experiment)
+        for run in (run for v in config.variants[:2] for run in ablations._plan(v, base, config).tests):
+            assert (run.train_steps % 3, run.eval_every % 3, run.checkpoint_every % 3) == (0, 0, 0)
+            assert type(run) is TrainConfig and run.steps_per_execution == 3
+
+
+@pytest.mark.parametrize(("experiment", "only"), [("statements", "ours"), ("norms", "ours of 8 layers")])
+def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_do_not_fit(
+    tmp_path, digits_npz, experiment, only
+):
+    stem = dataclasses.replace(AblationConfig().train.model, stem_stride=3)
+    base = dataclasses.replace(AblationConfig().train, model=stem, npz=str(digits_npz), validation_examples=20)
+    config = AblationConfig(base, experiment, only=only)
+    message = refused(ablations.run_ablations, config, str(tmp_path / "run"))
+    assert "does not divide 28x28 pixels; try --image_size=" in message and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["statements", "rivals"])
+def test_the_runs_of_docs_go_on_by_their_own_commands(name):
+    record = json.loads((pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json").read_text())
+    values = launcher._define_flags({"": AblationConfig()}, has_run_dir=True)
+    assert launcher._parse(values, shlex.split(record["command"])[2:]) == []
+    config = launcher._config(values, {"": AblationConfig()})
+    assert differences(record["config"], as_json(config)) == []
 
 
 def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path):
@@ -178,9 +212,13 @@ def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tm
     assert {row["variant"] for row in rows} == {"ours", "wide"} and len(calls) == 9
     again = ablations.run_ablations(dataclasses.replace(config, only="ours"), str(tmp_path / "run"))
     np.testing.assert_equal(again, rows)  # those of the others stay
-    for only in ("ours,one", ","):
-        with pytest.raises(UserError, match="only names '.*'; the variants are ours, wide"):
-            dataclasses.replace(config, only=only)
+    assert [v.name for v in dataclasses.replace(config, only="wide, ours,").variants] == ["ours", "wide"]
+    for only, message in (
+        ("ours,one", "only names 'one'; the variants of statements are ours, wide"),
+        ("our, wired", "only names 'our', 'wired'; did you mean 'ours' or 'wide'? the variants of statements are ours"),
+        (" ,", "only names no variant, got ' ,'; leave it empty for all of them"),
+    ):
+        assert message in refused(dataclasses.replace, config, only=only)
 
 
 def test_config_json_and_results_csv_alone_are_enough_to_go_on(small, tmp_path):
@@ -246,37 +284,33 @@ def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losin
 
 
 @pytest.mark.parametrize(
-    ("experiment", "change"),
+    ("experiment", "flag"),
     [
-        ("statements", {"learning_rate": 0.1}),
-        ("statements", {"train_steps": 10}),
-        ("rivals", {"optimizer": "momentum"}),
-        ("statements", {"network": "resnet_20"}),
-        ("rivals", {"network": "resnet_20"}),
-        ("statements", {"blocks_per_stage": (1, 1, 1)}),
-        ("norms", {"batch_size": 64}),
-        ("norms", {"schedule": "cosine"}),
+        ("statements", "learning_rate=0.1"),
+        ("statements", "train_steps=10"),
+        ("rivals", "optimizer=momentum"),
+        ("statements", "network=resnet_20"),
+        ("rivals", "network=resnet_20"),
+        ("statements", "blocks_per_stage=1,1,1"),
+        ("statements", "widths=8,16,32"),  # of which no config could be made beside the preset's stem_width
+        ("norms", "batch_size=64"),
+        ("norms", "schedule=cosine"),
     ],
 )
-def test_a_flag_that_the_experiment_overrides_is_refused(experiment, change, tmp_path):
-    from launch.ablations import main
-
-    base, name = AblationConfig().train, next(iter(change))
-    if hasattr(base.model, name):
-        change = {"model": dataclasses.replace(base.model, **change)}
-    config = AblationConfig(dataclasses.replace(base, **change), experiment)
-    with pytest.raises(UserError, match=f"--{name} is set by the experiment"):
-        main(config, str(tmp_path / "run"))
+def test_a_flag_that_the_experiment_overrides_is_refused_and_not_in_the_help(experiment, flag, tmp_path, launch):
+    code, _, err = launch("ablations", f"--experiment={experiment}", f"--{flag}", f"--run_dir={tmp_path}/run")
+    assert code == 1 and err.count("\n") == 1
+    assert f"--{flag.split('=')[0]} is set by the experiment: see --operations" in err
     assert not (tmp_path / "run").exists()
+    _, out, _ = launch("ablations", f"--experiment={experiment}", "--help", "--widths=x")
+    assert f"\n  --{flag.split('=')[0]}=" not in out and "\n  --momentum=" in out or experiment == "norms"
 
 
-def test_a_flag_that_only_some_variants_override_is_taken():
-    from launch.ablations import _check_flags
-
-    base = AblationConfig().train
-    _check_flags(AblationConfig(dataclasses.replace(base, batch_size=128, decoupled_weight_decay=0.2), "rivals"))
-    for experiment in EXPERIMENTS:
-        _check_flags(AblationConfig(experiment=experiment))
+def test_a_flag_that_only_some_variants_override_or_at_its_own_value_is_taken(tmp_path, launch):
+    flags = ["--batch_size=128", "--decoupled_weight_decay=0.2", "--optimizer=muon", "--widths=48,96,96"]
+    _, _, err = launch("ablations", "--experiment=rivals", *flags, f"--npz={tmp_path}/none", f"--run_dir={tmp_path}/a")
+    assert "no such file" in err
+    assert "\n  --widths=" in launch("ablations", "--experiment=rivals", "--help")[1]
 
 
 def test_every_network_is_trained_by_the_rules_of_its_optimizer():

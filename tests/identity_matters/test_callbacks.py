@@ -149,9 +149,61 @@ def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras(con
     assert training.train(config, tmp_path / "run", callbacks=[StopAtOnce()])["step"] == 1
 
 
+class OwnTensorBoard(keras.callbacks.TensorBoard):
+    pass
+
+
+NEED_THE_OPTIMIZER = {
+    "LearningRateScheduler": (keras.callbacks.LearningRateScheduler, (float,), {}),
+    "ReduceLROnPlateau": (keras.callbacks.ReduceLROnPlateau, (), {"patience": 1}),
+    "TensorBoard": (keras.callbacks.TensorBoard, ("logs",), {}),
+    "OwnTensorBoard, which is a TensorBoard": (OwnTensorBoard, ("logs",), {}),
+    "BackupAndRestore": (keras.callbacks.BackupAndRestore, ("backup",), {}),
+    "SwapEMAWeights": (keras.callbacks.SwapEMAWeights, (), {}),
+}
+
+
+@pytest.mark.parametrize("name", NEED_THE_OPTIMIZER)
+def test_callbacks_that_a_run_cannot_serve_are_refused_before_anything_is_written(config, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    kind, arguments, options = NEED_THE_OPTIMIZER[name]
+    with pytest.raises(UserError, match=f"^{name} cannot be a callback of a run: the (run|config)") as error:
+        training.train(config, tmp_path / "run", callbacks=[Log(), kind(*arguments, **options)])
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(config, tmp_path):
+    for kind, first in ((keras.callbacks.EarlyStopping, ()), (keras.callbacks.ModelCheckpoint, ("best.keras",))):
+        with pytest.raises(UserError, match="told what is better, mode='min' or 'max' for monitor='test_top1_error'"):
+            training.train(config, tmp_path / "run", callbacks=[kind(*first, monitor="test_top1_error")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_other_callbacks_of_keras_work_together_and_change_nothing(config, plain_run, tmp_path):
+    callbacks, rows = keras.callbacks, []
+    given = [
+        callbacks.CSVLogger(str(tmp_path / "log.csv")),
+        callbacks.EarlyStopping("test_top1_error", mode="min", patience=9),
+        callbacks.History(),
+        callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rows.append(logs)),
+        callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.weights.h5"), save_weights_only=True),
+        callbacks.ModelCheckpoint(str(tmp_path / "newest.keras"), save_freq=5),
+        callbacks.ProgbarLogger(),
+        callbacks.TerminateOnNaN(),
+    ]
+    # As a generator, which can be read once.
+    training.train(config, tmp_path / "run", callbacks=(callback for callback in given))
+    losses = [row["test_cross_entropy"] for row in read_metrics(tmp_path / "run" / "metrics.csv")]
+    assert given[2].history["val_loss"] == pytest.approx(losses) == [row["val_loss"] for row in rows]
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
+    assert {"1.weights.h5", "2.weights.h5", "newest.keras"} <= {path.name for path in tmp_path.iterdir()}
+    processes.assert_same_variables(tmp_path / "run", plain_run, 12)
+
+
 def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(config, tmp_path):
     with pytest.raises(TypeError, match="keras.callbacks.Callback objects, got 'EarlyStopping'"):
         training.train(config, tmp_path / "run", callbacks=["EarlyStopping"])
+    assert not list(tmp_path.iterdir())
     from identity_matters.distributed.workers import Workers
 
     with pytest.raises(UserError, match="one process alone"):

@@ -1,19 +1,23 @@
 """The SavedModel answers as the network does, without our code; errors are counted as NumPy counts them."""
 
 import dataclasses
+import gc
 import os
 import shutil
 import subprocess
 import sys
+import weakref
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from refusals import refused
+from tensorflow.python.eager.polymorphic_function import polymorphic_function
 
+from identity_matters import training
 from identity_matters.data.arrays import mnist_sample
-from identity_matters.evaluation import evaluate, export
+from identity_matters.evaluation import evaluate, export, load_classifier
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.runs.tables import read_metrics
 
@@ -292,3 +296,68 @@ def test_a_saved_model_of_another_name_is_not_taken_for_the_network_beside_it(
 def test_no_examples_are_refused(pixel_model, ranked):
     assert "no examples" in refused(evaluate, pixel_model, [])
     assert "no examples" in refused(evaluate, pixel_model, (ranked[0][:0], ranked[1][:0]))
+
+
+def test_a_list_of_two_arrays_is_taken_as_training_takes_it(pixel_model, ranked):
+    images, labels, *_ = ranked
+    expected = evaluate(pixel_model, (images, labels))
+    assert evaluate(pixel_model, [images, labels]) == evaluate(pixel_model, [tf.constant(images), labels]) == expected
+    assert evaluate(pixel_model, [[images[:9], labels[:9]], [images[9:], labels[9:]]]) == expected
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"max_examples": -1}, "max_examples must be at least 0, got -1"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": -3}, "batch_size must be at least 1, got -3"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(pixel_model, ranked, options, words):
+    assert words in refused(evaluate, pixel_model, ranked[:2], **options)
+
+
+def test_what_is_no_batch_is_refused_with_what_is_wanted(pixel_model, ranked):
+    images, labels, *_ = ranked
+    for dataset in (images, [images], [images, labels, labels], [images.tolist(), labels.tolist()]):
+        assert "batches of (images, labels)" in refused(evaluate, pixel_model, dataset)
+
+
+def test_images_of_another_size_are_resized_in_a_line_unless_the_run_was(tiny_config, digits_npz, tmp_path, capsys):
+    training.train(dataclasses.replace(tiny_config, image_size=20), tmp_path / "run")
+    path = str(tmp_path / "run" / "model.keras")
+    network = keras.saving.load_model(path)
+    capsys.readouterr()
+    expected = evaluate(path, npz=digits_npz)
+    assert "resized" not in capsys.readouterr().err
+    assert evaluate(network, npz=digits_npz) == expected
+    assert capsys.readouterr().err == "note: digits.npz: images of 28x28 pixels are resized to 20x20\n"
+
+
+def test_a_network_is_evaluated_again_and_again_without_a_warning_with_the_weights_of_now(
+    tiny_config, digits, tmp_path, caplog, monkeypatch
+):
+    detectors = polymorphic_function._FrequentTracingDetectorManager()  # those of this process warn twice and no more
+    monkeypatch.setattr(polymorphic_function, "_frequent_tracing_detector_manager", detectors)
+    network, labels = all_conv_resnet(tiny_config.model, seed=1), np.arange(9)
+    network.save(tmp_path / "model.keras")
+    with caplog.at_level("WARNING", logger="tensorflow"):
+        first = [evaluate(network, (digits, labels)) for _ in range(6)]
+        assert [evaluate(tmp_path / "model.keras", (digits, labels)) for _ in range(6)] == first == 6 * first[:1]
+    assert "retracing" not in caplog.text
+    model = load_classifier(network)
+    before = model.logits(digits)
+    network.set_weights([2 * array for array in network.get_weights()])
+    np.testing.assert_array_equal(model.logits(digits), load_classifier(network).logits(digits))
+    np.testing.assert_allclose(model.logits(digits), network(standardize(digits)), rtol=1e-5)
+    assert not np.allclose(model.logits(digits), before)
+
+
+def test_a_network_that_was_evaluated_is_not_kept(tiny_config, digits):
+    network = all_conv_resnet(tiny_config.model)
+    evaluate(network, (digits, np.arange(9)))
+    kept = weakref.ref(network)
+    del network
+    keras.backend.clear_session()
+    gc.collect()
+    assert kept() is None

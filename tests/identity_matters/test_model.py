@@ -26,6 +26,7 @@ from network_in_numpy import (
     relative_difference,
     single_block,
 )
+from refusals import refused
 
 import identity_matters
 from identity_matters.model import PRESETS, all_conv_resnet, standardize
@@ -199,3 +200,8 @@ def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(ima
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=True)
     expected = network(standardize(images)).numpy()
     assert relative_difference(np.load(tmp_path / "out.npy"), expected) < FLOAT32
+
+
+def test_strides_that_do_not_divide_the_images_are_refused_with_the_nearest_size():
+    message = refused(all_conv_resnet, dataclasses.replace(SMALL, image_shape=(30, 26, 3)))
+    assert "does not divide 30x26 pixels; try --image_size=32 (image_size=32)" in message

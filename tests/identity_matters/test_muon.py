@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import zipfile
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from identity_matters import training
 from identity_matters.muon import COEFFICIENTS, Muon, orthogonalize
+from identity_matters.optimization import WarmUp
 
 
 def polynomial(values, num_steps):
@@ -99,6 +101,49 @@ def test_the_config_makes_the_same_optimizer_again():
     optimizer = Muon(0.1, momentum=0.8, nesterov=False, newton_schulz_steps=2, weight_decay=0.1)
     again = Muon.from_config(optimizer.get_config())
     assert again.get_config() == optimizer.get_config()
+
+
+def warm_up():
+    return WarmUp(keras.optimizers.schedules.CosineDecay(0.1, 10), 3)
+
+
+RANDOM = np.random.default_rng(4)
+EXAMPLES = RANDOM.standard_normal((20, 6, 6, 1)).astype(np.float32), RANDOM.integers(0, 2, 20)
+OPTIMIZERS = {
+    "Muon": lambda: Muon(0.01, momentum=0.8),
+    "Muon with WarmUp": lambda: Muon(warm_up()),
+    "SGD with WarmUp": lambda: keras.optimizers.SGD(warm_up(), momentum=0.9),
+}
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def trained(request):
+    """A small model after two epochs of fit."""
+    layers = [keras.Input((6, 6, 1)), keras.layers.Conv2D(3, 3), keras.layers.Flatten(), keras.layers.Dense(2)]
+    model = keras.Sequential(layers)
+    model.compile(OPTIMIZERS[request.param](), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(*EXAMPLES, epochs=2, verbose=0)
+    return model
+
+
+def test_a_saved_model_is_loaded_and_trained_on_as_if_it_had_not_been(trained, tmp_path):
+    trained.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is type(trained.optimizer) and int(loaded.optimizer.iterations) == 2
+    for model in (trained, loaded):
+        model.fit(*EXAMPLES, shuffle=False, verbose=0)
+    expected, found = (model.variables + model.optimizer.variables for model in (trained, loaded))
+    for pair in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(value) for value in pair))
+
+
+def test_a_model_saved_before_the_classes_were_registered_is_loaded_as_it_was(trained, tmp_path):
+    trained.save(tmp_path / "new.keras")
+    with zipfile.ZipFile(tmp_path / "new.keras") as new, zipfile.ZipFile(tmp_path / "old.keras", "w") as old:
+        for name in new.namelist():
+            old.writestr(name, new.read(name).replace(b"identity_matters>", b""))
+    loaded = keras.saving.load_model(tmp_path / "old.keras", custom_objects={"Muon": Muon, "WarmUp": WarmUp})
+    assert loaded.optimizer.get_config() == trained.optimizer.get_config()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from refusals import refused
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import load
-from identity_matters.data.npz import load_npz
+from identity_matters.data.npz import load_npz, npz_digest
 
 
 def arrays(**changes) -> dict[str, np.ndarray]:
@@ -201,3 +201,20 @@ def test_image_size_resizes_every_image(tmp_path):
     # Pixel i covers rows 2i and 2i + 1, and a ramp's mean is its middle; the border has no far side.
     np.testing.assert_array_equal(data.train_images[0, 1:-1, 3, 0], (20 * np.arange(8) + 5)[1:-1])
     assert np.all(data.test_images == 77)
+
+
+def test_the_digest_of_a_file_is_of_its_four_arrays_alone(tmp_path):
+    digest = npz_digest(npz(tmp_path))
+    assert digest == npz_digest(npz(tmp_path, np.savez_compressed, other=np.zeros(3)))
+    keras = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
+    np.savez(tmp_path / "moved.npz", **{keras[name]: array for name, array in reversed(arrays().items())})
+    assert digest == npz_digest(tmp_path / "moved.npz")
+    changed = {npz_digest(npz(tmp_path, **{name: np.roll(array, 1, 0)})) for name, array in arrays().items()}
+    assert len(changed | {digest}) == 5
+
+
+@pytest.mark.parametrize("content", [None, b"", b"junk" * 100, b"PK\x05\x06" + bytes(18)])
+def test_a_file_that_is_no_npz_has_no_digest(tmp_path, content):
+    if content is not None:
+        (tmp_path / "own.npz").write_bytes(content)
+    assert npz_digest(tmp_path / "own.npz") == ""

@@ -53,6 +53,16 @@ def test_the_same_arrays_go_on_and_others_are_another_run(given_run, tiny_config
     assert "another config" in refused(training.train, tiny_config, run_dir)
 
 
+def test_a_run_on_a_file_is_refused_once_the_file_holds_other_data(tiny_config, digits, tmp_path):
+    x, y, x_test, y_test = digits
+    config = dataclasses.replace(tiny_config, npz=tmp_path / "own.npz")
+    np.savez(config.npz, x_train=x, y_train=y, x_test=x_test, y_test=y_test)
+    row = training.train(config, tmp_path / "run")
+    assert training.train(config, tmp_path / "run") == pytest.approx(row, rel=1e-6, nan_ok=True)
+    np.savez(config.npz, x_train=255 - x, y_train=y, x_test=x_test, y_test=y_test)
+    assert "own.npz has changed" in refused(training.train, config, tmp_path / "run")
+
+
 def test_a_run_on_arrays_says_that_nothing_has_stored_them(given_run, digits):
     run_dir, row = given_run
     for path in (run_dir / "saved_model", run_dir / "model.keras"):
@@ -94,3 +104,53 @@ def test_a_run_with_more_classes_than_its_training_set_is_evaluated(tiny_config,
     config = dataclasses.replace(tiny_config, npz=tmp_path / "own.npz", num_classes=10)
     row = training.train(config, tmp_path / "run")
     assert evaluate(tmp_path / "run" / "saved_model")["top1_error"] == pytest.approx(row["test_top1_error"])
+
+
+_BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8)).astype(float)
+_BYTES.flat[:2] = 0, 255  # so that the range is all of it
+
+
+@pytest.mark.parametrize("number", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "train, test, ranges",
+    [
+        (_BYTES / 255, _BYTES, ("0 … 1", "0 … 255")),
+        (_BYTES, _BYTES / 255, ("0 … 255", "0 … 1")),
+        (_BYTES / 127.5 - 1, _BYTES, ("-1 … 1", "0 … 255")),
+        (_BYTES, _BYTES / 127.5 - 1, ("0 … 255", "-1 … 1")),
+        ((_BYTES / 255 - 0.45) / 0.23, _BYTES, ("-1.957 … 2.391", "0 … 255")),
+        (_BYTES, (_BYTES / 255 - 0.45) / 0.23, ("0 … 255", "-1.957 … 2.391")),
+    ],
+)
+def test_splits_of_different_scales_are_refused_with_both_ranges(train, test, ranges, number):
+    message = refused(given_arrays, (train.astype(number), np.arange(6), test.astype(number), np.arange(6)))
+    assert f"train_images lie in {ranges[0]}, but test_images in {ranges[1]}" in message
+
+
+@pytest.mark.parametrize(
+    "train, test",
+    [
+        (_BYTES / 255, _BYTES * 0.98 / 255),
+        (_BYTES / 255, _BYTES * 1.05 / 255 - 0.02),  # as after a bicubic resize
+        (_BYTES / 50 - 2, _BYTES / 20 - 4),  # standardised: of heavier tails
+        (_BYTES, _BYTES // 20),  # a dark set
+        (_BYTES % 17, _BYTES[:1] % 17),  # scikit-learn's digits, in 0 … 16
+        (_BYTES[:1, :1] / 255, _BYTES / 255),
+        (_BYTES, np.zeros((2, 8, 8))),
+        (np.zeros((6, 8, 8)), _BYTES / 255),
+        (_BYTES / 255, _BYTES[:1] / 1000),
+    ],
+)
+def test_splits_of_one_scale_are_taken_though_their_ranges_differ(train, test):
+    train = np.resize(train, (6, 8, 8))
+    assert given_arrays((train, np.arange(6), test, np.zeros(len(test), int))).num_test == len(test)
+
+
+@pytest.mark.parametrize(
+    "number, limit", [(np.float16, 65504), (np.float16, 1e-3), (np.float32, 3.4e38), (np.float64, 1.7e308)]
+)
+def test_the_whole_range_of_a_floating_point_type_is_taken(number, limit):
+    images = (limit * (np.arange(256) / 127.5 - 1)).astype(number).reshape(4, 8, 8)
+    with np.errstate(all="raise", under="ignore"):
+        data = given_arrays((images, np.arange(4), images, np.arange(4)))
+    np.testing.assert_array_equal(data.train_images.ravel(), np.arange(256))

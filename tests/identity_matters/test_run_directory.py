@@ -11,7 +11,9 @@ import warnings
 import numpy as np
 import pytest
 from begun import begin
+from refusals import refused
 
+from identity_matters.ablations import AblationConfig
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.distributed import agreement
 from identity_matters.runs import checkpoint, figures
@@ -236,3 +238,29 @@ def test_a_config_json_that_is_none_is_refused_in_one_line(tmp_path, text, named
     assert "\n" not in str(error.value) and (tmp_path / "config.json").read_bytes() == text.encode(
         errors="surrogateescape"
     )
+
+
+@pytest.mark.parametrize("kind", ["train", "ablations"])
+def test_a_file_of_data_may_be_moved_but_not_be_changed(tmp_path, kind):
+    def config(path):
+        train = TrainConfig(npz=path, validation_examples=1)
+        return train if kind == "train" else AblationConfig(train=train)
+
+    def write(path, first):
+        names = ("train_images", "train_labels", "test_images", "test_labels")
+        np.savez(path, **{name: np.array([first, 1]) for name in names})
+        return path
+
+    run, data, moved = str(tmp_path / "run"), write(tmp_path / "data.npz", 0), write(tmp_path / "moved.npz", 0)
+    begin(run, config(data), kind)
+    begin(run, config(moved), kind)
+    write(moved, 2)
+    assert "moved.npz has changed" in refused(RunDirectory, run, config(moved), kind)
+    assert "npz (" in refused(RunDirectory, run, config(write(tmp_path / "third.npz", 2)), kind)
+    record = json.loads((tmp_path / "run" / "config.json").read_text())
+    del record["npz_digest"]  # as an earlier version left it
+    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    assert "npz (" in refused(RunDirectory, run, config(data), kind)
+    begin(run, config(moved), kind)
+    write(moved, 3)
+    assert "moved.npz has changed" in refused(RunDirectory, run, config(moved), kind)

@@ -2,12 +2,14 @@
 
 import json
 import pathlib
+import shlex
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+from identity_matters.data import preparation
 from identity_matters.data.npz import load_npz
 from identity_matters.runs.tables import read_metrics
 from launch import launcher
@@ -88,6 +90,23 @@ def test_an_export_that_cannot_be_is_refused_in_one_line(launch, tmp_path, flags
     code, _, err = launch("export_npz", *(flag.format(tmp=tmp_path) for flag in flags))
     assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and words.format(tmp=tmp_path) in err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("evaluate", "--pretrained=digits"), ("shortcut_study", "--figure=5", "--preset=smoke", "--run_dir={tmp}/study")],
+)
+def test_the_command_that_an_error_advises_fetches_the_data_set(launch, tmp_path, monkeypatch, arguments):
+    flags = [flag.format(tmp=tmp_path) for flag in arguments[1:]]
+    code, _, err = launch(arguments[0], *flags, "--dataset=cifar100", f"--data_dir={tmp_path}/my data")
+    assert code == launcher.EXIT_ERROR and err.count("\n") == 1
+    fetched = []
+    monkeypatch.setattr(preparation, "_download", lambda name, builder: fetched.append((name, builder.data_dir)))
+    command = shlex.split(err)
+    command = command[command.index("launch.export_npz") + 1 :]
+    monkeypatch.chdir(tmp_path)
+    launch("export_npz", *command)  # which cannot read what was not fetched
+    assert [name for name, _ in fetched] == ["cifar100"] and fetched[0][1].startswith(f"{tmp_path}/my data")
 
 
 WITHOUT_TENSORFLOW = """

@@ -4,6 +4,8 @@ import dataclasses
 import importlib
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 from typing import Literal, get_args, get_origin
@@ -15,6 +17,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher
+from launch.help_page import field_descriptions
 
 LAUNCHERS = [
     "train",
@@ -184,7 +187,7 @@ def test_every_field_has_a_flag_and_a_description(name):
         if dataclasses.is_dataclass(value) and value.__module__ != "launch.launcher"
     )  # fmt: skip
     for field, _, holder in launcher.flag_fields(config()):
-        assert launcher.field_descriptions(holder)[field.name].endswith((".", ")")), field.name
+        assert field_descriptions(holder)[field.name].endswith((".", ")")), field.name
 
 
 def test_flags_set_fields_of_both_configs():
@@ -238,6 +241,29 @@ def test_the_same_command_again_says_that_the_run_is_finished(trained, launch):
     assert "finished before" in out
 
 
+def test_the_next_commands_are_of_the_run_whatever_its_name(trained, launch, tmp_path):
+    run_dir, _ = trained
+    copy = shutil.copytree(run_dir, tmp_path / "own runs" / "Ann's first")
+    _, out, _ = launch("train", *_flags(run_dir), f"--run_dir={copy}")
+    assert [shlex.split(line)[-1] for line in out.splitlines()[-2:]] == [
+        f"--logdir={copy.parent}",
+        f"--saved_model={copy}/saved_model",
+    ]
+
+
+@pytest.mark.parametrize(
+    "flags", ["--preset=mnist --widths=2,2,2,2 --blocks_per_stage=1,1,1,1", "--preset=cifar10 --stem_stride=3"]
+)
+def test_the_strides_must_divide_the_images_of_the_data_and_not_the_preset_s(launch, tmp_path, flags):
+    arguments = ["--stem_width=2", "--widths=2", "--blocks_per_stage=1", "--decay_steps=", *flags.split()]
+    arguments += ["--train_steps=1", "--batch_size=8", f"--npz={npz(tmp_path / 'data.npz')}"]
+    code, _, err = launch("train", *arguments, "--image_size=24", f"--run_dir={tmp_path}/fits")
+    assert code == 0, err
+    code, _, err = launch("train", *arguments, "--image_size=25", f"--run_dir={tmp_path}/none")
+    assert code == 1 and err.count("\n") == 1 and "does not divide 25x25 pixels; try --image_size=24" in err
+    assert not (tmp_path / "none").exists()
+
+
 def test_another_config_in_the_same_run_dir_is_refused(trained, launch):
     run_dir, _ = trained
     code, _, err = launch("train", *_flags(run_dir), "--learning_rate=0.7")
@@ -246,8 +272,6 @@ def test_another_config_in_the_same_run_dir_is_refused(trained, launch):
 
 
 def _flags(run_dir) -> list[str]:
-    import shlex
-
     return shlex.split(json.loads((run_dir / "config.json").read_text())["command"])[3:]
 
 

@@ -111,6 +111,9 @@ def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
     begin(tmp_path, config("check_theory"), "check_theory")
     with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
         plot.main(plot.PlotConfig(), str(tmp_path))
+    begin(tmp_path, config("check_theory"), "check_theory", status="done")  # of one claim, say
+    with pytest.raises(ValueError, match="without the data of figures; the run is done, and has none"):
+        plot.main(plot.PlotConfig(), str(tmp_path))
 
 
 def test_several_runs_in_one_figure(tmp_path, monkeypatch):
@@ -128,7 +131,7 @@ def test_several_runs_in_one_figure(tmp_path, monkeypatch):
         rows = [row | {"step": step, "test_top1_error": error + (step < 20) / 4} for step in (10, 20)]
         write_metrics(f"{tmp_path}/{name}/metrics.csv", rows)
     first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    plot.main(plot.PlotConfig(beside=second), first)
+    plot.main(plot.PlotConfig(beside=f" {second}, "), first)
     (axes,) = saved["comparison"].axes
     labels = [text.get_text() for text in axes.get_legend().texts]
     assert labels == ["first (50.00% at the end)", "second (25.00% at the end)", "training error"]

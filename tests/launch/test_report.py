@@ -139,7 +139,7 @@ def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(trained_run
     for folder in ("a", "b"):
         shutil.copytree(trained_run, tmp_path / folder / "run")
     written([checked_run], tmp_path / "report")
-    written([tmp_path / "a" / "run", tmp_path / "b" / "run"], tmp_path / "report")
+    written([tmp_path / "a" / "run", f" {tmp_path / 'b' / 'run'}"], tmp_path / "report")
     prefix = str(tmp_path).strip("/").replace("/", "_")
     assert list(report.figures(str(tmp_path / "report"))) == [f"{prefix}_{name}_run_convergence" for name in "ab"]
 

@@ -180,6 +180,12 @@ def test_a_spectrum_of_one_point_has_a_density_too():
     assert np.isnan(found.standard_errors).all()
 
 
+def test_the_summary_of_a_matrix_of_zeros_is_that_of_its_eigenvalues():
+    exact, found = spectrum(np.zeros((50, 50))), quad.summary(quad.lanczos_quadrature(lambda v: 0 * v, 50, 5, 2))
+    assert exact.index_range == (0, 1)  # all of them may be negative, or none
+    assert found._asdict() == exact._asdict() | {"p10_range": (0, 0)}
+
+
 def test_condition_number_and_index_come_near_and_their_ranges_narrow_around_them():
     h = semicircle(800)
     exact, widths = spectrum(h), []

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from theory import (
+    balancedness,
+    descent,
     factorization,
+    gradient_bounds,
+    linear_output,
     linear_residual,
     memorization,
     parallel,
@@ -17,6 +21,7 @@ from theory import (
     shortcut_hessians,
     shortcut_networks,
     stationarity,
+    update_rules,
 )
 
 X, Y = np.random.default_rng(0).standard_normal((2, 10, 3))
@@ -81,8 +86,81 @@ def test_a_descent_that_diverges_names_its_learning_rate():
         linear_residual.gradient_descent(LAYERS, 2 * EYE, EYE, 5.0, 100)
 
 
+def test_a_subnormal_target_without_a_logarithm_is_factorized_by_polar_alone():
+    R = 1e-310 * np.eye(2)
+    np.testing.assert_array_equal(factorization.factorize(R, 8, "best"), factorization.factorize(R, 8))
+    assert factorization.norm_bound(R, 8, "best") == factorization.norm_bound(R, 8)
+    assert factorization.norm_bound(R, 1) == math.inf  # e^714 is no float64
+
+
+def test_lists_are_taken_as_arrays_are():
+    rng = np.random.default_rng(2)
+    A, R = rng.standard_normal((2, 3, 3)), rng.standard_normal((3, 3))
+    cases = [
+        (balancedness.imbalances, A),
+        (balancedness.imbalance_drift, A, 0.1),
+        (balancedness.deficiency_margin, R, EYE),
+        (balancedness.first_order_velocity, A, R, EYE),
+        (descent.project_positive, R, 0.1),
+        (linear_residual.sample_problem, X, Y),
+    ]
+    for function, *arguments in cases:
+        lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in arguments]
+        np.testing.assert_equal(function(*lists), function(*arguments))
+
+
+def test_no_matrix_has_no_least_eigenvalue():
+    assert linear_residual.least_nonzero_eigenvalue(np.zeros((0, 0))) == 0
+
+
 COMPLEX = X + 1j
+# LAPACK's singular value decomposition does not end on this one.
+ENDLESS = np.array([[-0.3, 1.4, 2e-4], [np.inf, 0.95, -0.3], [0.4, 0.2, -1.1]])
 MISTAKES = {
+    "no target to flip": (
+        factorization.flip_label,
+        (np.zeros((0, 0)),),
+        r"R must be a square matrix, got shape \(0, 0\)",
+    ),
+    "no square to augment": (
+        factorization.augment,
+        (np.zeros((2, 3)),),
+        r"R must be a square matrix, got shape \(2, 3\)",
+    ),
+    "subnormal target of principal": (
+        factorization.factorize,
+        (1e-310 * EYE, 8, "principal"),
+        "method principal finds no",
+    ),
+    "no sample": (
+        linear_residual.sample_problem,
+        (X[:0], Y[:0]),
+        r"x and y must both be \[m, d\], got shapes \(0, 3\)",
+    ),
+    "sample of another size": (
+        linear_residual.sample_problem,
+        (X, Y[1:]),
+        r"x and y must both be \[m, d\], got shapes",
+    ),
+    "infinite sample": (linear_residual.sample_problem, (ENDLESS, EYE), "x must be finite"),
+    "infinite inputs": (linear_output.best_linear_risk, (ENDLESS, EYE), "inputs must be finite"),
+    "infinite layers": (linear_residual.max_spectral_norm, (ENDLESS[None],), "A must be finite"),
+    "infinite layers to project": (linear_residual.project, (ENDLESS[None], 0.5), "A must be finite"),
+    "infinite product": (balancedness.preconditioner, (ENDLESS, 2), "W must be finite"),
+    "infinite gradient": (update_rules.polar_factor, (ENDLESS,), "G must be finite"),
+    "infinite factor": (gradient_bounds.product_lower_bound, (ENDLESS, EYE), "X must be finite"),
+    "infinite normal": (rotations.block_diagonalize, (ENDLESS,), "U must be finite"),
+    "no factor": (
+        gradient_bounds.product_lower_bound,
+        (X[:, :0], X[:0]),
+        r"X must be square or tall, got shape \(10, 0\)",
+    ),
+    "no moments": (shortcut_networks.moments, (X[:0], Y[:0]), r"x and y must both be \[m, d\]"),
+    "units without layers": (
+        shortcut_networks.loss,
+        (np.zeros((2, 0, 3, 3)), X, Y),
+        r"weights must be .* got shape \(2, 0",
+    ),
     "complex target": (factorization.factorize, (EYE * 1j, 3), "R must be real numbers, got complex128"),
     "complex target to augment": (factorization.augment, (EYE * 1j,), "R must be real numbers"),
     "complex target to flip": (factorization.flip_label, (EYE * 1j,), "R must be real numbers"),

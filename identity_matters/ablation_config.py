@@ -1,0 +1,71 @@
+"""What launch.ablations compares, and of what size: apart from ablations.py, for which --help must not wait."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from identity_matters.config import TrainConfig
+from identity_matters.fields import check_fields, require, split_names
+from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.errors import UserError
+from identity_matters.variants import EXPERIMENTS, Variant
+
+OF_EVERY_EXPERIMENT = {"network", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every"}
+
+
+class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
+    def _check_steps(self) -> None:
+        """Does nothing: each run gets steps of its own, whole calls of steps_per_execution."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AblationConfig:
+    """Which experiment, and of what size.
+
+    Attributes:
+      train: What all the runs share; its seed is the first, its validation_examples choose the learning rates. The
+        experiment sets learning rates, steps and evaluations.
+      experiment: statements: each choice of Hardt & Ma, changed; rivals: other networks on the same images; norms: the
+        norms of Li et al., Figure 2.
+      operations: Floating-point operations of the convolutions in each run, backward passes included; they make the
+        number of steps, but for norms. A learning rate is tried in half of them.
+      num_seeds: Runs of each variant on the test images, at its best learning rate.
+      only: Names of some of the variants, with commas between them (empty: all).
+    """
+
+    train: TrainConfig = _SharedConfig(**vars(TRAIN_PRESETS["cifar10_fast"]) | {"validation_examples": 5_000})
+    experiment: Literal["statements", "rivals", "norms"] = "statements"
+    operations: float = 3e13
+    num_seeds: int = 3
+    only: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, at_least_1=("num_seeds", "operations"), at_most={"num_seeds": 10_000})
+        held_out = self.train.validation_examples
+        require(held_out, "validation_examples must be at least 1: they choose the learning rates")
+        names, chosen = [variant.name for variant in EXPERIMENTS[self.experiment]], split_names(self.only)
+        require(chosen or not self.only, f"only names no variant, got {self.only!r}; leave it empty for all of them")
+        if unknown := [name for name in chosen if name not in names]:
+            near = dict.fromkeys(match for name in unknown for match in difflib.get_close_matches(name, names))
+            hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+            given = ", ".join(map(repr, unknown))
+            raise UserError(f"only names {given}; {hint}the variants of {self.experiment} are {', '.join(names)}")
+
+    @property
+    def variants(self) -> list[Variant]:
+        """Returns what is compared."""
+        names = split_names(self.only)
+        return [variant for variant in EXPERIMENTS[self.experiment] if not names or variant.name in names]
+
+    @staticmethod
+    def refusals(flags: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the fields that every variant of the experiment sets, and why a launcher must refuse their flags.
+
+        Args:
+          flags: The values of the launcher's flags by name, None where one is not given.
+        """
+        variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
+        of_each = [variant.model.keys() | variant.train.keys() for variant in variants]
+        of_all = OF_EVERY_EXPERIMENT.union(set.intersection(*of_each) if of_each else ())
+        return dict.fromkeys(of_all, "set by the experiment: see --operations, and identity_matters/variants.py")
