@@ -47,8 +47,9 @@ def run(
     with terminal.ignoring_hangup(), signals.listening():
         values = _define_flags(presets, has_run_dir)
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
-            code = _call(main, presets, manual, values, needs_run_dir)
+            with signals.interruptible():
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
+                code = _call(main, presets, manual, values, needs_run_dir)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # twice says no more than once
             resumes = has_run_dir and values["run_dir"].value

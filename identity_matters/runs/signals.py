@@ -1,4 +1,4 @@
-"""SIGTERM, by which schedulers ask a run to stop: one that trains saves a checkpoint first, others end at once.
+"""SIGTERM, by which schedulers ask a run to stop: one that trains saves a checkpoint first, others end at once; Ctrl-C.
 
 TensorFlow installs a handler of its own where several workers train, and a Python handler that raises inside one of its
 collectives surfaces as some other error. So a command blocks the signal in every thread from its start (`listening`),
@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from types import FrameType
 
 from identity_matters.runs.errors import EXIT_CONTINUE, Preempted
+
+_AGAIN = 3.0  # seconds until a Ctrl-C that was lost comes again
 
 
 class StopRequest:
@@ -121,6 +123,38 @@ def deferring(stop: StopRequest | None = None) -> Iterator[StopRequest]:
             signal.signal(signal.SIGTERM, before or signal.SIG_DFL)  # None: TensorFlow's, which Python cannot restore
     else:
         yield stop
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Opens a context that Ctrl-C ends with KeyboardInterrupt, also where that gets lost.
+
+    C++ code that calls Python, as TensorFlow's does in its imports and while it traces, may drop a KeyboardInterrupt or
+    turn it into an error of its own. So it is raised again every few seconds until it comes out, and an error that
+    comes out after Ctrl-C counts as one. To be entered in the main thread; a process that ignores Ctrl-C goes on to.
+    """
+    is_made = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_made
+        is_made = True
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGALRM)]
+    try:
+        yield
+    except Exception as error:
+        if is_made:
+            raise KeyboardInterrupt from error
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def _leave_at_once() -> None:
