@@ -9,6 +9,14 @@ import pytest
 from identity_matters.runs import signals
 
 
+@pytest.fixture(autouse=True)
+def heeding():
+    """Ctrl-C as in a terminal: a shell's background job ignores it, and so do its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_a_lost_ctrl_c_comes_again(monkeypatch):
     monkeypatch.setattr(signals, "_AGAIN", 0.05)
     with pytest.raises(KeyboardInterrupt), signals.interruptible():
@@ -33,10 +41,7 @@ def test_an_error_after_ctrl_c_counts_as_one_and_any_other_stays():
 
 
 def test_who_ignores_ctrl_c_goes_on_to():
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with signals.interruptible():
-            signal.raise_signal(signal.SIGINT)
-            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with signals.interruptible():
+        signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
