@@ -195,10 +195,11 @@ def _changes(preset: Any, values: flags.FlagValues) -> dict[str, Any]:
     """Returns the given flags that differ from the preset, by name."""
     given = {}
     for field, default, _ in flag_fields(preset):
-        if (value := values[field.name].value) is not None:
-            given[field.name] = _numbers(field.name, value) if isinstance(default, tuple) else value
-            if given[field.name] == default:
-                del given[field.name]
+        value = values[field.name].value
+        if value is not None and isinstance(default, tuple):
+            value = _numbers(field.name, value)
+        if value not in (None, default):
+            given[field.name] = value
     return given
 
 

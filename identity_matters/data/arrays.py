@@ -90,6 +90,11 @@ def _check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes
         )
 
 
+def note(line: str) -> None:
+    """Tells on stderr how the data were taken."""
+    print(f"note: {line}", file=sys.stderr, flush=True)
+
+
 def resized(data: ArrayData, image_size: int, is_said: bool = False) -> ArrayData:
     """Returns the data with every image at image_size × image_size pixels.
 
@@ -102,8 +107,7 @@ def resized(data: ArrayData, image_size: int, is_said: bool = False) -> ArrayDat
     if not image_size or height == width == image_size:
         return data
     if is_said:
-        line = f"note: {data.name}: images of {height}x{width} pixels are resized to {image_size}x{image_size}"
-        print(line, file=sys.stderr, flush=True)
+        note(f"{data.name}: images of {height}x{width} pixels are resized to {image_size}x{image_size}")
     from keras import ops
 
     def resize(images: np.ndarray) -> np.ndarray:

@@ -7,7 +7,6 @@ size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
 import contextlib
 import dataclasses
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, held_out, mnist_sample, resized, shortened
+from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, held_out, mnist_sample, note, resized, shortened
 from identity_matters.data.npz import load_npz
 from identity_matters.data.own import given_arrays, require_stored
 from identity_matters.runs.errors import UserError
@@ -76,7 +75,7 @@ def _tfds_source(config: TrainConfig) -> "TfdsSource":
 def say_named_by(path: str, place: str) -> None:
     """Says in a line that a file, and no flag, has named the place of the data, if it has."""
     if place:
-        print(f"note: the data are read from {place!r}, which {path} names", file=sys.stderr, flush=True)
+        note(f"the data are read from {place!r}, which {path} names")
 
 
 @contextlib.contextmanager

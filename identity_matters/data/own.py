@@ -8,14 +8,13 @@ their range is stretched to 0–255; a line on stderr says what was seen and don
 """
 
 import hashlib
-import sys
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.config import MAX_CLASSES
-from identity_matters.data.arrays import ArrayData
+from identity_matters.data.arrays import ArrayData, note
 from identity_matters.runs.errors import UserError
 
 _NAMES = ("train_images", "train_labels", "test_images", "test_labels")
@@ -133,7 +132,7 @@ def _stretched(name: str, images: dict[str, np.ndarray], reference: str = "train
         low, high = 0.0, 255.0  # not where rounding to whole numbers would leave few of them
     high = high if high > low else low + 1
     _require_one_scale(name, images, reference, low, high)
-    _note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
+    note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
     return {split: _range_to_bytes(array, low, high) for split, array in images.items()}
 
 
@@ -180,10 +179,10 @@ def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns labels int32 [n], and how many classes they speak of."""
     classes = 0
     if labels.ndim == 2 and labels.shape[1] == 1:
-        _note(f"{what} [n, 1] are taken as [n]")
+        note(f"{what} [n, 1] are taken as [n]")
         labels = labels[:, 0]
     elif labels.ndim == 2 and labels.size and np.isin(labels, (0, 1)).all() and np.all(labels.sum(axis=1) == 1):
-        _note(f"{what} are one-hot rows of {labels.shape[1]} classes")
+        note(f"{what} are one-hot rows of {labels.shape[1]} classes")
         labels, classes = labels.argmax(axis=1), labels.shape[1]
     if labels.dtype.kind == "f" and not np.all(labels == np.rint(labels)):
         raise UserError(f"{what} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
@@ -191,7 +190,3 @@ def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
     if not 0 <= low <= high < MAX_CLASSES:
         raise UserError(f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
     return labels.astype(np.int32), classes or int(high) + 1
-
-
-def _note(line: str) -> None:
-    print(f"note: {line}", file=sys.stderr, flush=True)
