@@ -29,7 +29,8 @@ class AblationConfig:
       experiment: statements: each choice of Hardt & Ma, changed; rivals: other networks on the same images; norms: the
         norms of Li et al., Figure 2.
       operations: Floating-point operations of the convolutions in each run, backward passes included; they make the
-        number of steps, but for norms. A learning rate is tried in half of them.
+        number of steps, but for norms.
+      search_operations: Operations in which a learning rate is tried (0: half of those of a run).
       num_seeds: Runs of each variant on the test images, at its best learning rate.
       only: Names of some of the variants, with commas between them (empty: all).
     """
@@ -37,11 +38,17 @@ class AblationConfig:
     train: TrainConfig = _SharedConfig(**vars(TRAIN_PRESETS["cifar10_fast"]) | {"validation_examples": 5_000})
     experiment: Literal["statements", "rivals", "norms"] = "statements"
     operations: float = 3e13
+    search_operations: float = 0.0
     num_seeds: int = 3
     only: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("num_seeds", "operations"), at_most={"num_seeds": 10_000})
+        check_fields(
+            self,
+            at_least_1=("num_seeds", "operations"),
+            at_least_0=("search_operations",),
+            at_most={"num_seeds": 10_000},
+        )
         held_out = self.train.validation_examples
         require(held_out, "validation_examples must be at least 1: they choose the learning rates")
         names, chosen = [variant.name for variant in EXPERIMENTS[self.experiment]], split_names(self.only)

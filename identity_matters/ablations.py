@@ -18,8 +18,9 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.record import FINISHED, read_record
 from identity_matters.variants import EXPERIMENTS, Variant, depths
 
-# Share of the operations in which a learning rate is tried. In a quarter of them the highest rates win that lose later,
-# as networks with the small initialiser take long to leave the saddle at zero.
+# Share of the operations in which a learning rate is tried unless search_operations says otherwise. In a quarter of
+# them the highest rates win that lose later, as networks with the small initialiser take long to leave the saddle at
+# zero.
 SEARCH = 0.5
 
 # How often the best rate, being the lowest or the highest of those tried, is halved or doubled for another trial.
@@ -83,7 +84,8 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
 
     rates = variant.rates if len(variant.rates) > 1 else ()
     seeds = range(base.seed, base.seed + config.num_seeds)
-    searches = [sized(SEARCH * config.operations, 1, learning_rate=rate) for rate in rates]
+    of_search = config.search_operations or SEARCH * config.operations
+    searches = [sized(of_search, 1, learning_rate=rate) for rate in rates]
     tests = [sized(config.operations, variant.evaluations, seed=seed, validation_examples=0) for seed in seeds]
     return _Plan(variant, searches, tests)
 

@@ -16,9 +16,8 @@ from identity_matters.ablations import AblationConfig
 from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import figures, tables
-from identity_matters.runs.directory import as_json
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import differences
 from identity_matters.variants import EXPERIMENTS, Variant, depths
 from launch import launcher
 
@@ -109,16 +108,18 @@ def test_a_search_goes_two_rates_beyond_its_grid_and_what_may_not_be_the_best_is
     assert len(calls) == trained  # what was found beyond the grid is found again
 
 
-def test_steps_make_equal_operations(small, tmp_path):
+@pytest.mark.parametrize(("search_operations", "share_of_search"), [(0.0, 0.5), (0.2 * OPERATIONS, 0.2)])
+def test_steps_make_equal_operations(small, tmp_path, search_operations, share_of_search):
     from identity_matters.comparators import build_network
     from identity_matters.model import training_flops
 
     config, calls = small
+    config = dataclasses.replace(config, search_operations=search_operations)
     ablations.run_ablations(config, str(tmp_path / "run"))
     shares = {}
     for run in calls:
         of_step = training_flops(build_network(run.model)) * run.batch_size
-        share = 0.5 if run.validation_examples else 1
+        share = share_of_search if run.validation_examples else 1
         assert abs(run.train_steps * of_step - share * OPERATIONS) <= of_step / 2
         shares.setdefault(share, set()).add(run.train_steps)
     assert len(shares[1]) == 2  # the wide network takes fewer steps
@@ -150,12 +151,16 @@ def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_
 
 
 @pytest.mark.parametrize("name", ["statements", "rivals"])
-def test_the_runs_of_docs_go_on_by_their_own_commands(name):
-    record = json.loads((pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json").read_text())
+def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name):
+    path = pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json"
+    shutil.copy(path, tmp_path)
     values = launcher._define_flags({"": AblationConfig()}, has_run_dir=True)
-    assert launcher._parse(values, shlex.split(record["command"])[2:]) == []
+    assert launcher._parse(values, shlex.split(json.loads(path.read_text())["command"])[2:]) == []
     config = launcher._config(values, {"": AblationConfig()})
-    assert differences(record["config"], as_json(config)) == []
+    with RunDirectory(str(tmp_path), config, "ablations") as run:
+        assert run.status == "done"
+    with pytest.raises(UserError, match="search_operations"):
+        RunDirectory(str(tmp_path), dataclasses.replace(config, search_operations=1e3), "ablations").__enter__()
 
 
 def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path):
