@@ -27,8 +27,9 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
       at_step: int. If not negative, the run need not be finished.
 
     Raises:
-      UserError: there is no such run or network, it is not finished, or both are given.
+      UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
     """
+    from identity_matters.data.npz import npz_digest
     from identity_matters.runs.record import read_record
 
     if saved_run and pretrained:
@@ -49,9 +50,13 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     if at_step < 0 and not os.path.isfile(os.path.join(saved_run, "model.keras")):
         raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
-        return from_json(TrainConfig(), record["config"])
+        config = from_json(TrainConfig(), record["config"])
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
+    digest = npz_digest(config.npz) if config.npz else ""  # empty where the file is not there, which loading will say
+    if digest and record.get("npz_digest", digest) != digest:
+        raise UserError(f"{config.npz} is not as saved_run {saved_run} was trained on it; give the file as it was")
+    return config
 
 
 def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray, np.ndarray]":

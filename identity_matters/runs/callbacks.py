@@ -25,7 +25,7 @@ A callback that only looks on leaves the run bit-identical. The callbacks' own s
 interruption they start afresh, at the step of the newest checkpoint, and updates since then come to them again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import keras
 
@@ -52,7 +52,7 @@ def checked_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[ke
       TypeError: one of them is no Keras callback.
       UserError: one is in REFUSED, or a subclass of it, or does not know whether more or less of its metric is better.
     """
-    callbacks = tuple(callbacks)
+    callbacks = tuple(_unpacked(callbacks))
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
@@ -69,6 +69,15 @@ def checked_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[ke
                     f"{kind} must be told what is better, mode='min' or 'max' for monitor={callback.monitor!r}"
                 )
     return callbacks
+
+
+def _unpacked(callbacks: Iterable[keras.callbacks.Callback]) -> Iterator[keras.callbacks.Callback]:
+    """Yields the callbacks, those of a CallbackList one by one."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.CallbackList):
+            yield from _unpacked(callback.callbacks)
+        else:
+            yield callback
 
 
 class RunCallbacks(keras.callbacks.Callback):

@@ -9,6 +9,7 @@ import processes
 import pytest
 
 from identity_matters import training
+from identity_matters.runs.callbacks import checked_callbacks
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import read_metrics
@@ -170,6 +171,15 @@ def test_callbacks_that_a_run_cannot_serve_are_refused_before_anything_is_writte
     with pytest.raises(UserError, match=f"^{name} cannot be a callback of a run: the (run|config)") as error:
         training.train(config, tmp_path / "run", callbacks=[Log(), kind(*arguments, **options)])
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+
+
+def test_callbacks_in_a_list_of_keras_are_looked_at_one_by_one():
+    log, backup = Log(), keras.callbacks.BackupAndRestore("backup")
+    lists = keras.callbacks.CallbackList([keras.callbacks.CallbackList([log])])
+    assert checked_callbacks([lists]) == (log,)
+    lists.callbacks.append(backup)
+    with pytest.raises(UserError, match="BackupAndRestore cannot be a callback of a run"):
+        checked_callbacks([lists])
 
 
 def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(config, tmp_path):

@@ -17,6 +17,7 @@ import tensorflow as tf
 from launching import launch_in_process
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from identity_matters.data.npz import npz_digest
 from identity_matters.model import standardize
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import read_rows
@@ -338,6 +339,21 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
     code, _, err = launch(*flags(tmp_path / "damaged", tmp_path / "run"), f"--at_step={int(checkpoint.stem[5:])}")
     assert code == 1 and "cannot use the checkpoint" in err.splitlines()[-1]
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_whose_npz_file_has_changed_is_refused(launch, trained_run, digits_npz, tmp_path):
+    run_dir, own = tmp_path / "run", tmp_path / "own.npz"
+    shutil.copytree(trained_run, run_dir)
+    shutil.copy(digits_npz, own)
+    record = json.loads((run_dir / "config.json").read_text())
+    record["config"] |= {"npz": str(own)}
+    (run_dir / "config.json").write_text(json.dumps(record | {"npz_digest": npz_digest(str(own))}))
+    assert finished_run.read_config(str(run_dir)).npz == str(own)
+    with np.load(digits_npz) as arrays:
+        np.savez(own, **dict(arrays) | {"train_labels": 9 - arrays["train_labels"]})
+    code, _, err = launch(*flags(run_dir, tmp_path / "spectrum"))
+    assert code == 1 and f"{own} is not as saved_run {run_dir} was trained on it" in err.splitlines()[-1]
+    assert not (tmp_path / "spectrum").exists()
 
 
 @pytest.mark.slow
