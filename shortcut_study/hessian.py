@@ -22,6 +22,7 @@ import numpy as np
 
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear, piecewise_hessian
+from theory.arrays import real
 from theory.shortcut_networks import moments
 
 METHODS = ("auto", "closed_form", "piecewise", "tape")
@@ -200,7 +201,7 @@ def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
 def _checked(
     network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    weights, x, y = (np.asarray(array, np.float64) for array in (weights, x, y))
+    weights, x, y = real("weights", weights), real("x", x), real("y", y)
     if weights.shape != network.shape:
         raise ValueError(f"weights must have shape {network.shape}, got {weights.shape}")
     if x.ndim != 2 or x.shape != y.shape or x.shape[1:] != (network.width,) or len(x) == 0:

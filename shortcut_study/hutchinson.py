@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from theory.arrays import real
+
 FEWEST = 5  # vectors before the tolerance is looked at; fewer say too little of their own spread
 
 
@@ -50,7 +52,7 @@ def hutchinson(
       dtype: Of the vectors that mvp_fn is given.
 
     Raises:
-      ValueError: no vectors, no dimension, a negative tolerance, or products that are not finite [dim].
+      ValueError: no vectors, no dimension, a negative tolerance, or products that are not real and finite [dim].
     """
     if min(num_vectors, dim) < 1:
         raise ValueError(f"num_vectors and dim must be at least 1, got {num_vectors}, {dim}")
@@ -61,7 +63,7 @@ def hutchinson(
     traces = []
     for count in range(1, num_vectors + 1):
         vector = np.where(random.random(dim) < 0.5, -1, 1).astype(dtype)
-        product = np.asarray(mvp_fn(vector), np.float64)
+        product = real("products", mvp_fn(vector))
         if product.shape != (dim,) or not np.isfinite(product).all():
             raise ValueError(f"mvp_fn must return finite numbers of shape ({dim},), got shape {product.shape}")
         estimate = vector * product

@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_limits
 from shortcut_study import ldl
 from shortcut_study.control import Stage, in_twos, stages_of_units, times_controls, times_unit
 from shortcut_study.hessian import Spectrum
+from theory.arrays import finite
 
 TOLERANCE = 1e-4  # of an eigenvalue, relative
 SMALLEST = 1e-9  # eigenvalues of smaller size, relative to the largest, count as 0
@@ -53,8 +54,12 @@ def spectrum_by_counting(
       input_moment, cross_moment: [d, d].
       shortcut: Whether units add their input.
       tolerance: Relative error of max_abs and p10_abs.
+
+    Raises:
+      ValueError: numbers that are not real and finite.
     """
-    weights = np.asarray(weights, np.float64)
+    weights, input_moment = finite("weights", weights), finite("input_moment", input_moment)
+    cross_moment = finite("cross_moment", cross_moment)
     total = weights.size
     count = Counter(*stages_of_units(weights, input_moment, cross_moment, shortcut))
     # Matrices this small are faster on one thread of BLAS each; both signs of a shift are counted at once.
@@ -77,7 +82,8 @@ def spectrum_by_counting(
         place = 0.1 * (total - 1)
         below = int(place)
         low, next_one = (
-            _ordered(num_smaller, rank, known, tolerance) if rank >= vanishing else 0.0 for rank in (below, below + 1)
+            _ordered(num_smaller, rank, known, tolerance) if rank >= vanishing else 0.0
+            for rank in (below, min(below + 1, total - 1))
         )
     p10_abs = low + (place - below) * (next_one - low)  # as numpy.percentile
     condition_number = max_abs / p10_abs if p10_abs > 0 else np.inf

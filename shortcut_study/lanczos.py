@@ -80,8 +80,8 @@ def lanczos(
 
     Where the Krylov space is exhausted (β within rounding of 0: H has no more distinct eigenvalues that the vector
     sees) it goes on with a random vector orthogonal to the basis and a 0 in off_diagonal. So at order = dim the Ritz
-    values are all eigenvalues, repeated ones included; the weights stay those of the first vector. Costs order
-    products with H and 2 · order² · dim multiplications.
+    values are all eigenvalues, repeated ones included; the weights stay those of the first vector. Costs order products
+    with H and 2 · order² · dim multiplications.
 
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
@@ -92,7 +92,7 @@ def lanczos(
       stop: callable. Given the decomposition so far after every fifth step; true ends it early. See `converged`.
 
     Raises:
-      ValueError: an impossible order, or products that are not finite, not [dim] or not symmetric.
+      ValueError: an impossible order, or products that are not finite, not real, not [dim] or not symmetric.
     """
     dtype = np.dtype(dtype).type
     basis = _memory(dim, order, dtype, out)
@@ -111,7 +111,7 @@ def lanczos(
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
         if asymmetry > SYMMETRY_TOLERANCE * scale:
             raise ValueError(f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}")
-        if norm <= order * epsilon * scale or step + 1 == dim:  # nothing is left but rounding
+        if norm <= (step + 1) / 2 * epsilon * scale or step + 1 == dim:  # rounding, of which `ritz` adds twice that
             off_diagonal[step] = 0
         so_far = _decomposition(diagonal, off_diagonal, basis[: step + 1], asymmetry, scale, epsilon)
         if stop and (step + 1) % STEPS_BETWEEN_CHECKS == 0 and stop(so_far):
@@ -184,6 +184,10 @@ def _memory(dim: int, order: int, dtype: type, out: np.ndarray | None) -> np.nda
 def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.ndarray, float]:
     """Returns Hv as an array of its own, and the coarser of an ε and that of the type in which Hv came."""
     found = np.asarray(mvp_fn(vector))
+    if found.dtype.kind == "c":
+        raise ValueError(
+            f"mvp_fn must return real numbers, got {found.dtype}: for H = S + iK, K = −Kᵀ, give [S −K; K S]"
+        )
     product = np.array(found, vector.dtype)
     if product.shape != vector.shape:
         raise ValueError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")
@@ -211,7 +215,7 @@ def ritz(decomposition: Decomposition) -> Ritz:
     """Returns Ritz values with weights and error bounds.
 
     The bound ‖Hz − θz‖ = β|s_k| (Parlett, §13.2) is of exact arithmetic. Added is k times rounding, for that of the
-    iteration, and of products as exact as their type allows.
+    iteration, of entries of T taken as 0, and of products as exact as their type allows.
     """
     values, coefficients = scipy.linalg.eigh_tridiagonal(decomposition.diagonal, decomposition.off_diagonal)
     bounds = decomposition.residual * np.abs(coefficients[-1]) + len(values) * decomposition.rounding

@@ -104,10 +104,11 @@ def label_spec(model: keras.Model, labels: np.ndarray) -> tf.TensorSpec:
 
 
 def check_examples(images: np.ndarray, labels: np.ndarray, loss: Loss = None) -> None:
-    """Raises ValueError unless there is one label an image (with the default loss: one number), and one image."""
-    shape = np.shape(labels)
-    if len(images) == 0 or shape[:1] != (len(images),) or (loss is None and len(shape) > 1):
-        raise ValueError(f"need one label an image, and one image at least, got {np.shape(images)}, {shape}")
+    """Raises ValueError unless there is one label an image (by default a whole number), and one image."""
+    shape, dtype = np.shape(labels), np.asarray(labels).dtype
+    if not len(images) or shape[:1] != (len(images),) or (not loss and (len(shape) > 1 or dtype.kind not in "iub")):
+        found = f"got {np.shape(images)}, {shape} of {dtype}"
+        raise ValueError(f"need one label an image, a whole number by default, and one image at least, {found}")
 
 
 def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.ndarray:
@@ -210,11 +211,10 @@ def check_model(model: keras.Model) -> None:
 def _flat_outputs(network: keras.Model, training: bool) -> Callable:
     """Returns the network as a function of its trained weights, flat, its other variables and a batch of images."""
     shapes = [variable.shape for variable in network.trainable_variables]
-    sizes = [math.prod(shape) for shape in shapes]
 
     def outputs_fn(weights: tf.Tensor, others: list, images: tf.Tensor) -> tf.Tensor:
-        parts = [tf.reshape(part, shape) for part, shape in zip(tf.split(weights, sizes), shapes)]
-        return keras.tree.flatten(network.stateless_call(parts, others, images, training=training)[0])[0]
+        parts = map(tf.reshape, tf.split(weights, [math.prod(shape) for shape in shapes]), shapes)
+        return keras.tree.flatten(network.stateless_call(list(parts), others, images, training=training)[0])[0]
 
     return outputs_fn
 

@@ -32,8 +32,8 @@ class ShortcutNetwork:
       width: d, of every layer.
       num_units: R ≥ 1.
       shortcut_depth: n ≥ 1, matrices a unit.
-      pre, mid, post: Activations: a name of theory.activations (linear, relu, tanh, softplus, sigmoid), or a function
-        of your own, elementwise, of NumPy arrays (and of TensorFlow tensors, if the Hessian is asked for).
+      pre, mid, post: Activations: a name of theory.activations (linear, tanh, relu, elu, softsign, softplus, sigmoid),
+        or a function of your own, elementwise, of NumPy arrays (and of TensorFlow tensors, for the Hessian).
       shortcut: Whether units add their input.
 
     >>> network = ShortcutNetwork(width=2, num_units=3, shortcut_depth=2, mid="relu")
@@ -110,12 +110,17 @@ class ShortcutNetwork:
         return scale * normal / np.sqrt(self.width)
 
     def forward(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
-        """Returns ŷ [m, width] (Li et al., (5)) for weights of `shape` and x [m, width]."""
-        return shortcut_networks.forward(weights, x, *map(_activation, self.activations), self.shortcut)
+        """Returns ŷ [m, width] (Li et al., (5)) for weights of `shape`, else ValueError, and x [m, width]."""
+        return shortcut_networks.forward(self._own(weights), x, *map(_activation, self.activations), self.shortcut)
 
     def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
         """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6))."""
-        return shortcut_networks.loss(weights, x, y, *map(_activation, self.activations), self.shortcut)
+        return shortcut_networks.loss(self._own(weights), x, y, *map(_activation, self.activations), self.shortcut)
+
+    def _own(self, weights: np.ndarray) -> np.ndarray:
+        if np.shape(weights) != self.shape:
+            raise ValueError(f"weights must have shape {self.shape}, got {np.shape(weights)}")
+        return weights
 
 
 def _activation(activation: str | Callable) -> Activation:

@@ -185,7 +185,8 @@ def summary(quadrature: Quadrature) -> Summary:
     sizes = np.unique(np.abs(nodes))
     least, most = _shares(quadrature, -sizes, sizes)
     p10_low = sizes[np.argmax(most >= 0.1)] if _shares(quadrature, 0, 0)[1] < 0.1 else 0.0
-    p10_high = sizes[np.argmax(least >= 0.1)] if least[-1] >= 0.1 else max_abs
+    is_exact = quadrature.error_bounds.max() <= 2 * nodes.shape[1] * quadrature.rounding  # no eigenvalue is beyond
+    p10_high = sizes[np.argmax(least >= 0.1)] if least[-1] >= 0.1 else max_abs if is_exact else np.inf
     p10_abs = _percentile(np.abs(nodes).ravel(), quadrature.weights.ravel() / len(nodes))
     below_zero = np.nextafter(-zero, -np.inf)  # as H = 0 has nodes at 0, and a rounding of 0
     return Summary(

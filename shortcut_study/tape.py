@@ -12,6 +12,8 @@ _FUNCTIONS = {
     "linear": tf.identity,
     "relu": tf.nn.relu,
     "tanh": tf.tanh,
+    "elu": tf.nn.elu,
+    "softsign": lambda z: z / (1 + tf.abs(z)),  # tf.nn.softsign has no second derivative
     "softplus": tf.math.softplus,
     "sigmoid": tf.sigmoid,
 }

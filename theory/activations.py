@@ -31,12 +31,17 @@ ACTIVATIONS = {
         lambda z: np.where(z > 0, 1.0, np.exp(np.minimum(z, 0))),
         (0.0, 1.0, math.nan),
     ),
-    "softsign": Activation(lambda z: z / (1 + np.abs(z)), lambda z: (1 + np.abs(z)) ** -2.0, (0.0, 1.0, math.nan)),
+    "softsign": Activation(lambda z: z / (1 + _size(z)), lambda z: (1 + _size(z)) ** -2.0, (0.0, 1.0, math.nan)),
     "softplus": Activation(lambda z: _softplus(z), special.expit, (math.log(2), 0.5, 0.25)),
     "sigmoid": Activation(
         lambda z: (1 + np.tanh(z / 2)) / 2, lambda z: special.expit(z) * special.expit(-z), (0.5, 0.25, 0.0)
     ),
 }
+
+
+def _size(z: np.ndarray) -> np.ndarray:
+    """|z| for real z; of complex z what is analytic beside Re z = 0, as complex-step derivatives need."""
+    return np.where(np.real(z) < 0, -z, z)
 
 
 def _softplus(z: np.ndarray) -> np.ndarray:

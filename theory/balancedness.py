@@ -107,9 +107,9 @@ def margin_bound(num_layers: int, smallest: float, excess: float) -> float:
     below (2.3), as σ_min(N_i) ≥ 1 − τ.
 
     Args:
-      num_layers: ℓ. smallest: σ > 0, e.g. c. excess: f.
+      num_layers: ℓ. smallest: σ, e.g. c; below 0, where c promises nothing, it counts as 0. excess: f.
     """
-    return 4 * num_layers * smallest ** (2 - 2 / num_layers) * excess
+    return 4 * num_layers * max(smallest, 0.0) ** (2 - 2 / num_layers) * excess
 
 
 def margin_rate(num_layers: int, smallest: float, learning_rate: float) -> float:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from theory import factorization, linear_residual
-from theory.arrays import finite
+from theory.arrays import finite, real
 
 
 def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
@@ -76,7 +76,7 @@ def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
     Returns:
       Contraction of arrays [k].
     """
-    phi = np.asarray(phi, np.float64)
+    phi = real("phi", phi)
     positive = np.maximum(phi, 0)
     at_one = np.power.outer(positive, np.arange(num_layers) / num_layers).sum(-1)
     at_root = num_layers * positive ** (2 - 2 / num_layers)
@@ -87,8 +87,9 @@ def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
 def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
     """The largest learning rate with which no λ ever crosses its λ* (ours): 1/(2 max q), q of `contraction`.
 
-    With it and below λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and to 0 for φ < 0. Above it some λ jumps over
-    its λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is unstable.
+    With it and below λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and, with ℓ ≥ 2, to 0 for φ < 0. Above it some λ
+    jumps over its λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is
+    unstable.
 
     Args:
       phi: [k], real. num_layers: int as for `contraction`.
@@ -112,7 +113,7 @@ def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance
     Raises:
       ValueError: a φ that is not positive (see `excess_floor`, `singular_risk_bound`), or too large a learning rate.
     """
-    phi = np.asarray(phi, np.float64)
+    phi = real("phi", phi)
     if not phi.min() > 0:
         raise ValueError(f"step_bound is about positive eigenvalues, got {phi.min():.3g}")
     if learning_rate > largest_learning_rate(phi, num_layers) * (1 + 1e-12):
@@ -138,7 +139,7 @@ def excess_floor(phi: np.ndarray) -> float:
     Args:
       phi: [k], real.
     """
-    return float(np.square(np.minimum(np.asarray(phi, np.float64), 0)).sum())
+    return float(np.square(np.minimum(real("phi", phi), 0)).sum())
 
 
 def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from theory.arrays import finite
-from theory.linear_residual import checked_problem, gradient, least_nonzero_eigenvalue, risk
+from theory.linear_residual import above_rounding, checked_problem, gradient, risk
 
 
 def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
@@ -20,10 +20,10 @@ def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarra
     Args and errors as `risk`.
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
-    excess = risk(A, R, Sigma)
+    seen, least = above_rounding(Sigma)
     smallest = np.linalg.svd(np.eye(A.shape[-1]) + A, compute_uv=False)[:, -1] ** 2
     others = [np.prod(np.delete(smallest, i)) for i in range(len(A))]
-    return 4 * least_nonzero_eigenvalue(Sigma) * excess * float(np.sum(others))
+    return 4 * least * risk(A, R, seen) * float(np.sum(others))
 
 
 def product_lower_bound(X: np.ndarray, Y: np.ndarray) -> float:

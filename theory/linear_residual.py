@@ -83,13 +83,14 @@ def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> flo
 
     Holds for any R, also one that no network reaches, with equality at A_i = −τI, Σ = sI. Hence
     Theorem 2.2: below τ = 1 a critical point is a global minimum. From τ = 1 on the bound is 0 for ℓ ≥ 2.
-    For a singular Σ its smallest nonzero eigenvalue stands for σ_min, and the bound still holds.
+    For a singular Σ its smallest nonzero eigenvalue stands for σ_min, and the bound still holds: see `above_rounding`.
 
     Args and errors as `risk`.
     """
-    excess = risk(A, R, Sigma)
+    A, R, Sigma = checked_problem(A, R, Sigma)
+    seen, least = above_rounding(Sigma)
     num_layers, radius = len(A), max_spectral_norm(A)
-    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * least_nonzero_eigenvalue(Sigma) * excess
+    return 4 * num_layers * max(0.0, 1 - radius) ** (2 * num_layers - 2) * least * risk(A, R, seen)
 
 
 class SampleProblem(NamedTuple):
@@ -157,10 +158,10 @@ def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: 
 def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, learning_rate: float) -> float:
     """Returns 1 − 2ηℓ(1 − τ)^{2ℓ−2} σ_min(Σ): what (2.3) allows the excess risk to shrink by a step, at least.
 
-    Holds for η ≤ 1/L, L of `smoothness_bound`, while the iterates stay in B_τ.
+    Holds for η ≤ 1/L, L of `smoothness_bound`, while the iterates stay in B_τ; of the risk with `above_rounding`'s Σ.
     """
     _check_radius(radius)
-    return 1 - 2 * learning_rate * num_layers * (1 - radius) ** (2 * num_layers - 2) * least_nonzero_eigenvalue(Sigma)
+    return 1 - 2 * learning_rate * num_layers * (1 - radius) ** (2 * num_layers - 2) * above_rounding(Sigma)[1]
 
 
 class Descent(NamedTuple):
@@ -222,11 +223,12 @@ def _products(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(up_to), np.stack(after[::-1])
 
 
-def least_nonzero_eigenvalue(Sigma: np.ndarray) -> float:
-    """Returns the smallest eigenvalue of a second moment [d, d] that is above rounding; 0 if there is none."""
-    eigenvalues = np.linalg.eigvalsh(finite("Sigma", Sigma))
-    nonzero = eigenvalues[eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max(initial=0.0)]
-    return float(nonzero.min(initial=math.inf)) if len(nonzero) else 0.0
+def above_rounding(Sigma: np.ndarray) -> tuple[np.ndarray, float]:
+    """Returns Σ [d, d] less its eigenvalues within rounding of 0, with which (2.3) holds, and its least other, or 0."""
+    eigenvalues, vectors = np.linalg.eigh(finite("Sigma", Sigma))
+    is_above = eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max(initial=0.0)
+    kept, vectors = eigenvalues[is_above], vectors[:, is_above]
+    return (Sigma if is_above.all() else (vectors * kept) @ vectors.T), float(kept[0]) if len(kept) else 0.0
 
 
 def checked_problem(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -38,13 +38,16 @@ from theory.shortcut_networks import checked_counts, checked_data
 def moment_gap(x: np.ndarray, y: np.ndarray, pre: ActivationLike = "linear") -> np.ndarray:
     """Returns M = (1/m) Σ (x − y) σ_pre(x)ᵀ [d, d]: all that the Hessian for n = 2 knows of the data (Li et al., (21)).
 
-    For a linear network it is Sxx − Syx.
+    For a linear network it is Sxx − Syx. It is exactly 0 where every entry is within rounding of 0, as where the
+    identity is the least squares map: then zero is degenerate, and no tiny M must be taken for a matrix.
 
     Raises:
       ValueError: x and y of different shapes, non-finite numbers, an unknown activation.
     """
     x, y = checked_data(x, y)
-    return (x - y).T @ activation_named(pre).function(x) / len(x)
+    error, s = x - y, activation_named(pre).function(x)
+    M, rounding = error.T @ s / len(x), np.finfo(np.float64).eps * (np.abs(error).T @ np.abs(s))
+    return M if (np.abs(M) > rounding).any() else np.zeros_like(M)
 
 
 def hessian_at_zero(

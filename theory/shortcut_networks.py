@@ -78,8 +78,17 @@ def loss(
     post: ActivationLike = "linear",
     shortcut: bool = True,
 ) -> complex:
-    """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights."""
-    error = np.asarray(y) - forward(weights, x, pre, mid, post, shortcut)
+    """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights.
+
+    Args as `forward`, and y [m, d].
+
+    Raises:
+      ValueError: y and ŷ have different shapes.
+    """
+    found = forward(weights, x, pre, mid, post, shortcut)
+    if np.shape(y) != found.shape:
+        raise ValueError(f"y must have the shape of the output, {found.shape}, got {np.shape(y)}")
+    error = y - found
     return (error * error).sum() / (2 * len(error))
 
 
@@ -134,9 +143,11 @@ def moments(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_squares_map(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns W = Σ_YX Σ_XX⁺ [d, d], the best linear map, of the least norm if there are several (Li et al., (15))."""
-    input_moment, cross_moment = moments(x, y)
-    return cross_moment @ np.linalg.pinv(input_moment, hermitian=True)
+    """Returns W = Σ_YX Σ_XX⁺ [d, d], the best linear map, of the least norm if there are several (Li et al., (15)).
+
+    From the data and not from their moments, whose condition number is the square of theirs.
+    """
+    return np.linalg.lstsq(*checked_data(x, y), rcond=None)[0].T
 
 
 def minimum_loss(x: np.ndarray, y: np.ndarray) -> float:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.activations import ActivationLike, derivatives_at_zero, slope_at_zero
+from theory.activations import ActivationLike, check_slopes_bounded, derivatives_at_zero, slope_at_zero
 from theory.shortcut_hessians import moment_gap
 from theory.shortcut_networks import checked_counts, checked_data, checked_weights
 
@@ -74,9 +74,13 @@ def order_of_stationarity(
 
     Holds for ReLU at mid or post too, where exact is left False: its leading term is another.
     For n = 1 the order is 0: zero is no stationary point, the gradient in each W_r is σ′_post(0) M.
+
+    Raises:
+      ValueError: |σ(z)| ≤ C|z| near 0 does not hold at mid or post; data as in `moment_gap`.
     """
     x, y = checked_data(x, y)
     checked_counts(1, shortcut_depth)
+    check_slopes_bounded(mid if shortcut_depth > 1 else "linear", post)
     slope = derivatives_at_zero("post", post)[1]
     if shortcut_depth > 1:
         slope *= derivatives_at_zero("mid", mid)[1] ** (shortcut_depth - 1)

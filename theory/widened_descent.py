@@ -26,7 +26,14 @@ class Widened(NamedTuple):
     Sigma: np.ndarray
 
     def spread(self) -> tuple[float, float, float]:
-        """μ_A μ_B, ‖A‖ ‖B‖ and ‖Σ‖: what the guarantee depends on."""
+        """μ_A μ_B, ‖A‖ ‖B‖ and ‖Σ‖: what the guarantee depends on.
+
+        Raises:
+          ValueError: m < d or m < k: a matrix with a kernel has no μ that bounds anything.
+        """
+        (m, d), k = np.shape(self.inward), len(self.outward)
+        if m < max(d, k):
+            raise ValueError(f"the layers must be as wide as input and output, {d} and {k}, got m = {m}")
         inner, outer = (np.linalg.svd(matrix, compute_uv=False) for matrix in (self.inward, self.outward))
         return inner[-1] * outer[-1], inner[0] * outer[0], float(np.linalg.eigvalsh(self.Sigma)[-1])
 

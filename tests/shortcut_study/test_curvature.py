@@ -167,6 +167,7 @@ def two_inputs():
         ({"loss": lambda y, z: tf.reduce_mean(squares(y, z)), "labels": TARGETS}, "one value an example"),
         ({"loss": "mse", "labels": TARGETS[:5]}, r"one label an image.*\(5, 3\)"),
         ({"labels": TARGETS}, "one label an image"),
+        ({"labels": TARGETS[:, 0]}, "one label an image, a whole number"),
         ({"model": two_inputs()}, "one input and one output, got 2, 1"),
     ],
 )

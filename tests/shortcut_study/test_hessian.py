@@ -6,6 +6,7 @@ import pytest
 from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
 from shortcut_study.network import ShortcutNetwork
 from theory import shortcut_hessians
+from theory.activations import ACTIVATIONS
 from theory.shortcut_networks import moments
 
 D, M = 3, 8
@@ -64,10 +65,10 @@ def test_with_relu_piecewise_is_the_tape_and_the_second_difference(activations, 
     np.testing.assert_allclose(piecewise, differences(network, weights, x, y, 1e-5), atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("activation", ["tanh", "softplus", lambda z: z + 0.3 * z * z], ids=["tanh", "softplus", "own"])
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, lambda z: z + 0.3 * z * z], ids=[*ACTIVATIONS, "own"])
 def test_the_tape_takes_any_activation(activation):
     network, weights, x, y = problem(2, 2, (activation, activation, "linear"))
-    tape = hessian(network, weights, x, y)
+    tape = hessian(network, weights, x, y, "tape")
     np.testing.assert_allclose(tape, differences(network, weights, x, y), atol=1e-5 * np.abs(tape).max())
 
 
@@ -155,6 +156,7 @@ MISTAKES = {
     "more inputs than targets": (dict(x=np.ones((M + 1, D))), r"\(9, 3\) and \(8, 3\)"),
     "inputs that are not finite": (dict(x=np.full((M, D), np.nan)), "x must be finite"),
     "targets that are not finite": (dict(y=np.full((M, D), np.inf)), "y must be finite"),
+    "complex weights": (dict(weights=np.full((2, 2, D, D), 1j)), "weights must be real numbers, got complex128"),
     "weights that are not finite": (dict(weights=np.full((2, 2, D, D), np.inf)), "weights must be finite"),
 }
 

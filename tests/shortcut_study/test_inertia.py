@@ -74,6 +74,13 @@ def test_a_hessian_that_is_0_has_the_spectrum_of_the_zero_matrix():
     assert found == Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))
 
 
+def test_one_weight_is_counted_and_numbers_that_are_not_finite_are_refused():
+    one, moment = np.ones((1, 1, 1, 1)), np.ones((1, 1))
+    assert spectrum_by_counting(one, moment, moment).max_abs == pytest.approx(1, rel=1e-3)
+    with pytest.raises(ValueError, match="weights must be finite"):
+        spectrum_by_counting(np.nan * one, moment, moment)
+
+
 def test_the_counts_know_the_cross_moment_from_its_transpose():
     network = ShortcutNetwork(D, 4, 2)
     weights, (input_moment, cross_moment) = 0.7 * network.initialize("xavier", 0), moments(*data())

@@ -6,6 +6,7 @@ import pytest
 from shortcut_study import lanczos as lz
 from shortcut_study import quadrature as quad
 from shortcut_study.hessian import hessian, spectrum
+from shortcut_study.hutchinson import hutchinson
 from shortcut_study.network import ShortcutNetwork
 
 SPECTRA = {
@@ -218,6 +219,31 @@ def test_the_ranges_hold_without_exception_for_the_measure_that_the_starting_vec
             tenth = np.abs(eigenvalues)[by_size][np.argmax(np.cumsum(masses[by_size]) >= 0.1)]
             assert s.index_range[0] - 1e-12 <= masses[eigenvalues < 0].sum() <= s.index_range[1] + 1e-12
             assert s.p10_range[0] - 1e-12 <= tenth <= s.p10_range[1] + 1e-12
+
+
+@pytest.mark.parametrize("nodes", [[0.0], [-1.0, 1.0]], ids=["1 of ±1", "2 of 9 % at 0 and the rest at ±1.048"])
+def test_a_percentile_that_may_lie_beyond_the_largest_node_has_no_upper_end(nodes):
+    nodes = np.array([nodes])
+    seen = quad.Quadrature(nodes, np.full(nodes.shape, 1 / nodes.size), np.full(nodes.shape, 0.3), 1e-16)
+    assert quad.summary(seen).p10_range == (0, np.inf)
+    assert quad.summary(seen._replace(error_bounds=0 * nodes)).p10_range[1] == nodes.max()
+
+
+@pytest.mark.parametrize(("dtype", "gap"), [(np.float32, 1e-4), (np.float64, 1e-13)])
+def test_the_error_bounds_hold_where_an_early_stop_meets_eigenvalues_that_lie_close(dtype, gap):
+    values = 1 + gap * (np.arange(2000) % 2)
+    d = lz.lanczos(lambda v: values.astype(v.dtype) * v, 2000, 1000, dtype=dtype, stop=lz.converged(1, 1e-3))
+    found = lz.ritz(d)
+    errors = np.abs(found.values[:, None] - np.unique(values)).min(1)
+    assert len(found.values) < 1000 and (errors <= found.error_bounds).all()
+
+
+def test_a_hermitian_matrix_that_is_not_real_is_refused():
+    h = np.array([[2, 1j], [-1j, 2]])
+    with pytest.raises(ValueError, match="^mvp_fn must return real numbers, got complex128"):
+        lz.lanczos(lambda v: h @ v, 2, 2)
+    with pytest.raises(ValueError, match="^products must be real numbers, got complex128"):
+        hutchinson(lambda v: h @ v, 2, 5)
 
 
 def test_a_crowd_at_zero_that_is_not_resolved_shows_as_a_wide_range():

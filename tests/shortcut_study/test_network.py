@@ -66,6 +66,16 @@ def test_an_impossible_network_is_refused_in_one_line(arguments, named):
         ShortcutNetwork(*arguments)
 
 
+def test_weights_of_another_network_and_targets_of_another_shape_are_refused():
+    network, x = ShortcutNetwork(3, 2, 2), np.ones((4, 3))
+    weights = network.initialize("xavier", 0)
+    for function in (network.forward, lambda *data: network.loss(*data, x)):
+        with pytest.raises(ValueError, match=r"^weights must have shape \(2, 2, 3, 3\), got \(5, 2, 3, 3\)$"):
+            function(np.ones((5, 2, 3, 3)), x)
+    with pytest.raises(ValueError, match=r"^y must have the shape of the output, \(4, 3\), got \(1, 3\)$"):
+        network.loss(weights, x, x[:1])
+
+
 def test_an_unknown_initialisation_is_refused():
     with pytest.raises(ValueError, match="'he'"):
         ShortcutNetwork(3, 1, 1).initialize("he", 0)

@@ -22,10 +22,13 @@ from theory import (
     shortcut_networks,
     stationarity,
     update_rules,
+    widened_descent,
 )
+from theory.activations import Activation
 
 X, Y = np.random.default_rng(0).standard_normal((2, 10, 3))
 EYE, LAYERS = np.eye(3), np.zeros((2, 3, 3))
+ROOT = Activation(lambda z: np.sign(z) * np.sqrt(np.abs(z)), None, (0.0, math.nan, math.nan))
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +112,39 @@ def test_lists_are_taken_as_arrays_are():
         np.testing.assert_equal(function(*lists), function(*arguments))
 
 
+def test_the_best_map_of_ill_conditioned_data_is_found():
+    x = X * [1, 3e-8, 1]
+    W = np.array([[1, 1 / 3e-8, 0], [2, -1 / 3e-8, 1], [0, 0, 1]])
+    np.testing.assert_allclose(shortcut_networks.least_squares_map(x, x @ W.T), W, rtol=1e-7, atol=1e-6)
+    assert shortcut_networks.minimum_loss(x, x @ W.T) < 1e-14
+
+
+def test_the_gradient_bound_holds_where_sigma_is_singular_but_for_rounding():
+    A, R, Sigma = np.zeros((3, 2, 2)), np.diag([1.0, 2.0]), np.diag([1, 1e-17])
+    squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+    for bound in (linear_residual.gradient_lower_bound, gradient_bounds.gradient_lower_bound_by_layer):
+        assert bound(A, R, Sigma) <= squared
+        assert bound(A, np.diag([2.0, 1.0]), Sigma) == pytest.approx(12)  # ℓ = 3, a risk of 1 along the first axis
+
+
+def test_a_gap_within_rounding_of_zero_is_zero():
+    x = np.random.default_rng(3).standard_normal((50, 3))
+    noise = np.random.default_rng(4).standard_normal((50, 3))
+    y = x + noise - x @ np.linalg.lstsq(x, noise, rcond=None)[0]
+    assert not shortcut_hessians.moment_gap(x, y).any()
+    assert shortcut_hessians.condition_number_at_zero(x, y, 2, 2) == math.inf
+    assert not stationarity.order_of_stationarity(x, y, 2).exact
+    with pytest.raises(ValueError, match="zero is no strict saddle"):
+        stationarity.escape_from_saddle(x, y, 2)
+    assert shortcut_hessians.moment_gap(1e-12 * x, 1e-12 * (x + noise)).any()  # not by its size
+
+
+def test_a_margin_below_zero_promises_nothing():
+    assert balancedness.margin_bound(3, -0.1, 1.0) == 0
+
+
 def test_no_matrix_has_no_least_eigenvalue():
-    assert linear_residual.least_nonzero_eigenvalue(np.zeros((0, 0))) == 0
+    assert linear_residual.above_rounding(np.zeros((0, 0)))[1] == 0
 
 
 COMPLEX = X + 1j
@@ -208,6 +242,31 @@ MISTAKES = {
         memorization.memorize,
         (np.array([[-(2**60)], [-(2**60) - 1], [0]]), [0, 1, 1], 2),
         "x must hold integers that float64 represents, got -1152921504606846977",
+    ),
+    "complex eigenvalues of a target": (
+        descent.excess_floor,
+        (np.array([1j, -1j]),),
+        "phi must be real numbers, got complex128",
+    ),
+    "complex eigenvalues and a rate": (
+        descent.largest_learning_rate,
+        (np.array([1j, -1j]), 2),
+        "phi must be real numbers, got complex128",
+    ),
+    "an order where slopes have no bound": (
+        stationarity.order_of_stationarity,
+        (X, Y, 3, "linear", ROOT, ROOT),
+        "no Hessian exists at zero with .* its slope at 0 has no bound",
+    ),
+    "layers narrower than the input": (
+        widened_descent.Widened(np.ones((1, 3)), np.ones((3, 1)), EYE, EYE).spread,
+        (),
+        "the layers must be as wide as input and output, 3 and 3, got m = 1",
+    ),
+    "targets of another length": (
+        shortcut_networks.loss,
+        (np.zeros((1, 2, 3, 3)), X, Y[:1]),
+        r"y must have the shape of the output, \(10, 3\), got \(1, 3\)",
     ),
     "a list of activations": (
         shortcut_networks.forward,

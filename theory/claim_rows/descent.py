@@ -71,7 +71,7 @@ ROWS = [
     Claim(
         id="ours.monotone_descent",
         source=f"ours, beside {BARTLETT}",
-        statement="no λ crosses its root exactly up to η = 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), or 1/(1 − φ) for φ < 0",
+        statement="no λ crosses its root exactly up to η = 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), for φ < 0, ℓ ≥ 2 1/(1 − φ)",
         verdict="holds",
         proof="complete",
         function="descent.largest_learning_rate",

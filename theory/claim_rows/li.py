@@ -18,7 +18,7 @@ ROWS = [
     Claim(
         id="li.definition_4",
         source="Li et al., Definition 4",
-        statement="zero is a stationary point of order n − 1 and of no higher: L(tW) − L(0) ~ tⁿ",
+        statement="unless cM = 0, zero is a stationary point of order n − 1 and of no higher: L(tW) − L(0) ~ tⁿ",
         verdict="holds",
         proof="complete",
         our_text="the exponent of o(‖x − x₀‖^k)",
@@ -50,7 +50,7 @@ ROWS = [
         source="Li et al., Theorem 1.1",
         statement="L(tW) − L(0) = c tⁿ Σ_r tr(W_n···W_1 Mᵀ) + o(tⁿ); for n ≥ 3 the Hessian at zero is 0",
         verdict="holds: given hypotheses that suffice",
-        proof="complete",
+        proof="complete: where σ_pre has the derivatives that Lemma 1 takes",
         function="stationarity.leading_term",
         check=shortcut.theorem_1_1,
         test=(
