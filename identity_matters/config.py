@@ -131,8 +131,8 @@ class TrainConfig:
       train_examples: Train on the first so many examples (0: all).
       validation_examples: Keep the last so many training examples out of training and evaluate on them in place of the
         test examples, to choose settings by (0: evaluate on the test examples).
-      crop_padding: Zero-pad training images so many pixels a side, then crop at random. Streamed sets are cropped as
-        ImageNet is, and ignore this.
+      crop_padding: Zero-pad training images so many pixels a side, then crop at random. Sets whose images vary in size
+        are cropped as ImageNet is, and ignore this.
       random_flip: Mirror half of the training images, left to right.
       train_steps: Gradient updates in all.
       batch_size: Examples per update.
@@ -222,6 +222,11 @@ class TrainConfig:
             self.strategy != "parameter_server" or self.optimizer != "muon" and not self.decoupled_weight_decay,
             "strategy parameter_server applies each gradient where the weights are, by SGD with momentum: "
             "optimizer muon and decoupled_weight_decay cannot be used with it",
+        )
+        require(
+            self.strategy != "parameter_server" or self.steps_per_execution == 1,
+            "strategy parameter_server hands out one step at a time: steps_per_execution must be 1, "
+            f"got {self.steps_per_execution}",
         )
         self._check_steps()
 

@@ -16,6 +16,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.distributed.agreement import can_export
 from identity_matters.model import standardize
 from identity_matters.runs.directory import RunDirectory, replacing
+from identity_matters.runs.errors import UserError
 from identity_matters.runs.figures import convergence_figure, save_figure
 
 if TYPE_CHECKING:
@@ -31,8 +32,13 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
     Args:
       network: keras.Model. From `all_conv_resnet`.
       config: TrainConfig. Which data to evaluate on by default is stored beside the model.
-      path: str. A directory, replaced if it exists.
+      path: str. A directory; a SavedModel that is there is replaced.
+
+    Raises:
+      UserError: there are other files.
     """
+    if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
+        raise UserError(f"{path} holds files that are no SavedModel; export to another directory")
     import tensorflow as tf
 
     serving = tf.Module()

@@ -46,8 +46,9 @@ def train(
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
     docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted one, on
-    the same machine and as many cores: under TensorFlow this turns op determinism on, for the whole process. Each of
-    several workers calls this, before anything else that TensorFlow computes; only the chief uses its run_dir.
+    the same machine and as many cores: under TensorFlow this turns op determinism on, for the whole process; JAX on
+    GPUs needs a flag of XLA's for it. Each of several workers calls this, before anything else that TensorFlow
+    computes; only the chief uses its run_dir.
 
     Args:
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.

@@ -76,7 +76,7 @@ def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray,
 
 
 def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
-    """Yields uint8 images and labels, without augmentation: of streamed sets the central crop."""
+    """Yields uint8 images and labels, without augmentation: where they vary in size the central crop."""
     from identity_matters.data import loading
     from identity_matters.data.arrays import MNIST_SAMPLE
 

@@ -14,7 +14,8 @@ meant for a GPU; the paper reports 6.38 % test error, best at about 50,000.
 The run leaves config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
 model.keras and saved_model in run_dir. The same command again continues an interrupted run
 where it stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite; 75: stopped
-before the end, by SIGTERM or because another worker is gone, and to be continued by the same command.
+before the end, by SIGTERM, because another worker is gone or a checkpoint cannot be read now, and
+to be continued by the same command.
 
 With TF_CONFIG in the environment this process is one of several workers; launch.cluster starts them.
 """

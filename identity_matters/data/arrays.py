@@ -8,8 +8,9 @@ import numpy as np
 from identity_matters.runs.errors import UserError
 
 MNIST_SAMPLE = "mnist_sample"
-# They are held three times over: as read, joined, and on the device (batches.DeviceImages).
+# They are held three times over: as read, joined, and on the device (device_images.DeviceImages).
 MAX_BYTES_IN_MEMORY = 2**31 - 1
+_PIXELS_AT_ONCE = 2**20  # when images are resized, in float32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,9 +112,13 @@ def resized(data: ArrayData, image_size: int, is_said: bool = False) -> ArrayDat
     from keras import ops
 
     def resize(images: np.ndarray) -> np.ndarray:
-        chunks = np.array_split(images, max(1, len(images) // 1000))
-        resized = [ops.image.resize(c.astype(np.float32), (image_size, image_size), antialias=True) for c in chunks]
-        return np.concatenate([np.clip(np.rint(ops.convert_to_numpy(r)), 0, 255).astype(np.uint8) for r in resized])
+        resized = np.empty((len(images), image_size, image_size, images.shape[-1]), np.uint8)
+        count = max(1, _PIXELS_AT_ONCE // max(image_size**2, height * width))
+        for start in range(0, len(images), count):
+            chunk = images[start : start + count].astype(np.float32)
+            chunk = ops.convert_to_numpy(ops.image.resize(chunk, (image_size, image_size), antialias=True))
+            resized[start : start + count] = np.clip(np.rint(chunk), 0, 255)
+        return resized
 
     return dataclasses.replace(data, train_images=resize(data.train_images), test_images=resize(data.test_images))
 

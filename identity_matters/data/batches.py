@@ -3,14 +3,13 @@
 A batch is planned on the host and made on the device. The plan of a step is four integers
 per example, from a counter-based generator (Philox) keyed by the seed, so any step's plan
 is computed without those before it: a resumed run sees the batches it would have seen, and
-N workers together see the batch that one would. The images stay on the device, where
-`DeviceImages` looks up, crops and flips a whole batch at once, under every Keras backend.
+N workers together see the batch that one would. device_images.py makes the batch from its plan.
 """
 
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -18,6 +17,7 @@ from keras import ops
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
+from identity_matters.data.device_images import DeviceImages
 from identity_matters.model import standardize
 
 if TYPE_CHECKING:
@@ -67,58 +67,6 @@ def plan_batch(
     offsets = (words[:2] % np.uint64(2 * crop_padding + 1)).astype(np.int64) - crop_padding
     flipped = words[2] >> np.uint64(63) if random_flip else np.zeros(batch_size)
     return np.stack([example, *offsets, flipped], axis=1).astype(np.int32)
-
-
-class DeviceImages(keras.layers.Layer):
-    """Images held on the device; maps plans int32 [n, 4] to float32 images [n, h, w, c].
-
-    Pixels outside an image are 0. Shifting and mirroring are linear along each axis, so they are two
-    batched products with 0/1 matrices: exact in any floating-point format with 8 significant
-    bits, and several times as fast on a CPU as gathering pixel by pixel.
-
-    Args:
-      images: uint8 [N, h, w, c].
-    """
-
-    def __init__(self, images: np.ndarray, **kwargs: Any) -> None:
-        super().__init__(trainable=False, dtype="float32", **kwargs)
-        self.image_shape = images.shape[1:]
-        shape = (len(images), int(np.prod(self.image_shape)))
-        self.pixels = self.add_weight(shape=shape, dtype="uint8", initializer="zeros", trainable=False, name="pixels")
-        self.pixels.assign(images.reshape(shape))
-
-    def call(self, plan: Any) -> Any:
-        """Returns the images that a plan asks for."""
-        return planned_images(self.pixels, plan, self.image_shape)
-
-    def compute_output_spec(self, plan: keras.KerasTensor) -> keras.KerasTensor:
-        """Returns the shape and type of what `call` returns."""
-        return keras.KerasTensor((plan.shape[0], *self.image_shape), dtype="float32")
-
-
-def planned_images(pixels: Any, plan: Any, image_shape: tuple[int, int, int]) -> Any:
-    """Returns the images that a plan asks for, cropped and flipped: float32 [n, h, w, c].
-
-    Args:
-      pixels: tensor uint8 [N, h·w·c]. All images, as rows.
-      plan: tensor int32 [n, 4]. See plan_batch.
-      image_shape: (h, w, c).
-    """
-    height, width, channels = image_shape
-    example, row_offset, column_offset, flipped = (ops.expand_dims(plan[:, i], -1) for i in range(4))
-    columns = ops.arange(width, dtype="int32")
-    columns = ops.where(flipped > 0, width - 1 - columns, columns)
-    select_rows = _one_hot(row_offset + ops.arange(height, dtype="int32"), height)  # [n, h out, h in]
-    select_columns = _one_hot(column_offset + columns, width)  # [n, w out, w in]
-    images = ops.cast(ops.take(pixels, example[:, 0], axis=0), "float32")
-    images = ops.matmul(select_rows, ops.reshape(images, (-1, height, width * channels)))
-    images = ops.reshape(images, (-1, height, width, channels))
-    return ops.einsum("nhwc,nvw->nhvc", images, select_columns)
-
-
-def _one_hot(index: Any, size: int) -> Any:
-    """Returns float32 [n, k, size] for int32 [n, k]; zeros for an index outside 0 … size − 1."""
-    return ops.cast(ops.expand_dims(index, -1) == ops.arange(size, dtype="int32"), "float32")
 
 
 class ArrayBatches:
@@ -189,7 +137,7 @@ class StreamedBatches:
 
     Args:
       source: TfdsSource.
-      config: TrainConfig. Read: seed, batch_size.
+      config: TrainConfig. Read: seed, batch_size, crop_padding, random_flip.
       rows: slice. The rows of every batch that this process takes; only these are decoded.
 
     Attributes:
@@ -209,7 +157,9 @@ class StreamedBatches:
     def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end."""
         config = self._config
-        return self._source.train_batches(config.seed, first_step, config.batch_size, config.random_flip, self._rows)
+        return self._source.train_batches(
+            config.seed, first_step, config.batch_size, config.random_flip, self._rows, config.crop_padding
+        )
 
     def weighted_test_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b], weights [b]) once through the test images, in order.

@@ -39,13 +39,13 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
         trained on.
     """
     if given is not None:
-        data = resized(given_arrays(given, config.num_classes), config.image_size)
+        data = given_arrays(given, config.num_classes)
     elif config.npz:
-        data = resized(load_npz(config.npz, config.num_classes), config.image_size)
+        data = load_npz(config.npz, config.num_classes)
     elif config.num_classes:
         raise UserError(f"num_classes is for data of your own; {config.dataset} says itself how many it has")
     elif config.dataset == MNIST_SAMPLE:
-        data = resized(mnist_sample(), config.image_size)
+        data = mnist_sample()
     else:
         # A set that is shortened is read so far only, but what is held out comes from the end of the whole set.
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
@@ -53,8 +53,8 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
         if source.is_streamed:
             return _checked_stream(source, config)
         data = source.load()
-    data = held_out(data, config.validation_examples)
-    return shortened(data, config.train_examples, config.eval_examples)
+    data = shortened(held_out(data, config.validation_examples), config.train_examples, config.eval_examples)
+    return resized(data, config.image_size)
 
 
 def _tfds_source(config: TrainConfig) -> "TfdsSource":

@@ -103,11 +103,18 @@ def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         images = _stretched(name, images)
     for split, array in images.items():
         what = f"{name}: {split}_images"
-        images[split] = _with_channels(array if array.dtype == np.uint8 else _in_range(what, array)).astype(np.uint8)
+        array = _with_channels(what, array)
+        images[split] = (array if array.dtype == np.uint8 else _in_range(what, array)).astype(np.uint8)
     return images
 
 
-def _with_channels(images: np.ndarray) -> np.ndarray:
+def _with_channels(what: str, images: np.ndarray) -> np.ndarray:
+    """Returns images [n, h, w, c]."""
+    if images.ndim == 4 and images.shape[1] in (1, 3, 4) and min(images.shape[2:]) > 4:
+        raise UserError(
+            f"{what} have the shape {images.shape}, which looks like channels first; give [n, h, w, c]: "
+            "x.transpose(0, 2, 3, 1)"
+        )
     return images[..., None] if images.ndim == 3 else images
 
 
@@ -172,7 +179,7 @@ def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.nd
     is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
     if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
         images = _stretched("data", {"test": images}, "test")["test"]
-    return _with_channels(_in_range("images", images)), as_integers("labels", as_numbers("labels", labels))[0]
+    return _with_channels("images", _in_range("images", images)), as_integers("labels", as_numbers("labels", labels))[0]
 
 
 def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:

@@ -1,8 +1,8 @@
 """TFDS sets: read into memory, or streamed where they are too large or their images vary in size.
 
-The stream is a pure function of (seed, step) too: the order of an epoch and the crop of each of its examples are seeded
-by (seed, epoch). TensorFlow mixes its global seed into the order, so that seed must be the same too; training sets it
-to the config's. Starting inside an epoch reads, but does not decode, the examples before.
+The stream is a pure function of (seed, step) too: the order of an epoch and the crop or shift of each of its examples
+are seeded by (seed, epoch). TensorFlow mixes its global seed into the order, so that seed must be the same too;
+training sets it to the config's. Starting inside an epoch reads, but does not decode, the examples before.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from identity_matters.config import TrainConfig
+from identity_matters.data import crops
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
 from identity_matters.data.preparation import prepared_builder
 from identity_matters.runs.errors import UserError
@@ -22,8 +23,6 @@ from identity_matters.runs.errors import UserError
 _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
     ("imagenet2012", "i_naturalist2017", "i_naturalist2018", "visual_domain_decathlon"), "validation"
 )
-# ImageNet's usual test protocol: the central 224 of 256 pixels of the shorter side.
-CROP_FRACTION = 224 / 256
 # Encoded images, about 110 kB each for ImageNet.
 SHUFFLE_BUFFER = 8192
 
@@ -68,7 +67,8 @@ class TfdsSource:
         self.num_test = builder.info.splits[self._splits["test"]].num_examples
         self.num_classes = builder.info.features[self._label_key].num_classes
         self._stored_shape = builder.info.features[self._image_key].shape
-        if None in self._stored_shape[:2] and not image_size:
+        self._varies = None in self._stored_shape[:2]
+        if self._varies and not image_size:
             raise UserError(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
         sides = (image_size, image_size) if image_size else self._stored_shape[:2]
         self.image_shape = (*sides, self._stored_shape[2])
@@ -78,7 +78,7 @@ class TfdsSource:
         """Returns whether the set, before it is shortened, is too large for memory, or has images of varying size."""
         splits = self._builder.info.splits
         count = sum(splits[name].num_examples for name in ("train", _test_split(self._builder)))
-        return None in self._stored_shape or np.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
+        return self._varies or np.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
 
     def load(self) -> ArrayData:
         """Returns the whole set in memory."""
@@ -91,7 +91,13 @@ class TfdsSource:
         return ArrayData(self.name, **arrays, num_classes=self.num_classes)
 
     def train_batches(
-        self, seed: int, first_step: int, batch_size: int, random_flip: bool = True, rows: range | None = None
+        self,
+        seed: int,
+        first_step: int,
+        batch_size: int,
+        random_flip: bool = True,
+        rows: range | None = None,
+        crop_padding: int = 0,
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end.
 
@@ -103,13 +109,16 @@ class TfdsSource:
           batch_size: int. Examples of a batch.
           random_flip: bool. Whether half of the images are mirrored.
           rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
+          crop_padding: int. How far images of one size are shifted at most; of others, windows are taken at random.
         """
         rows = rows or range(batch_size)
         steps_per_epoch = self.num_train // batch_size
         epoch, step = divmod(first_step, steps_per_epoch)
         while True:
             first, stop = step * batch_size, steps_per_epoch * batch_size
-            examples = self._epoch(seed, epoch, first, stop, batch_size, rows, random_flip)
+            order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
+            examples = _select_rows(self._epoch(order_seed).take(stop).skip(first), batch_size, rows)
+            examples = self._shown(examples, order_seed, random_flip, crop_padding)
             with self._reading():
                 yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
             epoch, step = epoch + 1, 0
@@ -122,8 +131,8 @@ class TfdsSource:
           rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
         """
         rows = rows or range(batch_size)
-        if self.is_streamed:
-            images = self._cropped(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
+        if self._varies:
+            images = self._shown(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
         else:
             selected = _select_rows(self._whole_images("test").enumerate(), batch_size, rows)
             images = selected.map(lambda _, example: example)
@@ -142,9 +151,11 @@ class TfdsSource:
     def _whole_images(self, split: str) -> tf.data.Dataset:
         """Returns (image, label) of every example of a split, decoded."""
         images = self._builder.as_dataset(split=self._splits[split], as_supervised=True)
-        if self._image_size and self._stored_shape != self.image_shape:
-            return images.map(lambda image, label: (_resize(image, self.image_shape[:2]), label), tf.data.AUTOTUNE)
-        return images
+        return images.map(lambda image, label: (self._sized(image), label), tf.data.AUTOTUNE)
+
+    def _sized(self, image: tf.Tensor) -> tf.Tensor:
+        """Returns a whole image at image_size, if there is one."""
+        return image if self._stored_shape == self.image_shape else crops.resize(image, self.image_shape[:2])
 
     def _encoded(self, split: str, shuffle_seed: int | None = None) -> tf.data.Dataset:
         """Returns (encoded image, label) of every example of a split, whose files a seed shuffles."""
@@ -156,38 +167,33 @@ class TfdsSource:
             read_config=tfds.ReadConfig(shuffle_seed=shuffle_seed, shuffle_reshuffle_each_iteration=False),
         ).map(lambda example: (example[self._image_key], example[self._label_key]))
 
-    def _epoch(
-        self, seed: int, epoch: int, skip: int, stop: int, batch_size: int, rows: range, random_flip: bool
+    def _epoch(self, seed: int) -> tf.data.Dataset:
+        """Returns (index, encoded example) of all examples, in an order that the seed gives."""
+        examples = self._encoded("train", seed).shuffle(SHUFFLE_BUFFER, seed, reshuffle_each_iteration=False)
+        return examples.enumerate()
+
+    def _shown(
+        self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False, crop_padding: int = 0
     ) -> tf.data.Dataset:
-        """Returns the examples number skip … stop − 1 of an epoch's order that lie in `rows` of their batches."""
-        order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
-        examples = self._encoded("train", order_seed).shuffle(
-            SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False
-        )
-        examples = examples.enumerate().take(stop).skip(skip)
-        return self._cropped(_select_rows(examples, batch_size, rows), order_seed, random_flip)
+        """Returns (image, label) of encoded ones: at random under a seed, and without one the central windows."""
+        feature = self._builder.info.features[self._image_key]
+        is_jpeg = feature.encoding_format == "jpeg"
 
-    def _cropped(self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False) -> tf.data.Dataset:
-        """Returns decoded square crops: at random and flipped at random under a seed, central without one."""
-        is_jpeg = self._builder.info.features[self._image_key].encoding_format == "jpeg"
-
-        def crop(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        def show(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label = example
-            shape = tf.image.extract_jpeg_shape(encoded) if is_jpeg else tf.shape(tf.io.decode_image(encoded))
-            side = tf.cast(CROP_FRACTION * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
-            if seed is None:
-                position = tf.constant([0.5, 0.5, 0.0])
-            else:
+            is_training, position = seed is not None, None
+            if is_training:
                 position = tf.random.stateless_uniform([3], seed=tf.stack([tf.constant(seed, tf.int64), index]))
-            corner = tf.cast(position[:2] * tf.cast(shape[:2] - side + 1, tf.float32), tf.int32)
-            window = tf.concat([corner, [side, side]], axis=0)
-            image = _decode(encoded, window, self.image_shape[2], is_jpeg)
-            image = _resize(image, self.image_shape[:2])
+            if self._varies:
+                image = crops.window(encoded, self.image_shape, is_jpeg, position)
+            else:
+                image = self._sized(feature.decode_example(encoded))
+                image = crops.shifted(image, crop_padding, position) if is_training else image
             if random_flip:
                 image = tf.cond(position[2] > 0.5, lambda: tf.reverse(image, [1]), lambda: image)
             return image, label
 
-        return examples.map(crop, tf.data.AUTOTUNE, deterministic=True)
+        return examples.map(show, tf.data.AUTOTUNE, deterministic=True)
 
 
 def _select_rows(enumerated: tf.data.Dataset, batch_size: int, rows: range) -> tf.data.Dataset:
@@ -217,20 +223,6 @@ def _supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     ):
         raise UserError(f"{builder.name} is not an image-classification set")
     return keys
-
-
-def _decode(encoded: tf.Tensor, window: tf.Tensor, channels: int, is_jpeg: bool) -> tf.Tensor:
-    """Returns the window (top, left, height, width) of an encoded image; of a JPEG no more is decoded."""
-    if is_jpeg:
-        return tf.io.decode_and_crop_jpeg(encoded, window, channels=channels)
-    image = tf.io.decode_image(encoded, channels=channels, expand_animations=False)
-    return tf.image.crop_to_bounding_box(image, window[0], window[1], window[2], window[3])
-
-
-def _resize(image: tf.Tensor, sides: tuple[int, int]) -> tf.Tensor:
-    """Returns the image at (height, width) = sides, as uint8."""
-    resized = tf.image.resize(tf.cast(image, tf.float32), sides, antialias=True)
-    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)
 
 
 def tfds_source(config: TrainConfig) -> TfdsSource:

@@ -16,8 +16,9 @@ from identity_matters.data.arrays import ArrayData
 from identity_matters.data.loading import load
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
+from identity_matters.runs.checkpoint import has_checkpoints
 from identity_matters.runs.directory import Busy, RunDirectory, as_json
-from identity_matters.runs.errors import Diverged, Preempted, UserError, WorkerLost
+from identity_matters.runs.errors import Diverged, UserError
 from identity_matters.runs.record import differences
 from identity_matters.runs.tables import read_metrics
 
@@ -90,7 +91,9 @@ def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tu
                     os.path.exists(directory.file("saved_model")) or not can_export()
                 )
                 if not is_done and directory.status != "diverged":
-                    _lock(directory, stack, LOCK_TIMEOUT if workers.has_peers else 0)
+                    # A job of one worker too: on another node it may come before the lock of its last try is gone.
+                    _lock(directory, stack, LOCK_TIMEOUT if workers.has_peers or "TF_CONFIG" in os.environ else 0)
+                    _require_checkpoints(directory, config)
                 final_row = read_metrics(directory.file("metrics.csv"))[-1] if is_done else None
                 record = directory.record | {"final_row": final_row}
             except ValueError as error:
@@ -107,10 +110,8 @@ def recording_failure(directory: RunDirectory | None) -> Iterator[None]:
     """Opens a context that writes into config.json how it ended, unless the same command can continue."""
     try:
         yield
-    except (Preempted, WorkerLost):
-        raise
     except Exception as error:
-        if directory and directory.is_begun:
+        if directory and directory.is_begun and not getattr(error, "same_command_continues", False):
             with contextlib.suppress(OSError):  # which must not hide the error itself
                 if isinstance(error, Diverged):
                     directory.set_status("diverged", diverged_at_step=error.step)
@@ -134,6 +135,17 @@ def _require_agreement(record: dict, differing: list[str], workers: Workers) -> 
         raise UserError(
             f"{num_differing} of {workers.num_processes} workers were started with another config than worker 0"
         )
+
+
+def _require_checkpoints(directory: RunDirectory, config: TrainConfig) -> None:
+    """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
+    if os.path.exists(metrics := directory.file("metrics.csv")) and not has_checkpoints(directory.file("checkpoints")):
+        step = max((row["step"] for row in read_metrics(metrics)), default=0)
+        if directory.status == "done" or step >= config.checkpoint_every:
+            raise UserError(
+                f"{directory.path} holds a run of {step} steps without its checkpoints, so that nothing can be added; "
+                "bring them back, or choose another run_dir"
+            )
 
 
 def _lock(directory: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:

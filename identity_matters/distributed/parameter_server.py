@@ -21,7 +21,8 @@ import tensorflow as tf
 
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
-from identity_matters.data.batches import ArrayBatches, planned_images
+from identity_matters.data.batches import ArrayBatches
+from identity_matters.data.device_images import planned_images
 from identity_matters.distributed.rendezvous import (
     await_listeners,
     bypass_proxy,

@@ -35,6 +35,8 @@ class ReplicatedModel(keras.Model):
     def fit(self, *arguments: Any, **options: Any) -> keras.callbacks.History:
         """Trains as keras.Model.fit; then averages the moments of batch normalisation, which each replica keeps alone.
 
+        How a run is divided into calls, so where it was interrupted, changes the rounding of these means alone.
+
         Returns:
           The History of keras.Model.fit.
         """

@@ -18,7 +18,7 @@ import numpy as np
 
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.directory import replacing
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import Unreadable, UserError
 from identity_matters.runs.files import read_arrays
 
 KEEP = 3
@@ -67,7 +67,8 @@ def load_newest(
       find_mistake: Returns why the step and the arrays of a checkpoint do not fit; empty where they do.
 
     Raises:
-      OSError: the disk or the memory does not let a file be read now, which says nothing of what it holds.
+      Unreadable: the disk or the memory does not let a file be read now, which says nothing of what it holds.
+      UserError: this user may not read a file.
     """
     for step, path in reversed(_list_checkpoints(directory)):
         try:
@@ -78,9 +79,15 @@ def load_newest(
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
             if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _LASTING_ERRORS:
                 reason = f"cannot read the checkpoint {path} now: {_reason(error)}"
-                raise OSError(f"{reason}; try again, or remove it to go on from the one before") from error
+                kind = UserError if isinstance(error, PermissionError) else Unreadable
+                raise kind(f"{reason}; without it, the one before would be taken") from error
             warnings.warn(f"skipping the damaged checkpoint {path}: {_reason(error)}", stacklevel=2)
     return None
+
+
+def has_checkpoints(directory: str) -> bool:
+    """Returns whether there is a checkpoint, intact or not."""
+    return bool(_list_checkpoints(directory))
 
 
 def find(directory: str, step: int) -> str:
@@ -196,7 +203,7 @@ class TrainingState:
 
         Raises:
           UserError: none of the files can be used, and beginning again would cost what the run has done.
-          OSError: see `load_newest`.
+          Unreadable: see `load_newest`.
         """
 
         def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:
@@ -217,7 +224,7 @@ class TrainingState:
             if files := _list_checkpoints(directory):
                 raise UserError(
                     f"none of the {len(files)} checkpoint(s) in {directory} can be used; put an intact one there, or "
-                    "remove that folder for the run to begin again"
+                    "begin again in another run_dir"
                 )
             return
         self.step, arrays = found

@@ -49,6 +49,12 @@ class WorkerLost(ConnectionError):
         super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
 
 
+class Unreadable(OSError):
+    """A file cannot be read now; what it holds is perhaps intact."""
+
+    same_command_continues = True
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Opens a context whose OSErrors name a file: that of a full disk names none by itself."""

@@ -6,6 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
+from identity_matters.data.arrays import note
 from identity_matters.runs.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
 
 if TYPE_CHECKING:
@@ -124,10 +125,13 @@ def manifest(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
     Raises:
       UserError: job_name is none that Kubernetes takes, or run_dir would be lost with its pod.
     """
-    if not os.path.normpath(run_dir).startswith(os.path.join(os.path.normpath(config.volume_path), "")):
+    if not _is_under(config.volume_path, run_dir):
         raise UserError(
             f"run_dir must lie under volume_path, {config.volume_path}, where it outlives a pod, got {run_dir}"
         )
+    for name, path in (("data_dir", config.train.data_dir), ("npz", config.train.npz)):
+        if path and not _is_under(config.volume_path, path):
+            note(f"{name} {path} is not under volume_path, {config.volume_path}: the image must hold it")
     name = config.job_name
     if not re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name):
         raise UserError(f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
@@ -142,6 +146,10 @@ def manifest(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
         port=PORT,
         pod=textwrap.indent(pod, " " * (10 if config.kubeflow else 6)),
     )
+
+
+def _is_under(folder: str, path: str) -> bool:
+    return os.path.normpath(path).startswith(os.path.join(os.path.normpath(folder), ""))
 
 
 def _pod(config: "ClusterConfig", flags: list[str]) -> str:

@@ -4,10 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, DeviceImages, epoch_order, plan_batch
+from identity_matters.data.batches import ArrayBatches, epoch_order, plan_batch
+from identity_matters.data.device_images import DeviceImages
 from identity_matters.model import all_conv_resnet, standardize
 
 NUM_TRAIN, NUM_TEST = 20, 11
@@ -192,6 +194,18 @@ def test_the_training_model_feeds_the_network_the_standardised_batch(data, confi
     plan, _ = next(batches.train_batches(2))
     np.testing.assert_array_equal(model(plan), network(standardize(augmented(data.train_images, plan))))
     assert {v.path for v in model.trainable_variables} == {v.path for v in network.trainable_variables}
+
+
+def test_no_step_reads_more_of_the_bytes_than_it_needs(data):
+    # TensorFlow's ops on a tensor of bytes have no gather on GPUs: all images would be copied to the host.
+    device_images = DeviceImages(data.train_images)
+    graph = tf.function(device_images).get_concrete_function(tf.TensorSpec([8, 4], tf.int32)).graph
+    of_bytes = [
+        op for op in graph.get_operations() if tf.uint8 in [tensor.dtype for tensor in (*op.inputs, *op.outputs)]
+    ]
+    sizes = {op.type: [tensor.shape.num_elements() for tensor in op.outputs] for op in of_bytes}
+    assert "ResourceGather" in sizes
+    assert max(size for found in sizes.values() for size in found) <= 8 * data.train_images[0].size
 
 
 @pytest.mark.parametrize("num_workers", [2, 4])

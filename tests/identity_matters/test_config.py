@@ -123,9 +123,10 @@ def test_values_of_another_type_are_refused_in_one_line(kind, changes, message):
     [
         ({"optimizer": "muon"}, "optimizer muon"),
         ({"decoupled_weight_decay": 0.1}, "decoupled_weight_decay"),
+        ({"steps_per_execution": 2}, "steps_per_execution must be 1"),
     ],
 )
-def test_parameter_servers_take_sgd_alone(changes, words):
+def test_parameter_servers_take_sgd_alone_a_step_at_a_time(changes, words):
     with pytest.raises(UserError, match=words):
         config.TrainConfig(strategy="parameter_server", **changes)
 

@@ -22,6 +22,7 @@ from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import optimizer
 from identity_matters.runs import checkpoint, tables
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.errors import Unreadable, UserError
 from identity_matters.runs.files import MAX_DEPTH, read_json
 from identity_matters.runs.record import read_record
 
@@ -169,10 +170,20 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, 
 
     with monkeypatch.context() as patched:
         patched.setattr(checkpoint, "read_arrays", read_or_fail)
-        with pytest.raises(OSError, match="cannot read the checkpoint .*step_00000003.npz now: ") as raised:
+        with pytest.raises(Unreadable, match="cannot read the checkpoint .*step_00000003.npz now: ") as raised:
             restoring(tmp_path)
     assert (error.strerror if isinstance(error, OSError) else str(error)) in str(raised.value)
     assert restoring(tmp_path) == 3
+
+
+def test_a_checkpoint_that_this_user_may_not_read_is_a_mistake(half, tiny_config, tmp_path, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    save(tmp_path, 2, half)
+    monkeypatch.setattr(checkpoint, "read_arrays", refuse)
+    with pytest.raises(UserError, match="cannot read the checkpoint .*: Permission denied"):
+        Restoring(tiny_config)(tmp_path)
 
 
 def test_a_folder_of_checkpoints_that_cannot_be_listed_now_is_not_empty(half, tiny_config, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.distributed import rendezvous
+from identity_matters.distributed import rendezvous, workers
 from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.errors import UserError, WorkerLost
@@ -68,6 +68,12 @@ def test_several_workers_under_another_backend_are_refused(monkeypatch, backend)
     monkeypatch.setattr(rendezvous.keras.backend, "backend", lambda: backend)
     with pytest.raises(UserError, match=f"several workers need KERAS_BACKEND=tensorflow, got {backend}"):
         rendezvous.join()
+
+
+def test_steps_per_execution_is_refused_where_keras_has_none(monkeypatch):
+    monkeypatch.setattr(workers.keras.backend, "backend", lambda: "torch")
+    with pytest.raises(UserError, match="steps_per_execution must be 1 with PyTorch, got 3"):
+        Workers().check(TrainConfig(train_steps=6, steps_per_execution=3, eval_every=3, checkpoint_every=3), ())
 
 
 class Replicas:

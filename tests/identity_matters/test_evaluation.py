@@ -90,6 +90,12 @@ def test_every_variant_is_exported_as_it_answers_in_inference(tiny_config, digit
     assert os.listdir(tmp_path) == ["saved_model"]
 
 
+def test_an_export_removes_nobodys_files(tiny_config, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years")
+    assert "no SavedModel" in refused(export, all_conv_resnet(tiny_config.model), tiny_config, str(tmp_path))
+    assert (tmp_path / "thesis.tex").read_text() == "years"
+
+
 def test_the_probabilities_are_the_softmax_of_the_logits(exported, digits):
     outputs = serve(exported, digits)
     exponentials = np.exp(outputs["logits"].astype(np.float64))

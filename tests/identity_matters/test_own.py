@@ -8,9 +8,11 @@ import pytest
 from refusals import refused
 
 from identity_matters import training
+from identity_matters.config import TrainConfig
+from identity_matters.data import arrays, loading
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.loading import load
-from identity_matters.data.own import given_arrays
+from identity_matters.data.own import as_examples, given_arrays
 from identity_matters.evaluation import evaluate
 from identity_matters.runs.directory import read_record
 
@@ -42,6 +44,27 @@ def test_a_list_and_arrays_in_other_forms_are_taken(digits):
     data = given_arrays(forms)
     np.testing.assert_array_equal(data.train_images, x)
     np.testing.assert_array_equal(data.test_labels, y_test)
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 32, 32), (6, 1, 28, 28)])
+def test_channels_first_are_refused_with_what_to_do(shape):
+    x = np.zeros(shape, np.uint8)
+    assert "x.transpose(0, 2, 3, 1)" in refused(given_arrays, (x, np.arange(6), x, np.arange(6)))
+    assert given_arrays((x.transpose(0, 2, 3, 1), np.arange(6)) * 2).image_shape == (*shape[2:], shape[1])
+    with pytest.raises(ValueError, match="channels first"):
+        as_examples(x, np.arange(6))
+
+
+def test_resizing_is_of_what_is_used_alone_and_of_any_number_at_a_time(digits, monkeypatch):
+    config = TrainConfig(image_size=14, train_examples=20, eval_examples=10)
+    seen = []
+    monkeypatch.setattr(
+        loading, "resized", lambda data, size: seen.append(data.num_train) or arrays.resized(data, size)
+    )
+    data = load(config, digits)
+    monkeypatch.setattr(arrays, "_PIXELS_AT_ONCE", 28 * 28 * 3)
+    np.testing.assert_array_equal(load(config, digits).train_images, data.train_images)
+    assert seen == [20, 20] and data.image_shape == (14, 14, 1)
 
 
 def test_the_same_arrays_go_on_and_others_are_another_run(given_run, tiny_config, digits):

@@ -16,6 +16,7 @@ from refusals import refused
 from identity_matters.ablations import AblationConfig
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.distributed import agreement
+from identity_matters.distributed.workers import Workers
 from identity_matters.runs import checkpoint, figures
 from identity_matters.runs.directory import RunDirectory, replacing
 from identity_matters.runs.errors import UserError
@@ -143,6 +144,16 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
         capsys.readouterr().err
         == f"another process is writing to run_dir {tmp_path}; waiting up to 180 seconds for it to end\n"
     )
+
+
+@pytest.mark.parametrize("tf_config, timeout", [(None, 0), ("{}", agreement.LOCK_TIMEOUT)])
+def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, monkeypatch, tf_config, timeout):
+    if tf_config:
+        monkeypatch.setenv("TF_CONFIG", tf_config)
+    waited = []
+    monkeypatch.setattr(agreement, "_lock", lambda directory, stack, timeout: waited.append(timeout))
+    with agreement.open_run(TrainConfig(), str(tmp_path / "run"), Workers()):
+        assert waited == [timeout]
 
 
 def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):

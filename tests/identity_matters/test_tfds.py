@@ -142,6 +142,8 @@ def streamed(request, jpeg, png, monkeypatch):
 
 # How far JPEG's rounding takes these pixels.
 JPEG = 7
+# Row, column and mirroring of a window of an image with a frame of 1 pixel.
+PLACES = list(itertools.product(range(3), range(3), (False, True)))
 
 
 def take(batches, count):
@@ -257,22 +259,43 @@ def test_a_streamed_window_is_resized_to_the_image_size(jpeg):
         assert np.abs(inner[..., 1] - 3 * columns[2:-2]).max() <= 3
 
 
-def test_streamed_png_test_images_are_exact_central_windows(png, monkeypatch):
+def test_a_streamed_set_of_one_size_is_tested_on_whole_images_as_one_in_memory_is(png, monkeypatch):
+    for size in (0, 8):
+        config = dataclasses.replace(png, image_size=size)
+        in_memory = load(config)
+        with monkeypatch.context() as patched:
+            patched.setattr(tfds_module, "MAX_BYTES_IN_MEMORY", 1000)
+            images, labels = next(load(config).raw_test_batches(NUM_TEST))
+        np.testing.assert_array_equal(labels, in_memory.test_labels)
+        # Keras and TensorFlow may round a half to either side.
+        assert np.abs(images.astype(int) - in_memory.test_images).max() <= (1 if size else 0)
+
+
+def test_a_streamed_set_of_one_size_is_trained_on_shifted_images_as_one_in_memory_is(png, monkeypatch):
     monkeypatch.setattr(tfds_module, "MAX_BYTES_IN_MEMORY", 1000)
-    images, labels = next(tfds_source(dataclasses.replace(png, image_size=8)).raw_test_batches(7))
-    expected = [gradient(label, 12, 10)[2:10, 1:9] for label in labels]  # 8 = ⌊7/8 · 10⌋
-    np.testing.assert_array_equal(images, expected)
+    batches = StreamedBatches(load(png), dataclasses.replace(png, crop_padding=1, batch_size=24))
+    found = set()
+    for images, labels in take(batches.train_batches(0), 12):
+        for image, label in zip(images, labels):
+            padded = np.pad(gradient(label, 12, 10), ((1, 1), (1, 1), (0, 0)))
+            windows = {(r, c, f): padded[r : r + 12, c : c + 10][:, :: -1 if f else 1] for r, c, f in PLACES}
+            found.add(next(place for place, window in windows.items() if np.array_equal(window, image)))
+    assert found == set(PLACES)
+    unmoved = StreamedBatches(load(png), dataclasses.replace(png, crop_padding=0, random_flip=False))
+    for image, label in zip(*next(unmoved.train_batches(0))):
+        np.testing.assert_array_equal(image, gradient(label, 12, 10))
 
 
-def test_a_shortened_set_has_the_pixels_of_the_whole_in_runs_evaluations_and_spectra(png, monkeypatch):
-    monkeypatch.setattr(tfds_module, "MAX_BYTES_IN_MEMORY", 20 * 8 * 8 * 3)  # the whole is 31 images
-    config = dataclasses.replace(png, image_size=8, train_examples=4, eval_examples=2, batch_size=2)
+def test_a_shortened_set_has_the_pixels_of_the_whole_in_runs_evaluations_and_spectra(jpeg):
+    config = dataclasses.replace(jpeg, train_examples=4, eval_examples=2, batch_size=2)
     source = load(config)
     assert source.is_streamed and (source.num_train, source.num_test) == (4, 2)
-    whole = tfds_source(dataclasses.replace(png, image_size=8))
-    np.testing.assert_array_equal(next(source.raw_test_batches(2))[0], next(whole.raw_test_batches(2))[0])
-    images, labels = next(raw_batches(config, 3))
-    np.testing.assert_array_equal(images, [gradient(label, 12, 10)[2:10, 1:9] for label in labels])
+    np.testing.assert_array_equal(next(source.raw_test_batches(2))[0], next(tfds_source(jpeg).raw_test_batches(2))[0])
+    for image, label in zip(*next(raw_batches(config, 3))):
+        height, width = SIZES[label % 3]
+        top, left = (height - 56) // 2, (width - 56) // 2
+        window = gradient(label, height, width)[top : top + 56, left : left + 56]
+        assert np.abs(image.astype(int) - window).max() <= JPEG
 
 
 def test_spectra_are_of_images_that_were_not_held_out(png):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import time
 
@@ -10,6 +11,7 @@ import numpy as np
 import processes
 import pytest
 import tensorflow as tf
+from refusals import refused
 
 from identity_matters import training
 from identity_matters.config import ModelConfig, TrainConfig
@@ -273,6 +275,29 @@ def test_a_finished_run_is_not_trained_again(tiny_run):
     row = training.train(TINY, str(tiny_run))
     assert row["step"] == 12
     assert {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*")} == before
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_run_without_its_checkpoints_is_not_begun_again_over_what_is_left(tmp_path, tiny_run, is_done):
+    run_dir = shutil.copytree(tiny_run, tmp_path / "run")
+    for name in ("checkpoints", "saved_model"):
+        shutil.rmtree(run_dir / name)
+    if not is_done:
+        text = (run_dir / "config.json").read_text()
+        (run_dir / "config.json").write_text(text.replace('"status": "done"', '"status": "running"'))
+    before = (run_dir / "metrics.csv").read_text()
+    assert "holds a run of 12 steps without its checkpoints" in refused(training.train, TINY, str(run_dir))
+    assert (run_dir / "metrics.csv").read_text() == before
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, monkeypatch):
+    config = dataclasses.replace(TINY, eval_every=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint, "save", lambda *_: pytest.exit("killed"))
+        with pytest.raises(pytest.exit.Exception):
+            training.train(config, str(tmp_path))
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.csv")] == [2]
+    assert training.train(config, str(tmp_path))["step"] == 12
 
 
 def test_another_config_in_the_same_directory_is_refused_with_old_and_new(tiny_run):

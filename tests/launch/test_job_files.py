@@ -170,6 +170,14 @@ def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
             manifest(run_dir)
 
 
+def test_data_that_no_volume_holds_are_named(capsys):
+    train = dataclasses.replace(PRESETS["mnist"].train, npz="/home/me/own.npz", data_dir="/shared/tfds")
+    manifest(train=train)
+    assert capsys.readouterr().err == (
+        "note: npz /home/me/own.npz is not under volume_path, /shared: the image must hold it\n"
+    )
+
+
 def test_each_worker_is_started_again_at_most_so_often_and_a_mistake_ends_the_job():
     _, job = manifest(max_restarts=4)  # so does one whose peers never come, which leaves with 75
     assert job["spec"]["backoffLimitPerIndex"] == 4 and job["spec"]["maxFailedIndexes"] == 0
