@@ -34,8 +34,8 @@ def depths_in(rows: list[dict]) -> list[int]:
 
 
 def num_seeds(rows: list[dict]) -> int:
-    """Returns the number of seeds that the rows are of."""
-    return len({row["seed"] for row in rows})
+    """Returns the number of seeds of which the rows hold a run that has not diverged."""
+    return len({row["seed"] for row in rows if row["status"] != "diverged"})
 
 
 def done_rows(rows: list[dict]) -> list[dict]:
@@ -105,10 +105,12 @@ class BestRate(NamedTuple):
 
     Attributes:
       depth: int.
-      rate: float.
-      mean, std: Of the final losses.
+      rate: float. NaN where at every rate a seed diverged.
+      mean, std: Of the final losses; the mean is infinite where at every rate a seed diverged.
       log_std: Of their log₁₀.
       losses: By seed.
+      is_bound: Whether a seed was given up at this rate. A higher rate's loss, which it does not go below, stands for
+        it, so the mean is a lower bound.
       learned: Whether the final loss depends on the rate at all; where it does not, the rate means nothing (Li et al.,
         captions of Figures 9 and 10).
     """
@@ -119,38 +121,46 @@ class BestRate(NamedTuple):
     std: float
     log_std: float
     losses: dict[int, float]
+    is_bound: bool
     learned: bool
 
 
 def best_rates(rows: list[dict], loss: str) -> dict[int, BestRate]:
     """Returns the best learning rate by depth, for rows of one kind of network.
 
-    A rate at which a seed diverges is out; a depth at which all rates are out is left out. Losses are at least
-    ROUNDING.
+    A rate at which a seed diverges is out. Losses are at least ROUNDING.
     """
-    found = {depth: _best_rate(depth, select(rows, depth=depth), loss) for depth in depths_in(rows)}
-    return {depth: best for depth, best in found.items() if best}
+    return {depth: _best_rate(depth, select(rows, depth=depth), loss) for depth in depths_in(rows)}
 
 
-def _best_rate(depth: int, rows: list[dict], loss: str) -> BestRate | None:
-    candidates, final = [], []
+def _best_rate(depth: int, rows: list[dict], loss: str) -> BestRate:
+    candidates = []
     for rate, rows_at_rate in _surviving_rates(rows).items():
         losses = np.maximum(column(rows_at_rate, loss), ROUNDING)
         several = len(losses) > 1
         spread = (losses.std(ddof=1), np.log10(losses).std(ddof=1)) if several else (0.0, 0.0)
         by_seed = dict(zip((row["seed"] for row in rows_at_rate), losses))
-        candidates.append(BestRate(depth, rate, losses.mean(), *spread, by_seed, True))
-        final.append(column(rows_at_rate, "loss").mean())
+        is_bound = any(row["learning_rate"] != rate for row in rows_at_rate)
+        candidates.append(BestRate(depth, rate, float(losses.mean()), *spread, by_seed, is_bound, True))
     if not candidates:
-        return None
+        return BestRate(depth, np.nan, np.inf, 0.0, 0.0, {}, False, False)
+    final = [candidate.mean for candidate in candidates if not candidate.is_bound]
     learned = len(final) < 3 or max(final) > (1 + SAME_AT_ALL_RATES) * min(final)
     return min(candidates, key=lambda best: (best.mean, -best.rate))._replace(learned=learned)
 
 
 def _surviving_rates(rows: list[dict]) -> dict[float, list[dict]]:
-    """The rows by learning rate, without rates at which a seed diverged, and without runs that were not finished."""
+    """The rows by learning rate, without rates at which a seed diverged.
+
+    For a run that was given up stands that of the rate which bounds it (figure_10.descend_pruned).
+    """
+    finished = {(row["seed"], f"bounded by {row['learning_rate']:g}"): row for row in done_rows(rows)}
     rates = {rate: select(rows, learning_rate=rate) for rate in sorted({row["learning_rate"] for row in rows})}
-    return {rate: found for rate, found in rates.items() if all(row["status"] == "done" for row in found)}
+    found = {
+        rate: [row if row["status"] == "done" else finished.get((row["seed"], row["status"])) for row in rows_at_rate]
+        for rate, rows_at_rate in rates.items()
+    }
+    return {rate: rows_at_rate for rate, rows_at_rate in found.items() if all(rows_at_rate)}
 
 
 def insensitive_rates(rows: list[dict]) -> dict[int, float]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
-from shortcut_study.figures.finding import CONSTANT, Finding, series
+from shortcut_study.figures.finding import CONSTANT, Finding, named, series
 from shortcut_study.jobs import Job, Progress
 from shortcut_study.rows import depths_in, num_seeds, over_seeds, select
 
@@ -137,6 +137,9 @@ def findings(rows: list[dict]) -> list[Finding]:
         means = {n: 10**band.mean for n, band in bands.items() if len(band.x)}
         numbers = "; ".join(f"n = {n}: {series(bands[n].x, mean)}" for n, mean in means.items())
         holds = bool(means[2].max() / means[2].min() < CONSTANT) if len(means.get(2, ())) > 1 else None
+        infinite = select(of_variant, shortcut_depth=2, condition_number=np.inf)
+        numbers += named("n = 2 is beyond float64 in some runs or all", depths_in(infinite))
+        holds = False if infinite else holds
         name = f"{initialisation} initialiser, {'with' if batch_norm else 'without'} batch normalisation"
         claim = f"(ours) {name}: constant condition numbers for shortcuts of 2 convolutions"
         judged.append(Finding("convolutional", claim, holds, numbers, num_seeds(of_variant)))

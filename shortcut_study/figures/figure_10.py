@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent, descend
-from shortcut_study.figures.figure_9 import draw_rates, lower_findings
-from shortcut_study.figures.finding import CONSTANT, Finding, label, series
+from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings
+from shortcut_study.figures.finding import CONSTANT, Finding, label, named, series
 from shortcut_study.jobs import Job, Progress, job_key
 from shortcut_study.kinds import KINDS, RELU_MID, TWO, Kind
 from shortcut_study.network import ShortcutNetwork
@@ -156,9 +156,11 @@ def findings(rows: list[dict]) -> list[Finding]:
     for kind in best:
         losses = [b.mean for b in best[kind].values()]
         safe = insensitive_rates(rows_of_kind(found, kind))
-        numbers = series(best[kind], losses)
+        numbers = series(best[kind], losses) + diverged(best, kind)
+        numbers += named("a lower bound, as a run was given up,", [b.depth for b in best[kind].values() if b.is_bound])
         numbers += f"; rates that rounding does not change, up to: {series(safe, list(safe.values()))}" if safe else ""
-        holds = bool((losses[-1] <= CONSTANT * min(losses)) == (kind == TWO)) if len(losses) > 1 else None
+        can_tell = len(losses) > 1 and min(losses) < np.inf
+        holds = (losses[-1] <= CONSTANT * min(losses)) == (kind == TWO) if can_tell else None
         claim = "ends as low as any, or lower" if kind == TWO else "ends higher than a shallower one"
         judged.append(Finding("10", f"{label(kind)}: the deepest network {claim}", holds, numbers, count))
     return judged + lower_findings("10", best, count)

@@ -9,10 +9,10 @@ from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import drawing
-from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, power, series
+from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, named, power, series
 from shortcut_study.jobs import Job, Progress, equal_parts, job_key
 from shortcut_study.kinds import LINEAR, RELU_MID, TWO
-from shortcut_study.rows import along_loss, depths_in, done_rows, num_seeds, over_seeds, select
+from shortcut_study.rows import along_loss, depths_in, done_rows, over_seeds, select
 
 EXPERIMENTS = (("norms", LINEAR), ("norms", RELU_MID))
 _NUM_EPOCHS_IN_TABLE = 120
@@ -65,6 +65,7 @@ def draw(rows: list[dict]) -> Figure:
         _draw_descents(axes, found, activations)
         band = over_seeds(_last(found), "depth", "norm")
         drawing.draw_log_band(final, band, colour, drawing.TITLES[activations], "o-")
+        drawing.mark_infinite(final, _lost(found), colour, f"{drawing.TITLES[activations]}: diverged")
     if final.lines:
         x, y = final.lines[0].get_data()
         final.plot(x, y[0] * (x[0] / x) ** 0.5, "k:", lw=1, label="∝ 1/√depth")
@@ -92,17 +93,30 @@ def _last(rows: list[dict]) -> list[dict]:
     return done_rows([row for row in rows if row["epoch"] == max(r["epoch"] for r in rows)])
 
 
+def _lost(rows: list[dict]) -> list[int]:
+    """The depths at which every run diverged."""
+    return [depth for depth in depths_in(rows) if not select(_last(rows), depth=depth)]
+
+
 def findings(rows: list[dict]) -> list[Finding]:
-    """Returns §4.1: the deeper a residual network, the smaller its average Frobenius norm, in training and after."""
+    """Returns §4.1: the deeper a residual network, the smaller its average Frobenius norm, in training and after.
+
+    Where every run of a depth diverged, the others can deny this but not show it; n is of the depth with fewest runs.
+    """
     found = []
     for activations in (LINEAR, RELU_MID):
         of_these = select(rows, experiment="norms", activations=activations)
         end = over_seeds(_last(of_these), "depth", "norm", log=False)
         numbers = f"{series(end.x, end.mean)}{power(end.x, np.log10(end.mean))}"
-        claim = f"{activations}: the deeper, the smaller the norm when training ends"
-        found.append(Finding("3", claim, falls(end.mean), numbers, num_seeds(of_these)))
-        claim = f"{activations}: the same at equal losses during training"
-        found.append(Finding("3", claim, *_during_training(of_these, activations), num_seeds(of_these)))
+        judged = {
+            "the deeper, the smaller the norm when training ends": (falls(end.mean), numbers),
+            "the same at equal losses during training": _during_training(of_these, activations),
+        }
+        lost, count = _lost(of_these), int(end.count.min()) if len(end.count) else 0
+        for claim, (holds, numbers) in judged.items():
+            holds = None if holds and lost else holds
+            numbers += named("all runs diverged", lost)
+            found.append(Finding("3", f"{activations}: {claim}", holds, numbers, count))
     return found
 
 

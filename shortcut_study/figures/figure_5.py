@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import drawing
-from shortcut_study.figures.finding import CONSTANT, Finding, grows, label, power, series, slope
+from shortcut_study.figures.finding import CONSTANT, Finding, grows, label, named, power, series, slope
 from shortcut_study.hessian import Spectrum, hessian_from_moments, spectrum
 from shortcut_study.inertia import spectrum_by_counting
 from shortcut_study.jobs import Job, Progress, job_key
@@ -88,17 +88,22 @@ def draw(rows: list[dict]) -> Figure:
 
 
 def findings(rows: list[dict]) -> list[Finding]:
-    """Returns §5.1: constant for 2-shortcuts, growing for Xavier and orthogonal, slower for orthogonal."""
+    """Returns §5.1: constant for 2-shortcuts, growing for Xavier and orthogonal, slower for orthogonal.
+
+    A depth at which a run's condition number is infinite counts as infinite.
+    """
     initial = select(rows, experiment="initial_spectrum")
     bands = {kind: over_seeds(rows_of_kind(initial, kind), "depth", "condition_number") for kind in kinds_in(initial)}
-    two, count = 10 ** bands[TWO].mean, num_seeds(initial)
+    (two, numbers), count = _by_depth(rows_of_kind(initial, TWO), bands[TWO]), num_seeds(initial)
     at_zero = column(select(rows, experiment="spectrum_at_zero", shortcut_depth=2), "condition_number")
-    constant = bool(two.max() / two.min() < CONSTANT) if len(two) > 1 else None
-    numbers = f"{series(bands[TWO].x, two)}; Theorem 1 at zero: {at_zero[0]:.4g}"
+    constant = bool(two.max() < two.min() + np.log10(CONSTANT)) if len(two) > 1 else None
+    numbers += f"; Theorem 1 at zero: {at_zero[0]:.4g}"
     found = [Finding("5", "2-shortcut networks have constant condition numbers", constant, numbers, count)]
     for kind in (XAVIER, ORTHOGONAL):
-        claim = f"{label(kind)}: the condition number grows with depth"
-        found.append(Finding("5", claim, *_growth(rows_of_kind(initial, kind), bands[kind]), count))
+        means, numbers = _by_depth(rows_of_kind(initial, kind), bands[kind])
+        found.append(
+            Finding("5", f"{label(kind)}: the condition number grows with depth", grows(means), numbers, count)
+        )
     slopes = {kind: slope(bands[kind].x, bands[kind].mean) for kind in (ORTHOGONAL, XAVIER)}
     numbers = ", ".join(f"{label(kind)}{power(bands[kind].x, bands[kind].mean)}" for kind in slopes)
     slower = bool(slopes[ORTHOGONAL] < slopes[XAVIER]) if np.isfinite(list(slopes.values())).all() else None
@@ -106,12 +111,11 @@ def findings(rows: list[dict]) -> list[Finding]:
     return found + [Finding("5", claim, slower, f"where finite: {numbers}", count)]
 
 
-def _growth(rows: list[dict], band: Band) -> tuple[bool | None, str]:
-    """Whether means grow from depth to depth; a depth at which a run is infinite counts as infinite."""
+def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, str]:
+    """The means of log₁₀ by depth, infinite where a run's condition number is, and the finite ones in words."""
     infinite = [
         depth for depth in depths_in(rows) if any(r["condition_number"] == np.inf for r in select(rows, depth=depth))
     ]
     means = dict(zip(band.x, band.mean)) | dict.fromkeys(infinite, np.inf)
-    numbers = series(band.x, 10**band.mean)
-    numbers += f"; beyond float64 in some runs or all at depth {', '.join(map(str, infinite))}" if infinite else ""
-    return grows(np.array([means[depth] for depth in sorted(means)])), numbers
+    numbers = series(band.x, 10**band.mean) + named("beyond float64 in some runs or all", infinite)
+    return np.array([means[depth] for depth in sorted(means)]), numbers

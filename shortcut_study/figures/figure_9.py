@@ -18,6 +18,7 @@ from shortcut_study.figures.finding import (
     all_of,
     in_both,
     label,
+    named,
     paired_losses,
     series,
 )
@@ -82,7 +83,7 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
     """Returns lowest final losses with the standard deviation of their logarithms, and the rates that gave them.
 
     A rate is left out where the network learned nothing at any. A cross marks the highest rate at which the final loss
-    does not hang on rounding.
+    does not hang on rounding; triangles at the top mark depths at which every rate diverged.
     """
     figure = Figure(figsize=(12, 4.6), dpi=110, layout="constrained")
     final, winner = figure.subplots(1, 2)
@@ -90,6 +91,8 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
     loss, text = drawing.LOSSES[activations]
     for kind in kinds_in(found):
         best = list(best_rates(rows_of_kind(found, kind), loss).values())
+        lost, best = [b.depth for b in best if not b.losses], [b for b in best if b.losses]
+        drawing.mark_infinite(final, lost, drawing.COLOURS[kind], f"{LABELS[kind]}: diverged at every rate")
         look = {"ms": 5, "mfc": "none", "color": drawing.COLOURS[kind], "label": LABELS[kind]}
         mean, spread = (np.array([getattr(b, name) for b in best]) for name in ("mean", "log_std"))
         bars = (mean - mean / 10**spread, mean * 10**spread - mean)
@@ -122,32 +125,35 @@ def findings(rows: list[dict]) -> list[Finding]:
     least = float(np.nanmax(losses - excess, initial=-np.inf))
     near = {kind: [depth for depth, b in best[kind].items() if b.mean < NEAR_OPTIMAL * least] for kind in best}
     two = best[TWO]
-    numbers = f"{series(two, [b.mean for b in two.values()])}; the lowest loss is {least:.4g}; as close: "
+    numbers = f"{series(two, [b.mean for b in two.values()])}{diverged(best, TWO)}; the lowest loss is {least:.4g}; as close: "
     also = (f"{label(kind)} at depth {', '.join(map(str, near[kind]))}" for kind in near if kind != TWO and near[kind])
     numbers += "; ".join(also) or "no other"
     claim = "the final losses of 2-shortcut networks stay close to optimal"
-    all_findings = [Finding("9", claim, near[TWO] == list(two) if two else None, numbers, count)]
+    all_findings = [Finding("9", claim, near[TWO] == list(two), numbers, count)]
     all_findings += lower_findings("9", best, count)
     for kind in (XAVIER, ORTHOGONAL):
         pairs = {d: pair for d, pair in in_both(best[kind], two, DEEP).items() if pair[0].learned}
         rates = series(pairs, [ours.rate / other.rate for other, ours in pairs.values()])
         claim = f"deep 2-shortcut networks take higher learning rates than {label(kind)}"
         higher = all_of([ours.rate > other.rate for other, ours in pairs.values()])
-        all_findings.append(Finding("9", claim, higher, f"ratio: {rates}", count))
+        all_findings.append(Finding("9", claim, higher, f"ratio: {rates}{diverged(best, TWO, kind)}", count))
     return all_findings + [_like_orthogonal(best, NEAR_OPTIMAL * least, count)]
 
 
 def lower_findings(figure: str, best: dict[Kind, dict[int, BestRate]], count: int) -> list[Finding]:
-    """Returns whether deep 2-shortcut networks end lower than deep ones of every other kind, as the figure shows."""
+    """Returns whether deep 2-shortcut networks end lower than deep ones of every other kind, as the figure shows.
+
+    Networks that diverge at every learning rate end higher than all others.
+    """
     found = []
     for kind in best:
         if kind == TWO:
             continue
         pairs = in_both(best[kind], best[TWO])
-        ratios = series(pairs, [other.mean / ours.mean for other, ours in pairs.values()])
+        ratios = series(pairs, _ratios(pairs))
         deep = {depth: pair for depth, pair in pairs.items() if depth >= DEEP}
         lower = all_of([ours.mean < other.mean for other, ours in deep.values()])
-        numbers = f"the other over 2-shortcut: {ratios}"
+        numbers = f"the other over 2-shortcut: {ratios}{diverged(best, TWO, kind)}"
         if deep:
             other, ours = deep[max(deep)]
             numbers += paired_losses(ours, other)
@@ -155,12 +161,22 @@ def lower_findings(figure: str, best: dict[Kind, dict[int, BestRate]], count: in
     return found
 
 
+def _ratios(pairs: dict[int, tuple[BestRate, BestRate]]) -> list[float]:
+    """First mean loss over second by depth, NaN where either kind diverged at every learning rate."""
+    return [other.mean / ours.mean if other.losses and ours.losses else np.nan for other, ours in pairs.values()]
+
+
+def diverged(best: dict[Kind, dict[int, BestRate]], *kinds: Kind) -> str:
+    """Returns in words where networks of these kinds diverged at every learning rate; empty for nowhere."""
+    lost = {kind: [depth for depth, b in best[kind].items() if not b.losses] for kind in kinds}
+    return "".join(named(f"{label(kind)} diverged at every learning rate", depths) for kind, depths in lost.items())
+
+
 def _like_orthogonal(best: dict[Kind, dict[int, BestRate]], near: float, count: int) -> Finding:
     """§5: "the training dynamics are similar". Losses below `near` are as good as equal: both have solved the task."""
     pairs = in_both(best[ONE], best[ORTHOGONAL])
-    ratios = [one.mean / orthogonal.mean for one, orthogonal in pairs.values()]
     compared = [max(one.mean, near) / max(orthogonal.mean, near) for one, orthogonal in pairs.values()]
     same = all_of([1 / SAME < ratio < SAME for ratio in compared])
-    numbers = f"ratio of losses: {series(pairs, ratios)}; both are close to optimal at depth "
+    numbers = f"ratio of losses: {series(pairs, _ratios(pairs))}{diverged(best, ONE, ORTHOGONAL)}; both are close to optimal at depth "
     solved = [f"{depth}" for depth, pair in pairs.items() if max(b.mean for b in pair) < near]
     return Finding("9", "1-shortcut learns like orthogonal", same, numbers + (", ".join(solved) or "none"), count)

@@ -4,6 +4,7 @@ The constants turn the paper's words into numbers. A claim is one that the paper
 which it makes it.
 """
 
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ class Finding(NamedTuple):
       claim: The statement.
       holds: None where the rows cannot tell.
       numbers: What it is judged by.
-      num_runs: The seeds that the rows are of.
+      num_runs: The seeds whose runs it is judged by.
     """
 
     figure: str
@@ -136,8 +137,13 @@ def power(depths: np.ndarray, logarithms: np.ndarray) -> str:
 
 
 def series(depths: np.ndarray, values: np.ndarray) -> str:
-    """Returns values by depth in words."""
-    return ", ".join(f"{value:.3g} (depth {depth:.0f})" for depth, value in zip(depths, values))
+    """Returns the finite ones of values by depth in words."""
+    return ", ".join(f"{value:.3g} (depth {depth:.0f})" for depth, value in zip(depths, values) if np.isfinite(value))
+
+
+def named(what: str, depths: Collection[int]) -> str:
+    """Returns depths in words, to follow on others; empty where there is none."""
+    return f"; {what} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
 
 
 def label(kind: Kind) -> str:

@@ -93,7 +93,8 @@ def test_the_best_rate_has_the_lowest_mean_and_no_seed_that_diverges():
     assert list(best) == [2, 4] and best[2][:4] == (2, 0.1, 1.0, 0.0) and best[2].losses == {0: 1.0, 1: 1.0}
     assert best[4][:3] == (4, 0.1, 3.0) and best[4].std == pytest.approx(np.sqrt(2))
     assert best[4].log_std == pytest.approx(np.log10(2) / np.sqrt(2))
-    assert list(best_rates(rows + final(3, 0.1, np.nan, 1.0), "excess_loss")) == [2, 4]
+    lost = best_rates(rows + final(3, 0.1, np.nan, 1.0), "excess_loss")[3]
+    assert np.isnan(lost.rate) and (lost.mean, lost.losses, lost.learned) == (np.inf, {}, False)
     assert best_rates(final(2, 0.1, 7.0), "excess_loss")[2].log_std == 0
     assert best_rates([], "excess_loss") == {}
 
@@ -102,6 +103,40 @@ def test_a_network_whose_final_loss_is_the_same_at_every_rate_learned_nothing():
     rows = [row for rate in (0.01, 0.1, 1.0) for row in final(4, rate, 0.2 + rate / 1000, 0.2)]
     assert not best_rates(rows, "excess_loss")[4].learned
     assert best_rates(rows + final(4, 10.0, 0.1, 0.1), "excess_loss")[4].learned
+
+
+def test_a_network_learns_where_the_excess_differs_however_little_the_loss_does():
+    rows = [row for rate, loss in ((0.01, 1e-4), (0.1, 1e-5), (1.0, 1e-6)) for row in final(4, rate, loss, loss)]
+    best = best_rates(rows, "excess_loss")[4]
+    assert best.learned and best.rate == 1.0
+    assert not best_rates(rows, "loss")[4].learned
+
+
+def test_the_best_rate_is_the_highest_of_equals_and_of_the_lowest_mean_not_median():
+    assert best_rates([*final(2, 0.1, 1.0, 2.0), *final(2, 1.0, 2.0, 1.0)], "excess_loss")[2].rate == 1.0
+    best = best_rates([*final(2, 0.1, 1.0, 2.0, 30.0), *final(2, 1.0, 3.0, 4.0, 5.0)], "excess_loss")[2]
+    assert (best.rate, best.mean, best.std) == (1.0, 4.0, 1.0)
+
+
+def given_up(depth, rate, bound):
+    return row("learning_rates", TWO, depth, 1, learning_rate=rate, status=f"bounded by {bound:g}")
+
+
+def test_a_rate_at_which_one_seed_was_given_up_survives_with_the_loss_that_bounds_it():
+    bound = 10**-1.5  # "bounded by 0.0316228"
+    rows = [*final(4, 0.01, 1.0), given_up(4, 0.01, bound), *final(4, bound, 5.0, 2.0), *final(4, 1.0, 4.0, 4.0)]
+    best = best_rates(rows, "excess_loss")[4]
+    assert (best.rate, best.mean, best.losses, best.is_bound) == (0.01, 1.5, {0: 1.0, 1: 2.0}, True)
+    lost = [*final(4, 0.01, 1.0), given_up(4, 0.01, bound), *final(4, bound, np.nan, 2.0)]
+    assert best_rates(lost, "excess_loss")[4].rate == 0.01  # the bound diverged for seed 0 alone
+    assert np.isnan(best_rates([*final(4, 0.01, np.nan), *lost[1:]], "excess_loss")[4].rate)
+    assert not best_rates(rows + final(4, 0.1, 0.5, 0.5), "excess_loss")[4].is_bound
+
+
+def test_what_a_bound_stands_for_does_not_count_as_the_same_loss_at_another_rate():
+    rows = [*final(4, 0.1, 1.0, 1.0), *(given_up(4, rate, 0.1) for rate in (0.01, 0.03))]
+    rows += [row | {"seed": 0} for row in rows[2:]]
+    assert best_rates(rows, "excess_loss")[4].learned
 
 
 def test_losses_below_rounding_are_taken_as_rounding():
