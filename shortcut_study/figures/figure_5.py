@@ -101,9 +101,8 @@ def findings(rows: list[dict]) -> list[Finding]:
     found = [Finding("5", "2-shortcut networks have constant condition numbers", constant, numbers, count)]
     for kind in (XAVIER, ORTHOGONAL):
         means, numbers = _by_depth(rows_of_kind(initial, kind), bands[kind])
-        found.append(
-            Finding("5", f"{label(kind)}: the condition number grows with depth", grows(means), numbers, count)
-        )
+        claim = f"{label(kind)}: the condition number grows with depth"
+        found.append(Finding("5", claim, grows(means), numbers, count))
     slopes = {kind: slope(bands[kind].x, bands[kind].mean) for kind in (ORTHOGONAL, XAVIER)}
     numbers = ", ".join(f"{label(kind)}{power(bands[kind].x, bands[kind].mean)}" for kind in slopes)
     slower = bool(slopes[ORTHOGONAL] < slopes[XAVIER]) if np.isfinite(list(slopes.values())).all() else None

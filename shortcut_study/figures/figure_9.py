@@ -125,7 +125,8 @@ def findings(rows: list[dict]) -> list[Finding]:
     least = float(np.nanmax(losses - excess, initial=-np.inf))
     near = {kind: [depth for depth, b in best[kind].items() if b.mean < NEAR_OPTIMAL * least] for kind in best}
     two = best[TWO]
-    numbers = f"{series(two, [b.mean for b in two.values()])}{diverged(best, TWO)}; the lowest loss is {least:.4g}; as close: "
+    numbers = f"{series(two, [b.mean for b in two.values()])}{diverged(best, TWO)}; the lowest loss is {least:.4g}"
+    numbers += "; as close: "
     also = (f"{label(kind)} at depth {', '.join(map(str, near[kind]))}" for kind in near if kind != TWO and near[kind])
     numbers += "; ".join(also) or "no other"
     claim = "the final losses of 2-shortcut networks stay close to optimal"
@@ -177,6 +178,7 @@ def _like_orthogonal(best: dict[Kind, dict[int, BestRate]], near: float, count: 
     pairs = in_both(best[ONE], best[ORTHOGONAL])
     compared = [max(one.mean, near) / max(orthogonal.mean, near) for one, orthogonal in pairs.values()]
     same = all_of([1 / SAME < ratio < SAME for ratio in compared])
-    numbers = f"ratio of losses: {series(pairs, _ratios(pairs))}{diverged(best, ONE, ORTHOGONAL)}; both are close to optimal at depth "
+    numbers = f"ratio of losses: {series(pairs, _ratios(pairs))}{diverged(best, ONE, ORTHOGONAL)}; "
+    numbers += "both are close to optimal at depth "
     solved = [f"{depth}" for depth, pair in pairs.items() if max(b.mean for b in pair) < near]
     return Finding("9", "1-shortcut learns like orthogonal", same, numbers + (", ".join(solved) or "none"), count)
