@@ -158,10 +158,11 @@ def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: 
 def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, learning_rate: float) -> float:
     """Returns 1 − 2ηℓ(1 − τ)^{2ℓ−2} σ_min(Σ): what (2.3) allows the excess risk to shrink by a step, at least.
 
-    Holds for η ≤ 1/L, L of `smoothness_bound`, while the iterates stay in B_τ; of the risk with `above_rounding`'s Σ.
+    For η ≤ 1/L, L of `smoothness_bound`, while iterates stay in B_τ, and `above_rounding`'s Σ; 1 from τ = 1 on, ℓ ≥ 2.
     """
     _check_radius(radius)
-    return 1 - 2 * learning_rate * num_layers * (1 - radius) ** (2 * num_layers - 2) * above_rounding(Sigma)[1]
+    inside = max(0.0, 1 - radius)
+    return 1 - 2 * learning_rate * num_layers * inside ** (2 * num_layers - 2) * above_rounding(Sigma)[1]
 
 
 class Descent(NamedTuple):

@@ -224,6 +224,15 @@ def test_for_random_targets_the_lower_bound_is_at_least_four_fifths_of_polar():
 # The printed construction.
 
 
+def test_layers_of_norm_below_1_have_a_product_of_positive_determinant():
+    """So no R with det R < 0 is one, whatever the number of layers."""
+    A = np.random.default_rng(7).standard_normal((50, 13, 3, 3))
+    A *= 0.999 / np.linalg.norm(A, 2, axis=(2, 3), keepdims=True)
+    assert all(np.linalg.det(multiply(layers)) > 0 for layers in A)
+    A[:, 0] = np.diag([-1.001, 0, 0])
+    assert all(np.linalg.det(multiply(layers)) < 0 for layers in A)
+
+
 def test_flipping_a_label_or_adding_a_coordinate_turns_the_determinant_and_keeps_gamma():
     R = np.random.default_rng(0).standard_normal((4, 4))
     R[0] *= -np.sign(np.linalg.det(R))

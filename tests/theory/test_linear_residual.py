@@ -287,6 +287,12 @@ def test_gradient_descent_is_its_loop_and_is_as_fast_as_the_rate_bound_says():
     assert lr.gradient_descent(A0, R, moment(x), 10.0, 1).rate > 1  # the step size matters
 
 
+@pytest.mark.parametrize("radius", [1, 1.5, 3])
+def test_from_radius_1_on_the_rate_bound_promises_nothing_but_for_one_layer(radius):
+    assert lr.convergence_rate_bound(np.eye(2), 4, radius, 0.01) == 1
+    assert lr.convergence_rate_bound(np.eye(2), 1, radius, 0.01) == pytest.approx(0.98)
+
+
 def test_near_the_identity_the_rate_bound_is_the_rate_but_for_a_factor_of_two():
     R, zero = np.eye(2) * 1.001, np.zeros((5, 2, 2))
     run = lr.gradient_descent(zero, R, np.eye(2), learning_rate=1e-3, num_steps=3)

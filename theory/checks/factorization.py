@@ -13,13 +13,7 @@ from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, relati
 
 def theorem_2_1(rng: np.random.Generator, trials: int) -> Evidence:
     """|||A||| of the polar method against (4π + 3γ)/ℓ for ℓ ≥ 3γ; where the printed construction misses it."""
-    pairs = []
-    for trial in range(2 * trials):
-        R, num_layers = _target(rng, trial)
-        A = factorization.factorize(R, num_layers)
-        pairs.append((relative_error(linear_residual.end_to_end(A), R), ROUNDING))
-        pairs.append((linear_residual.max_spectral_norm(A), factorization.norm_bound(R, num_layers, "paper")))
-
+    pairs = _polar_beside_printed_bound(rng, trials)
     misses = (
         (num_layers, gamma)
         for num_layers in range(5, 12)
@@ -35,6 +29,31 @@ def theorem_2_1(rng: np.random.Generator, trials: int) -> Evidence:
         counterexample=f"the printed construction at ℓ = {num_layers}, R = diag(−e^{gamma:.2f}, −1, 1) "
         f"has {printed:.3f} > {bound:.3f}"
     )
+
+
+def blog_note_4(rng: np.random.Generator, trials: int) -> Evidence:
+    """Theorem 2.1 with its det R > 0; without it, layers that meet the bound, whose product has det > 0."""
+    pairs = _polar_beside_printed_bound(rng, trials)
+    num_layers = 13  # more than 4π, and γ = 0 for R = diag(−1, 1)
+    bound = 4 * math.pi / num_layers
+    for _ in range(10 * trials):
+        A = linear_residual.project(rng.standard_normal((num_layers, 2, 2)), bound)
+        require(np.linalg.det(linear_residual.end_to_end(A)) > 0, "small layers have a product with det < 0")
+    return at_most(pairs)._replace(
+        counterexample=f"R = diag(−1, 1), γ = 0, ℓ = {num_layers} ≥ 3γ: the bound is {bound:.3f} < 1, so each "
+        "det(I + A_i) > 0, and det R = −1; with another γ the same from ℓ = 4π + 3γ on"
+    )
+
+
+def _polar_beside_printed_bound(rng: np.random.Generator, trials: int) -> list[tuple[float, float]]:
+    """The error of the polar method's product, and its |||A||| against (4π + 3γ)/ℓ, for det R > 0 and ℓ ≥ 3γ."""
+    pairs = []
+    for trial in range(2 * trials):
+        R, num_layers = _target(rng, trial)
+        A = factorization.factorize(R, num_layers)
+        pairs.append((relative_error(linear_residual.end_to_end(A), R), ROUNDING))
+        pairs.append((linear_residual.max_spectral_norm(A), factorization.norm_bound(R, num_layers, "paper")))
+    return pairs
 
 
 def polar_bound(rng: np.random.Generator, trials: int) -> Evidence:

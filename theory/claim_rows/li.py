@@ -100,9 +100,12 @@ ROWS = [
     ),
     Claim(
         id="li.one_shortcut_growth",
-        source="Li et al., after Theorem 1, citing Gray",
+        source="Li et al. §2, and after Theorem 1, citing Gray",
         statement="n = 1, linear: the condition number grows without bound in R for d ≥ 2, σ_min(M) > 0",
-        verdict="holds under the paper's own caveat: “tends to”; for d = 1, y = 2x it is 1 for every R",
+        verdict=(
+            "depends on the reading: that it “tends to explode” holds; that it is “growing unboundedly”, as §2 has it, "
+            "is false for d = 1, y = 2x, where it is 1 for every R"
+        ),
         proof="wrong: Gray's theory needs blocks that are summable, which these are not; our lower bound shows it",
         function="shortcut_hessians.condition_number_at_zero",
         check=hessian.one_shortcut_of_the_paper,
@@ -154,8 +157,11 @@ ROWS = [
         id="li.eq_12",
         source="Li et al., (1), (12)",
         statement="n = 2: cond(H) = cond(M) at every depth if c ≠ 0, infinite where M is singular",
-        verdict="holds under the paper's own caveat: degenerate cases; for c = 0 H is 0 whatever M is",
-        proof="complete",
+        verdict=(
+            "depends on the reading: (1), of linear networks, holds; (12), of any activations, is false for c = 0, "
+            "where H is 0 whatever M is; the paper's “degenerate cases” are of the strict saddle alone"
+        ),
+        proof="complete: for c ≠ 0",
         our_text="the roots",
         function="shortcut_hessians.condition_number_at_zero",
         check=hessian.eq_12,

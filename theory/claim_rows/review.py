@@ -1,6 +1,6 @@
 """Rows of the review and of the blog, which restate Hardt & Ma."""
 
-from theory.checks import convergence, linear, memorization
+from theory.checks import convergence, factorization, linear, memorization
 from theory.claim import Claim
 
 ROWS = [
@@ -16,6 +16,17 @@ ROWS = [
             "theory/test_linear_residual.py::test_the_constrained_problem_has_stationary_points_on_the_boundary_"
             "that_are_no_minima"
         ),
+    ),
+    Claim(
+        id="review.theorem_2",
+        source="review, Theorem 2",
+        statement="Theorem 2.1 as Hardt & Ma state it",
+        verdict="holds",
+        proof="none given",
+        restates="hm.theorem_2.1",
+        function="factorization.factorize",
+        check=factorization.theorem_2_1,
+        test="theory/test_paper_construction.py::test_the_printed_construction_misses_the_printed_bound_that_polar_meets",
     ),
     Claim(
         id="review.eq_6",
@@ -81,6 +92,16 @@ ROWS = [
         function="memorization.memorize",
         check=memorization.theorem_3_2,
         test="theory/test_memorization.py::test_peeling_fits_any_shape_at_any_scale",
+    ),
+    Claim(
+        id="blog.note_4",
+        source="blog, note 4, on Theorem 2.1",
+        statement="det R > 0, ℓ ≥ 3γ: some global minimum has |||A||| ≤ (4π+3γ)/ℓ; for det R < 0 all have |||A||| > 1",
+        verdict="false: det R > 0 is missing; with det R < 0 no γ will do from ℓ = 4π + 3γ on",
+        proof="none given",
+        function="factorization.factorize",
+        check=factorization.blog_note_4,
+        test="theory/test_factorization.py::test_layers_of_norm_below_1_have_a_product_of_positive_determinant",
     ),
     Claim(
         id="blog.convergence",
