@@ -45,7 +45,7 @@ import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
 from identity_matters.config import TrainConfig
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
 from launch import launcher
 from theory.memorization import memorize
 from theory.parallel import in_parallel
@@ -82,6 +82,8 @@ class MemorizationBenchmark:
 
     def __post_init__(self) -> None:
         check_fields(self, at_least_1=("repeats",), at_least_0=("table_points", "seed"))
+        least = min(self.width, *self.widths)
+        require(least >= 2, f"width and widths must be at least 2, got {least}")
 
 
 def main(benchmark: MemorizationBenchmark) -> None:

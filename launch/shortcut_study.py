@@ -146,7 +146,7 @@ def is_toy_size(run_dir: str) -> bool:
     from identity_matters.runs.directory import read_record
 
     record = read_record(run_dir)
-    names = {field.name for field in dataclasses.fields(StudyConfig)} - {"figure"}
+    names = {field.name for field in dataclasses.fields(StudyConfig)}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
     with launcher.user_errors():
         return from_json(StudyConfig(), fields).is_toy_size

@@ -20,7 +20,7 @@ class StudyConfig:
       centred: Subtract the mean image before whitening.
       mean_over_outputs: Average the squared error over the outputs too, where the paper's (6) has a half of their sum.
       depths: Numbers of weight matrices of linear networks, and of Figure 3; an n-shortcut network takes those that n
-        divides.
+        divides. Some are even, and for Figures 5 and 9 some are multiples of 3.
       relu_depths: The same for Figure 10.
       depth: Number of weight matrices in Figures 6, 7 and 8; even.
       conv_depths: Numbers of residual convolutions of convolutional networks, multiples of 6.
@@ -74,8 +74,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("learning_rate", "input_scale"):
-            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
         for name in ("learning_rate", "input_scale", "xavier_learning_rate"):
             _require(math.isfinite(getattr(self, name)), f"{name} must be finite, got {getattr(self, name)}")
         for name, most in _MOST.items():
@@ -87,9 +86,9 @@ class StudyConfig:
         for name in ("depths", "relu_depths", "conv_depths"):
             depths = getattr(self, name)
             _require(depths and min(depths) >= 1, f"{name} must be numbers of at least 1, got {depths}")
-        for n in (2, 3):
+        for n in _SHORTCUT_DEPTHS.get(self.figure, ()):
             some = any(depth % n == 0 for depth in self.depths)
-            _require(some, f"depths {self.depths} hold no multiple of shortcut_depth {n}")
+            _require(some, f"depths {self.depths} hold no multiple of shortcut_depth {n}, for figure {self.figure}")
         _require(
             all(depth % 6 == 0 for depth in self.conv_depths),
             f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}",
@@ -113,14 +112,16 @@ class StudyConfig:
 _LEAST = dict.fromkeys(
     ("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
      "depth", "descent_epochs", "num_levels"), 1)  # fmt: skip
-_LEAST |= {"examples": 0, "relu_examples": 0, "seed": 0, "xavier_learning_rate": 0}
-
+_LEAST |= {"examples": 0, "relu_examples": 0, "seed": 0, "xavier_learning_rate": 0, "input_scale": 1e-6}
 
 _MOST = dict.fromkeys(
     ("depths", "relu_depths", "conv_depths", "depth", "rates_per_decade", "relu_rates_per_decade"), 10_000
 )
 _MOST |= dict.fromkeys(("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "descent_epochs"), 10**6)
 _MOST |= {"num_levels": 10_000, "examples": 2**31, "relu_examples": 2**31, "seed": 2**31}
+_MOST |= {"input_scale": 1e6}
+# The shortcuts of the networks of `depths` that a figure compares.
+_SHORTCUT_DEPTHS = {"3": (2,), "5": (2, 3), "9": (2, 3), "all": (2, 3)}
 
 
 def _require(holds: object, message: str) -> None:

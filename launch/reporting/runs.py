@@ -37,7 +37,7 @@ class Run(NamedTuple):
       files: (name, address relative to the report) of what lies in the directory.
       rows: Of metrics.csv or results.csv.
       pictures: By name of the figure.
-      findings: Of a study: what it makes of the paper's statements, by figure.
+      findings: Of a study that is done: what it makes of the paper's statements, by figure.
       minutes: Of a study: how long the experiments of a figure took, by figure.
       is_toy: Whether a study is too small to judge them.
       table: Of a comparison: its results as text.
@@ -134,7 +134,8 @@ def _digest(run: Run, rows: list[dict]) -> dict[str, Any]:
         from shortcut_study.figures.all_figures import FIGURES
         from shortcut_study.report import figures_with_data, seconds_by_experiment
 
-        found = {name: FIGURES[name].findings(rows) for name in figures_with_data(rows)}
+        shown = figures_with_data(rows) if run.record["status"] == "done" else []  # half of the networks judge nothing
+        found = {name: FIGURES[name].findings(rows) for name in shown}
         taken = seconds_by_experiment(rows) if "job" in rows[0] else {}  # an earlier version's rows do not name jobs
         minutes = {
             name: _minutes(sum(taken[pair] for pair in FIGURES[name].EXPERIMENTS))

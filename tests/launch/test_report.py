@@ -99,6 +99,18 @@ def test_a_toy_study_is_drawn_and_not_judged(tmp_path, study_run):
     assert "Li et al., Figure 5, at the paper's size" in found.text
 
 
+def test_an_unfinished_study_is_drawn_and_not_judged(tmp_path):
+    path = tmp_path / "study"
+    with RunDirectory(str(path), PRESETS["paper"], "shortcut_study") as run:
+        run.set_status("running")
+        rows = [row | {"job": "any"} for row in paper_rows() if row["shortcut_depth"] == 0]
+        rows += [row | {"job": "any"} for row in paper_rows() if row["experiment"] == "spectrum_at_zero"]
+        write_metrics(run.file("results.csv"), rows)
+    found = read_run(str(path), str(tmp_path))
+    assert not found.problem and not found.findings
+    assert {"figure_5", "figure_9"} <= found.pictures.keys()
+
+
 def test_training_runs_are_compared_by_the_settings_that_differ(trained_run, tmp_path):
     slower = tmp_path / "slower"
     shutil.copytree(trained_run, slower)

@@ -1,5 +1,6 @@
 """launch.shortcut_study: every figure end to end, resumption, TensorBoard, and one line where something is wrong."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -17,6 +18,7 @@ from launching import launch_in_process
 
 from identity_matters.data import loading
 from identity_matters.data.arrays import mnist_sample
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher, shortcut_study
 from shortcut_study.config import PRESETS
@@ -259,7 +261,8 @@ MISTAKES = {
     "no levels": (["--num_levels=0"], "num_levels must be at least 1, got 0"),
     "no rates": (["--rates_per_decade=0"], "rates_per_decade must be at least 1, got 0"),
     "a negative seed": (["--seed=-1"], "seed must be at least 0, got -1"),
-    "no input scale": (["--input_scale=0"], "input_scale must be positive, got 0"),
+    "no input scale": (["--input_scale=0"], "input_scale must be at least 1e-06, got 0"),
+    "an input scale that overflows": (["--input_scale=1e200"], "input_scale must be at most 1000000.0, got 1e+200"),
     "negative examples": (["--examples=-1"], "examples must be at least 0, got -1"),
     "a data set that does not exist": (["--dataset=nonexistent"], "nonexistent"),
     "a data set that is not prepared": (["--dataset=mnist", "--data_dir={tmp}"], "mnist is not prepared"),
@@ -269,6 +272,17 @@ MISTAKES = {
     "no run_dir": (["--run_dir="], "--run_dir is missing"),
     "run_dir below a file": (["--run_dir={tmp}/file/run"], "cannot write to run_dir"),
 }
+
+
+@pytest.mark.parametrize(
+    "figure, depths, taken",
+    [("3", (2, 4), True), ("3", (3, 9), False), ("5", (2, 4), False), ("9", (6,), True), ("10", (3,), True)],
+)
+def test_a_figure_needs_depths_for_the_networks_that_it_compares(figure, depths, taken, tmp_path):
+    with contextlib.nullcontext() if taken else pytest.raises(ValueError, match=f"hold no multiple.*figure {figure}"):
+        config = dataclasses.replace(PRESETS["smoke"], figure=figure, depths=depths)
+        with RunDirectory(str(tmp_path / "run"), config, "shortcut_study"):
+            assert shortcut_study.is_toy_size(str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", MISTAKES)
