@@ -122,15 +122,16 @@ def _measurements(
     starts = np.stack([network.initialize("zero", seed) for seed in range(runs)])
     rates = np.geomspace(1e-3, 1e-1, runs)
 
+    def per_epoch(runs: slice) -> float:
+        """Of so many epochs less none: both set up, and take the loss where they end."""
+        whole, none = (seconds(descend, network, starts[runs], x, y, rates[runs], count) for count in (epochs, 0))
+        return (whole - none) / epochs
+
     def sweep() -> float:
-        return seconds(descend, network, starts, x, y, rates, epochs) / epochs
+        return per_epoch(slice(None))
 
     def loop() -> float:
-        def some_runs() -> None:
-            for run in range(TIMED_RUNS):
-                descend(network, starts[run : run + 1], x, y, rates[run : run + 1], epochs)
-
-        return seconds(some_runs) / epochs / TIMED_RUNS * runs
+        return sum(per_epoch(slice(run, run + 1)) for run in range(TIMED_RUNS)) / TIMED_RUNS * runs
 
     train = _gradient_tape_training(network, x, y)
     ours = descend(network, starts[:1], x, y, rates[:1], peer_epochs).losses[:-1, 0]

@@ -66,3 +66,7 @@ def test_a_table_is_aligned_and_a_spread_has_three_digits():
     assert rows == [("step", "12", "1.23 – 1,234")]
     lines = harness.table(("measured", "median", "min – max"), rows).splitlines()
     assert len({len(line) for line in lines}) == 1 and lines[1].startswith("| ----")
+
+
+def test_a_ratio_is_that_of_the_first_to_the_second_in_each_round():
+    assert harness.ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]

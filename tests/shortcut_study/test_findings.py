@@ -27,6 +27,7 @@ from shortcut_study.figures.finding import (
     Finding,
     findings_table,
     paired,
+    slope,
 )  # fmt: skip
 from shortcut_study.kinds import LABELS, ONE, ORTHOGONAL, THREE, TWO, XAVIER
 
@@ -365,6 +366,11 @@ def test_depths_of_infinite_condition_numbers_are_named_with_their_kind():
     numbers = {finding.claim.split(":")[0]: finding.numbers for finding in FIGURES["5"].findings(rows)}
     assert numbers["Xavier, no shortcuts"].endswith("(depth 6); beyond float64 in some runs or all at depth 12")
     assert "beyond" not in numbers["orthogonal, no shortcuts"]
+
+
+def test_the_slope_is_the_power_of_depth():
+    depths = np.array([2, 6, 24])
+    assert slope(depths, np.log10(5 * depths**1.5)) == pytest.approx(1.5)
 
 
 def test_one_depth_shows_no_growth():

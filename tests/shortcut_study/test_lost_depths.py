@@ -7,6 +7,7 @@ from study_rows import change, infinite, of_figure, paper_rows, row
 from shortcut_study.figures import convolutional, figure_10
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.kinds import LABELS, ONE, ORTHOGONAL, TWO, XAVIER
+from shortcut_study.report import sessions
 
 LOST = {"loss": np.nan, "excess_loss": np.nan, "norm": np.nan, "status": "diverged"}
 
@@ -111,3 +112,14 @@ def test_a_mean_with_a_run_that_was_given_up_is_called_a_lower_bound():
     for kind, is_named in ((ORTHOGONAL, True), (TWO, False)):
         (found,) = [text for claim, text in numbers.items() if claim.startswith(f"{LABELS[kind]}: the deepest")]
         assert ("a lower bound, as a run was given up, at depth 6" in found) == is_named
+
+
+def test_a_run_that_was_given_up_has_not_diverged():
+    lost = {"loss": "", "excess_loss": "", "norm": "", "status": "bounded by 0.1"}
+    rows = change(of_figure(paper_rows(), "10"), "learning_rates", lambda r: lost, TWO, depth=6, learning_rate=0.01)
+    shares = {
+        found.hparams["learning_rate"]: found.metrics["final/share_diverged"]
+        for found in sessions(rows)
+        if (found.hparams["shortcut_depth"], found.hparams["depth"], found.hparams["activations"]) == (2, 6, "relu_mid")
+    }
+    assert shares == {0.01: 0, 0.1: 0, 1.0: 0.5}

@@ -97,6 +97,14 @@ def test_the_components_are_white_and_the_targets_one_hot(digits):
     assert np.array_equal(y.argmax(1), digits[1]) and np.array_equal(y.sum(1), np.ones(1000))
 
 
+def test_a_loss_averaged_over_the_outputs_is_the_mean_of_all_squares(digits):
+    x, y = whitened_components(*digits, num_classes=10)
+    network = ShortcutNetwork(10, 2, 2, mid="relu")
+    weights = 0.1 * np.random.default_rng(0).standard_normal(network.shape)
+    averaged = network.loss(weights, *whitened_components(*digits, num_classes=10, mean_over_outputs=True))
+    assert averaged == pytest.approx(np.square(y - network.forward(weights, x)).mean())
+
+
 def test_they_are_the_leading_left_singular_vectors(digits):
     pixels = digits[0].reshape(1000, -1).astype(float)
     left = np.linalg.svd(pixels - pixels.mean(axis=0), full_matrices=False)[0][:, :10]

@@ -50,6 +50,12 @@ def test_descent_on_a_positive_definite_target_ends_at_the_solution_of_least_nor
     assert found.norms[-1] == pytest.approx(factorization.norm_lower_bound(R, 8), rel=1e-5)
 
 
+def test_each_of_k_equal_eigenvalues_may_keep_a_kth_of_the_tolerance():
+    alone, together = np.array([0.4]), np.full(100, 0.4)
+    bound = descent.step_bound(together, 4, 0.01, 1e-6)
+    assert bound == descent.step_bound(alone, 4, 0.01, 1e-8) > descent.step_bound(alone, 4, 0.01, 1e-6)
+
+
 def test_the_step_bound_does_not_grow_with_the_depth():
     phi = np.array([0.3, 3.0])
     bounds = [descent.step_bound(phi, l, descent.largest_learning_rate(phi, l), 1e-8) for l in (8, 64, 512)]

@@ -6,6 +6,7 @@ from unit_points import unit_points
 
 from theory.memorization import memorize
 from theory.projection_width import (
+    _common_bias_failure,
     common_bias_width,
     correlated_pairs,
     default_width,
@@ -54,6 +55,14 @@ def test_the_proved_width_is_enough_and_a_quarter_of_it_is_not(method, enough):
     with pytest.raises(ValueError, match=method):
         for seed in range(10):
             memorize(x, labels, 5, width // 4, method, seed)
+
+
+@pytest.mark.parametrize("width", [6, 12])
+def test_a_common_bias_fails_a_point_as_often_as_its_norm_is_below_the_threshold_or_above_twice_it(width):
+    squares = np.square(np.random.default_rng(0).standard_normal((40_000, width))).mean(1)
+    shares = [np.mean((squares < t) | (squares > 2 * t)) for t in np.linspace(0.3, 1, 141)]
+    assert _common_bias_failure(width, 1, 1.4) == pytest.approx(min(shares), rel=0.04)
+    assert _common_bias_failure(width, 5, 4) == pytest.approx(5 * min(shares), rel=0.04)  # no pairs at ρ = 4
 
 
 @pytest.mark.parametrize(
