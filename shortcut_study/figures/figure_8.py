@@ -113,7 +113,7 @@ def _drop(rows: list[dict]) -> Finding:
     if not means:
         return Finding("8", claim, None, "no run came below its first loss", 0)
     start, by_half, least = np.mean(means, axis=0)
-    numbers = f"means: {start:.1%} at the start, {by_half:.1%} by the first Hessian at half of the excess loss or less, "
+    numbers = f"means: {start:.1%} at the start, {by_half:.1%} by the first Hessian at half the excess loss or less, "
     numbers += f"{least:.1%} at the least"
     holds = bool(start - least >= DRAMATIC and start - by_half > (start - least) / 2)
     return Finding("8", claim, holds, numbers, len(means))
