@@ -227,7 +227,8 @@ def _search_line(row: dict) -> str:
 
 def cli() -> None:
     """Runs the launcher on the command line's flags."""
-    launcher.run(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False)
+    text = "Where the run's files go; without it nothing is written."
+    launcher.run(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=text)
 
 
 if __name__ == "__main__":

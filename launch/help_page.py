@@ -35,7 +35,7 @@ def help_page(manual: str, entries: list[tuple[str, str]]) -> str:
       manual: The docstring of a launcher.
       entries: (flag, what it means) of each flag.
     """
-    width = min(shutil.get_terminal_size().columns, 110)
+    width = max(2 * _INDENT, min(shutil.get_terminal_size().columns, 110))
     lines = [manual.strip(), "", "Flags:"]
     for flag, text in entries:
         wrapped = textwrap.wrap(text, width - _INDENT)

@@ -28,7 +28,12 @@ from launch.help_page import description, help_page
 
 
 def run(
-    main: Callable, presets: dict[str, Any], manual: str, has_run_dir: bool = True, needs_run_dir: bool = True
+    main: Callable,
+    presets: dict[str, Any],
+    manual: str,
+    has_run_dir: bool = True,
+    needs_run_dir: bool = True,
+    run_dir_text: str = "Where the run's files go; the same command again continues it. Required.",
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
@@ -42,6 +47,7 @@ def run(
       manual: What --help prints above the flags.
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
+      run_dir_text: What --help says of it.
     """
     terminal.open_outputs()
     with terminal.ignoring_hangup(), signals.listening():
@@ -49,7 +55,7 @@ def run(
         try:
             with signals.interruptible():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
-                code = _call(main, presets, manual, values, needs_run_dir)
+                code = _call(main, presets, values, lambda: _help(manual, presets, values, run_dir_text), needs_run_dir)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # twice says no more than once
             resumes = has_run_dir and values["run_dir"].value
@@ -60,11 +66,13 @@ def run(
         _leave(code or 0)
 
 
-def _call(main: Callable, presets: dict, manual: str, values: flags.FlagValues, needs_run_dir: bool) -> int | None:
+def _call(
+    main: Callable, presets: dict, values: flags.FlagValues, help_text: Callable[[], str], needs_run_dir: bool
+) -> int | None:
     """Calls main with the config that the command line gives, or prints the help; returns what main returns."""
     arguments = _parse(values, sys.argv)
     if values["help"].value:
-        return print(_help(manual, presets, values, needs_run_dir))
+        return print(help_text())
     if arguments:
         raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
     with user_errors():
@@ -225,23 +233,17 @@ def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
         raise UserError(f"{name} takes whole numbers with commas between, got {','.join(words)!r}") from None
 
 
-def _help(manual: str, presets: dict, values: flags.FlagValues, needs_run_dir: bool) -> str:
+def _help(manual: str, presets: dict, values: flags.FlagValues, run_dir_text: str) -> str:
     """Returns the manual and one entry per flag that is not refused beside those given."""
     first = next(iter(presets.values()))
     refused = _refusals(first, values)
-    entries = []
-    if "run_dir" in values:
-        need = "the same command again continues it. Required." if needs_run_dir else "without it nothing is written."
-        entries.append(("--run_dir=DIR", f"Where the run's files go; {need}"))
+    entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
     if len(presets) > 1:
         entries.append(
             (f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's.")
         )
     for field, default, holder in (entry for entry in flag_fields(first) if entry[0].name not in refused):
-        entries.append((_example(field.name, default), description(field, holder)))
+        example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
+        entries.append((example, description(field, holder)))
     entries.append(("--traceback", "Show where in the code an error arose."))
     return help_page(manual, entries)
-
-
-def _example(name: str, default: Any) -> str:
-    return f"--[no]{name}" if isinstance(default, bool) else _written(name, default)

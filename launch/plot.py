@@ -52,7 +52,9 @@ def main(config: PlotConfig, run_dir: str) -> None:
     from identity_matters.runs.figures import save_figures
 
     if config.beside:
-        figures = _comparison([run_dir, *split_names(config.beside)], config.title)
+        others = split_names(config.beside)
+        require(others, f"beside names no directory, got {config.beside!r}")
+        figures = _comparison([run_dir, *others], config.title)
         print("\n".join(save_figures(figures, run_dir, config.format)))
         return
     record = read_record(run_dir)
@@ -98,7 +100,9 @@ def _kind_of_tables(run_dir: str) -> str:
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    launcher.run(main, {"": PlotConfig()}, manual=__doc__)
+    launcher.run(
+        main, {"": PlotConfig()}, manual=__doc__, run_dir_text="The run's directory, where its pictures go. Required."
+    )
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.fields import split_names
-from identity_matters.runs.errors import UserError
+from identity_matters.fields import require, split_names
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -37,8 +36,8 @@ class ReportConfig:
 def main(config: ReportConfig, run_dir: str) -> None:
     """Writes report.html in run_dir, after the quick runs where no others are given."""
     names = split_names(config.runs)
-    if len(set(names)) < len(names):
-        raise UserError(f"runs names a directory twice, got {config.runs!r}")
+    require(names or not config.runs, f"runs names no directory, got {config.runs!r}; leave it empty for quick runs")
+    require(len(set(map(os.path.realpath, names))) == len(names), f"runs names a directory twice, got {config.runs!r}")
     from identity_matters.runs.directory import RunDirectory, write_text
     from launch.reporting import page, quick
     from launch.reporting.runs import read_run
@@ -60,7 +59,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
     names = read_record(run_dir)["config"]["runs"]
     folders = split_names(names) or [os.path.join(run_dir, quick.name) for quick in QUICK]
-    paths = [os.path.normpath(folder) for folder in folders]
+    paths = [os.path.normpath(folder) for folder in folders if read_record(folder)]  # an interrupted one lacks some
     names = [os.path.basename(path) for path in paths]
 
     def label(path: str) -> str:

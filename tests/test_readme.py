@@ -32,7 +32,7 @@ def test_every_command_names_a_module_and_flags_that_exist(path, monkeypatch):
     for module, *flags in commands(path):
         parsed = []
 
-        def run(main, presets, manual, has_run_dir=True, needs_run_dir=True):
+        def run(main, presets, manual, has_run_dir=True, **_):
             values = launcher._define_flags(presets, has_run_dir)
             assert launcher._parse(values, ["", *flags]) == [], (module, flags)
             parsed.append(launcher._config(values, presets))

@@ -1,10 +1,13 @@
 """Figures, drawn from metrics.csv and results.csv alone: convergence (Hardt & Ma, Figure 1) and ablations."""
 
+import itertools
 import os
 import re
 import textwrap
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, BinaryIO
 
+import matplotlib
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -155,9 +158,7 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
       title: str. What stands above the figure.
     """
     tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row.get("kernel_norm", np.nan))]
-    families = {}
-    for name in dict.fromkeys(row["variant"] for row in tested):
-        families.setdefault(re.sub(r"\d+", "N", name), []).append(name)
+    families = by_depth(row["variant"] for row in tested)
     figure = Figure(figsize=(5 * len(families) or 5, 7.6), dpi=120, layout="constrained")
     panels = figure.subplots(2, len(families) or 1, squeeze=False, sharey="col")
     for i, (family, names) in enumerate(families.items()):
@@ -180,6 +181,23 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
     return figure
 
 
+def by_depth(names: Iterable[str]) -> dict[str, list[str]]:
+    """Returns the different names of each family, which differ in a number alone, from the lowest number on.
+
+    >>> by_depth(["ResNet-32", "ResNet-8", "ours of 8 layers", "ResNet-8"])
+    {'ResNet-N': ['ResNet-8', 'ResNet-32'], 'ours of N layers': ['ours of 8 layers']}
+
+    Args:
+      names: Those of variants.
+    """
+    families = {}
+    for name in dict.fromkeys(names):
+        families.setdefault(re.sub(r"\d+", "N", name), []).append(name)
+    return {
+        family: sorted(of, key=lambda name: int(re.search(r"\d+|$", name)[0] or 0)) for family, of in families.items()
+    }
+
+
 def _draw_norms(axes: Axes, run: list[dict], column: str, **style: Any) -> None:
     """Draws the norms of a run against a column, and marks where the learning rate drops."""
     axes.plot([row[column] for row in run], [row["kernel_norm"] for row in run], **style)
@@ -190,14 +208,26 @@ def _draw_norms(axes: Axes, run: list[dict], column: str, **style: Any) -> None:
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:
-    """Returns the steps after which the learning rate was lower, to the resolution of the evaluations."""
-    return [a["step"] for a, b in zip(rows, rows[1:]) if b["learning_rate"] < a["learning_rate"]]
+    """Returns the steps after which the learning rate was lower, to the resolution of the evaluations.
+
+    None where it never stays as it is, as under a linear or a cosine schedule.
+    """
+    pairs = list(itertools.pairwise(rows))
+    stays = any(a["learning_rate"] == b["learning_rate"] for a, b in pairs)
+    return [a["step"] for a, b in pairs if stays and b["learning_rate"] < a["learning_rate"]]
 
 
 def save_figure(figure: Figure, path: str) -> None:
     """Writes a figure as a PNG, PDF or SVG file, as the path ends, whole or not at all."""
     with replacing(path) as temporary:
-        figure.savefig(temporary, format=os.path.splitext(path)[1][1:])
+        write_picture(figure, temporary, os.path.splitext(path)[1][1:])
+
+
+def write_picture(figure: Figure, file: str | BinaryIO, kind: str, **options: Any) -> None:
+    """Writes a figure as png, pdf or svg, without a date and random names: the same figure gives the same bytes."""
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    with matplotlib.rc_context({"svg.hashsalt": "identity-matters"}):
+        figure.savefig(file, format=kind, metadata=dates.get(kind), **options)
 
 
 def save_figures(figures: dict[str, Figure], folder: str, extension: str = "png") -> list[str]:

@@ -1,16 +1,29 @@
 """The figures and numbers of both papers: which runs show them, what the paper says beside ours, what is missing."""
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.directory import as_json
+from identity_matters.runs.figures import by_depth
+from identity_matters.runs.tables import final_rows
 from launch.reporting.captions import SHOWN
-from launch.reporting.runs import NOT_RECORDED, Picture, Run, percent
+from launch.reporting.runs import NOT_RECORDED, Picture, Run, flat, percent
 
 # Top-1 test errors of Hardt & Ma, Table 2, by data set, and the preset that would reproduce them.
 TABLE_2 = {"cifar10": (0.0638, "cifar10"), "cifar100": (0.2464, "cifar100"), "imagenet2012": (0.3529, "imagenet_wide")}
+# What a run may set otherwise than the preset and still be the paper's run; its length is looked at by itself.
+FREE = (
+    "data_dir", "download", "image_shape", "num_classes", "seed", "train_steps", "eval_every", "checkpoint_every",
+    "steps_per_execution", "jit_compile", "strategy", "mixed_precision",
+)  # fmt: skip
 TRAIN = "python -m launch.train --preset={} --data_dir=data --run_dir=runs/{}"
 TOY = "Toy size: it shows that the study runs and judges nothing."
+WORDS = {True: "holds", False: "does not hold", None: "cannot be told"}
+NORMS = "python -m launch.ablations --experiment=norms --dataset=cifar10 --data_dir=data --run_dir=runs/norms"
 STUDY = "python -m launch.shortcut_study --figure={} --dataset=mnist --data_dir=data --run_dir=runs/figure_{}"
 
 
@@ -60,6 +73,7 @@ def paper_figures(runs: list[Run]) -> list[PaperFigure]:
     """Returns the figures of both papers that the runs show, in the papers' order."""
     trained = [_figure_1(run) for run in runs if run.kind == "train" and run.pictures]
     studied = [figure for run in runs if run.kind == "shortcut_study" for figure in _of_study(run)]
+    studied += [_figure_2(run) for run in runs if run.kind == "ablations" and "kernel_norms" in run.pictures]
     return trained + sorted(studied, key=lambda figure: int(figure.title.rpartition(" ")[2]))
 
 
@@ -70,18 +84,42 @@ def _figure_1(run: Run) -> PaperFigure:
         told = "no number: these data are the user's own"
     elif dataset in TABLE_2:
         told = f"{percent(TABLE_2[dataset][0])} top-1 test error (Table 2, the full run)"
-    ours = f"{percent(last['test_top1_error'])} top-1 test error after {last['step']:,} steps"
+        told += f"; this run has another {', '.join(changed)}" if (changed := _changed(run, dataset)) else ""
+    ours = f"{percent(last['test_top1_error'])} top-1 {run.error} after {last['step']:,} steps"
     statement = Statement(told, ours, f"training error {percent(last['train_top1_error'])}", "1")
     shown = f"Top-1 error along training, on {dataset}"
     return PaperFigure("Hardt & Ma, Figure 1", shown, run, run.pictures["convergence"], "", run.time, "1", [statement])
 
 
+def _changed(run: Run, dataset: str) -> list[str]:
+    """Returns the names of what a training run sets otherwise than the paper's run on a data set of Table 2."""
+    usual = flat(as_json(TRAIN_PRESETS[TABLE_2[dataset][1]]))
+    return [name for name, value in usual.items() if name not in FREE and run.settings.get(name, value) != value]
+
+
+def _figure_2(run: Run) -> PaperFigure:
+    """The norms of --experiment=norms, whose variants differ in depth alone."""
+    last = final_rows(run.rows)
+    norms = {
+        family: [np.mean([row["kernel_norm"] for row in last if row["variant"] == name]) for name in names]
+        for family, names in by_depth(row["variant"] for row in last).items()
+    }
+    falls = [after < before for means in norms.values() for before, after in itertools.pairwise(means)]
+    ours = WORDS[all(falls) if falls else None]
+    numbers = "; ".join(f"{family}: {', '.join(f'{mean:.3g}' for mean in means)}" for family, means in norms.items())
+    says = "the deeper a residual network is, the smaller its average Frobenius norm when training ends"
+    num_runs = str(len({row["seed"] for row in last}))
+    statement = Statement(says, ours, numbers, num_runs)
+    shown = "Average Frobenius norm of the kernels along training, by depth, in 5 epochs for the paper's 200"
+    drawn = run.pictures["kernel_norms"]
+    return PaperFigure("Li et al., Figure 2", shown, run, drawn, "", run.time, num_runs, [statement])
+
+
 def _of_study(run: Run) -> Iterator[PaperFigure]:
-    words = {True: "holds", False: "does not hold", None: "cannot be told"}
     for name in [name for name in run.findings if name in SHOWN]:
         found = run.findings[name]
         statements = [
-            Statement(f.claim, "not judged" if run.is_toy else words[f.holds], f.numbers, str(f.num_runs))
+            Statement(f.claim, "not judged" if run.is_toy else WORDS[f.holds], f.numbers, str(f.num_runs))
             for f in found
         ]
         counts = sorted({f.num_runs for f in found})
@@ -101,10 +139,9 @@ def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
         if title not in full:
             why = "drawn above at toy size only" if title in small else "not among the runs of this report"
             found.append(Missing(f"{title}, at the paper's size", shown, why, STUDY.format(name, name)))
-    why = (
-        "ResNets of another code, trained for 200 epochs on GPUs; Figure 3 shows the same of the networks studied here"
-    )
-    found.append(Missing("Li et al., Figure 2", "Norms of ResNets of different depths during training", why, ""))
+    if "Li et al., Figure 2" not in full:
+        why = "not among the runs of this report: 50 minutes on 2 cores"
+        found.append(Missing("Li et al., Figure 2", "Norms of ResNets of different depths during training", why, NORMS))
     return found
 
 
@@ -112,7 +149,8 @@ def _missing_numbers(runs: list[Run]) -> Iterator[Missing]:
     """Yields the rows of Table 2 for which no run has trained as long as the paper did."""
     trained = [run for run in runs if run.kind == "train" and run.rows and not run.settings.get("npz")]
     for dataset, (error, preset) in TABLE_2.items():
-        steps = [run.rows[-1]["step"] for run in trained if run.settings.get("dataset") == dataset]
+        of_paper = [run for run in trained if run.settings.get("dataset") == dataset and not _changed(run, dataset)]
+        steps = [run.rows[-1]["step"] for run in of_paper]
         needed = TRAIN_PRESETS[preset].train_steps
         why = "not among the runs of this report: a GPU for hours, or six days on 2 cores"
         if dataset == "imagenet2012":

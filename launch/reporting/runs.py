@@ -62,8 +62,13 @@ class Run(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Returns the config with the fields of configs in it taken for its own."""
-        return _flat(self.record["config"])
+        """Returns the config, flat."""
+        return flat(self.record["config"])
+
+    @property
+    def error(self) -> str:
+        """Returns what the errors of a training run are that its tables call test errors."""
+        return "held-out error" if self.settings.get("validation_examples") else "test error"
 
     @property
     def machine(self) -> str:
@@ -78,6 +83,8 @@ class Run(NamedTuple):
                 return _minutes(self.record["seconds"])
             if "minutes" in self.record:
                 return _minutes(60 * self.record["minutes"])
+            if self.kind != "train":
+                return NOT_RECORDED
             steps = [0, *(row["step"] for row in self.rows)]
             rates = [row["images_per_second"] / self.settings["batch_size"] for row in self.rows]
             seconds = sum((after - before) / rate for before, after, rate in zip(steps, steps[1:], rates))
@@ -148,14 +155,13 @@ def _digest(run: Run, rows: list[dict]) -> dict[str, Any]:
 
 def picture(figure: "Figure") -> Picture:
     """Returns a figure as a picture: SVG on a transparent ground, PNG where that would be smaller by far."""
-    import matplotlib
+    from identity_matters.runs.figures import write_picture
 
     image, kind = io.BytesIO(), "svg+xml"
-    with matplotlib.rc_context({"svg.hashsalt": "identity-matters"}):
-        figure.savefig(image, format="svg", metadata={"Date": None}, transparent=True)
+    write_picture(figure, image, "svg", transparent=True)
     if len(image.getvalue()) > MAX_SVG:
         image, kind = io.BytesIO(), "png"
-        figure.savefig(image, format="png", transparent=True)
+        write_picture(figure, image, "png", transparent=True)
     address = f"data:image/{kind};base64,{base64.b64encode(image.getvalue()).decode()}"
     return Picture(address, figure.get_figwidth() > BROAD)
 
@@ -177,7 +183,8 @@ def comparison(runs: list[Run]) -> list[list[str]]:
     trained = [run for run in runs if run.kind == "train" and run.rows]
     names = list(dict.fromkeys(name for run in trained for name in run.settings))
     differing = [name for name in names if len({str(run.settings.get(name)) for run in trained}) > 1]
-    header = ["Run", "Status", "Steps", "Test error", "Train error", *differing]
+    errors = " or ".join(sorted({run.error for run in trained}, reverse=True)).capitalize()
+    header = ["Run", "Status", "Steps", errors, "Train error", *differing]
     return [header] + [
         [
             run.name, run.record["status"], number(run.rows[-1]["step"]), percent(run.rows[-1]["test_top1_error"]),
@@ -205,10 +212,11 @@ def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
-def _flat(config: dict) -> dict[str, Any]:
+def flat(config: dict) -> dict[str, Any]:
+    """Returns a config with the fields of configs in it taken for its own."""
     own = {name: value for name, value in config.items() if not isinstance(value, dict)}
     for value in config.values():
-        own |= _flat(value) if isinstance(value, dict) else {}
+        own |= flat(value) if isinstance(value, dict) else {}
     return own
 
 

@@ -65,9 +65,7 @@ def presets_of(name):
     """What a launcher hands to launcher.run, without running it."""
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            launcher, "run", lambda main, presets, manual, has_run_dir=True, needs_run_dir=True: found.append(presets)
-        )
+        patch.setattr(launcher, "run", lambda main, presets, **_: found.append(presets))
         importlib.import_module(f"launch.{name}").cli()
     return found[0]
 

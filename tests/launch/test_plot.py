@@ -99,7 +99,29 @@ def test_other_formats_are_drawn_for_papers(tmp_path, launch, name, start):
     write_metrics(str(tmp_path / "metrics.csv"), [dict.fromkeys(columns, 1)])
     code, out, err = launch("plot", f"--run_dir={tmp_path}", f"--format={name}")
     assert (code, out) == (0, f"{tmp_path}/convergence.{name}\n"), err
-    assert (tmp_path / f"convergence.{name}").read_bytes().startswith(start)
+    written = (tmp_path / f"convergence.{name}").read_bytes()
+    assert written.startswith(start)
+    plot.main(plot.PlotConfig(format=name), str(tmp_path))
+    assert (tmp_path / f"convergence.{name}").read_bytes() == written  # no date, no random names
+
+
+def test_nothing_to_compare_with_is_refused_in_one_line(tmp_path, launch):
+    code, _, err = launch("plot", f"--run_dir={tmp_path}", "--beside=,")
+    assert code == 1 and err.count("\n") == 1 and "names no directory" in err
+
+
+def test_a_report_that_was_interrupted_is_named_as_such(tmp_path):
+    begin(tmp_path, config("report"), "report")
+    with pytest.raises(ValueError, match="let launch.report end"):
+        plot.main(plot.PlotConfig(), str(tmp_path))
+
+
+def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
+    def drops(*rates):
+        return figures.learning_rate_drops([{"step": i, "learning_rate": rate} for i, rate in enumerate(rates)])
+
+    assert drops(4, 3, 2, 1) == drops(1, 2, 1) == drops(1) == []
+    assert drops(2, 2, 1, 1, 0.5) == [1, 3]
 
 
 def test_an_unknown_format_is_refused_in_one_line(tmp_path, launch):

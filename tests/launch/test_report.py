@@ -1,7 +1,9 @@
 """launch.report: what stands on the page, what cannot get onto it, and quick runs that go on where they stopped."""
 
+import dataclasses
 import html.parser
 import json
+import os
 import re
 import shutil
 import signal
@@ -12,11 +14,12 @@ import pytest
 from study_rows import paper_rows
 
 from identity_matters.ablations import AblationConfig
+from identity_matters.presets import MODEL_PRESETS, TRAIN_PRESETS
 from identity_matters.runs.directory import RunDirectory, read_record
 from identity_matters.runs.errors import Preempted
 from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
-from launch.reporting import page, quick
+from launch.reporting import figures, page, quick
 from launch.reporting.quick import Quick
 from launch.reporting.runs import MAX_SVG, picture, read_run
 from shortcut_study.config import PRESETS
@@ -134,6 +137,79 @@ def test_ablations_have_their_table_and_picture(tmp_path):
     assert "25.00 %" in found.text and len(found.all("img", "src")) == 1
 
 
+NORMS = {"pre-activation ResNet-8": 3.0, "pre-activation ResNet-32": 2.0, "ours of 8 layers": 0.5}
+
+
+@pytest.mark.parametrize("deepest, told", [(2.0, "holds"), (4.0, "does not hold")])
+def test_the_norms_of_resnets_are_figure_2_and_judged(tmp_path, deepest, told):
+    row = {"phase": "test", "chosen_rate": 0.1, "seed": 0, "status": "done", "epoch": 1.0, "loss": 1.0}
+    row |= {"train_cross_entropy": 1.0, "test_top1_error": 0.25, "learning_rate": 0.1, "train_top1_error": 0.5}
+    norms = NORMS | {"pre-activation ResNet-32": deepest}
+    with RunDirectory(str(tmp_path / "run"), AblationConfig(experiment="norms"), "ablations") as run:
+        run.set_status("done")
+        rows = [
+            row | {"variant": name, "step": step, "kernel_norm": norm * step}
+            for name, norm in norms.items()
+            for step in (1, 2)
+        ]
+        write_metrics(run.file("results.csv"), rows)
+    (figure,) = figures.paper_figures(runs := [read_run(str(tmp_path / "run"), str(tmp_path))])
+    (statement,) = figure.statements
+    assert (figure.title, statement.ours, statement.num_runs) == ("Li et al., Figure 2", told, "1")
+    assert statement.numbers == f"pre-activation ResNet-N: 6, {2 * deepest:.3g}; ours of N layers: 1"
+    assert "Li et al., Figure 2" not in [line.what for line in figures.missing(runs, [figure])]
+    assert "Li et al., Figure 2" in [line.what for line in figures.missing([], [])]
+
+
+@pytest.fixture
+def paper_run(tmp_path):
+    """Makes the directory of a finished run of the cifar10 preset, shortened or changed, and reads it."""
+
+    def make(**changes):
+        path, steps = tmp_path / f"run{len(os.listdir(tmp_path))}", changes.pop("train_steps", 60_000)
+        config = dataclasses.replace(
+            TRAIN_PRESETS["cifar10"], train_steps=steps, decay_steps=(30_000, 50_000), **changes
+        )
+        names = ("loss", "learning_rate", "train_top1_error", "test_top1_error", "test_top5_error", "images_per_second")
+        with RunDirectory(str(path), config, "train") as run:
+            run.set_status("done")
+            write_metrics(run.file("metrics.csv"), [dict.fromkeys(names, 0.25) | {"step": steps}])
+        return read_run(str(path), str(tmp_path))
+
+    return make
+
+
+TABLE_2 = "Hardt & Ma, Table 2: cifar10"
+
+
+def test_a_run_of_the_paper_s_network_and_length_is_its_table_2(paper_run):
+    run = paper_run(seed=3, model=dataclasses.replace(TRAIN_PRESETS["cifar10"].model, mixed_precision=True))
+    (figure,) = figures.paper_figures([run])
+    assert figure.statements[0].says == "6.38% top-1 test error (Table 2, the full run)"
+    assert "25.00% top-1 test error" in figure.statements[0].ours
+    assert TABLE_2 not in [line.what for line in figures.missing([run], [figure])]
+    short = paper_run(train_steps=50_001)
+    (line,) = [line for line in figures.missing([short], []) if line.what == TABLE_2]
+    assert line.why == "50,001 steps were run, of 60,000"
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"model": MODEL_PRESETS["cifar10_fast"]}, "another stem_width, stem_pool, widths, blocks_per_stage"),
+        ({"validation_examples": 5_000}, "another validation_examples"),
+        ({"train_examples": 100}, "another train_examples"),
+        ({"optimizer": "muon"}, "another optimizer"),
+    ],
+)
+def test_another_network_or_data_does_not_stand_for_table_2(paper_run, changes, said):
+    run = paper_run(**changes)
+    (figure,) = figures.paper_figures([run])
+    assert said in figure.statements[0].says
+    assert ("held-out error" in figure.statements[0].ours) == ("validation_examples" in changes)
+    assert TABLE_2 in [line.what for line in figures.missing([run], [figure])]
+
+
 def test_links_lead_to_the_files_of_the_runs(trained_run, tmp_path):
     found = Page(written([trained_run], tmp_path / "a report"))
     links = [href for href in found.all("a", "href") if not href.startswith(("#", "https://arxiv.org/abs/"))]
@@ -208,9 +284,9 @@ def test_a_picture_of_too_many_points_is_embedded_as_pixels():
     assert picture(figure).address.startswith("data:image/png;base64,")
 
 
-@pytest.mark.parametrize("runs", ["{tmp}/none", "{tmp}", "{run},{run}", "{run}\n"])
+@pytest.mark.parametrize("runs", ["{tmp}/none", "{tmp}", "{run},{run}", "{run},{run}/../{name}", ",", "{run}\n"])
 def test_what_is_no_run_is_named_in_one_line_and_nothing_is_left(launch, tmp_path, trained_run, runs):
-    runs = runs.format(tmp=tmp_path, run=trained_run)
+    runs = runs.format(tmp=tmp_path, run=trained_run, name=trained_run.name)
     code, _, err = launch("report", f"--runs={runs}", f"--run_dir={tmp_path}/report")
     assert code == 1 and err.count("\n") == 1 and "runs" in err
     assert not (tmp_path / "report").exists()
