@@ -11,7 +11,9 @@ from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import UserError
 from identity_matters.variants import EXPERIMENTS, Variant
 
-OF_EVERY_EXPERIMENT = {"network", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every"}
+OF_EVERY_EXPERIMENT = {
+    "network", "convs_per_block", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every",
+}  # fmt: skip
 
 
 class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
@@ -49,7 +51,8 @@ class AblationConfig:
             at_least_0=("search_operations",),
             at_most={"num_seeds": 10_000},
         )
-        held_out = self.train.validation_examples
+        searched = any(len(variant.rates) > 1 for variant in EXPERIMENTS[self.experiment])
+        held_out = self.train.validation_examples or not searched
         require(held_out, "validation_examples must be at least 1: they choose the learning rates")
         names, chosen = [variant.name for variant in EXPERIMENTS[self.experiment]], split_names(self.only)
         require(chosen or not self.only, f"only names no variant, got {self.only!r}; leave it empty for all of them")
@@ -67,12 +70,13 @@ class AblationConfig:
 
     @staticmethod
     def refusals(flags: Mapping[str, Any]) -> dict[str, str]:
-        """Returns the fields that every variant of the experiment sets, and why a launcher must refuse their flags.
+        """Returns the fields that a variant of the experiment sets, and why a launcher must refuse their flags.
+
+        Also where another variant leaves the field as it is: its name says what it is, which the flag would change.
 
         Args:
           flags: The values of the launcher's flags by name, None where one is not given.
         """
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
-        of_each = [variant.model.keys() | variant.train.keys() for variant in variants]
-        of_all = OF_EVERY_EXPERIMENT.union(set.intersection(*of_each) if of_each else ())
-        return dict.fromkeys(of_all, "set by the experiment: see --operations, and identity_matters/variants.py")
+        set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
+        return dict.fromkeys(set_by_one, "set by the experiment: see --operations, and identity_matters/variants.py")

@@ -25,6 +25,7 @@ SEARCH = 0.5
 
 # How often the best rate, being the lowest or the highest of those tried, is halved or doubled for another trial.
 EXTENSIONS = 2
+_JUDGED_BY = ("test_top1_error", "test_cross_entropy")
 
 
 class _Plan(NamedTuple):
@@ -108,8 +109,11 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
     count = itertools.count(1)
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
-    def error_of(variant: Variant, config: TrainConfig) -> float:
-        """Trains a run, unless it is finished, and returns its last error, infinite where it diverged."""
+    def error_of(variant: Variant, config: TrainConfig) -> tuple[float, float]:
+        """Trains a run, unless it is finished, and returns its last error and cross-entropy, infinite where diverged.
+
+        The cross-entropy decides between rates of the same error.
+        """
         last, number = _last(config.validation_examples, config.learning_rate, config.seed), next(count)
         if (variant.name, last) not in finished:
             path = run.file(f"{variant.directory}_{last}")
@@ -117,7 +121,8 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
             _train(config, path)
             finished[variant.name, last] = _rows(path)
             _write_results(experiment, run)
-        return np.nan_to_num(finished[variant.name, last][-1]["test_top1_error"], nan=np.inf)
+        ended = finished[variant.name, last][-1]
+        return tuple(np.nan_to_num(ended.get(name, np.inf), nan=np.inf) for name in _JUDGED_BY)
 
     rates = {}
     for variant, searches, _ in plans:
@@ -131,7 +136,7 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
             error_of(plan.variant, dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
 
 
-def _rate_beyond(errors: dict[float, float]) -> float | None:
+def _rate_beyond(errors: dict[float, tuple[float, float]]) -> float | None:
     """Returns the next learning rate to try where the best of those tried is the lowest or the highest, else None."""
     best = min(sorted(errors), key=errors.__getitem__)
     if best == min(errors):

@@ -25,7 +25,6 @@ from identity_matters.model import BATCH_NORM, all_conv_resnet, dtype_policy, la
 from identity_matters.runs.errors import UserError
 
 Tensor = keras.KerasTensor
-SMALLEST_IMAGE = 9  # a side, pixels: All-CNN-C's convolution without padding still has 3×3 pixels to see
 
 
 def all_cnn_c(config: ModelConfig, seed: int = 0, dropout: tuple[float, float] = (0.2, 0.5)) -> keras.Model:
@@ -152,10 +151,8 @@ def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
     """
     if config.network == "all_conv_resnet":
         return all_conv_resnet(config, seed)
-    name, shape = config.network, config.image_shape
-    if min(shape[:2]) < SMALLEST_IMAGE:
-        raise UserError(f"{name} needs images of at least {SMALLEST_IMAGE} pixels a side, got {shape}")
-    return NETWORKS[name](config, seed)
+    config.check_image_shape()
+    return NETWORKS[config.network](config, seed)
 
 
 def _repeats(depth: int, others: int) -> int:

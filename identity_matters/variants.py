@@ -38,7 +38,7 @@ class Variant:
         return "".join(letter if letter.isalnum() else "_" for letter in self.name)
 
 
-_SGD = {"optimizer": "momentum", "momentum": 0.9, "decoupled_weight_decay": 0.0}
+_SGD = {"optimizer": "momentum", "momentum": 0.9, "decoupled_weight_decay": 0.0, "clip_norm": 0.0}
 _CLIPPED = _SGD | {"clip_norm": 1.0}
 _DECAYED = {"weight_decay": 1e-4}  # as Hardt & Ma and the papers of the ResNets
 

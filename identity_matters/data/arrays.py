@@ -131,12 +131,18 @@ def held_out(data: ArrayData, count: int) -> ArrayData:
       count: int. How many examples to hold out.
 
     Raises:
-      UserError: nothing would be left to train on.
+      UserError: nothing would be left to train on, or the examples come class by class, so that the last ones are no
+        sample of all.
     """
     if not count:
         return data
     if count >= data.num_train:
         raise UserError(f"validation_examples must be below the {data.num_train} training examples, got {count}")
+    if 0 < np.count_nonzero(np.diff(data.train_labels)) < len(np.unique(data.train_labels)) < data.num_train:
+        raise UserError(
+            f"the training examples of {data.name} come class by class, so that the last {count}, which "
+            f"validation_examples holds out, are no sample of them; shuffle them"
+        )
     return dataclasses.replace(
         data,
         train_images=data.train_images[:-count],

@@ -1,11 +1,13 @@
 """Data in memory: the embedded digits."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from refusals import refused
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData, mnist_sample
+from identity_matters.data.arrays import ArrayData, held_out, mnist_sample
 from identity_matters.data.loading import load
 
 
@@ -52,3 +54,12 @@ def test_validation_examples_are_the_last_training_examples_and_are_not_trained_
     assert "validation_examples must be below" in refused(
         load, TrainConfig(dataset="mnist_sample", validation_examples=4000)
     )
+
+
+def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(sample):
+    by_class = np.argsort(sample.train_labels, kind="stable")
+    images, labels = sample.train_images[by_class], sample.train_labels[by_class]
+    data = dataclasses.replace(sample, train_images=images, train_labels=labels)
+    assert "come class by class" in refused(held_out, data, 500) and held_out(data, 0) is data
+    assert held_out(dataclasses.replace(data, train_labels=np.roll(labels, 1)), 500).num_test == 500
+    assert held_out(dataclasses.replace(data, train_labels=labels * 0), 500).num_test == 500

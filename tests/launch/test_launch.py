@@ -17,7 +17,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher
-from launch.help_page import field_descriptions
+from launch.help_page import field_descriptions, help_page
 
 LAUNCHERS = [
     "train",
@@ -167,6 +167,12 @@ def test_help_says_what_it_does_with_a_command_and_the_time_without_importing_te
     assert "minute" in done.stdout or "second" in done.stdout
     assert "Flags:" in done.stdout and "TENSORFLOW" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 110
+
+
+@pytest.mark.parametrize("columns", [1, 30, 31])
+def test_help_is_as_wide_as_it_must_be_in_a_narrow_terminal(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert max(map(len, help_page("", [("--seed=0", "word " * 40)]).splitlines())) <= 60
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)

@@ -1,0 +1,100 @@
+"""What launch.ablations compares, and which flags it takes: each variant by the rules of its optimiser."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from identity_matters import ablations
+from identity_matters.ablation_config import AblationConfig
+from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.errors import UserError
+from identity_matters.variants import EXPERIMENTS
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_variant_is_a_config_of_its_own_with_a_directory_of_its_own(experiment):
+    config = AblationConfig(experiment=experiment)
+    configs = [variant.config(config.train, variant.rates[0]) for variant in config.variants]
+    assert len({dataclasses.replace(c, learning_rate=1.0) for c in configs}) == len(configs)
+    assert not [variant.name for variant in config.variants if "," in variant.name]
+    names = [variant.directory for variant in config.variants]
+    assert len(set(names)) == len(names) and all(name.replace("_", "").isalnum() for name in names)
+
+
+def test_the_first_variant_is_the_base():
+    rivals = AblationConfig(experiment="rivals")
+    assert rivals.variants[0].config(rivals.train, rivals.train.learning_rate) == rivals.train
+    statements = AblationConfig()
+    narrow = {"widths": (24, 48, 96), "stem_width": 24}
+    changed = dataclasses.replace(statements.train, model=dataclasses.replace(statements.train.model, **narrow))
+    assert statements.variants[0].config(statements.train, changed.learning_rate) == changed
+
+
+def test_rates_are_not_chosen_on_the_test_images():
+    with pytest.raises(UserError, match="validation_examples must be at least 1"):
+        AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
+    AblationConfig(train=TRAIN_PRESETS["cifar10_fast"], experiment="norms")  # which chooses none
+
+
+def test_images_too_small_for_a_rival_leave_no_run_directory(tmp_path):
+    file, images = tmp_path / "small.npz", np.zeros((40, 8, 8, 1), np.uint8)
+    labels = np.arange(40) % 4
+    np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    base = dataclasses.replace(AblationConfig().train, npz=str(file), validation_examples=20, batch_size=4)
+    config = AblationConfig(base, "norms", only="pre-activation ResNet-8")
+    message = refused(ablations.run_ablations, config, str(tmp_path / "run"))
+    assert "preact_resnet_8 needs images of at least 9 pixels a side, got 8x8" in message
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("experiment", "flag"),
+    [
+        ("statements", "learning_rate=0.1"),
+        ("statements", "train_steps=10"),
+        ("rivals", "optimizer=momentum"),
+        ("statements", "network=resnet_20"),
+        ("rivals", "network=resnet_20"),
+        ("statements", "blocks_per_stage=1,1,1"),
+        ("statements", "widths=8,16,32"),  # of which no config could be made beside the preset's stem_width
+        ("norms", "batch_size=64"),
+        ("norms", "schedule=cosine"),
+        # Of some variants alone: the others would no longer be what their names say.
+        ("statements", "residual_initializer=standard"),
+        ("statements", "clip_norm=0.5"),
+        ("statements", "convs_per_block=3"),
+        ("rivals", "batch_size=64"),
+        ("rivals", "decoupled_weight_decay=0.2"),
+    ],
+)
+def test_a_flag_that_the_experiment_overrides_is_refused_and_not_in_the_help(experiment, flag, tmp_path, launch):
+    code, _, err = launch("ablations", f"--experiment={experiment}", f"--{flag}", f"--run_dir={tmp_path}/run")
+    assert code == 1 and err.count("\n") == 1
+    assert f"--{flag.split('=')[0]} is set by the experiment: see --operations" in err
+    assert not (tmp_path / "run").exists()
+    _, out, _ = launch("ablations", f"--experiment={experiment}", "--help", "--widths=x")
+    assert f"\n  --{flag.split('=')[0]}=" not in out and "\n  --warmup_steps=" in out
+
+
+def test_a_flag_that_no_variant_overrides_or_at_its_own_value_is_taken(tmp_path, launch):
+    flags = ["--batch_size=256", "--warmup_steps=10", "--optimizer=muon", "--widths=48,96,96"]
+    _, _, err = launch("ablations", "--experiment=rivals", *flags, f"--npz={tmp_path}/none", f"--run_dir={tmp_path}/a")
+    assert "no such file" in err
+    assert "\n  --widths=" in launch("ablations", "--experiment=rivals", "--help")[1]
+
+
+def test_every_network_is_trained_by_the_rules_of_its_optimizer():
+    for experiment in EXPERIMENTS:
+        config = AblationConfig(experiment=experiment)
+        for variant in config.variants:
+            run = variant.config(config.train, variant.rates[0])
+            penalty = 1e-3 if variant.name == "All-CNN-C with clipped SGD" else 1e-4
+            unclipped = dataclasses.replace(config.train, clip_norm=0.5)
+            if variant.train.get("optimizer"):  # what the base has must not reach it
+                assert variant.config(unclipped, 0.1).clip_norm == run.clip_norm, variant.name
+            expected = (0.1, 0.0, 0.0) if run.optimizer == "muon" else (0.0, penalty, run.clip_norm)
+            assert (run.decoupled_weight_decay, run.model.weight_decay, run.clip_norm) == expected, variant.name
+            is_clipped = "clipped" in variant.name or variant.name.endswith("layers")
+            assert run.clip_norm == (1.0 if is_clipped else 0.0), variant.name
