@@ -11,11 +11,13 @@ from tqdm import tqdm
 from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
+from identity_matters.data.npz import npz_digest
 from identity_matters.data.own import as_examples, require_stored
-from identity_matters.export import DATA_FIELDS, DATA_FILE, export
+from identity_matters.export import DATA_FIELDS, DATA_FILE, DIGEST, export
 from identity_matters.fields import from_json, require
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import read_json
+from identity_matters.runs.record import data_place
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
 
@@ -24,15 +26,21 @@ def exported_data(saved_model: str) -> dict:
     """Returns the data fields of the TrainConfig of the run that left a SavedModel, or a model.keras.
 
     Raises:
-      UserError: the SavedModel does not hold them, no config.json lies beside model.keras, or nothing has stored them.
+      UserError: the SavedModel does not hold them, no config.json lies beside model.keras, nothing has stored them, or
+        they are an .npz file that has changed.
     """
-    fields = _data_fields(saved_model)
+    fields, known = _data_fields(saved_model)
     require_stored(fields["dataset"])
+    digest = npz_digest(fields["npz"]) if fields["npz"] else ""  # empty where it is not there, which loading will say
+    if digest and known not in ("", digest):
+        raise UserError(
+            f"{fields['npz']} has changed since {saved_model} was trained on it; name the data to evaluate on"
+        )
     return fields
 
 
-def _data_fields(saved_model: str) -> dict:
-    """Returns what `exported_data` does, also where the data themselves are not stored."""
+def _data_fields(saved_model: str) -> tuple[dict, str]:
+    """Returns what `exported_data` does, also where the data themselves are not stored, and the digest of an npz."""
     if not saved_model:
         raise UserError("name a dataset, an npz, or (images, labels) to evaluate on")
     is_network = saved_model.endswith(".keras")
@@ -40,15 +48,17 @@ def _data_fields(saved_model: str) -> dict:
     try:
         fields = read_json(path)
         if is_network:
-            fields = {name: fields["config"][name] for name in DATA_FIELDS}
-        if not isinstance(fields, dict) or fields.keys() != set(DATA_FIELDS):
+            places = {name: data_place(fields, fields["config"][name]) for name in ("data_dir", "npz")}
+            fields = {name: fields["config"][name] for name in DATA_FIELDS} | places | {DIGEST: fields.get(DIGEST, "")}
+        if not isinstance(fields, dict) or fields.keys() - {DIGEST} != set(DATA_FIELDS):
             raise UserError(f"it does not hold {', '.join(DATA_FIELDS)}")
+        digest = fields.pop(DIGEST, "")
         from_json(TrainConfig(), fields)
     except FileNotFoundError as error:
         raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
-    return fields
+    return fields, digest
 
 
 def _data_path(saved_model: str) -> str:
@@ -86,7 +96,7 @@ def evaluate(
       saved_model: The directory of a SavedModel, or what else `load_classifier` takes, or gives.
       dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images, labels) as
         identity_matters.data.own takes them, or a list of these two arrays; or an iterable of batches, images
-        [n, h, w, c] in 0–255 and labels [n]; or None: the data of the run that exported the model.
+        [n, h, w, c] in 0–255 and labels [n]; or None: npz or, without it, the data of the run that exported the model.
       data_dir, npz: As in TrainConfig. Images of another size than the network's are resized, and a line says so unless
         the run was trained with an image_size.
       max_examples: int. How many examples to use, from the first on (0: all).
@@ -102,6 +112,7 @@ def evaluate(
       UserError: not a network of ours, or data that do not fit it, or a number out of range.
     """
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
+    require(dataset is None or not npz, "a dataset and an npz are both given; give one of them")
     require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}")
     model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
     batches = _first_examples(_labelled_batches(dataset, data_dir, npz, batch_size, model), max_examples)
@@ -158,7 +169,7 @@ def _labelled_batches(
 def _image_size(saved_model: str) -> int:
     """Returns the image_size of the run that left a network; 0 where nothing says it."""
     try:
-        return _data_fields(saved_model)["image_size"]
+        return _data_fields(saved_model)[0]["image_size"]
     except UserError:
         return 0
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from identity_matters.config import TrainConfig
+from identity_matters.data.npz import npz_digest
 from identity_matters.distributed.agreement import can_export
 from identity_matters.model import standardize
 from identity_matters.runs.directory import RunDirectory, replacing
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 DATA_FILE = os.path.join("assets.extra", "data.json")
 DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
+DIGEST = "npz_digest"  # beside them, where there is an .npz file: as config.json has it
 
 
 def export(network: keras.Model, config: TrainConfig, path: str) -> None:
@@ -65,10 +67,11 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
 
 
 def _data_fields(config: TrainConfig) -> dict:
-    """Returns the fields of the config that name its data, paths as absolute ones."""
+    """Returns the fields of the config that name its data, paths as absolute ones, and the digest of an .npz file."""
     fields = {name: getattr(config, name) for name in DATA_FIELDS}
     # The SavedModel may be evaluated from another working directory.
-    return fields | {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
+    fields |= {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
+    return fields | ({DIGEST: npz_digest(config.npz)} if config.npz else {})
 
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from identity_matters.fields import check_fields, require
 from identity_matters.runs.errors import UserError
 from launch import finished_run, launcher, terminal
-from launch.spectrum_checks import check_batch_norm, check_order, num_weights
+from launch.spectrum_checks import check_batch_norm, check_order, num_weights, weights_digest
 
 if TYPE_CHECKING:
     import keras
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
 CHECKPOINT = "weights.npz"  # a copy of that of --at_step
+DIGEST = "weights_digest"  # in config.json: a run that goes on must be on the same weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +107,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     check_order(config.order, model)
     check_batch_norm(model, config.at_step, config.batch_moments)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
+        if run.record.get(DIGEST, digest := weights_digest(model)) != digest:
+            raise UserError(f"{run_dir} is on other weights than {config.saved_run} has now; choose another run_dir")
         if run.status == "done":
             print(f"{run_dir} finished before; its results:")
         else:
@@ -131,7 +134,7 @@ def _compute(
     matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
     with launcher.user_errors():
         product = model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
-    run.set_status("running")  # not before: what model_mvp refuses leaves no run
+    run.set_status("running", **{DIGEST: weights_digest(model)})  # not before: what model_mvp refuses leaves no run
     finished_run.keep_checkpoint(config.saved_run, config.at_step, run.file(CHECKPOINT))
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
         batches = -(-len(images) // config.batch_size)

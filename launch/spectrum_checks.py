@@ -1,5 +1,6 @@
 """What launch.hessian_spectrum cannot compute, said before it begins."""
 
+import hashlib
 import math
 import os
 from typing import TYPE_CHECKING
@@ -15,6 +16,14 @@ NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 def num_weights(model: "keras.Model") -> int:
     """Returns the number of trained weights."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def weights_digest(model: "keras.Model") -> str:
+    """Returns a digest of all weights, those that are not trained included."""
+    digest = hashlib.blake2b(digest_size=8)
+    for array in model.get_weights():
+        digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
 
 
 def check_order(order: int, model: "keras.Model") -> None:

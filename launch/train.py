@@ -54,10 +54,10 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     """Prints the last lines: the test error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
-    has_top5 = directory.read_record(run_dir)["config"]["model"]["num_classes"] > 5
-    print(
-        f"test error {row['test_top1_error']:.2%}", end=f", top-5 {row['test_top5_error']:.2%}\n" if has_top5 else "\n"
-    )
+    config = directory.read_record(run_dir)["config"]
+    errors = "held-out" if config["validation_examples"] else "test"
+    top5 = f", top-5 {row['test_top5_error']:.2%}" if config["model"]["num_classes"] > 5 else ""
+    print(f"{errors} error {row['test_top1_error']:.2%}{top5}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.
     print(f"next:\n  tensorboard --logdir={shlex.quote(os.path.dirname(os.path.normpath(run_dir)) or '.')}")

@@ -4,10 +4,10 @@
     checkpoints/    step_00001000.npz …, the newest three
     …               each kind of run adds its own: metrics.csv or results.csv, PNGs, saved_model/
 
-The same directory with the same config continues the run; with another it is an error. config.json is written under
-the directory's lock, once the run begins: a mistake that is found before leaves none. Its command and config are those
-of the latest call that had something to do, its versions those of the first. Of an .npz file that the run is on, it
-holds a digest: the file may be moved, but not be changed.
+The same directory with the same config continues the run; with another it is an error. config.json is written under the
+directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
+was given and its config are those of the latest call that had something to do, its versions those of the first. Of an
+.npz file that the run is on, it holds a digest: the file may be moved, but not be changed.
 """
 
 import contextlib
@@ -31,7 +31,9 @@ from identity_matters.runs.record import KINDS, STATUSES, differences, read_reco
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
 _LOCK = ".lock"
-_LASTING_KEYS = ("kind", "command", "config", "npz_digest", "versions", "event_files")
+_LASTING_KEYS = (
+    "kind", "command", "folder", "config", "npz_digest", "weights_digest", "versions", "event_files"
+)  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
@@ -158,7 +160,7 @@ class RunDirectory:
                 raise UserError(f"run_dir {self.path} holds {foreign[0]!r} but no config.json of a run; choose another")
         self.is_begun = record is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
-        of_now = {"kind": self._kind, "command": command, "config": values}
+        of_now = {"kind": self._kind, "command": command, "folder": os.getcwd(), "config": values}
         of_now |= {"npz_digest": self._digest} if self._digest else {}
         if record is None:
             self._record = of_now | {"versions": versions(), "status": "running"}

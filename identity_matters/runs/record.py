@@ -44,6 +44,19 @@ def read_record(path: str) -> dict | None:
         raise UserError(f"{file_name} is not a run's config.json: {error}") from error
 
 
+def data_place(record: dict, path: str) -> str:
+    """Returns where the data lie that a run's config names: where it was started, unless they are found from here.
+
+    Args:
+      record: dict. What config.json holds.
+      path: str. A data_dir or npz of its config; empty for none.
+    """
+    folder = record.get("folder")
+    if not path or os.path.exists(path) or not isinstance(folder, str):
+        return path
+    return os.path.join(folder, path)
+
+
 def require_mounted(path: str) -> None:
     """Raises UserError for an address in place of a directory: Python would make a local folder of that name."""
     if re.match(r"[\w.+-]+:/", os.fspath(path)):

@@ -19,6 +19,7 @@ from identity_matters import training
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.evaluation import evaluate, export, load_classifier
 from identity_matters.model import all_conv_resnet, standardize
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.tables import read_metrics
 
 
@@ -181,6 +182,34 @@ def test_an_npz_file_is_used_whole(exported, digits_npz):
     assert evaluate(exported, npz=str(digits_npz)) == evaluate(
         exported, (data.test_images[:200], data.test_labels[:200])
     )
+
+
+def test_a_data_set_and_an_npz_file_at_once_are_refused(exported, digits_npz):
+    for dataset in ("mnist_sample", (np.zeros((1, 28, 28, 1)), [0])):
+        assert "both given" in refused(evaluate, exported, dataset, npz=str(digits_npz))
+
+
+@pytest.mark.parametrize("network", ["model.keras", "saved_model"])
+def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
+    tmp_path, trained_run, tiny_config, digits_npz, monkeypatch, network
+):
+    shutil.copytree(trained_run, run := tmp_path / "run")
+    shutil.copy(digits_npz, own := tmp_path / "own.npz")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = dataclasses.replace(tiny_config, npz="own.npz")
+    (run / "config.json").unlink()
+    with RunDirectory(str(tmp_path / "begun"), config) as begun:
+        begun.set_status("done")
+    shutil.copy(tmp_path / "begun" / "config.json", run)
+    export(keras.models.load_model(run / "model.keras", compile=False), config, str(run / "saved_model"))
+    expected = evaluate(str(run / network), npz=str(own), max_examples=config.eval_examples)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert evaluate(str(run / network)) == expected
+    with np.load(own) as arrays:
+        np.savez(own, **dict(arrays) | {"test_labels": 9 - arrays["test_labels"]})
+    assert f"{own} has changed since" in refused(evaluate, str(run / network))
+    assert evaluate(str(run / network), npz=str(own))["num_examples"] == 200
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "no graph", "junk graph", "no weights", "short weights"])

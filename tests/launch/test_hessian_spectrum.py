@@ -356,6 +356,20 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, trained_run, digits
     assert not (tmp_path / "spectrum").exists()
 
 
+def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_place(launch, trained_run, tmp_path):
+    run_dir, spectrum = tmp_path / "run", tmp_path / "spectrum"
+    shutil.copytree(trained_run, run_dir)
+    few = [*flags(run_dir, spectrum), "--order=2", "--num_eigenvalues=1", "--examples=10"]
+    assert launch(*few)[0] == 0
+    network = keras.models.load_model(run_dir / "model.keras", compile=False)
+    network.set_weights([1.5 * array for array in network.get_weights()])
+    network.save(run_dir / "model.keras")
+    code, out, err = launch(*few)
+    assert code == 1 and f"{spectrum} is on other weights than {run_dir} has now" in err.splitlines()[-1] and not out
+    shutil.copy(trained_run / "model.keras", run_dir)
+    assert launch(*few)[0] == 0
+
+
 @pytest.mark.slow
 def test_batches_are_normalised_by_their_own_moments_on_request(launch, trained_run, tmp_path):
     from identity_matters.comparators import build_network
