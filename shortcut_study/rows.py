@@ -35,7 +35,7 @@ def depths_in(rows: list[dict]) -> list[int]:
 
 def num_seeds(rows: list[dict]) -> int:
     """Returns the number of seeds of which the rows hold a run that has not diverged."""
-    return len({row["seed"] for row in rows if row["status"] != "diverged"})
+    return len({row["seed"] for row in rows if row.get("status") != "diverged"})
 
 
 def done_rows(rows: list[dict]) -> list[dict]:
