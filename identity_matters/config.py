@@ -10,7 +10,6 @@ from typing import Literal
 from identity_matters.fields import check_fields, require
 
 MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
-
 SMALLEST_IMAGE = 9  # of a comparator, a side, pixels: All-CNN-C's convolution without padding still has 3×3 to see
 
 
@@ -100,12 +99,12 @@ class ModelConfig:
         No part of __post_init__: until the data's shape is known, image_shape is a preset's and says nothing of them.
         """
         height, width, _ = self.image_shape
+        if self.network != "all_conv_resnet":
+            enough = min(height, width) >= SMALLEST_IMAGE
+            too_small = f"{self.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
+            return require(enough, too_small)
         require(
-            self.network == "all_conv_resnet" or min(height, width) >= SMALLEST_IMAGE,
-            f"{self.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}",
-        )
-        require(
-            self.network != "all_conv_resnet" or not (height % self.downsampling or width % self.downsampling),
+            not (height % self.downsampling or width % self.downsampling),
             f"the strides divide the image by {self.downsampling}, which does not divide "
             f"{height}x{width} pixels; try {self._advice(max(height, width))}",
         )

@@ -11,13 +11,13 @@ from tqdm import tqdm
 from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
-from identity_matters.data.npz import npz_digest
+from identity_matters.data.npz import has_changed
 from identity_matters.data.own import as_examples, require_stored
 from identity_matters.export import DATA_FIELDS, DATA_FILE, DIGEST, export
 from identity_matters.fields import from_json, require
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import read_json
-from identity_matters.runs.record import data_place
+from identity_matters.runs.record import data_places
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
 
@@ -31,8 +31,7 @@ def exported_data(saved_model: str) -> dict:
     """
     fields, known = _data_fields(saved_model)
     require_stored(fields["dataset"])
-    digest = npz_digest(fields["npz"]) if fields["npz"] else ""  # empty where it is not there, which loading will say
-    if digest and known not in ("", digest):
+    if has_changed(fields["npz"], known):
         raise UserError(
             f"{fields['npz']} has changed since {saved_model} was trained on it; name the data to evaluate on"
         )
@@ -48,8 +47,8 @@ def _data_fields(saved_model: str) -> tuple[dict, str]:
     try:
         fields = read_json(path)
         if is_network:
-            places = {name: data_place(fields, fields["config"][name]) for name in ("data_dir", "npz")}
-            fields = {name: fields["config"][name] for name in DATA_FIELDS} | places | {DIGEST: fields.get(DIGEST, "")}
+            of_config = {name: fields["config"][name] for name in DATA_FIELDS}
+            fields = of_config | data_places(fields) | {DIGEST: fields.get(DIGEST, "")}
         if not isinstance(fields, dict) or fields.keys() - {DIGEST} != set(DATA_FIELDS):
             raise UserError(f"it does not hold {', '.join(DATA_FIELDS)}")
         digest = fields.pop(DIGEST, "")

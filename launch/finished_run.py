@@ -29,8 +29,8 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
     """
-    from identity_matters.data.npz import npz_digest
-    from identity_matters.runs.record import data_place, read_record
+    from identity_matters.data.npz import has_changed
+    from identity_matters.runs.record import data_places, read_record
 
     if saved_run and pretrained:
         raise UserError("--saved_run and --pretrained are both given; give one of them")
@@ -53,10 +53,8 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
         config = from_json(TrainConfig(), record["config"])
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
-    places = {name: data_place(record, getattr(config, name)) for name in ("data_dir", "npz")}
-    config = dataclasses.replace(config, **places)
-    digest = npz_digest(config.npz) if config.npz else ""  # empty where the file is not there, which loading will say
-    if digest and record.get("npz_digest", digest) != digest:
+    config = dataclasses.replace(config, **data_places(record))
+    if has_changed(config.npz, record.get("npz_digest", "")):
         raise UserError(f"{config.npz} is not as saved_run {saved_run} was trained on it; give the file as it was")
     return config
 

@@ -107,7 +107,8 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     check_order(config.order, model)
     check_batch_norm(model, config.at_step, config.batch_moments)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
-        if run.record.get(DIGEST, digest := weights_digest(model)) != digest:
+        known = run.record.get(DIGEST)
+        if known and known != weights_digest(model):
             raise UserError(f"{run_dir} is on other weights than {config.saved_run} has now; choose another run_dir")
         if run.status == "done":
             print(f"{run_dir} finished before; its results:")

@@ -53,6 +53,15 @@ def npz_digest(path: str) -> str:
     return digest.hexdigest()
 
 
+def has_changed(path: str, known: str) -> bool:
+    """Returns whether an .npz file is another than the one whose digest is known.
+
+    Not where none is known, as in an earlier version's record, or where there is no file, which reading it will say.
+    """
+    digest = npz_digest(path) if path and known else ""
+    return bool(digest) and digest != known
+
+
 def _read(path: str) -> dict[str, np.ndarray]:
     """Returns the four arrays under our names, once their headers say that they can be held."""
     try:

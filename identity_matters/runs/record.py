@@ -44,17 +44,19 @@ def read_record(path: str) -> dict | None:
         raise UserError(f"{file_name} is not a run's config.json: {error}") from error
 
 
-def data_place(record: dict, path: str) -> str:
-    """Returns where the data lie that a run's config names: where it was started, unless they are found from here.
+def data_places(record: dict) -> dict[str, str]:
+    """Returns data_dir and npz of a run's config: seen from where it was started, unless they are found from here.
 
     Args:
-      record: dict. What config.json holds.
-      path: str. A data_dir or npz of its config; empty for none.
+      record: dict. What the config.json of a training run holds.
     """
-    folder = record.get("folder")
-    if not path or os.path.exists(path) or not isinstance(folder, str):
-        return path
-    return os.path.join(folder, path)
+    config, folder = record["config"], record.get("folder")
+    places = {name: config[name] for name in ("data_dir", "npz") if name in config}
+    if not isinstance(folder, str):  # an earlier version's
+        return places
+    return {
+        name: os.path.join(folder, path) if path and not os.path.exists(path) else path for name, path in places.items()
+    }
 
 
 def require_mounted(path: str) -> None:

@@ -23,7 +23,9 @@ FREE = (
 TRAIN = "python -m launch.train --preset={} --data_dir=data --run_dir=runs/{}"
 TOY = "Toy size: it shows that the study runs and judges nothing."
 WORDS = {True: "holds", False: "does not hold", None: "cannot be told"}
-NORMS = "python -m launch.ablations --experiment=norms --num_seeds=1 --dataset=cifar10 --data_dir=data --run_dir=runs/n"
+NORMS = (
+    "python -m launch.ablations --experiment=norms --num_seeds=1 --dataset=cifar10 --data_dir=data --run_dir=runs/norms"
+)
 STUDY = "python -m launch.shortcut_study --figure={} --dataset=mnist --data_dir=data --run_dir=runs/figure_{}"
 
 

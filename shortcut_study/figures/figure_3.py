@@ -90,12 +90,14 @@ def _draw_descents(axes: Axes, rows: list[dict], activations: str) -> None:
 
 
 def _last(rows: list[dict]) -> list[dict]:
-    return done_rows([row for row in rows if row["epoch"] == max(r["epoch"] for r in rows)])
+    end = max((row["epoch"] for row in rows), default=None)
+    return done_rows([row for row in rows if row["epoch"] == end])
 
 
 def _lost(rows: list[dict]) -> list[int]:
     """The depths at which every run diverged."""
-    return [depth for depth in depths_in(rows) if not select(_last(rows), depth=depth)]
+    finished = depths_in(_last(rows))
+    return [depth for depth in depths_in(rows) if depth not in finished]
 
 
 def findings(rows: list[dict]) -> list[Finding]:

@@ -112,9 +112,7 @@ def findings(rows: list[dict]) -> list[Finding]:
 
 def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, str]:
     """The means of log₁₀ by depth, infinite where a run's condition number is, and the finite ones in words."""
-    infinite = [
-        depth for depth in depths_in(rows) if any(r["condition_number"] == np.inf for r in select(rows, depth=depth))
-    ]
+    infinite = depths_in(select(rows, condition_number=np.inf))
     means = dict(zip(band.x, band.mean)) | dict.fromkeys(infinite, np.inf)
     numbers = series(band.x, 10**band.mean) + named("beyond float64 in some runs or all", infinite)
     return np.array([means[depth] for depth in sorted(means)]), numbers
