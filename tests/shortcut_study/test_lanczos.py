@@ -306,6 +306,13 @@ def test_a_product_that_changes_from_call_to_call_is_refused():
         lz.lanczos(lambda v: (1 + 0.1 * rng.standard_normal(100)) * (h @ v), 100, 10)
 
 
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e160, 1e300])
+def test_a_matrix_whose_squares_leave_the_range_of_float64_has_the_eigenvalues_of_any_other(scale):
+    h = semicircle(20)
+    values = lz.ritz(lz.lanczos(product_with(scale * h), 20, 20)).values
+    np.testing.assert_allclose(values / scale, np.linalg.eigvalsh(h), rtol=0, atol=1e-13)
+
+
 MISTAKES = {
     "order 0": ({"order": 0}, "order must lie in 1–5, the dimension, got 0"),
     "order above the dimension": ({"order": 6}, "got 6"),
