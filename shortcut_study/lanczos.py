@@ -207,7 +207,7 @@ def _orthogonalize(vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
 
 
 def _norm(vector: np.ndarray) -> float:
-    """The Euclidean norm, summed in float64, without a copy but where the squares of float64 entries leave its range."""
+    """The Euclidean norm, summed in float64; without a copy where the squares stay in the range of float64."""
     norm = float(np.sqrt(np.einsum("i,i", vector, vector, dtype=np.float64)))
     largest = float(np.abs(vector).max()) if not 1e-140 < norm < np.inf else 0.0
     return largest * float(np.linalg.norm(vector / largest)) if largest else norm

@@ -142,8 +142,9 @@ def document() -> str:
 Generated from the rows in theory/claim_rows by `python -m theory.claims > docs/claims.md`; `python -m
 launch.check_theory --run_dir=runs/theory` tries every row on random instances and writes the same table with what it
 measured. *Printed statement*: whether what the paper says is true. *Printed proof*: whether the printed proof or
-construction shows it. *Our text lost*: symbols that our copy of the text has lost, no fault of the paper's.
-[theory.md](theory.md) has proofs and pictures.
+construction shows it. *Our text lost*: symbols that our copy of the text has lost, no fault of the paper's. The three
+statements of Li et al.'s Theorem 1 are judged under hypotheses that suffice; those that are printed have a row of their
+own. [theory.md](theory.md) has proofs and pictures, and says what *review* and *blog* are.
 
 {summary()}.
 
