@@ -7,7 +7,7 @@ on random images, with momentum SGD. Both sides of a network have the same weigh
 agree over the first steps. The bound is the same network without any normalisation, where there is one: cifar10_fast.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, milliseconds a step of 128, medians of 5
-rounds of 5 steps, no other process busy:
+rounds of 5 steps, no other process busy (the ranges of the milliseconds are left out):
 
     | network                  | without | fused | Keras | Keras / fused |   min – max |
     | ------------------------ | ------: | ----: | ----: | ------------: | ----------: |

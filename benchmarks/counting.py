@@ -54,7 +54,7 @@ class CountingBenchmark:
 
     def __post_init__(self) -> None:
         check_fields(self, at_least_1=("depth", "repeats"))
-        if any(n < 1 or self.depth % n for n in self.shortcut_depths):
+        if not self.shortcut_depths or any(n < 1 or self.depth % n for n in self.shortcut_depths):
             raise UserError(f"shortcut_depths must divide depth {self.depth}, got {self.shortcut_depths}")
 
 

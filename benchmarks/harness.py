@@ -88,7 +88,7 @@ class Peer:
         self._receive()
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Returns what the function of that name returns, or raises what it raises."""
+        """Returns what the function of that name returns, or raises what it raises, which ends the process."""
         self._connection.send((name, arguments))
         return self._receive()
 

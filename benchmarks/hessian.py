@@ -6,7 +6,7 @@ Ours is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Sy
 a Hessian of 737 MB. The floor is numpy.linalg.eigvalsh of the result, which every figure needs; the
 target is 15 % of it. Peers: torch.func.hessian (in a process of its own; without torch left out) and
 tf.GradientTape.jacobian, compiled, both of the loss as a function of the two moments, so that
-no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile.
+no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile; those of the peers are left out below.
 
 Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one); peak
 memory of the process 4.7 GiB with the peers, 3.4 without:

@@ -82,7 +82,7 @@ class MemorizationBenchmark:
 
     def __post_init__(self) -> None:
         check_fields(self, at_least_1=("repeats",), at_least_0=("table_points", "seed"))
-        least = min(self.width, *self.widths)
+        least = min((self.width, *self.widths))
         require(least >= 2, f"width and widths must be at least 2, got {least}")
 
 

@@ -137,7 +137,7 @@ def measure() -> None:
         workers = Workers(tf.distribute.MirroredStrategy(["CPU:0"]))
     network, update = our_training(run, workers)
     count = sum(math.prod(v.shape) for v in network.trainable_variables)
-    all_reduce = _all_reduce(workers, count) if workers.count > 1 else lambda: 0.0
+    all_reduce = _all_reduce(workers, count) if workers.num_processes > 1 else lambda: 0.0
     for _ in range(2):  # compiles, and has the next batches wait
         update()
         all_reduce()

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from identity_matters.model import standardize
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, first_line
 from identity_matters.trust import check_saved_model, load_network
 
 
@@ -110,7 +110,6 @@ def _load_signature(path: str, is_trusted: bool) -> Any:
         serve = loaded.signatures["serving_default"]
         serve.structured_input_signature[1]["images"], serve.structured_outputs["logits"]
     except Exception as error:  # TensorFlow raises anything at all on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a SavedModel of this project: {reason}") from error
+        raise UserError(f"{path} is not a SavedModel of this project: {first_line(error)}") from error
     serve.keep_alive = loaded  # the variables live as long as this object
     return serve

@@ -201,7 +201,7 @@ def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_class
 
 
 def _label_ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns how many classes score above the label's: int [n]. Ties and logits that are not finite count as above."""
+    """Returns how many classes score above the label's: int [n]. Ties and NaN count as above."""
     label_scores = np.take_along_axis(logits, labels[:, None], axis=1)
     num_not_below = np.sum(~(logits < label_scores), axis=1)  # the label itself is one of them
     return num_not_below - 1

@@ -74,7 +74,7 @@ class Muon(keras.optimizers.Optimizer):
     To load a model that was compiled with it, import this module first: it registers the class.
 
     Args:
-      learning_rate: float or LearningRateSchedule. η: the spectral norm of a step.
+      learning_rate: float or LearningRateSchedule. η: about the spectral norm of a kernel's step over √max(1, r/c).
       momentum: float in [0, 1). μ.
       nesterov: bool.
       newton_schulz_steps: int ≥ 1. Steps of `orthogonalize`.

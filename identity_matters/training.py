@@ -125,7 +125,8 @@ class Training:
         if directory:
             self.state.restore(directory.file("checkpoints"), config.train_steps)
             self.was_done = _was_done(directory, self.state.step)
-            directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
+            if not self.was_done:  # else it stays so: what interrupts the results must not have it train on
+                directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
         self.state.broadcast(workers)
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))

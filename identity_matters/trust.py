@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, first_line
 from identity_matters.runs.files import MAX_TEXT_BYTES, open_file, require_regular
 
 # Keras's safe mode refuses Lambda and TFSMLayer where a file has them as layers, not wherever a callable may stand.
@@ -54,8 +54,7 @@ def load_network(path: str) -> keras.Model:
         if [len(tensor.shape) for tensor in (*network.inputs, *network.outputs)] != [4, 2]:
             raise UserError("it does not take images to a number for each class")
     except Exception as error:  # Keras raises anything at all on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"cannot load {path}: {reason}") from error
+        raise UserError(f"cannot load {path}: {first_line(error)}") from error
     if not all(np.isfinite(weights).all() for weights in network.get_weights()):
         raise UserError(f"{path} holds an infinite or NaN weight")
     return network
@@ -84,8 +83,7 @@ def check_saved_model(path: str) -> None:
     try:
         model = loader_impl.parse_saved_model(path)
     except Exception as error:  # TensorFlow raises anything at all on a damaged file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a SavedModel of this project: {reason}") from error
+        raise UserError(f"{path} is not a SavedModel of this project: {first_line(error)}") from error
     harmful = sorted({op for graph in model.meta_graphs for op in _runnable_ops(graph) if _is_harmful(op)})
     if harmful:
         raise UserError(

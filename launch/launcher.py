@@ -22,7 +22,7 @@ from typing import Any
 from absl import flags
 
 from identity_matters.runs import signals
-from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError
+from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line
 from launch import terminal
 from launch.help_page import description, help_page
 
@@ -93,7 +93,7 @@ def _report(error: Exception) -> int:
         return EXIT_CONTINUE
     if "--traceback" in sys.argv or not isinstance(error, (UserError, OSError, flags.Error)):
         traceback.print_exc()
-    print(f"error: {_one_line(error)}", file=sys.stderr)
+    print(f"error: {first_line(error)}", file=sys.stderr)
     return EXIT_ERROR
 
 
@@ -117,11 +117,6 @@ def user_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
 
 
 def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:

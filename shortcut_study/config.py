@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 import numpy as np
@@ -72,6 +73,16 @@ class StudyConfig:
     hparams: bool = False
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(value := getattr(self, field.name), list):
+                object.__setattr__(self, field.name, value := tuple(value))
+            if field.type in _WORDS:
+                is_many = field.type == tuple[int, ...]
+                values = value if is_many and isinstance(value, tuple) else (value,)
+                kind = Real if field.type is float else Integral
+                are_numbers = all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
+                is_right = are_numbers and isinstance(value, tuple) == is_many
+                _require(is_right, f"{field.name} must be {_WORDS[field.type]}, got {value!r}")
         for name, least in _LEAST.items():
             _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
         _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
@@ -109,6 +120,7 @@ class StudyConfig:
         return range(self.seed, self.seed + count)
 
 
+_WORDS = {int: "a whole number", float: "a number", tuple[int, ...]: "a list of whole numbers"}
 _LEAST = dict.fromkeys(
     ("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
      "depth", "descent_epochs", "num_levels"), 1)  # fmt: skip

@@ -80,20 +80,13 @@ def descend(
             f"weights and learning_rates must have shapes [B, {', '.join(map(str, network.shape))}] and [B], "
             f"got {weights.shape} and {learning_rates.shape}"
         )
-    _check_data(network, x, y)
+    x, y = network.examples(x, y)
     least = minimum_loss(x, y)
     objective = loss_and_gradient(network, x, y)
     limit = DIVERGED * np.square(y).sum() / (2 * len(y))
     found = _loop(objective, weights, learning_rates, num_epochs, np.asarray(snapshot_losses), limit, on_epoch)
     excess = found.losses if network.is_linear else found.losses - least
     return found._replace(losses=excess + least, excess_losses=excess)
-
-
-def _check_data(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) -> None:
-    if np.ndim(x) != 2 or np.shape(x) != np.shape(y) or np.shape(x)[1:] != (network.width,) or not len(x):
-        raise ValueError(f"x and y must both be [m, {network.width}], got shapes {np.shape(x)} and {np.shape(y)}")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise ValueError("x and y must be finite, got an infinite or NaN entry")
 
 
 def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) -> Callable:
@@ -108,8 +101,7 @@ def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) ->
     Raises:
       ValueError: shapes that do not belong together, non-finite numbers.
     """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    _check_data(network, x, y)
+    x, y = network.examples(x, y)
     if is_piecewise_linear(network) and not network.is_linear:
         from shortcut_study.piecewise_gradient import piecewise_objective
 
@@ -147,7 +139,7 @@ def _loop(
         loss, gradient = objective(current)
         if epoch == 0:
             highest = np.maximum(DIVERGED * loss, limit)
-        is_lost = ~(loss <= highest[runs])  # also where it is no number
+        is_lost = ~(loss <= highest[runs]) | np.isinf(loss)  # also where it is no number
         if is_lost.any():
             diverged_at[runs[is_lost]] = epoch
             weights[runs[is_lost]] = current[is_lost]

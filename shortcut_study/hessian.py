@@ -22,7 +22,7 @@ import numpy as np
 
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear, piecewise_hessian
-from theory.arrays import real
+from theory.arrays import finite
 from theory.shortcut_networks import moments
 
 METHODS = ("auto", "closed_form", "piecewise", "tape")
@@ -77,7 +77,9 @@ def hessian(
       ValueError: an unknown method, or one that does not apply; shapes that do not belong
         together, non-finite numbers.
     """
-    weights, x, y = _checked(network, weights, x, y)
+    weights, (x, y) = finite("weights", weights), network.examples(x, y)
+    if weights.shape != network.shape:
+        raise ValueError(f"weights must have shape {network.shape}, got {weights.shape}")
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     applies = {"closed_form": network.is_linear, "piecewise": is_piecewise_linear(network), "tape": True}
@@ -196,17 +198,3 @@ def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
     condition_number = max_abs / p10_abs if p10_abs > rounding else np.inf
     low, high = float((eigenvalues < -rounding).mean()), float((eigenvalues <= rounding).mean())
     return Spectrum(max_abs, p10_abs, condition_number, low, (low, high))
-
-
-def _checked(
-    network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    weights, x, y = real("weights", weights), real("x", x), real("y", y)
-    if weights.shape != network.shape:
-        raise ValueError(f"weights must have shape {network.shape}, got {weights.shape}")
-    if x.ndim != 2 or x.shape != y.shape or x.shape[1:] != (network.width,) or len(x) == 0:
-        raise ValueError(f"x and y must both be [m, {network.width}], got shapes {x.shape} and {y.shape}")
-    for name, array in (("weights", weights), ("x", x), ("y", y)):
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} must be finite, got an infinite or NaN entry")
-    return weights, x, y

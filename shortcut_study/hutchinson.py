@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shortcut_study.quadrature import standard_error
 from theory.arrays import real
 
 FEWEST = 5  # vectors before the tolerance is looked at; fewer say too little of their own spread
@@ -71,11 +72,7 @@ def hutchinson(
         change = estimate - mean
         mean += change / count
         squares += change * (estimate - mean)
-        if count >= FEWEST and _standard_error(traces) <= tolerance * abs(np.mean(traces)):
+        if count >= FEWEST and standard_error(traces) <= tolerance * abs(np.mean(traces)):
             break
     diagonal_error = np.sqrt(squares / (count - 1) / count) if count > 1 else np.full(dim, np.nan)
-    return Hutchinson(float(np.mean(traces)), _standard_error(traces), mean, diagonal_error, count)
-
-
-def _standard_error(values: list[float]) -> float:
-    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")
+    return Hutchinson(float(np.mean(traces)), float(standard_error(traces)), mean, diagonal_error, count)

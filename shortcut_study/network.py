@@ -19,6 +19,7 @@ import numpy as np
 
 from theory import shortcut_networks
 from theory.activations import Activation, activation_named
+from theory.arrays import finite, real
 
 INITIALIZATIONS = ("xavier", "orthogonal", "zero", "exact_zero")
 ZERO_SCALE = 0.01  # of the paper's "zero" initialisation: Xavier's weights times this
@@ -116,6 +117,13 @@ class ShortcutNetwork:
     def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
         """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6))."""
         return shortcut_networks.loss(self._own(weights), x, y, *map(_activation, self.activations), self.shortcut)
+
+    def examples(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns x and y as float64; ValueError unless both are [m, width], m ≥ 1, and finite."""
+        x, y = real("x", x), real("y", y)
+        if x.ndim != 2 or x.shape != y.shape or x.shape[1] != self.width or not len(x):
+            raise ValueError(f"x and y must both be [m, {self.width}], got shapes {x.shape} and {y.shape}")
+        return finite("x", x), finite("y", y)
 
     def _own(self, weights: np.ndarray) -> np.ndarray:
         if np.shape(weights) != self.shape:

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from shortcut_study.lanczos import Ritz, lanczos, ritz
 
 ZERO = 10  # a node counts as 0 within so many times the rounding
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
+ONE_POINT = 1e-9  # of the largest |node|: nodes that lie no further apart are one point
 DENSITY_MARGIN = 6  # σ that the grid of a density reaches beyond the extreme nodes
 
 
@@ -132,7 +134,7 @@ def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float
       function: callable. f of an array, elementwise.
     """
     of_each = (quadrature.weights * function(quadrature.nodes)).sum(1)
-    return float(of_each.mean()), float(_standard_error(of_each))
+    return float(of_each.mean()), float(standard_error(of_each))
 
 
 def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:
@@ -142,12 +144,15 @@ def density(quadrature: Quadrature, width: float | None = None, num_points: int 
     reaches so far beyond the nodes that the integral over it is 1 to 1e-8.
 
     Args:
-      width: float. σ of the Gaussians, in units of λ; None: 1% of the distance between the extreme nodes.
+      width: float. σ of the Gaussians, in units of λ; None: 1% of the distance between the extreme nodes,
+        or the largest |node| where they are one point.
       num_points: int. Of the grid, evenly spaced; raised if less than 4 fall into one σ.
     """
     low, high = quadrature.nodes.min(), quadrature.nodes.max()
     if width is None:
-        width = DENSITY_WIDTH * (high - low) or abs(high) or 1.0
+        largest = max(-low, high)
+        is_point = high - low <= ONE_POINT * largest  # of which 1 % is what float64 does not resolve
+        width = (largest or 1.0) if is_point else DENSITY_WIDTH * (high - low)
     margin = DENSITY_MARGIN * width
     num_points = max(num_points, int(np.ceil(4 * (high - low + 2 * margin) / width)))
     grid = np.linspace(low - margin, high + margin, num_points)
@@ -155,7 +160,7 @@ def density(quadrature: Quadrature, width: float | None = None, num_points: int 
         weights @ np.exp(-0.5 * ((grid - nodes[:, None]) / width) ** 2) / (width * np.sqrt(2 * np.pi))
         for nodes, weights in zip(quadrature.nodes, quadrature.weights)
     ])  # fmt: skip
-    return Density(grid, of_each.mean(0), _standard_error(of_each))
+    return Density(grid, of_each.mean(0), standard_error(of_each))
 
 
 def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -216,8 +221,13 @@ def _shares(quadrature: Quadrature, low: np.ndarray | float, high: np.ndarray | 
     return np.mean(bounds, axis=0)
 
 
-def _standard_error(of_each: np.ndarray) -> np.ndarray:
-    """The standard error of the mean over axis 0; NaN for one row."""
+def standard_error(of_each: ArrayLike) -> np.ndarray:
+    """Returns the standard error of the mean over axis 0; NaN for one row.
+
+    Args:
+      of_each: [n, …].
+    """
+    of_each = np.asarray(of_each)
     if len(of_each) == 1:
         return np.full(of_each.shape[1:], np.nan)
     return of_each.std(0, ddof=1) / np.sqrt(len(of_each))

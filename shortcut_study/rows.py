@@ -59,7 +59,7 @@ class Band(NamedTuple):
 
 def over_seeds(rows: list[dict], x: str, y: str, log: bool = True) -> Band:
     """Returns column y (log₁₀ y if log) by column x over the rows with a finite y."""
-    measured = [row for row in rows if np.isfinite(float(row[y] or "nan"))]
+    measured = [row for row in rows if is_number(row[y])]
     places = np.unique(column(measured, x)) if measured else np.empty(0)
     values = [column(select(measured, **{x: place}), y) for place in places]
     values = [np.log10(value) if log else value for value in values]

@@ -23,6 +23,7 @@ _PREFIX = "arrays "  # of what config.json calls them
 # −1 … 1, of about 54 where it is standardised. Splits of one set, small ones too, differ by a few at most, and a dark
 # test set of bytes would have to be below 9 of 255.
 _MAX_FACTOR = 30
+_LEAST_RANGE = 1e-35  # 255 over it is within float32
 
 
 def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
@@ -137,7 +138,9 @@ def _stretched(name: str, images: dict[str, np.ndarray], reference: str = "train
         low, high = 0.0, 1.0
     elif 0 <= low and high <= 255 and (high > 64 or np.array_equal(images[reference], np.rint(images[reference]))):
         low, high = 0.0, 255.0  # not where rounding to whole numbers would leave few of them
-    high = high if high > low else low + 1
+    high = high if high > low else low + max(1.0, abs(low))  # constant images become 0
+    if high / 2 - low / 2 < _LEAST_RANGE:
+        raise UserError(f"{name}: {reference}_images lie in {low:.4g} … {high:.4g}; multiply them by a large number")
     _require_one_scale(name, images, reference, low, high)
     note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
     return {split: _range_to_bytes(array, low, high) for split, array in images.items()}
@@ -175,11 +178,13 @@ def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.nd
     Raises:
       UserError: an array is unfit.
     """
-    images = as_numbers("images", images)
+    images, labels = as_numbers("images", images), as_numbers("labels", labels)
+    if not images.ndim or not labels.ndim:
+        raise UserError(f"images and labels must be arrays, got the shapes {images.shape} and {labels.shape}")
     is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
     if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
         images = _stretched("data", {"test": images}, "test")["test"]
-    return _with_channels("images", _in_range("images", images)), as_integers("labels", as_numbers("labels", labels))[0]
+    return _with_channels("images", _in_range("images", images)), as_integers("labels", labels)[0]
 
 
 def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:

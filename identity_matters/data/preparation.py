@@ -14,7 +14,7 @@ from tensorflow_datasets.core.download import downloader
 
 from identity_matters.data.arrays import MNIST_SAMPLE
 from identity_matters.data.own import require_stored
-from identity_matters.runs.errors import Preempted, UserError
+from identity_matters.runs.errors import Preempted, UserError, first_line
 from identity_matters.runs.record import shown
 
 
@@ -40,8 +40,7 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
         raise UserError(f"there is no data set {name!r}{hint}") from None
     except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
-        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"TFDS cannot make {name!r}: {reason}") from error
+        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)}") from error
     if not builder.is_prepared():
         if not download:
             place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""

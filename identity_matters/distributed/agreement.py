@@ -111,7 +111,8 @@ def recording_failure(directory: RunDirectory | None) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if directory and directory.is_begun and not getattr(error, "same_command_continues", False):
+        is_open = directory and directory.is_begun and directory.status != "done"  # done: results were written again
+        if is_open and not getattr(error, "same_command_continues", False):
             with contextlib.suppress(OSError):  # which must not hide the error itself
                 if isinstance(error, Diverged):
                     directory.set_status("diverged", diverged_at_step=error.step)

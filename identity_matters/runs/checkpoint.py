@@ -18,12 +18,12 @@ import numpy as np
 
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.directory import replacing
-from identity_matters.runs.errors import Unreadable, UserError
+from identity_matters.runs.errors import Unreadable, UserError, first_line
 from identity_matters.runs.files import read_arrays
 
 KEEP = 3
 _FIGURES = {"sum/loss", "sum/cross_entropy", "sum/top1", "sum/top5", "steps_summed"}
-_NAME = re.compile(r"step_(\d{8})\.npz")
+_NAME = re.compile(r"step_(\d{8,10})\.npz")
 # Of a file that is gone, a socket, or damaged: bytes before its start are asked for, or a decompressor refuses them.
 _LASTING_ERRORS = (errno.ENOENT, errno.ENXIO, errno.EINVAL, None)
 
@@ -127,7 +127,7 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+    return first_line(error)
 
 
 def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
@@ -146,11 +146,11 @@ def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
 def _list_checkpoints(directory: str) -> list[tuple[int, str]]:
     """Returns the checkpoints as (step, path), the oldest first."""
     try:
-        names = sorted(os.listdir(directory))
+        names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return []
     matches = (_NAME.fullmatch(name) for name in names)
-    return [(int(m[1]), os.path.join(directory, m[0])) for m in matches if m]
+    return sorted((int(m[1]), os.path.join(directory, m[0])) for m in matches if m)
 
 
 class TrainingState:

@@ -41,6 +41,7 @@ _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path that becomes `path` when the block ends: the file is written whole or not at all."""
+    path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".tmp{os.getpid()}_{name}")
     try:
@@ -217,8 +218,8 @@ def _with_new_fields(old: dict, config: Any) -> dict:
     completed = dict(old)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and isinstance(old.get(field.name), dict):
-            completed[field.name] = _with_new_fields(old[field.name], value)
+        if dataclasses.is_dataclass(value) and isinstance(old.get(field.name, {}), dict):
+            completed[field.name] = _with_new_fields(old.get(field.name, {}), value)
         elif field.name not in old and field.default is not dataclasses.MISSING:
             completed[field.name] = json.loads(json.dumps(field.default))
     return completed

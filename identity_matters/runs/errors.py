@@ -8,6 +8,16 @@ EXIT_ERROR, EXIT_DIVERGED = 1, 3
 EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: the same command continues
 
 
+def first_line(error: Exception) -> str:
+    """Returns the first line of an error's text that is not blank; the name of its type where there is none.
+
+    Args:
+      error: Exception.
+    """
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
 class UserError(ValueError):
     """Something that the user gave cannot be used; the message is one line that says what, and what to do."""
 
@@ -45,7 +55,7 @@ class WorkerLost(ConnectionError):
     same_command_continues = True
 
     def __init__(self, who: str, error: Exception) -> None:
-        reason = re.sub(r"\{\{.*?\}\} *", "", next((line for line in str(error).splitlines() if line.strip()), ""))
+        reason = re.sub(r"\{\{.*?\}\} *", "", first_line(error))
         super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from identity_matters.runs.directory import write_text
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, first_line
 from identity_matters.runs.files import read_text
 
 _TEXT_COLUMNS = {"variant", "status", "phase"}
@@ -163,9 +163,8 @@ def made_of(path: str) -> Iterator[None]:
     except UserError:
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else ""
         raise UserError(
-            f"cannot use the rows of {path}, which seem damaged ({type(error).__name__}: {reason[:200]}); "
+            f"cannot use the rows of {path}, which seem damaged ({type(error).__name__}: {first_line(error)[:200]}); "
             "--traceback shows where"
         ) from error
 

@@ -4,14 +4,13 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.directory import as_json
 from identity_matters.runs.figures import by_depth
 from identity_matters.runs.tables import final_rows
 from launch.reporting.captions import SHOWN
 from launch.reporting.runs import NOT_RECORDED, Picture, Run, flat, percent
+from shortcut_study.rows import column, is_number, select
 
 # Top-1 test errors of Hardt & Ma, Table 2, by data set, and the preset that would reproduce them.
 TABLE_2 = {"cifar10": (0.0638, "cifar10"), "cifar100": (0.2464, "cifar100"), "imagenet2012": (0.3529, "imagenet_wide")}
@@ -100,21 +99,29 @@ def _changed(run: Run, dataset: str) -> list[str]:
 
 
 def _figure_2(run: Run) -> PaperFigure:
-    """The norms of --experiment=norms, whose variants differ in depth alone."""
+    """The norms of --experiment=norms, whose variants differ in depth alone; cannot be told where one has none."""
     last = final_rows(run.rows)
+    ended = [row for row in last if is_number(row["kernel_norm"])]  # it is empty where a run diverged
+    found = {name: column(select(ended, variant=name), "kernel_norm") for name in {row["variant"] for row in last}}
     norms = {
-        family: [np.mean([row["kernel_norm"] for row in last if row["variant"] == name]) for name in names]
+        family: [float(found[name].mean()) if len(found[name]) else None for name in names]
         for family, names in by_depth(row["variant"] for row in last).items()
     }
-    falls = [after < before for means in norms.values() for before, after in itertools.pairwise(means)]
-    ours = WORDS[all(falls) if falls else None]
-    numbers = "; ".join(f"{family}: {', '.join(f'{mean:.3g}' for mean in means)}" for family, means in norms.items())
+    pairs = [pair for means in norms.values() for pair in itertools.pairwise(means)]
+    is_known = bool(pairs) and len(ended) == len(last)
+    ours = WORDS[all(after < before for before, after in pairs) if is_known else None]
+    numbers = "; ".join(f"{family}: {', '.join(map(_three_digits, means))}" for family, means in norms.items())
+    numbers += f"; {len(last) - len(ended)} of {len(last)} runs diverged" if len(ended) < len(last) else ""
     says = "the deeper a residual network is, the smaller its average Frobenius norm when training ends"
-    num_runs = str(len({row["seed"] for row in last}))
+    num_runs = str(len({row["seed"] for row in ended}))
     statement = Statement(says, ours, numbers, num_runs)
     shown = "Average Frobenius norm of the kernels along training, by depth, in 5 epochs for the paper's 200"
     drawn = run.pictures["kernel_norms"]
     return PaperFigure("Li et al., Figure 2", shown, run, drawn, "", run.time, num_runs, [statement])
+
+
+def _three_digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
 
 
 def _of_study(run: Run) -> Iterator[PaperFigure]:

@@ -172,7 +172,7 @@ def evaluations(run: Run) -> list[list[str]]:
     return [
         [
             f"{row['step']:,}", number(row["loss"]), percent(row["train_top1_error"]), percent(row["test_top1_error"]),
-            percent(row["test_top5_error"]), number(row["learning_rate"]),
+            percent(row.get("test_top5_error")), number(row["learning_rate"]),
         ]
         for row in run.rows[::-1][::stride][::-1]
     ]  # fmt: skip

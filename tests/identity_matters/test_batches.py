@@ -208,18 +208,6 @@ def test_no_step_reads_more_of_the_bytes_than_it_needs(data):
     assert max(size for found in sizes.values() for size in found) <= 8 * data.train_images[0].size
 
 
-@pytest.mark.parametrize("num_workers", [2, 4])
-def test_the_slices_of_the_workers_together_are_the_batch_of_one(data, config, num_workers):
-    plan, _ = next(ArrayBatches(data, config).train_batches(6))
-    one_worker = DeviceImages(data.train_images)(plan).numpy()
-    share = len(plan) // num_workers
-    workers = []
-    for rank in range(num_workers):  # each plans the global batch by itself and makes its own rows
-        own_plan, _ = next(ArrayBatches(data, config).train_batches(6))
-        workers.append(DeviceImages(data.train_images)(own_plan[rank * share : (rank + 1) * share]).numpy())
-    np.testing.assert_array_equal(np.concatenate(workers), one_worker)
-
-
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 16])
 def test_test_batches_cover_each_test_image_once_and_fill_up_with_weight_0(data, config, batch_size):
     batches = ArrayBatches(data, dataclasses.replace(config, batch_size=batch_size))

@@ -129,12 +129,16 @@ class StopAtEvaluation(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_written_again(config, tmp_path):
+def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_written_again(config, tmp_path, monkeypatch):
     config = dataclasses.replace(config, eval_every=3, train_steps=20)
     training.train(config, tmp_path / "run", callbacks=[StopAtEvaluation()])
     rows = read_metrics(tmp_path / "run" / "metrics.csv")
     ended = processes.final_variables(tmp_path / "run", 3)
     shutil.rmtree(tmp_path / "run" / "saved_model")
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(training, "write_results", lambda *_: exec("raise OSError('No space left on device')"))
+        with pytest.raises(OSError, match="No space"):
+            training.train(config, tmp_path / "run")
     assert training.train(config, tmp_path / "run") == rows[-1] and rows[-1]["step"] == 3
     assert (tmp_path / "run" / "saved_model").is_dir()
     for name, value in processes.final_variables(tmp_path / "run", 3).items():

@@ -310,6 +310,8 @@ def test_kernels_start_gaussian_with_variance_2_over_fan_in(name):
             stddev = (2 / np.prod(kernel.shape[:-1])) ** 0.5
             assert abs(kernel.std() / stddev - 1) < 5 / (2 * kernel.size) ** 0.5, path
             assert abs(kernel.mean()) < 5 * stddev / kernel.size**0.5, path
+            # Of a uniform one the mean fourth power would be 1.8, of one truncated at two sigma 2.36.
+            assert abs((kernel / stddev) ** 4).mean() == pytest.approx(3, abs=5 * (96 / kernel.size) ** 0.5), path
         elif path.endswith("bias"):
             assert not kernel.any()
 

@@ -362,6 +362,13 @@ def test_a_config_of_other_types_is_another_config_in_one_short_line(tmp_path, f
         assert message.isprintable() and len(message) < 500
 
 
+def test_a_config_that_lacks_the_network_is_one_of_the_defaults(tmp_path):
+    (tmp_path / "config.json").write_text('{"kind": "train", "config": {}, "status": "running"}')
+    RunDirectory(str(tmp_path), TrainConfig())
+    message = refused(RunDirectory, str(tmp_path), TrainConfig(model=ModelConfig(widths=(16, 32, 65))))
+    assert "widths" in message and "65" in message
+
+
 def test_a_config_comes_back_from_json_as_it_was(tiny_config, tmp_path):
     begin(tmp_path, tiny_config)
     assert from_json(TrainConfig(model=ModelConfig()), read_record(str(tmp_path))["config"]) == tiny_config

@@ -177,3 +177,20 @@ def test_the_whole_range_of_a_floating_point_type_is_taken(number, limit):
     with np.errstate(all="raise", under="ignore"):
         data = given_arrays((images, np.arange(4), images, np.arange(4)))
     np.testing.assert_array_equal(data.train_images.ravel(), np.arange(256))
+
+
+@pytest.mark.parametrize("value", [0.5, -3.0, 1e17, -1e17, 1.7e308, -1.7e308, 1e-320])
+def test_constant_images_are_taken_whatever_their_value(value):
+    images = np.full((3, 8, 8), value)
+    assert len(np.unique(given_arrays((images, np.arange(3)) * 2).train_images)) == 1
+    assert len(np.unique(as_examples(images, np.arange(3))[0])) == 1
+
+
+def test_images_of_a_range_that_float32_does_not_divide_255_by_are_refused():
+    images = 1e-40 * np.arange(-96, 96.0).reshape(3, 8, 8)
+    assert "multiply them by a large number" in refused(given_arrays, (images, np.arange(3)) * 2)
+
+
+@pytest.mark.parametrize("images, labels", [(5.0, 3), (np.zeros((2, 8, 8), np.uint8), 3), (5.0, [1, 2])])
+def test_a_number_in_place_of_images_or_labels_is_refused(images, labels):
+    assert "must be arrays, got the shapes" in refused(as_examples, images, labels)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -39,6 +40,22 @@ def test_a_failed_write_of_a_directory_leaves_nothing(tmp_path):
         os.makedirs(os.path.join(temporary, "inner"))
         raise RuntimeError
     assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_named_with_a_slash_at_its_end_is_replaced_as_without(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for content in ("old", "new"):
+        with replacing(f"{tmp_path}/folder/") as temporary:
+            os.makedirs(temporary)
+            open(os.path.join(temporary, "file"), "w").write(content)
+            shutil.rmtree(f"{tmp_path}/folder/")
+        assert os.listdir(tmp_path) == ["folder"] and (tmp_path / "folder" / "file").read_text() == content
+
+
+def test_checkpoints_of_nine_digits_follow_those_of_eight(tmp_path):
+    for step in (99_999_999, 100_000_000, 2**32 - 1):
+        checkpoint.save(str(tmp_path), step, ARRAYS)
+        assert checkpoint.load_newest(str(tmp_path))[0] == step
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import sys
+from types import SimpleNamespace
 
 import processes
 import pytest
@@ -21,7 +22,7 @@ from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
 from launch.reporting import figures, page, quick
 from launch.reporting.quick import Quick
-from launch.reporting.runs import MAX_SVG, picture, read_run
+from launch.reporting.runs import MAX_SVG, evaluations, picture, read_run
 from shortcut_study.config import PRESETS
 from theory.claims import CLAIMS
 
@@ -140,7 +141,7 @@ def test_ablations_have_their_table_and_picture(tmp_path):
 NORMS = {"pre-activation ResNet-8": 3.0, "pre-activation ResNet-32": 2.0, "ours of 8 layers": 0.5}
 
 
-@pytest.mark.parametrize("deepest, told", [(2.0, "holds"), (4.0, "does not hold")])
+@pytest.mark.parametrize("deepest, told", [(2.0, "holds"), (4.0, "does not hold"), ("", "cannot be told")])
 def test_the_norms_of_resnets_are_figure_2_and_judged(tmp_path, deepest, told):
     row = {"phase": "test", "chosen_rate": 0.1, "seed": 0, "status": "done", "epoch": 1.0, "loss": 1.0}
     row |= {"train_cross_entropy": 1.0, "test_top1_error": 0.25, "learning_rate": 0.1, "train_top1_error": 0.5}
@@ -148,7 +149,7 @@ def test_the_norms_of_resnets_are_figure_2_and_judged(tmp_path, deepest, told):
     with RunDirectory(str(tmp_path / "run"), AblationConfig(experiment="norms"), "ablations") as run:
         run.set_status("done")
         rows = [
-            row | {"variant": name, "step": step, "kernel_norm": norm * step}
+            row | {"variant": name, "step": step, "kernel_norm": norm and norm * step}
             for name, norm in norms.items()
             for step in (1, 2)
         ]
@@ -156,7 +157,8 @@ def test_the_norms_of_resnets_are_figure_2_and_judged(tmp_path, deepest, told):
     (figure,) = figures.paper_figures(runs := [read_run(str(tmp_path / "run"), str(tmp_path))])
     (statement,) = figure.statements
     assert (figure.title, statement.ours, statement.num_runs) == ("Li et al., Figure 2", told, "1")
-    assert statement.numbers == f"pre-activation ResNet-N: 6, {2 * deepest:.3g}; ours of N layers: 1"
+    last, diverged = (f"{2 * deepest:.3g}", "") if deepest else ("–", "; 1 of 3 runs diverged")
+    assert statement.numbers == f"pre-activation ResNet-N: 6, {last}; ours of N layers: 1{diverged}"
     assert "Li et al., Figure 2" not in [line.what for line in figures.missing(runs, [figure])]
     assert "Li et al., Figure 2" in [line.what for line in figures.missing([], [])]
 
@@ -344,3 +346,8 @@ def _is_alive(pid):
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_table_of_evaluations_has_a_dash_for_a_column_that_a_run_lacks():
+    row = {"step": 5, "loss": 1.0, "train_top1_error": 0.5, "test_top1_error": 0.25, "learning_rate": 0.1}
+    assert evaluations(SimpleNamespace(rows=[row])) == [["5", "1", "50.00%", "25.00%", "–", "0.1"]]

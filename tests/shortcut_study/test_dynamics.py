@@ -97,6 +97,14 @@ def test_a_loss_that_is_no_number_is_a_divergence():
     assert found.diverged_at.tolist() == [-1, 1, -1] and np.isnan(found.losses[1:, 1]).all()
 
 
+def test_a_run_whose_first_loss_is_infinite_has_diverged_before_its_first_epoch():
+    network, (x, y) = NETWORKS["relu"], data()
+    weights = starts(network)
+    weights[1] *= 1e45
+    found = descend(network, weights, x, y, np.full(3, 0.01), 3)
+    assert found.diverged_at.tolist() == [-1, 0, -1] and np.isnan(found.losses[:, 1]).all()
+
+
 def test_a_snapshot_is_taken_at_the_first_epoch_below_its_loss():
     network, (x, y) = NETWORKS["2-shortcut"], data()
     whole = descend(network, starts(network), x, y, RATES, 60)

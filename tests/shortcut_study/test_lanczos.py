@@ -181,6 +181,13 @@ def test_a_spectrum_of_one_point_has_a_density_too():
     assert np.isnan(found.standard_errors).all()
 
 
+@pytest.mark.parametrize("value", [3.0, -1e-5, 1e20])
+@pytest.mark.parametrize("order", [1, 3, 5])
+def test_nodes_that_differ_by_rounding_alone_are_one_point_of_the_density(value, order):
+    found = quad.density(quad.lanczos_quadrature(product_with(matrix(np.full(5, value))), 5, order, num_vectors=2))
+    assert np.trapezoid(found.values, found.grid) == pytest.approx(1, abs=1e-7)
+
+
 def test_the_summary_of_a_matrix_of_zeros_is_that_of_its_eigenvalues():
     exact, found = spectrum(np.zeros((50, 50))), quad.summary(quad.lanczos_quadrature(lambda v: 0 * v, 50, 5, 2))
     assert exact.index_range == (0, 1)  # all of them may be negative, or none

@@ -27,6 +27,12 @@ def test_over_seeds_are_means_and_deviations_of_logarithms():
     np.testing.assert_allclose(over_seeds(rows, "depth", "condition_number", log=False).mean, [10, 505])
 
 
+def test_over_seeds_counts_a_value_of_zero():
+    rows = [row("spectrum_at_losses", TWO, 6, seed, index=index) for seed, index in enumerate([0.0, 0.5])]
+    band = over_seeds(rows, "depth", "index", log=False)
+    assert band.mean.tolist() == [0.25] and band.count.tolist() == [2]
+
+
 def test_over_seeds_of_nothing_is_empty():
     rows = [row("initial_spectrum", XAVIER, 2, 0, condition_number=np.inf)]
     for nothing in ([], rows):
