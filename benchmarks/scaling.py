@@ -41,7 +41,8 @@ from benchmarks.harness import environment, ratios, spread, table
 from benchmarks.train_step import RUNS, StepBenchmark, our_training
 from identity_matters.runs.errors import UserError
 from launch import launcher
-from launch.jobs.local import free_ports, tf_config
+from launch.jobs.local import tf_config
+from launch.jobs.resources import free_ports
 
 if TYPE_CHECKING:
     from identity_matters.distributed.workers import Workers

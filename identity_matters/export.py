@@ -16,9 +16,10 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.npz import npz_digest
 from identity_matters.distributed.agreement import can_export
 from identity_matters.model import standardize
-from identity_matters.runs.directory import RunDirectory, replacing
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.figures import convergence_figure, save_figure
+from identity_matters.runs.files import replacing
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -85,12 +85,12 @@ def train(
     model_config.check_image_shape()  # before there is a run directory
     named = {} if given is None else {"dataset": data.name, "data_dir": "", "npz": ""}
     config = dataclasses.replace(config, model=model_config, **named)
-    with workers.active(), open_run(config, os.fspath(run_dir), workers) as (directory, record):
+    with workers.active(), open_run(config, os.fspath(run_dir), workers, data.summary) as (directory, record):
         if record["status"] == "diverged":
             raise Diverged(record["diverged_at_step"])
         if record["final_row"]:
             return record["final_row"] if directory else {}
-        with recording_failure(directory), reporting_unreadable_data(), workers.reporting_lost_workers():
+        with recording_failure(directory, workers), reporting_unreadable_data(), workers.reporting_lost_workers():
             return Training(config, data, workers, directory, callbacks).run()
 
 
@@ -127,6 +127,7 @@ class Training:
             self.was_done = _was_done(directory, self.state.step)
             if not self.was_done:  # else it stays so: what interrupts the results must not have it train on
                 directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
+        self.was_done = bool(workers.broadcast([self.was_done])[0])
         self.state.broadcast(workers)
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
@@ -142,11 +143,13 @@ class Training:
                     self._evaluate_once()
                 while not self._is_at_end():
                     self._advance(self._next_event(), stop)
+                    is_leaving = stop.is_agreed  # read once: a signal may come between saving and leaving
                     # A checkpoint comes before the evaluation of its step, which can be long.
-                    if self.directory and (self._is_saved() or stop.is_agreed):
+                    if self.directory and (self._is_saved() or is_leaving):
                         self.state.save(self.directory.file("checkpoints"))
-                    if stop.is_agreed and not self._is_at_end():
-                        self.workers.barrier()  # until the chief has saved
+                    if is_leaving and not self._is_at_end():
+                        self.workers.all_reduce([0.0])  # until the chief has saved: where it could not, it is lost
+                        self.workers.barrier()  # until the others have heard it
                         raise Preempted(self.state.step)
                     if self._is_evaluated():
                         self._evaluate()

@@ -129,7 +129,7 @@ def _lines(check: "Check") -> str:
 
 def _write(run: "RunDirectory", checks: "list[Check]") -> None:
     """Writes results.csv and claims.md."""
-    from identity_matters.runs.directory import write_text
+    from identity_matters.runs.files import write_text
     from identity_matters.runs.tables import write_metrics
     from theory import claims
 
@@ -181,8 +181,8 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
-    from identity_matters.runs.directory import write_text
     from identity_matters.runs.figures import save_figures
+    from identity_matters.runs.files import write_text
     from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from theory import relu_figures, relu_search
 

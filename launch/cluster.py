@@ -22,6 +22,7 @@ import sys
 from identity_matters.config import TrainConfig
 from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.directory import require_no_foreign_files
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import require_mounted
 from launch import launcher
@@ -131,6 +132,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     require_mounted(run_dir)
     flags = launcher.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
+        require_no_foreign_files(run_dir)  # before the log is one
         command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *flags]
         try:
             os.makedirs(run_dir, exist_ok=True)
@@ -141,7 +143,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     if not config.write:
         print(text, end="")
         return 0
-    with open(config.write, "w") as file:
+    with open(config.write, "w", encoding="utf-8") as file:
         file.write(text)
     submit = ["sbatch", config.write] if config.slurm else ["kubectl", "apply", "-f", config.write]
     print(f"written: {config.write}")

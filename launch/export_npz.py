@@ -52,7 +52,7 @@ def main(config: ExportConfig) -> None:
 
         from identity_matters.data.arrays import ArrayData
         from identity_matters.data.loading import load
-        from identity_matters.runs.directory import replacing
+        from identity_matters.runs.files import replacing
 
     options = {"data_dir": config.data_dir, "download": config.download, "image_size": config.image_size}
     data = load(TrainConfig(dataset=config.dataset, **options))

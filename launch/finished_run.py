@@ -138,7 +138,7 @@ def keep_checkpoint(saved_run: str, step: int, kept: str) -> None:
       kept: str. The path of the copy.
     """
     from identity_matters.runs.checkpoint import find
-    from identity_matters.runs.directory import replacing
+    from identity_matters.runs.files import replacing
 
     if step > 0 and not os.path.exists(kept):
         with replacing(kept) as temporary:

@@ -38,7 +38,8 @@ def main(config: ReportConfig, run_dir: str) -> None:
     names = split_names(config.runs)
     require(names or not config.runs, f"runs names no directory, got {config.runs!r}; leave it empty for quick runs")
     require(len(set(map(os.path.realpath, names))) == len(names), f"runs names a directory twice, got {config.runs!r}")
-    from identity_matters.runs.directory import RunDirectory, write_text
+    from identity_matters.runs.directory import RunDirectory
+    from identity_matters.runs.files import write_text
     from launch.reporting import page, quick
     from launch.reporting.runs import read_run
 

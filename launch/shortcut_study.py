@@ -111,8 +111,8 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
     """Writes results.csv, a job at a time, and what is made of it; returns its rows and the text of results.md."""
     from tqdm import tqdm
 
-    from identity_matters.runs.directory import write_text
     from identity_matters.runs.figures import save_figures
+    from identity_matters.runs.files import write_text
     from identity_matters.runs.tables import made_of, read_rows, write_metrics
     from shortcut_study import report
     from shortcut_study.jobs import run_jobs

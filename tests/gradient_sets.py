@@ -53,6 +53,35 @@ class IdentityTinyJpeg(_Gradients):
         return SIZES[example % 3]
 
 
+class IdentityTinyDeep(_Gradients):
+    """Images of 16 bits."""
+
+    IMAGE = tfds.features.Image(shape=(12, 10, 1), dtype=np.uint16, encoding_format="png")
+
+    def _generate_examples(self, count):
+        for i in range(count):
+            yield i, {"image": np.full((12, 10, 1), 300 + i, np.uint16), "label": i}
+
+
+class IdentityMany(tfds.core.GeneratorBasedBuilder):
+    """More images than TFDS takes from a file in turn; the label tells one from another."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    NUM_TRAIN = 240
+
+    def _info(self):
+        label = tfds.features.ClassLabel(num_classes=self.NUM_TRAIN)
+        features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(4, 4, 1)), "label": label})
+        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples(self.NUM_TRAIN), "test": self._generate_examples(9)}
+
+    def _generate_examples(self, count):
+        for i in range(count):
+            yield i, {"image": np.zeros((4, 4, 1), np.uint8), "label": i}
+
+
 class IdentityNoImages(tfds.core.GeneratorBasedBuilder):
     """A regression set."""
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import zlib
 
 import numpy as np
 
@@ -48,6 +49,16 @@ class ArrayData:
     def image_shape(self) -> tuple[int, int, int]:
         """Returns (height, width, channels) of every image."""
         return self.train_images.shape[1:]
+
+    @property
+    def summary(self) -> str:
+        """Returns what tells these data from others in a line: how many images there are, of which shape, the labels.
+
+        The pixels are left out: resized, they may differ in the last bit from one machine to another.
+        """
+        labels = zlib.crc32(np.concatenate([self.train_labels, self.test_labels]).astype("<i4").tobytes())
+        shape = "x".join(map(str, self.image_shape))
+        return f"{self.num_train} training and {self.num_test} test images, {shape}, labels {labels:08x}"
 
     @property
     def num_train(self) -> int:

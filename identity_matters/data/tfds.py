@@ -23,6 +23,9 @@ from identity_matters.runs.errors import UserError
 _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
     ("imagenet2012", "i_naturalist2017", "i_naturalist2018", "visual_domain_decathlon"), "validation"
 )
+# File after file, so that the first examples are the same ones whether all are read or they alone; TFDS reads 16 files
+# in turn.
+_IN_ORDER = tfds.ReadConfig(interleave_cycle_length=1)
 # Encoded images, about 110 kB each for ImageNet.
 SHUFFLE_BUFFER = 8192
 
@@ -66,12 +69,20 @@ class TfdsSource:
         self.num_train = builder.info.splits[self._splits["train"]].num_examples
         self.num_test = builder.info.splits[self._splits["test"]].num_examples
         self.num_classes = builder.info.features[self._label_key].num_classes
-        self._stored_shape = builder.info.features[self._image_key].shape
+        feature = builder.info.features[self._image_key]
+        if feature.np_dtype != np.uint8:
+            raise UserError(f"the images of {self.name} are {np.dtype(feature.np_dtype)}; only 0–255, uint8, are read")
+        self._stored_shape = feature.shape
         self._varies = None in self._stored_shape[:2]
         if self._varies and not image_size:
             raise UserError(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
         sides = (image_size, image_size) if image_size else self._stored_shape[:2]
         self.image_shape = (*sides, self._stored_shape[2])
+
+    @property
+    def summary(self) -> str:
+        """Returns what tells these data from others in a line, as ArrayData's, without reading them."""
+        return f"{self.num_train} training and {self.num_test} test images of {self._builder.info.full_name}"
 
     @property
     def is_streamed(self) -> bool:
@@ -150,7 +161,7 @@ class TfdsSource:
 
     def _whole_images(self, split: str) -> tf.data.Dataset:
         """Returns (image, label) of every example of a split, decoded."""
-        images = self._builder.as_dataset(split=self._splits[split], as_supervised=True)
+        images = self._builder.as_dataset(split=self._splits[split], as_supervised=True, read_config=_IN_ORDER)
         return images.map(lambda image, label: (self._sized(image), label), tf.data.AUTOTUNE)
 
     def _sized(self, image: tf.Tensor) -> tf.Tensor:
@@ -160,11 +171,12 @@ class TfdsSource:
     def _encoded(self, split: str, shuffle_seed: int | None = None) -> tf.data.Dataset:
         """Returns (encoded image, label) of every example of a split, whose files a seed shuffles."""
         shuffle = shuffle_seed is not None
+        shuffled = tfds.ReadConfig(shuffle_seed=shuffle_seed, shuffle_reshuffle_each_iteration=False)
         return self._builder.as_dataset(
             split=self._splits[split],
             decoders={self._image_key: tfds.decode.SkipDecoding()},
             shuffle_files=shuffle,
-            read_config=tfds.ReadConfig(shuffle_seed=shuffle_seed, shuffle_reshuffle_each_iteration=False),
+            read_config=shuffled if shuffle else _IN_ORDER,
         ).map(lambda example: (example[self._image_key], example[self._label_key]))
 
     def _epoch(self, seed: int) -> tf.data.Dataset:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.loading import load
+from identity_matters.data.npz import npz_digest
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.checkpoint import has_checkpoints
@@ -57,7 +58,7 @@ def load_in_turn(
     """
     in_turn = workers.broadcast([config.download])[0]
     if in_turn and not workers.is_chief:
-        workers.barrier()
+        workers.all_reduce([0.0])  # not a barrier: where the chief could not download them, nobody can
     data = load(config, given)
     if in_turn and workers.is_chief:
         workers.barrier()
@@ -72,21 +73,30 @@ def can_export() -> bool:
 
 
 @contextlib.contextmanager
-def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tuple[RunDirectory | None, dict]]:
-    """Opens the run directory on the chief, and agrees on the config with the other workers.
+def open_run(
+    config: TrainConfig, run_dir: str, workers: Workers, data: str = ""
+) -> Iterator[tuple[RunDirectory | None, dict]]:
+    """Opens the run directory on the chief, and agrees on the config and the data with the other workers.
+
+    Args:
+      config: TrainConfig.
+      run_dir: str. The chief's.
+      workers: Workers.
+      data: str. The summary of this worker's data.
 
     Yields:
       (directory, record): RunDirectory, which no other process can write to meanwhile, None on workers other than the
       chief; and what its config.json says, with a final_row where nothing is left to do.
 
     Raises:
-      UserError: the chief cannot use its run_dir, or a worker has another config; on all of them.
+      UserError: the chief cannot use its run_dir, or a worker has another config or other data; on all of them.
     """
     with contextlib.ExitStack() as stack:
-        directory, record, own = None, {}, as_json(config)
+        directory, record = None, {}
+        own = as_json(config) | {"data": data, "digest of npz": npz_digest(config.npz) if config.npz else ""}
         if workers.is_chief:
             try:
-                directory = RunDirectory(run_dir, config)
+                directory = RunDirectory(run_dir, config, data=data)
                 is_done = directory.status == "done" and (
                     os.path.exists(directory.file("saved_model")) or not can_export()
                 )
@@ -106,7 +116,7 @@ def open_run(config: TrainConfig, run_dir: str, workers: Workers) -> Iterator[tu
 
 
 @contextlib.contextmanager
-def recording_failure(directory: RunDirectory | None) -> Iterator[None]:
+def recording_failure(directory: RunDirectory | None, workers: Workers) -> Iterator[None]:
     """Opens a context that writes into config.json how it ended, unless the same command can continue."""
     try:
         yield
@@ -118,6 +128,8 @@ def recording_failure(directory: RunDirectory | None) -> Iterator[None]:
                     directory.set_status("diverged", diverged_at_step=error.step)
                 else:
                     directory.set_status("failed", error=str(error))
+        if isinstance(error, Diverged):  # on all workers at once
+            workers.barrier()  # until the chief has recorded it: a job may end with its first worker
         raise
 
 
@@ -130,11 +142,13 @@ def _require_agreement(record: dict, differing: list[str], workers: Workers) -> 
         raise UserError(record["mistake"])
     if differing:
         raise UserError(
-            f"worker {workers.rank} has another config than worker 0 (worker 0's, its own): {'; '.join(differing)}"
+            f"worker {workers.rank} has another config or other data than worker 0 (worker 0's, its own): "
+            f"{'; '.join(differing)}"
         )
     if num_differing:
         raise UserError(
-            f"{num_differing} of {workers.num_processes} workers were started with another config than worker 0"
+            f"{num_differing} of {workers.num_processes} workers were started with another config than worker 0, or "
+            "on other data"
         )
 
 

@@ -17,9 +17,8 @@ import keras
 import numpy as np
 
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.directory import replacing
 from identity_matters.runs.errors import Unreadable, UserError, first_line
-from identity_matters.runs.files import read_arrays
+from identity_matters.runs.files import read_arrays, replacing
 
 KEEP = 3
 _FIGURES = {"sum/loss", "sum/cross_entropy", "sum/top1", "sum/top5", "steps_summed"}
@@ -44,8 +43,6 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
         os.makedirs(directory, exist_ok=True)
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, **arrays, step=step, num_arrays=len(arrays) + 2)
-            file.flush()
-            os.fsync(file.fileno())
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error

@@ -6,8 +6,9 @@
 
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
-was given and its config are those of the latest call that had something to do, its versions those of the first. Of an
-.npz file that the run is on, it holds a digest: the file may be moved, but not be changed.
+was given and its config are those of the latest call that had something to do, its versions those of the first. It
+holds what tells the data of a training run from others, and of an .npz file a digest: data may be moved, but not be
+changed.
 """
 
 import contextlib
@@ -19,54 +20,22 @@ import os
 import platform
 import re
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.data.npz import npz_digest
-from identity_matters.runs.errors import UserError, naming
+from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 from identity_matters.runs.record import KINDS, STATUSES, differences, read_record, shown
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
 _LOCK = ".lock"
 _LASTING_KEYS = (
-    "kind", "command", "folder", "config", "npz_digest", "weights_digest", "versions", "event_files"
+    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files"
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
-
-
-@contextlib.contextmanager
-def replacing(path: str) -> Iterator[str]:
-    """Yields a temporary path that becomes `path` when the block ends: the file is written whole or not at all."""
-    path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".tmp{os.getpid()}_{name}")
-    try:
-        with naming(path):
-            yield temporary
-            os.replace(temporary, path)
-    finally:
-        _remove(temporary)
-
-
-def _remove(path: str) -> None:
-    """Removes a file or a directory, if there is one."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            os.remove(path)
-
-
-def write_text(path: str, text: str) -> None:
-    """Writes a text file whole or not at all."""
-    with replacing(path) as temporary, open(temporary, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class Busy(UserError):
@@ -80,6 +49,7 @@ class RunDirectory:
       path: str.
       config: a dataclass, compared with that of an earlier run in the same directory.
       kind: str. A key of KINDS, the launcher whose run this is: it draws the figures again.
+      data: str. The summary of the data (empty: not compared).
 
     Attributes:
       is_begun: bool. Whether there is a config.json, which the first `set_status` writes.
@@ -89,9 +59,9 @@ class RunDirectory:
         differs) or on other data, or files of no run, or cannot be written; also by `with run:`.
     """
 
-    def __init__(self, path: str, config: Any, kind: str = "train") -> None:
+    def __init__(self, path: str, config: Any, kind: str = "train", data: str = "") -> None:
         assert kind in KINDS, kind
-        self.path, self._config, self._kind = path, config, kind
+        self.path, self._config, self._kind, self._data = path, config, kind, data
         npz = _npz(as_json(config))
         self._digest = npz_digest(npz) if npz else ""
         self._read()
@@ -149,19 +119,18 @@ class RunDirectory:
         for folder in (self.path, self.file("checkpoints")):
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 if _TEMPORARY.fullmatch(name):
-                    _remove(os.path.join(folder, name))
+                    remove(os.path.join(folder, name))
 
     def _read(self) -> None:
         """Takes the record from config.json, which must be of this config; a new one where the directory is empty."""
         record, values = read_record(self.path), as_json(self._config)
-        if record is None and (foreign := self._foreign_files()):
-            # Another command may have begun its run since: config.json is the first file of it.
-            record = read_record(self.path)
-            if record is None:
-                raise UserError(f"run_dir {self.path} holds {foreign[0]!r} but no config.json of a run; choose another")
+        if record is None:
+            require_no_foreign_files(self.path)
+            record = read_record(self.path)  # another command may have begun its run since
         self.is_begun = record is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
         of_now = {"kind": self._kind, "command": command, "folder": os.getcwd(), "config": values}
+        of_now |= {"data": self._data} if self._data else {}
         of_now |= {"npz_digest": self._digest} if self._digest else {}
         if record is None:
             self._record = of_now | {"versions": versions(), "status": "running"}
@@ -180,16 +149,25 @@ class RunDirectory:
                 f"{self.path} holds a run on other data: {_npz(values)} has changed, its digest was {shown(known)} "
                 f"and is {self._digest!r}; give the file as it was, or choose another run_dir"
             )
+        if self._data and self._data != (known := record.get("data", self._data)):
+            raise UserError(
+                f"{self.path} holds a run on other data: {shown(known)}, now {self._data!r}; "
+                "give the data as they were, or choose another run_dir"
+            )
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
         self._record = record | of_now
 
-    def _foreign_files(self) -> list[str]:
-        """Returns the names of files that are somebody's, which a run would mix with its own."""
-        try:
-            names = sorted(os.listdir(self.path)) if os.path.lexists(self.path) else []
-        except OSError as error:
-            raise UserError(f"cannot write to run_dir {self.path}: {error.strerror}") from error
-        return [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
+
+def require_no_foreign_files(path: str) -> None:
+    """Raises UserError where a directory is no run's and holds files, which a run would mix with its own."""
+    try:
+        names = sorted(os.listdir(path)) if os.path.lexists(path) else []
+    except OSError as error:
+        raise UserError(f"cannot write to run_dir {path}: {error.strerror}") from error
+    foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
+    # A run that another command has begun since has its config.json first.
+    if foreign and read_record(path) is None:
+        raise UserError(f"run_dir {path} holds {foreign[0]!r} but no config.json of a run; choose another")
 
 
 def as_json(config: Any) -> dict:

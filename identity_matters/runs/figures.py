@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
-from identity_matters.runs.directory import replacing
+from identity_matters.runs.files import replacing
 from identity_matters.runs.tables import final_rows
 
 # More drops than this (an exponential schedule) would hide the curves.

@@ -1,18 +1,23 @@
-"""What is read from a run directory: regular files alone, small enough to be held, JSON and arrays by their headers.
+"""The files of a run directory, read with care, and written whole or not at all.
 
-Opening a pipe waits until somebody writes to it, reading a device may never end, and a header may declare any size.
+Only regular files are read, small enough to be held, JSON and arrays by their headers: opening a pipe waits until
+somebody writes to it, reading a device may never end, and a header may declare any size.
 """
 
+import contextlib
 import json
 import math
 import os
+import pathlib
+import shutil
 import stat
 import zipfile
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, naming
 
 MAX_TEXT_BYTES = 2**28
 MAX_DEPTH = 20  # of a JSON file: ours have 4 levels
@@ -105,3 +110,48 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return dict(arrays)
+
+
+@contextlib.contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """Yields a temporary path that becomes `path` when the block ends: a file or folder, whole or not at all.
+
+    So also where the power fails: what is written is on the disk before it has its name, and both before this returns.
+    """
+    path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".tmp{os.getpid()}_{name}")
+    try:
+        with naming(path):
+            yield temporary
+            _flush(temporary, *pathlib.Path(temporary).rglob("*"))
+            os.replace(temporary, path)
+            _flush(folder or ".")
+    finally:
+        remove(temporary)
+
+
+def _flush(*paths: str | os.PathLike) -> None:
+    """Returns when the disk holds these files and lists of files; not every file system can flush a list."""
+    for path in paths:
+        number = os.open(path, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError) if os.path.isdir(path) else contextlib.nullcontext():
+                os.fsync(number)
+        finally:
+            os.close(number)
+
+
+def remove(path: str) -> None:
+    """Removes a file or a directory, if there is one."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.remove(path)
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file whole or not at all."""
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from identity_matters.runs.directory import write_text
 from identity_matters.runs.errors import UserError, first_line
-from identity_matters.runs.files import read_text
+from identity_matters.runs.files import read_text, write_text
 
 _TEXT_COLUMNS = {"variant", "status", "phase"}
 _READ_COLUMNS = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")

@@ -5,6 +5,8 @@ weights.
 """
 
 import logging
+import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,7 +74,8 @@ def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
       folder: Where the event file goes.
       purge_step: TensorBoard drops what earlier files of the folder say of this step and later ones.
     """
-    writer = tensorboardX.SummaryWriter(folder)
+    # The rest of the name is the second and the machine: a writer of the same second would replace the file.
+    writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{os.getpid()}.{time.monotonic_ns()}")
     events = writer.file_writer.event_writer
     events.add_event = naming(folder)(events._ev_writer.write_event)
     events.flush = naming(folder)(events._ev_writer.flush)

@@ -1,19 +1,20 @@
 """Workers on this machine as one job: one log, started and ended together, started again from the last checkpoint."""
 
 import contextlib
-import ctypes
 import json
 import os
-import random
 import re
 import signal
-import socket
+import stat
 import subprocess
+import sys
 import threading
 import time
+from typing import IO
 
-from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
 from identity_matters.runs.signals import StopRequest, deferring
+from launch.jobs.resources import die_with_parent, free_ports, share, visible_gpus
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
 FAILURE_TIMEOUT = 15  # seconds in which the others notice by themselves that a worker has ended, and log what they know
@@ -72,7 +73,7 @@ class _Job:
         self._tasks = [(kind, index) for kind, count in tasks.items() for index in range(count)]
         # Of workers alone the number is enough.
         self._names = [str(index) if len(tasks) == 1 else f"{kind} {index}" for kind, index in self._tasks]
-        self._log_file, self._lock = open(log_path, "a"), threading.RLock()
+        self._log_file, self._lock = _open_log(log_path), threading.RLock()
         self._workers, self.stop, self._passed_on_at = [], StopRequest(), None
 
     @property
@@ -113,7 +114,8 @@ class _Job:
     def log(self, line: str) -> None:
         """Writes a line to the terminal and to the log."""
         with self._lock:
-            print(line, flush=True)
+            encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+            print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
             with contextlib.suppress(OSError):  # a full disk, which the workers name
                 print(line, file=self._log_file, flush=True)
 
@@ -209,34 +211,20 @@ class _Job:
                     os.killpg(worker.pid, number)
 
 
-def share(cores: list[int], index: int, count: int) -> list[int]:
-    """Returns the cores of worker `index` of `count`; none where there are fewer cores than workers."""
-    return cores[index * len(cores) // count : (index + 1) * len(cores) // count] if len(cores) >= count else []
+def _open_log(path: str) -> IO[str]:
+    """Returns the log, to be appended to.
 
-
-def visible_gpus() -> list[str]:
-    """Returns the NVIDIA GPUs that a process started here sees, as CUDA_VISIBLE_DEVICES has them; [] if unknown."""
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
-    with contextlib.suppress(OSError):
-        return [str(number) for number in range(len(os.listdir("/proc/driver/nvidia/gpus")))]
-    return []
-
-
-def free_ports(count: int) -> list[int]:
-    """Returns ports that nobody listens on, below those of outgoing connections (on Linux from 32,768 on)."""
-    found, candidates = [], range(10_000, 32_000)
-    while len(found) < count:
-        port = random.choice(candidates)
-        with contextlib.suppress(OSError), socket.create_server(("", port)):
-            found += [port] if port not in found else []
-    return found
-
-
-def die_with_parent() -> None:
-    """To be called in a process before it starts: when the launcher is killed, so is that process (Linux only)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    Raises:
+      UserError: its name is taken by something else: a pipe, which would be waited for, or a link to another file.
+    """
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(log).st_mode):
+        os.close(log)
+        raise UserError(f"cannot write to {path}: it is no regular file")
+    return os.fdopen(log, "a", encoding="utf-8")
 
 
 def _describe_exit(code: int) -> str:

@@ -75,10 +75,12 @@ def script(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
       flags: The other flags of launch.train.
 
     Raises:
-      UserError: job_name cannot stand in an option of the script and in the names of files.
+      UserError: job_name or partition cannot stand in an option of the script, or job_name in the names of files.
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]+", config.job_name):
         raise UserError(f"job_name must be letters, digits, dots, dashes and underscores, got {config.job_name!r}")
+    if not re.fullmatch(r"[A-Za-z0-9._,-]*", config.partition):
+        raise UserError(f"partition must be names of partitions with commas between them, got {config.partition!r}")
     run_dir = os.path.abspath(run_dir)
     options = {
         "job-name": config.job_name,

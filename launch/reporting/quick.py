@@ -10,7 +10,7 @@ from identity_matters.runs import signals
 from identity_matters.runs.directory import RunDirectory, read_record
 from identity_matters.runs.errors import EXIT_CONTINUE, Preempted, UserError
 from identity_matters.runs.record import FINISHED
-from launch.jobs.local import die_with_parent
+from launch.jobs.resources import die_with_parent
 
 POLL_INTERVAL = 0.1  # seconds
 

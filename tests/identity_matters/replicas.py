@@ -38,6 +38,7 @@ CONFIG = TrainConfig(
 )
 
 
+UNCLIPPED = dataclasses.replace(CONFIG, clip_norm=0.0)  # as the paper's presets
 MUON = dataclasses.replace(CONFIG, optimizer="muon", learning_rate=0.02, decoupled_weight_decay=0.1)
 
 
@@ -95,6 +96,7 @@ def main():
     before, one, logs_of_one, test_of_one = train(Workers())
     _, ours, logs, test = train(two)
     _, kerass, _, _ = train(two, with_kerass_sgd=True)
+    unclipped_on_one, unclipped_on_two = (train(workers, UNCLIPPED)[1] for workers in (Workers(), two))
     muon_on_one, muon_on_two = (train(workers, MUON)[1] for workers in (Workers(), two))
     moments_before, moments = moments_before_and_after(two)
     found = {
@@ -104,6 +106,8 @@ def main():
         "moments": moments,
         "moved": float(np.abs(one - before).max()),
         "weights": float(np.abs(one - ours).max()),
+        "moved_unclipped": float(np.abs(unclipped_on_one - before).max()),
+        "weights_unclipped": float(np.abs(unclipped_on_one - unclipped_on_two).max()),
         "moved_by_muon": float(np.abs(muon_on_one - before).max()),
         "weights_of_muon": float(np.abs(muon_on_one - muon_on_two).max()),
         "weights_of_keras_sgd": float(np.abs(one - kerass).max()),

@@ -19,7 +19,8 @@ from identity_matters.distributed import rendezvous, workers
 from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs.errors import UserError, WorkerLost
-from launch.jobs.local import free_ports, tf_config
+from launch.jobs.local import tf_config
+from launch.jobs.resources import free_ports
 
 
 @pytest.mark.parametrize(
@@ -253,6 +254,11 @@ def test_two_replicas_train_as_one_device(on_two_devices):
     found = on_two_devices
     assert found["weights"] < 1e-6 < 1e-3 < found["moved"]
     assert found["logs"] == pytest.approx(found["logs_of_one"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_two_replicas_train_as_one_device_without_clipping(on_two_devices):
+    assert on_two_devices["weights_unclipped"] < 1e-6 < 1e-3 < on_two_devices["moved_unclipped"]
 
 
 @pytest.mark.slow

@@ -19,8 +19,9 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.distributed import agreement
 from identity_matters.distributed.workers import Workers
 from identity_matters.runs import checkpoint, figures
-from identity_matters.runs.directory import RunDirectory, replacing
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import replacing
 from identity_matters.runs.record import read_record
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -50,6 +51,24 @@ def test_a_folder_named_with_a_slash_at_its_end_is_replaced_as_without(tmp_path)
             open(os.path.join(temporary, "file"), "w").write(content)
             shutil.rmtree(f"{tmp_path}/folder/")
         assert os.listdir(tmp_path) == ["folder"] and (tmp_path / "folder" / "file").read_text() == content
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):
+    """Else config.json could say "done" after a power cut, and model.keras be empty."""
+    done, fsync, replace = [], os.fsync, os.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda number: done.append(os.readlink(f"/proc/self/fd/{number}")) or fsync(number)
+    )
+    monkeypatch.setattr(os, "replace", lambda *paths: done.append("renamed") or replace(*paths))
+    with replacing(f"{tmp_path}/folder") as temporary:
+        os.makedirs(os.path.join(temporary, "inner"))
+        open(os.path.join(temporary, "inner", "file"), "w").write("content")
+    assert set(done[:3]) == {temporary, f"{temporary}/inner", f"{temporary}/inner/file"}
+    assert done[3:] == ["renamed", str(tmp_path)]
+    done.clear()
+    with replacing(f"{tmp_path}/file") as temporary:
+        open(temporary, "w").write("content")
+    assert done == [temporary, "renamed", str(tmp_path)]
 
 
 def test_checkpoints_of_nine_digits_follow_those_of_eight(tmp_path):
@@ -187,6 +206,16 @@ def test_they_do_not_wait_for_ever(tmp_path):
     with RunDirectory(str(tmp_path), TrainConfig()), contextlib.ExitStack() as stack:
         with pytest.raises(UserError, match="another process is writing"):
             agreement._lock(RunDirectory(str(tmp_path), TrainConfig()), stack, 0)
+
+
+def test_a_run_does_not_go_on_with_other_data(tmp_path):
+    begin(tmp_path, TrainConfig())  # an earlier version's: its data are not known
+    for _ in range(2):
+        with RunDirectory(str(tmp_path), TrainConfig(), data="100 images") as run:
+            run.set_status("running")
+    message = refused(RunDirectory, str(tmp_path), TrainConfig(), data="60 images")
+    assert "holds a run on other data: '100 images', now '60 images'; give the data as they were" in message
+    assert RunDirectory(str(tmp_path), TrainConfig()).record["data"] == "100 images"  # who does not know them
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):

@@ -9,7 +9,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
-from gradient_sets import NUM_TEST, NUM_TRAIN, SIZES, IdentityNoImages, IdentityTinyJpeg, IdentityTinyPng, gradient
+from gradient_sets import (
+    NUM_TEST,
+    NUM_TRAIN,
+    SIZES,
+    IdentityMany,
+    IdentityNoImages,
+    IdentityTinyDeep,
+    IdentityTinyJpeg,
+    IdentityTinyPng,
+    gradient,
+)
 from refusals import refused
 
 from identity_matters import training
@@ -19,7 +29,7 @@ from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import StreamedBatches
 from identity_matters.data.loading import load, raw_test_batches
 from identity_matters.data.preparation import prepared_builder
-from identity_matters.data.tfds import tfds_source
+from identity_matters.data.tfds import TfdsSource, tfds_source
 from identity_matters.distributed.workers import Workers
 from launch.finished_run import raw_batches
 
@@ -301,6 +311,36 @@ def test_a_shortened_set_has_the_pixels_of_the_whole_in_runs_evaluations_and_spe
 def test_spectra_are_of_images_that_were_not_held_out(png):
     config = dataclasses.replace(png, validation_examples=20)
     assert sum(len(labels) for _, labels in raw_batches(config, 10)) == load(config).num_train == NUM_TRAIN - 20
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> TrainConfig:
+    path = str(tmp_path_factory.mktemp("many"))
+    IdentityMany(data_dir=path).download_and_prepare(download_config=tfds.download.DownloadConfig(num_shards=4))
+    return TrainConfig(dataset="identity_many", data_dir=path, batch_size=5)
+
+
+def test_the_first_examples_of_a_set_of_several_files_are_the_same_whether_all_are_read_or_they_alone(many):
+    whole = load(many).train_labels
+    assert sorted(whole) == list(range(IdentityMany.NUM_TRAIN))
+    shortened = dataclasses.replace(many, train_examples=50)
+    np.testing.assert_array_equal(load(shortened).train_labels, whole[:50])
+    for validation_examples in (0, 60):
+        config = dataclasses.replace(many, validation_examples=validation_examples)
+        seen = np.concatenate([labels for _, labels in raw_batches(config, 1000)])
+        np.testing.assert_array_equal(seen, load(config).train_labels)
+
+
+def test_streamed_test_examples_are_in_the_order_of_those_in_memory(many, monkeypatch):
+    in_memory = load(dataclasses.replace(many, validation_examples=60)).test_labels
+    whole = [labels for _, labels in TfdsSource(tfds_source(many)._builder, "train").raw_test_batches(7)]
+    np.testing.assert_array_equal(np.concatenate(whole)[-60:], in_memory)
+
+
+def test_images_of_16_bits_are_refused(tmp_path):
+    IdentityTinyDeep(data_dir=str(tmp_path)).download_and_prepare()
+    message = refused(load, TrainConfig(dataset="identity_tiny_deep", data_dir=str(tmp_path)))
+    assert message == "the images of identity_tiny_deep are uint16; only 0–255, uint8, are read"
 
 
 @pytest.mark.parametrize("batch_size", [3, 7, 10])

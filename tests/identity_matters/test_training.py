@@ -21,6 +21,7 @@ from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
 from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import read_record
+from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 
 TINY = TrainConfig(
@@ -226,6 +227,23 @@ def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(tmp_p
     assert read_record(run_dir)["status"] == "failed"
     training.train(TINY, run_dir)
     assert_same_run(run_dir, tiny_run)
+
+
+def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_came(tmp_path, monkeypatch):
+    """It comes once the run has decided not to save step 6, an evaluation."""
+    runs, advance, agreed = [], training.Training._advance, StopRequest.is_agreed
+
+    def read(stop):
+        value = agreed.fget(stop)
+        if runs and runs[0].state.step == 6:
+            stop.make()
+        return value
+
+    monkeypatch.setattr(training.Training, "_advance", lambda self, *rest: runs.append(self) or advance(self, *rest))
+    monkeypatch.setattr(StopRequest, "is_agreed", property(read, agreed.fset))
+    with pytest.raises(training.Preempted) as error:
+        training.train(TINY, str(tmp_path))
+    assert processes.last_step(tmp_path) == error.value.step == 7
 
 
 def test_ended_between_a_checkpoint_and_its_evaluation_it_makes_the_evaluation(tmp_path, tiny_run, monkeypatch):

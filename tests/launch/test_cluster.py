@@ -11,11 +11,12 @@ import time
 
 import pytest
 from processes import children, until
+from refusals import refused
 
 from identity_matters.presets import TRAIN_PRESETS
-from launch import launcher
-from launch.cluster import PRESETS
-from launch.jobs import local
+from launch import cluster, launcher
+from launch.cluster import PRESETS, ClusterConfig
+from launch.jobs import local, resources
 
 RANK = "import json, os, sys, time, signal; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
 
@@ -51,7 +52,7 @@ def test_every_worker_is_told_the_same_cluster_and_its_own_rank(tmp_path):
     [([0, 1], [[0], [1]]), ([2, 3, 5, 7, 11], [[2, 3], [5, 7, 11]]), ([4], [[], []]), ([], [[], []])],
 )
 def test_workers_share_the_cores(cores, shares):
-    assert [local.share(cores, index, 2) for index in range(2)] == shares
+    assert [resources.share(cores, index, 2) for index in range(2)] == shares
 
 
 GPUS = {  # what is visible, each worker's, what is said
@@ -59,6 +60,8 @@ GPUS = {  # what is visible, each worker's, what is said
     "3": (["", ""], ["2 workers cannot share 1 GPU(s): they train on CPUs"]),
     "0,1,GPU-x": (["0", "1"], ["2 workers take 1 GPU(s) each, left idle: GPU-x"]),
     "0,1,2,GPU-x": (["0,1", "2,GPU-x"], []),
+    "-1": (["-1", "-1"], []),  # none, and nothing to say
+    "0, 1,-1,2": (["0", "1"], []),
 }
 
 
@@ -189,10 +192,36 @@ def test_a_signal_that_is_sent_twice_at_once_means_what_it_means_once(tmp_path):
     assert process.wait() == launcher.EXIT_CONTINUE and "SIGKILL" not in log.read_text()
 
 
-def test_a_log_on_a_full_disk_stops_no_worker(tmp_path):
-    os.symlink("/dev/full", tmp_path / "workers.log")
+def test_a_log_on_a_full_disk_stops_no_worker(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "_open_log", lambda path: open("/dev/full", "a"))
     command = [sys.executable, "-c", "print('x' * 100_000)"]
     assert local.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
+
+
+def test_a_log_that_is_no_file_is_neither_waited_for_nor_followed(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    make = {"pipe": os.mkfifo, "link": lambda path: os.symlink(tmp_path / "mine", path), "folder": os.mkdir}
+    for name, make_it in make.items():
+        make_it(tmp_path / name)
+        message = refused(local.run_job, [sys.executable, "-c", ""], {"worker": 1}, 0, str(tmp_path / name))
+        assert message.startswith(f"cannot write to {tmp_path / name}: ")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_log_is_utf_8_in_a_locale_that_is_not(tmp_path):
+    """A line that could not be written would end its reader, and the worker would wait for it for ever."""
+    echo = r"['printf', '\\342\\204\\223\\n']"
+    program = f"from launch.jobs import local; local.run_job({echo}, {{'worker': 1}}, 0, '{tmp_path}/log')"
+    environment = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60)
+    assert (found.returncode, found.stdout, found.stderr) == (0, b"[0] \\u2113\n", b"")
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "[0] ℓ\n"
+
+
+def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "holds 'notes.txt' but no config.json of a run" in refused(cluster.main, ClusterConfig(), str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_second_signal_kills_workers_that_stay(tmp_path):

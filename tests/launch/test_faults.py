@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 import numpy as np
@@ -20,7 +21,8 @@ from processes import FLAGS, STEPS, assert_same_variables, children, final_varia
 
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR
-from launch.jobs.local import free_ports, tf_config
+from launch.jobs.local import tf_config
+from launch.jobs.resources import free_ports
 
 pytestmark = pytest.mark.slow
 PAIR = ["--num_workers=2", "--max_restarts=5"]
@@ -236,6 +238,33 @@ def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait
     assert start(run_dir, "cluster", *PAIR).wait() == 0, log_of(run_dir)
     assert (run_dir / "saved_model").exists() and "again" not in log_of(run_dir)
     assert_same_end(run_dir, pair[0])
+
+
+STOPPED = """
+import keras
+from identity_matters import training
+from launch import train
+
+class Stop(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = True
+
+without = training.train
+training.train = lambda config, run_dir: without(config, run_dir, callbacks=[Stop()])
+train.cli()
+"""
+
+
+def test_a_run_that_a_callback_ended_is_completed_by_several_workers_without_training_on(tmp_path):
+    command = [sys.executable, "-c", STOPPED, f"--run_dir={tmp_path / 'run'}", *FLAGS, SLOW_RATE]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert read_record(str(tmp_path / "run"))["status"] == "done"
+    step = last_step(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "saved_model")
+    assert start(tmp_path / "run", "cluster", "--num_workers=2", "--max_restarts=0").wait() == 0, log_of(
+        tmp_path / "run"
+    )
+    assert (tmp_path / "run" / "saved_model").exists() and last_step(tmp_path / "run") == step < STEPS
 
 
 def test_tf_config_that_is_no_json_is_one_line(tmp_path):

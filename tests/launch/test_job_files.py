@@ -90,6 +90,14 @@ def test_a_job_name_that_slurm_would_split_or_take_for_a_folder_is_named(name):
     assert "--job-name=Wide_ResNet-1.0\n" in slurm_script(job_name="Wide_ResNet-1.0")
 
 
+@pytest.mark.parametrize("name", ["gpu --wrap=x", "gpu=", "a;b"])
+def test_a_partition_that_would_add_options_is_named(name):
+    assert f"partition must be names of partitions with commas between them, got {name!r}" in refused(
+        slurm_script, partition=name
+    )
+    assert "--partition=gpu_a,gpu-b.2\n" in slurm_script(partition="gpu_a,gpu-b.2")
+
+
 @pytest.mark.parametrize(
     "code, restarts, requeues",
     [(0, "0", False), (1, "0", False), (3, "0", False), (75, "0", True), (9, "2", True), (75, "3", False)],

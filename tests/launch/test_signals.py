@@ -18,7 +18,8 @@ from processes import FLAGS, last_step, log_of, until
 
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import EXIT_CONTINUE
-from launch.jobs.local import free_ports, tf_config
+from launch.jobs.local import tf_config
+from launch.jobs.resources import free_ports
 
 pytestmark = pytest.mark.slow
 NUM_SIGNALS = int(os.environ.get("NUM_SIGNALS", 12))

@@ -1,0 +1,99 @@
+"""What workers agree on before they train, and what they wait for: seen from one of them, the other being played."""
+
+import json
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from identity_matters.config import TrainConfig
+from identity_matters.distributed import agreement
+from identity_matters.distributed.workers import Workers
+from identity_matters.runs.errors import Diverged, WorkerLost
+from identity_matters.runs.record import read_record
+
+
+class Chief(Workers):
+    """A chief whose words are kept."""
+
+    def broadcast_text(self, text):
+        self.said = text
+        return text
+
+
+class Second(Workers):
+    """Worker 1 of two, which hears the words of a chief."""
+
+    def __init__(self, said):
+        super().__init__(rank=1, num_processes=2)
+        self._said = said
+
+    def all_reduce(self, vector):
+        return np.asarray(vector, float)
+
+    def broadcast_text(self, text):
+        return self._said
+
+
+@pytest.fixture
+def said(tmp_path):
+    chief = Chief()
+    with agreement.open_run(TrainConfig(), str(tmp_path / "run"), chief, "200 images"):
+        return chief.said
+
+
+def test_a_worker_on_other_data_is_refused(said):
+    def join(data):
+        with agreement.open_run(TrainConfig(), "", Second(said), data) as (directory, record):
+            return directory, record["data"]
+
+    assert "other data than worker 0 (worker 0's, its own): data (200 images, 150 images)" in refused(
+        join, "150 images"
+    )
+    assert join("200 images") == (None, "200 images")
+
+
+def test_a_worker_with_another_npz_file_is_refused(tmp_path):
+    arrays = {name: np.zeros(3) for name in ("train_images", "train_labels", "test_images", "test_labels")}
+    configs = []
+    for name in ("one", "other"):
+        np.savez(tmp_path / f"{name}.npz", **arrays | {"train_labels": np.full(3, len(name))})
+        configs.append(TrainConfig(npz=str(tmp_path / f"{name}.npz")))
+    chief = Chief()
+    with agreement.open_run(configs[0], str(tmp_path / "run"), chief):
+        pass
+
+    def join():
+        with agreement.open_run(configs[1], "", Second(chief.said)):
+            pass
+
+    assert "digest of npz (" in refused(join)
+
+
+def test_nobody_downloads_where_the_chief_could_not(monkeypatch):
+    class Alone(Second):
+        def broadcast(self, vector):
+            return [True]
+
+        def all_reduce(self, vector):
+            raise WorkerLost("worker 1", RuntimeError("gone"))
+
+    monkeypatch.setattr(agreement, "load", lambda *_: pytest.fail("it must not load"))
+    with pytest.raises(WorkerLost):
+        agreement.load_in_turn(TrainConfig(download=True), Alone(""))
+
+
+def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
+    """A scheduler ends the whole job with its first process."""
+    seen = []
+
+    class Waiting(Workers):
+        def barrier(self):
+            seen.append(read_record(str(tmp_path / "run"))["status"])
+
+    with agreement.open_run(TrainConfig(), str(tmp_path / "run"), Waiting()) as (directory, _):
+        directory.set_status("running")
+        with pytest.raises(Diverged), agreement.recording_failure(directory, Waiting()):
+            raise Diverged(7)
+    assert seen == ["diverged"]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["diverged_at_step"] == 7
