@@ -14,7 +14,6 @@ import keras
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.npz import npz_digest
-from identity_matters.distributed.agreement import can_export
 from identity_matters.model import standardize
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
@@ -87,5 +86,5 @@ def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], d
     save_figure(convergence_figure(rows), directory.file("convergence.png"))
     with replacing(directory.file("model.keras")) as temporary:
         network.save(temporary)
-    if can_export():
+    if keras.backend.backend() == "tensorflow":
         export(network, config, directory.file("saved_model"))

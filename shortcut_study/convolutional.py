@@ -17,19 +17,18 @@ statistics of a network that has seen nothing are 0 and 1.
 
 The 10th percentile lies where the eigenvalues are crowded, 10² to 10⁵ times below the largest, and Lanczos finds it
 last. With half of all steps what it is sure of still reached from about 0 to 1.4–6 times the value, for 216 to 864
-weights without batch normalisation, and the estimate itself was up to 5 times too small. So the default is to take all
-the steps, which finds every eigenvalue: the condition numbers were those of the dense matrix to 14 digits. float32
+weights without batch normalisation, and the estimate itself was up to 5 times too small. So all the steps are taken,
+which finds every eigenvalue: the condition numbers were those of the dense matrix to 14 digits. float32
 would do to 6 digits, but took no less time at this size, and cannot tell a small eigenvalue from 0.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import keras
 import numpy as np
 
-from shortcut_study import quadrature
 from shortcut_study.differentiable import with_dtype
 from shortcut_study.hessian import summarize
 from shortcut_study.lanczos import lanczos, ritz
@@ -38,52 +37,29 @@ from shortcut_study.model_hessian import block, check_examples, compiled_product
 RESIDUAL_KERNEL = re.compile(r"block\d+_conv\d+/kernel$")
 
 
-def initial_spectrum(
-    model: keras.Model,
-    images: np.ndarray,
-    labels: np.ndarray,
-    order: int | None = None,
-    num_vectors: int = 1,
-    seed: int = 0,
-) -> dict:
-    """Returns condition number and index of the Hessian in one model's residual kernels; see `initial_spectra`."""
-    return next(initial_spectra([model], images, labels, order, num_vectors, seed))
-
-
-def initial_spectra(
-    models: Iterable[keras.Model],
-    images: np.ndarray,
-    labels: np.ndarray,
-    order: int | None = None,
-    num_vectors: int = 1,
-    seed: int = 0,
-) -> Iterator[dict]:
+def initial_spectra(models: Iterable[keras.Model], images: np.ndarray, labels: np.ndarray) -> Iterator[dict]:
     """Yields condition number and index of the Hessian in the residual kernels, for each of several models.
 
     L = 1/m Σ −log softmax(logits)[label], without the weight penalties, in float64. The models must be of one
     architecture: their Hessian product is compiled once, which for a batch-normalised network takes as long as
-    hundreds of products. A full order costs num_weights products and exact eigenvalues come of it; a lower one gives
-    Lanczos quadrature's estimates. At a kink of ReLU the second derivative is taken as 0.
+    hundreds of products. It costs num_weights products, and exact eigenvalues come of it. At a kink of ReLU the second
+    derivative is taken as 0.
 
     Args:
       models: Images to logits; layers named as by identity_matters.model.all_conv_resnet. Not changed.
       images: [m, …] as the models take them, standardised. All at once: batch normalisation's moments are theirs.
       labels: int [m].
-      order: Lanczos steps; None: as many as there are weights.
-      num_vectors: Random starting vectors, for a lower order only: a full one needs no second.
-      seed: Of the starting vectors.
 
     Yields:
       max_abs: Largest |λ|.
       p10_abs: 10th percentile of |λ|.
-      p10_low, p10_high: Range of p10_abs: rounding at full order, what quadrature.Summary says at a lower one.
       condition_number: max_abs / p10_abs; inf where more than a tenth of the eigenvalues vanish, as they do where
         the last of three convolutions is 0.
       index: Share of negative eigenvalues; what vanishes within rounding is not negative.
       num_weights: In the residual kernels.
 
     Raises:
-      ValueError: no residual kernel, an order beyond num_weights, models of several architectures, no examples.
+      ValueError: no residual kernel, models of several architectures, no examples.
     """
     check_examples(images, labels)
     product, architecture = None, None
@@ -94,7 +70,9 @@ def initial_spectra(
         if _shapes(model) != architecture:
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
         mvp_fn, dim = block(*mean_product(product, model, images, labels, len(images)), residual_kernel_entries(model))
-        yield _summary(mvp_fn, dim, dim if order is None else order, num_vectors, seed) | {"num_weights": dim}
+        decomposition = lanczos(mvp_fn, dim, dim)
+        found = summarize(ritz(decomposition).values, dim * decomposition.rounding)
+        yield found.columns() | {"num_weights": dim}
 
 
 def residual_kernel_entries(model: keras.Model) -> np.ndarray:
@@ -114,16 +92,3 @@ def residual_kernel_entries(model: keras.Model) -> np.ndarray:
 
 def _shapes(model: keras.Model) -> list[tuple]:
     return [(variable.path, tuple(variable.shape)) for variable in model.variables]
-
-
-def _summary(mvp_fn: Callable, dim: int, order: int, num_vectors: int, seed: int) -> dict:
-    if order == dim:
-        decomposition = lanczos(mvp_fn, dim, dim, [seed, 0])
-        rounding = dim * decomposition.rounding
-        # Any eigenvalue is off by no more than what the matrix is (Weyl).
-        found = summarize(ritz(decomposition).values, rounding)
-        return found.columns() | {"p10_low": max(found.p10_abs - rounding, 0.0), "p10_high": found.p10_abs + rounding}
-    found = quadrature.summary(quadrature.lanczos_quadrature(mvp_fn, dim, order, num_vectors, seed))
-    names = ("max_abs", "p10_abs", "condition_number", "index")
-    low, high = found.p10_range
-    return {name: getattr(found, name) for name in names} | {"p10_low": low, "p10_high": high}

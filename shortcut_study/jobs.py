@@ -12,7 +12,7 @@ from shortcut_study.kinds import Kind
 
 COLUMNS = (
     "experiment", "shortcut_depth", "initialisation", "activations", "batch_norm", "depth", "seed", "learning_rate",
-    "epoch", "loss", "excess_loss", "condition_number", "max_abs", "p10_abs", "p10_low", "p10_high", "index",
+    "epoch", "loss", "excess_loss", "condition_number", "max_abs", "p10_abs", "index",
     "gradient_norm", "norm", "perturbed_loss", "status", "job", "seconds",
 )  # fmt: skip
 Progress = Callable[[float], Any]  # is called with the share of the job that was done since the last call

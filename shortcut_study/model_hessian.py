@@ -1,4 +1,4 @@
-"""Products with the Hessian of a network, exact, for lanczos.py: Keras models on TensorFlow, and n-shortcut networks.
+"""Products with the Hessian of a Keras model on TensorFlow, exact, for lanczos.py.
 
 L(w), w flat [dim]       mean loss of the weights, in the model's order
 Hv, or Gv                curvature_products.py
@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss, gauss_newton_vector_product, hessian_vector_product, summed_loss
 from shortcut_study.differentiable import check_product, check_twice_differentiable, twice_differentiable
-from shortcut_study.network import ShortcutNetwork
-from shortcut_study.tape import tensor_forward
 
 CLASS_LABELS = tf.TensorSpec([None], tf.int32)
 
@@ -223,28 +221,3 @@ def flat_weights(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Returns copies of a model's trained weights, flat [dim], and of its other variables."""
     weights = tf.concat([tf.reshape(variable.value, [-1]) for variable in model.trainable_variables], axis=0)
     return weights, [tf.identity(variable.value) for variable in model.non_trainable_variables]
-
-
-def network_mvp(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[Callable, int]:
-    """Returns products with `hessian.hessian` of an n-shortcut network, without that matrix, in float64.
-
-    Costs as much as two or three gradients, where the matrix has num_parameters² entries.
-
-    Args:
-      network: ShortcutNetwork, of activations that tape.py can differentiate.
-      weights: [num_units, shortcut_depth, width, width].
-      x, y: [m, width].
-
-    Returns:
-      mvp_fn, dim; parameters ordered by unit, layer in unit, column, row (Li et al., Definition 5).
-    """
-    columns = tf.constant(np.swapaxes(weights, -1, -2).ravel(), tf.float64)
-    x, y = tf.constant(x, tf.float64), tf.constant(y, tf.float64)
-
-    def loss(columns: tf.Tensor) -> tf.Tensor:
-        transposed = tf.reshape(columns, network.shape)
-        error = y - tensor_forward(network, tf.linalg.matrix_transpose(transposed), x)
-        return tf.reduce_sum(error * error) / (2 * x.shape[0])
-
-    product = tf.function(lambda vector: hessian_vector_product(loss, columns, vector))
-    return lambda vector: product(tf.constant(vector, tf.float64)).numpy(), network.num_parameters

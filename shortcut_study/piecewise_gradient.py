@@ -15,7 +15,6 @@ whatever the number of runs or of cores, so a run among many is the run alone bi
 import concurrent.futures
 import functools
 import itertools
-import os
 from collections.abc import Callable
 
 import llvmlite.binding
@@ -23,6 +22,7 @@ import numba
 import numpy as np
 
 from shortcut_study.network import ShortcutNetwork
+from theory.parallel import available_cores
 
 _features = llvmlite.binding.get_host_cpu_features()
 if _features.get("avx512f") and numba.config.CPU_FEATURES is None:
@@ -70,12 +70,7 @@ def piecewise_objective(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) 
 @functools.cache
 def _cores() -> concurrent.futures.ThreadPoolExecutor:
     """A thread a core: Numba's own, with a cache, rounds differently where it compiles and where it reads the cache."""
-    return concurrent.futures.ThreadPoolExecutor(_num_cores())
-
-
-def _num_cores() -> int:
-    """Cores that this process may use; macOS tells only how many there are."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return concurrent.futures.ThreadPoolExecutor(available_cores())
 
 
 def _blocks(rows: np.ndarray) -> np.ndarray:

@@ -106,7 +106,7 @@ class BestRate(NamedTuple):
     Attributes:
       depth: int.
       rate: float. NaN where at every rate a seed diverged.
-      mean, std: Of the final losses; the mean is infinite where at every rate a seed diverged.
+      mean: Of the final losses; infinite where at every rate a seed diverged.
       log_std: Of their log₁₀.
       losses: By seed.
       is_bound: Whether a seed was given up at this rate. A higher rate's loss, which it does not go below, stands for
@@ -118,7 +118,6 @@ class BestRate(NamedTuple):
     depth: int
     rate: float
     mean: float
-    std: float
     log_std: float
     losses: dict[int, float]
     is_bound: bool
@@ -137,13 +136,12 @@ def _best_rate(depth: int, rows: list[dict], loss: str) -> BestRate:
     candidates = []
     for rate, rows_at_rate in _surviving_rates(rows).items():
         losses = np.maximum(column(rows_at_rate, loss), ROUNDING)
-        several = len(losses) > 1
-        spread = (losses.std(ddof=1), np.log10(losses).std(ddof=1)) if several else (0.0, 0.0)
+        log_std = np.log10(losses).std(ddof=1) if len(losses) > 1 else 0.0
         by_seed = dict(zip((row["seed"] for row in rows_at_rate), losses))
         is_bound = any(row["learning_rate"] != rate for row in rows_at_rate)
-        candidates.append(BestRate(depth, rate, float(losses.mean()), *spread, by_seed, is_bound, True))
+        candidates.append(BestRate(depth, rate, float(losses.mean()), log_std, by_seed, is_bound, True))
     if not candidates:
-        return BestRate(depth, np.nan, np.inf, 0.0, 0.0, {}, False, False)
+        return BestRate(depth, np.nan, np.inf, 0.0, {}, False, False)
     final = [candidate.mean for candidate in candidates if not candidate.is_bound]
     learned = len(final) < 3 or max(final) > (1 + SAME_AT_ALL_RATES) * min(final)
     return min(candidates, key=lambda best: (best.mean, -best.rate))._replace(learned=learned)

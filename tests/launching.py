@@ -7,6 +7,10 @@ import pytest
 
 from launch import launcher
 
+LAUNCHERS = (
+    "train evaluate plot ablations check_theory shortcut_study hessian_spectrum cluster export_npz report".split()
+)
+
 
 def launch_in_process(monkeypatch, capsys, name, *arguments) -> tuple[int, str, str]:
     """Runs launch.NAME with these arguments; returns its exit code, stdout and stderr. The fixture `launch` is this."""

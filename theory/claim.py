@@ -58,7 +58,7 @@ class Claim:
     proof: str
     function: str
     check: Callable[[np.random.Generator, int], Evidence]
-    test: str
+    test: str = "theory/test_claims.py::test_every_claim_holds_as_the_table_says"
     our_text: str = ""
     restates: str = ""
 

@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 
-from theory import balancedness, descent, linear_residual, relu_linear_output, relu_networks, relu_search, saddle_escape
+from theory import balancedness, descent, linear_residual, relu_linear_output, relu_search, saddle_escape
 from theory import linear_output as output_bounds
 
 EIGENVALUES = (-1.0, -0.5, 0.0, 0.25, 0.5, 1.5, 2.0)
@@ -121,11 +121,11 @@ def excess_by_radius(seed: int = 0) -> list[dict]:
     Args:
       seed: Not used.
     """
-    rows, (e1, e2) = [], np.eye(2)
+    rows = []
     for radius in np.geomspace(0.02, 0.9, 12):
-        teacher = 0.8 * radius * np.reshape([[e1, e2], [e2, e1]], (1, 2, 2, 1, 2))
-        zero = float(relu_networks.Population(teacher).risk_and_gradient(0 * teacher, np.array([0]))[0][0])
-        row = {"radius": float(radius), "at_zero": zero, "swapped": relu_search.swapped_blocks(radius)["risk"] * zero}
+        point = relu_search.swapped_blocks(radius)
+        zero = point["risk_at_zero"]
+        row = {"radius": float(radius), "at_zero": zero, "swapped": point["risk"] * zero}
         row["ball_bound"] = output_bounds.ball_risk_bound(2, 0.8 * radius, 2.0)
         rows.append(row | {"swapped_bound": output_bounds.reordering_risk_bound(2, 0.8 * radius, 2.0)})
     return rows

@@ -234,14 +234,12 @@ def above_rounding(Sigma: np.ndarray) -> tuple[np.ndarray, float]:
 
 def checked_problem(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns A, R and Sigma in float64; raises ValueError as `risk`."""
-    A, R, Sigma = real("A", A), real("R", R), real("Sigma", Sigma)
+    A, R, Sigma = finite("A", A), finite("R", R), finite("Sigma", Sigma)
     d = A.shape[-1] if A.ndim else 0
     if A.ndim != 3 or A.shape[1:] != (d, d) or R.shape != (d, d) or Sigma.shape != (d, d) or A.size == 0:
         raise ValueError(
             f"A, R and Sigma must have shapes [ℓ, d, d], [d, d] and [d, d], got {A.shape}, {R.shape} and {Sigma.shape}"
         )
-    for name, value in (("A", A), ("R", R), ("Sigma", Sigma)):
-        finite(name, value)
     if not np.allclose(Sigma, Sigma.T, rtol=1e-10, atol=1e-12 * np.abs(Sigma).max()):
         raise ValueError("Sigma must be symmetric: it is the second moment E[x xᵀ]")
     eigenvalues = np.linalg.eigvalsh(Sigma)

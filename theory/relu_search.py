@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 import threadpoolctl
-from scipy.stats import beta
+from scipy.stats import binomtest
 
 from theory.relu_networks import Population, Sample, balance, forward, free_directions, kink_margin, spectral_norm
 
@@ -168,13 +168,6 @@ def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> di
     return {"category": category, **numbers, "spectral_norm": spectral_norm(w) / radius}
 
 
-def clopper_pearson(count: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Returns the exact two-sided interval for a share that `count` of `trials` trials showed (Clopper & Pearson)."""
-    tail = (1 - confidence) / 2
-    low = beta.ppf(tail, count, trials - count + 1) if count else 0.0
-    return float(low), float(beta.ppf(1 - tail, count + 1, trials - count) if count < trials else 1.0)
-
-
 def search(
     seed: int = 0, trials: int = 100, settings: Sequence[Setting] = SETTINGS, checks: int = 5, skip: int = 0
 ) -> Iterator[tuple[dict, list[dict]]]:
@@ -214,7 +207,7 @@ def _measure(
     row = {"trials": trials}
     for name in CATEGORIES:
         count = int((result["category"] == name).sum())
-        row[name], (row[f"{name}_low"], row[f"{name}_high"]) = count, clopper_pearson(count, trials)
+        row[name], (row[f"{name}_low"], row[f"{name}_high"]) = count, binomtest(count, trials).proportion_ci()
     bad = np.flatnonzero(result["category"] == "bad_local_minimum")
     quantiles = np.quantile(result["risk"][bad], (0, 0.5, 1)) if len(bad) else [np.nan] * 3
     row |= {f"bad_risk_{name}": float(q) for name, q in zip(("least", "median", "largest"), quantiles)}
@@ -239,5 +232,6 @@ def swapped_blocks(radius: float) -> dict:
     e1, e2 = np.eye(2)
     teacher = 0.8 * radius * np.reshape([[e1, e2], [e2, e1]], (1, 2, 2, 1, 2))
     problem = Population(teacher)
+    zero = problem.risk_and_gradient(0 * teacher, np.array([0]))[0].item()
     point = classify(problem, find_critical_points(problem, teacher[:, ::-1], "risk"), radius)
-    return {"radius": radius} | {name: values[0].item() for name, values in point.items()}
+    return {"radius": radius, "risk_at_zero": zero} | {name: values[0].item() for name, values in point.items()}

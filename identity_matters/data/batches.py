@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
-from keras import ops
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
@@ -96,11 +95,6 @@ class ArrayBatches:
         """Returns the model that fit trains: plans to logits, by look-up, augmentation, standardisation and network."""
         plan = keras.Input((4,), dtype="int32", name="plan")
         return keras.Model(plan, network(standardize(self.device_images(plan))), name="training")
-
-    def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the batch of a training step: float32 images [b, h, w, c] in 0–255, int32 labels [b]."""
-        plan, labels = self._planned_batch(step)
-        return ops.convert_to_numpy(self.device_images(plan)), labels
 
     def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b]) of first_step, first_step + 1, … without end."""

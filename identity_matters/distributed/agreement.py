@@ -67,11 +67,6 @@ def load_in_turn(
     return data
 
 
-def can_export() -> bool:
-    """Returns whether there is TensorFlow to write a SavedModel with."""
-    return keras.backend.backend() == "tensorflow"
-
-
 @contextlib.contextmanager
 def open_run(
     config: TrainConfig, run_dir: str, workers: Workers, data: str = ""
@@ -97,9 +92,9 @@ def open_run(
         if workers.is_chief:
             try:
                 directory = RunDirectory(run_dir, config, data=data)
-                is_done = directory.status == "done" and (
-                    os.path.exists(directory.file("saved_model")) or not can_export()
-                )
+                # Only TensorFlow writes a saved_model.
+                is_complete = os.path.exists(directory.file("saved_model")) or keras.backend.backend() != "tensorflow"
+                is_done = directory.status == "done" and is_complete
                 if not is_done and directory.status != "diverged":
                     # A job of one worker too: on another node it may come before the lock of its last try is gone.
                     _lock(directory, stack, LOCK_TIMEOUT if workers.has_peers or "TF_CONFIG" in os.environ else 0)

@@ -85,6 +85,14 @@ def _find_mistake(record: Any) -> str:
     return ""
 
 
+def flat(config: dict) -> dict[str, Any]:
+    """Returns a config with the fields of configs in it taken for its own."""
+    own = {name: value for name, value in config.items() if not isinstance(value, dict)}
+    for value in config.values():
+        own |= flat(value) if isinstance(value, dict) else {}
+    return own
+
+
 def shown(value: Any) -> str:
     """Returns a value of a file as it can stand in a line."""
     text = repr(value)

@@ -7,7 +7,6 @@ weights.
 import logging
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import tensorboardX
@@ -15,6 +14,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
 from identity_matters.runs.errors import naming
+from identity_matters.runs.record import flat
 
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
 _GROUPS = {
@@ -48,17 +48,8 @@ def session(values: dict) -> tuple[Any, Any]:
       values: A config as JSON gives it back; fields of a config in it are taken for its own, lists become text, and
         what is empty is left out.
     """
-    flat = {name: _plain(value) for name, value in _flatten(values) if value != ""}
-    _, start, end = hparams(flat, {})
+    _, start, end = hparams({name: _plain(value) for name, value in flat(values).items() if value != ""}, {})
     return start, end
-
-
-def _flatten(values: dict) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flatten(value)
-        else:
-            yield name, value
 
 
 def _plain(value: Any) -> Any:

@@ -7,9 +7,10 @@ from typing import NamedTuple
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.directory import as_json
 from identity_matters.runs.figures import by_depth
+from identity_matters.runs.record import flat
 from identity_matters.runs.tables import final_rows
 from launch.reporting.captions import SHOWN
-from launch.reporting.runs import NOT_RECORDED, Picture, Run, flat, percent
+from launch.reporting.runs import NOT_RECORDED, Picture, Run, percent
 from shortcut_study.rows import column, is_number, select
 
 # Top-1 test errors of Hardt & Ma, Table 2, by data set, and the preset that would reproduce them.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import flat
 from identity_matters.runs.tables import read_rows
 
 if TYPE_CHECKING:
@@ -210,14 +211,6 @@ def _minutes(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
-
-
-def flat(config: dict) -> dict[str, Any]:
-    """Returns a config with the fields of configs in it taken for its own."""
-    own = {name: value for name, value in config.items() if not isinstance(value, dict)}
-    for value in config.values():
-        own |= flat(value) if isinstance(value, dict) else {}
-    return own
 
 
 def _files(path: str, report_dir: str) -> list[tuple[str, str]]:

@@ -19,7 +19,6 @@ EXPERIMENTS = (("convolutional", "relu"),)
 # Batch normalisation makes the scale of the kernels irrelevant to the function, and small kernels to the condition
 # number.
 INITIALIZATIONS = {0: ("small", "standard"), 1: ("small",)}
-VISIBLE_RANGE = 1.1  # p10_high / p10_low from which on the range is drawn
 _COLOURS = {1: "tab:red", 2: "tab:blue", 3: "tab:green"}  # by shortcut_depth
 _STYLES = {"small": ("-", "o"), "standard": ("--", "s"), "zero": (":", "^")}  # by initialisation
 _PANELS = {0: "without batch normalisation", 1: "with batch normalisation"}
@@ -59,9 +58,8 @@ def draw(rows: list[dict]) -> Figure:
     """Returns condition number (top) and largest |λ| (bottom) against depth, without and with batch normalisation.
 
     Lines and bands are means ± standard deviations of log₁₀ over the seeds. Where a seed's condition number is
-    infinite, a triangle at the top edge takes the place of the point. Thin bars span the condition numbers that the
-    range of the 10th percentile allows, where that is more than rounding. Rows with an empty or NaN number do not
-    count.
+    infinite, a triangle at the top edge takes the place of the point. Rows with an empty or
+    NaN number do not count.
     """
     rows = select(rows, experiment="convolutional")
     figure = Figure(figsize=(10, 7), dpi=120, layout="constrained")
@@ -90,36 +88,19 @@ def _draw_curve(axes: Axes, rows: list[dict], quantity: str, shortcut_depth: int
     line, marker = _STYLES.get(initialisation, ("-.", "d"))
     finite = {"depth": [], "mean": [], "spread": []}
     for depth in depths_in(rows):
-        of_depth = [row for row in select(rows, depth=depth) if not math.isnan(_number(row[quantity]))]
-        values = [_number(row[quantity]) for row in of_depth]
+        numbers = [_number(row[quantity]) for row in select(rows, depth=depth)]
+        values = [number for number in numbers if not math.isnan(number)]
         if any(map(math.isinf, values)):
             axes.plot(depth, 0.97, "^", color=colour, ms=9, mfc="none", transform=axes.get_xaxis_transform())
         elif values:
             logs = np.log10(values)
             for name, value in zip(finite, (depth, logs.mean(), logs.std(ddof=1) if len(logs) > 1 else 0.0)):
                 finite[name].append(value)
-            if quantity == "condition_number":
-                _draw_range(axes, of_depth, depth, colour)
     mean, spread = np.array(finite["mean"]), np.array(finite["spread"])
     count = "convolution" if shortcut_depth == 1 else "convolutions"
     text = f"shortcut over {shortcut_depth} {count}, {initialisation}"
     axes.plot(finite["depth"], 10**mean, line, marker=marker, ms=5, color=colour, label=text)
     axes.fill_between(finite["depth"], 10 ** (mean - spread), 10 ** (mean + spread), color=colour, alpha=0.12, lw=0)
-
-
-def _draw_range(axes: Axes, rows: list[dict], depth: int, colour: str) -> None:
-    """A bar over the condition numbers that p10_low and p10_high allow, up to the top edge where p10_low is 0."""
-    sizes = np.array([[_number(row[name]) for name in ("max_abs", "p10_low", "p10_high")] for row in rows])
-    if np.isnan(sizes).any() or not sizes[:, 2].all() or (sizes[:, 2] <= VISIBLE_RANGE * sizes[:, 1]).all():
-        return
-    least = (sizes[:, 0] / sizes[:, 2]).min()
-    if sizes[:, 1].all():
-        axes.plot([depth, depth], [least, (sizes[:, 0] / sizes[:, 1]).max()], color=colour, lw=1, alpha=0.6)
-    else:
-        axes.annotate(
-            "", (depth, 1), (depth, least), xycoords=("data", "axes fraction"), textcoords="data",
-            arrowprops={"arrowstyle": "->", "color": colour, "alpha": 0.6},
-        )  # fmt: skip
 
 
 def _number(value: object) -> float:

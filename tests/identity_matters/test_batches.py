@@ -177,8 +177,8 @@ def test_mirroring_comes_after_the_window(data):
 
 def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(data, config):
     batches = ArrayBatches(data, config)
-    images, labels = batches.batch(4)
-    plan, _ = next(batches.train_batches(4))
+    plan, labels = next(batches.train_batches(4))
+    images = batches.device_images(plan)
     assert plan[:, 0].max() < NUM_TRAIN and plan[:, 3].any() and (plan[:, 1:3] < 0).any()
     np.testing.assert_array_equal(images, augmented(data.train_images, plan))
     np.testing.assert_array_equal(labels, plan[:, 0] % 7)

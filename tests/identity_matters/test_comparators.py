@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from keras import layers
+from network_in_numpy import arrays, relative_difference
 
 from identity_matters.comparators import NETWORKS, all_cnn_c, build_network, densenet_bc, preact_resnet, resnet
 from identity_matters.config import ModelConfig
@@ -33,21 +34,8 @@ def cifar10_network(name: str) -> keras.Model:
     return build_network(ModelConfig(network=name))
 
 
-@pytest.fixture(scope="module")
-def images():
-    return np.random.default_rng(0).standard_normal((3, *SMALL.image_shape), np.float32)
-
-
-def arrays(network) -> dict[str, np.ndarray]:
-    return {v.path: keras.ops.convert_to_numpy(v) for v in network.variables}
-
-
 def layers_of(network, *kinds) -> list[layers.Layer]:
     return [layer for layer in network.layers if isinstance(layer, kinds)]
-
-
-def relative_difference(a, b) -> float:
-    return float(np.max(np.abs(np.asarray(a) - b)) / np.max(np.abs(b)))
 
 
 # Numbers of parameters, from the tables of the papers.

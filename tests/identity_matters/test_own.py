@@ -44,6 +44,7 @@ def test_a_list_and_arrays_in_other_forms_are_taken(digits):
     data = given_arrays(forms)
     np.testing.assert_array_equal(data.train_images, x)
     np.testing.assert_array_equal(data.test_labels, y_test)
+    assert data.name == given_arrays(digits).name  # which tells whether a run goes on
 
 
 @pytest.mark.parametrize("shape", [(6, 3, 32, 32), (6, 1, 28, 28)])

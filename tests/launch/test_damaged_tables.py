@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import importlib
 import io
-import json
 import os
 import random
 import shutil
@@ -13,7 +12,7 @@ import signal
 
 import numpy as np
 import pytest
-from begun import begin
+from begun import begin, edit
 from study_rows import of_figure, paper_rows
 
 from identity_matters import training
@@ -253,9 +252,7 @@ def test_hessian_spectrum_does_not_wait_for_a_model_that_is_a_pipe(launch, train
 @pytest.mark.parametrize("change", [{"model": 5}, {"seed": "x"}, {"model": {"widths": [[1]]}}, {"new": 1}, {"npz": 3}])
 def test_hessian_spectrum_refuses_a_config_of_other_types(launch, trained_run, tmp_path, change):
     shutil.copytree(trained_run, tmp_path / "run")
-    record = json.loads((tmp_path / "run" / "config.json").read_text())
-    record["config"] |= change
-    (tmp_path / "run" / "config.json").write_text(json.dumps(record))
+    edit(tmp_path / "run", change)
     code, _, err = launch("hessian_spectrum", f"--saved_run={tmp_path}/run", f"--run_dir={tmp_path}/spectrum")
     assert code == 1 and "is damaged, or was written by another version" in err and err.count("\n") == 1
 

@@ -21,6 +21,7 @@ from processes import FLAGS, STEPS, assert_same_variables, children, final_varia
 
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR
+from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports
 
@@ -76,6 +77,8 @@ def test_killed_twenty_times_it_ends_bit_identical(tmp_path, alone):
             killed += 1
     assert start(tmp_path / "run").wait() == 0
     assert_same_end(tmp_path / "run", reference)
+    rows, expected = (read_metrics(path / "metrics.csv") for path in (tmp_path / "run", reference))
+    assert [row | {"images_per_second": 0} for row in rows] == [row | {"images_per_second": 0} for row in expected]
 
 
 def test_two_workers_end_as_one(alone, pair):

@@ -6,22 +6,11 @@ import pytest
 from absl import flags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from launching import LAUNCHERS
 
 from identity_matters.runs.errors import UserError
 from launch import launcher
 
-LAUNCHERS = (
-    "train",
-    "evaluate",
-    "plot",
-    "ablations",
-    "check_theory",
-    "shortcut_study",
-    "hessian_spectrum",
-    "cluster",
-    "export_npz",
-    "report",
-)
 NUMBERS = [
     "0",
     "-1",

@@ -12,25 +12,13 @@ from typing import Literal, get_args, get_origin
 
 import numpy as np
 import pytest
+from launching import LAUNCHERS
 
 from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import EXIT_DIVERGED
 from launch import launcher
 from launch.help_page import field_descriptions, help_page
-
-LAUNCHERS = [
-    "train",
-    "evaluate",
-    "plot",
-    "ablations",
-    "check_theory",
-    "hessian_spectrum",
-    "shortcut_study",
-    "cluster",
-    "export_npz",
-    "report",
-]
 
 
 def npz(path, **changes):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import html.parser
-import json
 import os
 import re
 import shutil
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 
 import processes
 import pytest
+from begun import edit
 from study_rows import paper_rows
 
 from identity_matters.ablations import AblationConfig
@@ -118,9 +118,7 @@ def test_an_unfinished_study_is_drawn_and_not_judged(tmp_path):
 def test_training_runs_are_compared_by_the_settings_that_differ(trained_run, tmp_path):
     slower = tmp_path / "slower"
     shutil.copytree(trained_run, slower)
-    record = json.loads((slower / "config.json").read_text())
-    record["config"]["learning_rate"] = 0.0123
-    (slower / "config.json").write_text(json.dumps(record | {"status": "diverged", "diverged_at_step": 5}))
+    edit(slower, {"learning_rate": 0.0123}, status="diverged", diverged_at_step=5)
     text = written([trained_run, slower], tmp_path / "report")
     (header,) = re.findall(r"<h3>Training runs, by what differs</h3>.*?<thead>(.*?)</thead>", text, re.S)
     assert re.findall("<th>(.*?)</th>", header)[5:] == ["learning_rate"]
@@ -240,10 +238,7 @@ def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
     shutil.copytree(trained_run, trained)
     shutil.copytree(checked_run, checked)
     for path in (trained, checked):
-        record = json.loads((path / "config.json").read_text())
-        record |= {"command": evil, "versions": {"machine": evil, evil: evil}}
-        record["config"][evil] = evil
-        (path / "config.json").write_text(json.dumps(record))
+        edit(path, {evil: evil}, command=evil, versions={"machine": evil, evil: evil})
     rows = read_metrics(str(trained / "metrics.csv"))
     write_metrics(str(trained / "metrics.csv"), [row | {"test_top5_error": evil} for row in rows])
     cells = {"counterexample": evil, "verdict": evil, "relation": evil, "measured": evil, "instances": 1}
@@ -260,10 +255,8 @@ def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
 def test_a_config_of_wrong_types_is_shown_as_it_is(trained_run, tmp_path):
     odd = tmp_path / "odd"
     shutil.copytree(trained_run, odd)
-    record = json.loads((odd / "config.json").read_text())
-    record |= {"versions": ["x"], "command": {"a": 1}, "seconds": "long"}
-    record["config"] |= {"dataset": ["cifar10"], "batch_size": "many"}
-    (odd / "config.json").write_text(json.dumps(record))
+    fields = {"dataset": ["cifar10"], "batch_size": "many"}
+    edit(odd, fields, versions=["x"], command={"a": 1}, seconds="long")
     text = Page(written([odd], tmp_path / "report")).text
     assert "on ['cifar10']" in text and text.count("not recorded") >= 3
 

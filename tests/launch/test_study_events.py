@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from begun import edit
 from study_rows import of_figure, paper_rows
 
 from identity_matters.runs.directory import RunDirectory
@@ -64,8 +65,7 @@ def test_the_tensorboard_files_of_others_stay(tmp_path, study):
 @pytest.mark.parametrize("listed", [5, None, "events.out", {}, [[]]])
 def test_a_damaged_list_of_tensorboard_files_deletes_nothing(tmp_path, study, listed):
     first = study()
-    record = json.loads((tmp_path / "run" / "config.json").read_text())
-    (tmp_path / "run" / "config.json").write_text(json.dumps(record | {"event_files": listed}))
+    edit(tmp_path / "run", event_files=listed)
     if listed == [[]]:
         study()
     else:

@@ -5,9 +5,8 @@ import pytest
 
 from shortcut_study import lanczos as lz
 from shortcut_study import quadrature as quad
-from shortcut_study.hessian import hessian, spectrum
+from shortcut_study.hessian import spectrum
 from shortcut_study.hutchinson import hutchinson
-from shortcut_study.network import ShortcutNetwork
 
 SPECTRA = {
     "simple": np.linspace(1, 2, 40),
@@ -274,26 +273,6 @@ def test_extreme_eigenvalues_are_those_of_the_vector_with_the_best_bounds():
         values, bounds = quad.extreme_eigenvalues(q, 2, largest)
         assert (np.abs(values - expected[:2]) <= bounds).all()
         assert (bounds < 0.1).all()
-
-
-@pytest.mark.parametrize("mid", ["linear", "tanh", "relu"])
-def test_the_hessian_of_a_shortcut_network_by_its_products_alone(mid):
-    from shortcut_study.model_hessian import network_mvp
-
-    network, rng = ShortcutNetwork(4, 3, 2, mid=mid), np.random.default_rng(0)
-    weights, x = network.initialize("xavier", 0), rng.standard_normal((30, 4))
-    y = x @ rng.standard_normal((4, 4))
-    dense = hessian(network, weights, x, y)
-    mvp_fn, dim = network_mvp(network, weights, x, y)
-    assert dim == network.num_parameters == len(dense)
-    np.testing.assert_allclose(np.stack([mvp_fn(e) for e in np.eye(dim)]), dense, atol=1e-12)
-    found = lz.ritz(lz.lanczos(mvp_fn, dim, dim))
-    np.testing.assert_allclose(found.values, np.linalg.eigvalsh(dense), atol=1e-12 * np.abs(found.values).max())
-    estimate, exact = quad.summary(quad.lanczos_quadrature(mvp_fn, dim, dim, num_vectors=10)), spectrum(dense)
-    assert estimate.max_abs == pytest.approx(exact.max_abs)
-    assert estimate.index == pytest.approx(exact.index, abs=0.1)
-    scaled = lz.ritz(lz.lanczos(lambda v: 0.999 * mvp_fn(v), dim, dim)).values  # negative control
-    assert np.abs(scaled - found.values).max() > 1e-4 * np.abs(found.values).max()
 
 
 def test_a_product_that_is_not_symmetric_is_refused_however_little():

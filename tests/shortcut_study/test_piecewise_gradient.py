@@ -144,11 +144,6 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(monkeypatch):
         assert np.array_equal(losses, found[0][0]) and np.array_equal(gradients, found[0][1])
 
 
-def test_where_the_system_does_not_tell_which_cores_a_process_may_use_all_are_taken(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)  # as on macOS
-    assert piecewise_gradient._num_cores() == os.cpu_count()
-
-
 @pytest.mark.slow  # it compiles: 20 seconds
 def test_the_bits_are_those_of_a_process_that_compiles_and_of_one_that_reads_the_cache(tmp_path):
     script = (

@@ -5,6 +5,7 @@ import pytest
 
 from theory import linear_output, relu_linear_output, relu_networks, relu_search
 from theory.checks import linear_output as checks
+from theory.checks.numeric import difference_gradient
 
 
 def problem(seed=0, d=3, r=1):
@@ -15,7 +16,12 @@ def problem(seed=0, d=3, r=1):
 
 
 def test_the_gradient_equals_central_differences():
-    assert checks.output_gradient(np.random.default_rng(0)) < 1e-7
+    data, rng = problem(), np.random.default_rng(0)
+    layers = rng.standard_normal((1, 3)), rng.standard_normal((3, 4))
+    found = linear_output.gradient(*layers, *data)
+    by_W = difference_gradient(lambda W: linear_output.risk(W, layers[1], *data), layers[0])
+    by_V = difference_gradient(lambda V: linear_output.risk(layers[0], V, *data), layers[1])
+    assert max(np.abs(found[0] - by_W).max(), np.abs(found[1] - by_V).max()) < 1e-7
 
 
 def test_a_bad_critical_point_is_left_downhill_and_a_global_one_is_not():
@@ -99,7 +105,8 @@ def test_the_bounds_in_the_ball_are_of_order_4_and_8():
 
 
 def test_the_swapped_minimum_falls_like_the_eighth_power_and_a_one_block_minimum_like_the_fourth():
-    risks = [relu_search.swapped_blocks(t)["risk"] * checks._swapped_risk_at_zero(t) for t in (0.02, 0.04)]
+    points = map(relu_search.swapped_blocks, (0.02, 0.04))
+    risks = [point["risk"] * point["risk_at_zero"] for point in points]
     assert risks[1] / risks[0] == pytest.approx(2**8, rel=0.01)
     shares = checks.one_block_minimum()
     assert shares[0] > 1e-3 and shares[1] == pytest.approx(shares[0])

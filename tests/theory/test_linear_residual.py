@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from theory import gradient_bounds
 from theory import linear_residual as lr
+from theory.checks.numeric import complex_step_gradient, difference_gradient
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=80, suppress_health_check=list(HealthCheck)
@@ -39,16 +40,6 @@ def predict(A, row):
 def naive_risk(A, R, x):
     """E‖Rx − ŷ‖², example by example; complex for a complex A."""
     return sum(((predict(A, row) - R @ row) ** 2).sum() for row in x) / len(x)
-
-
-def complex_step_gradient(A, R, x) -> np.ndarray:
-    """∂f/∂A to rounding: the imaginary part at a step of 1e-30, in no formula but the forward pass."""
-    result = np.empty(A.shape)
-    for index in np.ndindex(A.shape):
-        shifted = A.astype(complex)
-        shifted[index] += 1e-30j
-        result[index] = naive_risk(shifted, R, x).imag / 1e-30
-    return result
 
 
 def relative(a, b) -> float:
@@ -105,16 +96,12 @@ def test_a_sample_is_a_population_with_the_least_squares_map_for_target(m, d):
 @REPEATABLE
 def test_lemma_2_4_the_gradient_is_that_of_the_forward_pass(num_layers, d, seed):
     A, R, x = problem(num_layers, d, seed)
-    assert relative(lr.gradient(A, R, moment(x)), complex_step_gradient(A, R, x)) < 1e-11
+    assert relative(lr.gradient(A, R, moment(x)), complex_step_gradient(naive_risk, A, R, x)) < 1e-11
 
 
 def test_the_gradient_equals_central_differences_and_fails_without_transposes_or_with_the_factors_reversed():
     A, R, x = problem(4, 3, seed=5, size=1.0)
-    Sigma, step, differences = moment(x), 1e-5, np.empty(A.shape)
-    for index in np.ndindex(A.shape):
-        shift = np.zeros(A.shape)
-        shift[index] = step
-        differences[index] = (naive_risk(A + shift, R, x) - naive_risk(A - shift, R, x)) / (2 * step)
+    Sigma, differences = moment(x), difference_gradient(naive_risk, A, R, x)
     assert relative(lr.gradient(A, R, Sigma), differences) < 1e-8  # step² and ε/step
     layers = np.eye(3) + A
 
@@ -211,7 +198,9 @@ def test_the_standard_parametrisation_has_a_bad_critical_point_at_zero_and_the_r
         assert squared(lr.gradient(zero, R, moment(x))) > 1
     assert squared(lr.standard_gradient(np.zeros((1, 3, 3)), R, moment(x))) > 1
     W = np.random.default_rng(8).standard_normal((3, 3, 3))
-    assert relative(lr.standard_gradient(W, R, moment(x)), complex_step_gradient(W - np.eye(3), R, x)) < 1e-11
+    assert (
+        relative(lr.standard_gradient(W, R, moment(x)), complex_step_gradient(naive_risk, W - np.eye(3), R, x)) < 1e-11
+    )
 
 
 @given(**SHAPES, radius=st.floats(0.05, 3))
@@ -248,7 +237,8 @@ def hessian_norm(A, R, x) -> float:
     for index in np.ndindex(A.shape):
         shift = np.zeros(A.shape)
         shift[index] = 1e-5
-        columns.append((complex_step_gradient(A + shift, R, x) - complex_step_gradient(A - shift, R, x)).ravel() / 2e-5)
+        up, down = (complex_step_gradient(naive_risk, moved, R, x) for moved in (A + shift, A - shift))
+        columns.append((up - down).ravel() / 2e-5)
     return float(np.abs(np.linalg.eigvalsh(np.array(columns))).max())
 
 
@@ -277,7 +267,7 @@ def test_gradient_descent_is_its_loop_and_is_as_fast_as_the_rate_bound_says():
     for risk, norm in zip(run.risks, run.norms):
         assert risk == pytest.approx(naive_risk(A, R, x), rel=1e-8)
         assert norm == pytest.approx(max(np.linalg.norm(layer, 2) for layer in A))
-        last, A = A, A - complex_step_gradient(A, R, x) / rate_of_smoothness
+        last, A = A, A - complex_step_gradient(naive_risk, A, R, x) / rate_of_smoothness
     np.testing.assert_allclose(run.A, last, atol=1e-12)
     assert run.norms.max() < radius and len(run.risks) == 41
     bound = lr.convergence_rate_bound(moment(x), 4, radius, 1 / rate_of_smoothness)

@@ -228,9 +228,6 @@ def test_any_input_gets_the_scores_of_the_formula():
         network(others[:3, :9])
 
 
-# One block
-
-
 # What users get wrong
 
 X, Y = np.random.default_rng(0).standard_normal((6, 3)), np.array([0, 1, 2, 0, 1, 2])

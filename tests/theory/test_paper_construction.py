@@ -91,6 +91,3 @@ def test_paper_layers_are_rotations_then_scalings_then_rotations(num_layers, d):
     scaling = layers[2 * q]
     assert np.all(np.diag(scaling) > 0) and not np.any(scaling - np.diag(np.diag(scaling)))
     np.testing.assert_array_equal(layers[2 * q : 2 * q + p], np.repeat([scaling], p, axis=0))
-
-
-# What surrounds the theorem.

@@ -5,7 +5,6 @@ import io
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
 
 from theory import relu_figures, relu_networks, relu_search
 from theory.relu_figures import relu_search_figure
@@ -246,15 +245,6 @@ def test_blocks_that_do_not_feel_each_other_can_be_swapped_for_nothing():
     e1, e2 = np.eye(2)
     teacher = 0.4 * np.reshape([[e1, e1], [e2, e2]], (1, 2, 2, 1, 2))  # u₂·v₁ = 0: the order makes no difference
     assert classify(Population(teacher), teacher[:, ::-1], 0.5)["category"] == "global_minimum"
-
-
-@pytest.mark.parametrize("count, trials", [(0, 300), (1, 7), (5, 20), (20, 20)])
-def test_the_interval_is_scipys_exact_one_and_bounds_a_count_of_zero(count, trials):
-    low, high = relu_search.clopper_pearson(count, trials)
-    reference = binomtest(count, trials).proportion_ci(0.95, "exact")
-    assert (low, high) == pytest.approx((reference.low, reference.high), rel=1e-9)
-    if count == 0:
-        assert low == 0 and high == pytest.approx(1 - 0.025 ** (1 / trials))
 
 
 def collected(**arguments):

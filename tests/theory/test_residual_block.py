@@ -91,6 +91,3 @@ def test_surrogates_differ_and_wake_no_point(count, dim):
     np.testing.assert_allclose(norms, norms[0])
     assert np.linalg.norm(z, axis=1).min() / 2 <= norms[0] * 1.0000001 <= np.linalg.norm(z, axis=1).max() * 1.000001
     assert count == 1 or np.sort(q @ q.T, axis=1)[:, -2].max() < norms[0] ** 2 * (1 - 1e-3)
-
-
-# Widths

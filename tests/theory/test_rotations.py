@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from factoring import random_rotation
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import linalg
@@ -21,13 +22,6 @@ TOLERANCE = 1e-13
 
 def tolerance(dimension: int) -> float:
     return TOLERANCE + 10 * dimension * EPSILON / 3e-3
-
-
-def random_rotation(d: int, rng) -> np.ndarray:
-    q, r = np.linalg.qr(rng.standard_normal((d, d)))
-    q *= np.sign(np.diag(r))
-    q[:, 0] *= np.sign(np.linalg.det(q))
-    return q
 
 
 def planes(angles, d: int) -> np.ndarray:

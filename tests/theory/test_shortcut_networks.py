@@ -10,6 +10,7 @@ from scipy import linalg, optimize
 
 from theory import shortcut_networks as sn
 from theory.activations import ACTIVATIONS, Activation
+from theory.checks.numeric import complex_step_gradient, difference_gradient
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
@@ -53,15 +54,6 @@ def naive_loss(weights, x, y, **activations):
     return sum(((b - predict(weights, a, **activations)) ** 2).sum() for a, b in zip(x, y)) / (2 * len(x))
 
 
-def complex_step_gradient(weights, x, y):
-    result = np.empty(weights.shape)
-    for index in np.ndindex(weights.shape):
-        shifted = weights.astype(complex)
-        shifted[index] += 1e-30j
-        result[index] = naive_loss(shifted, x, y).imag / 1e-30
-    return result
-
-
 @given(**SHAPES, names=st.tuples(*[st.sampled_from(list(BY_HAND))] * 3))
 @REPEATABLE
 def test_the_network_is_what_the_definitions_say_one_example_at_a_time(num_units, shortcut_depth, d, seed, names):
@@ -84,18 +76,14 @@ def test_the_place_of_an_activation_and_the_order_of_the_layers_count():
 @REPEATABLE
 def test_equation_7_is_the_gradient_of_the_loss(num_units, shortcut_depth, d, seed):
     weights, x, y = problem(num_units, shortcut_depth, d, seed)
-    expected = complex_step_gradient(weights, x, y)
+    expected = complex_step_gradient(naive_loss, weights, x, y)
     size = np.abs(expected).max()
     np.testing.assert_allclose(sn.gradient(weights, x, y) / size, expected / size, atol=1e-11)
 
 
 def test_equation_7_equals_central_differences_and_hardt_and_mas_convention_is_twice_as_large():
     weights, x, y = problem(2, 2, 3, seed=1)
-    step, differences = 1e-5, np.empty(weights.shape)
-    for index in np.ndindex(weights.shape):
-        shift = np.zeros(weights.shape)
-        shift[index] = step
-        differences[index] = (naive_loss(weights + shift, x, y) - naive_loss(weights - shift, x, y)) / (2 * step)
+    differences = difference_gradient(naive_loss, weights, x, y)
     gradient = sn.gradient(weights, x, y)
     np.testing.assert_allclose(gradient, differences, atol=1e-7)
     assert np.abs(2 * gradient - differences).max() > 0.1

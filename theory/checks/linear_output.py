@@ -7,7 +7,6 @@ from scipy import optimize
 
 from theory import linear_output, relu_linear_output, relu_networks, relu_search
 from theory.checks.evidence import ROUNDING, Evidence, at_most, require
-from theory.checks.numeric import difference_gradient
 
 Pairs = Iterator[tuple[float, float]]  # (measured, bound)
 
@@ -78,8 +77,8 @@ def regrouped(rng: np.random.Generator, trials: int) -> Evidence:
             moment = np.square(x).sum() / x.shape[1]
             yield found, linear_output.reordering_risk_bound(depth, radius, moment)
         for radius in (0.05, 0.5):
-            point, zero = relu_search.swapped_blocks(radius), _swapped_risk_at_zero(radius)
-            yield point["risk"] * zero, linear_output.reordering_risk_bound(2, 0.8 * radius, 2.0)
+            point = relu_search.swapped_blocks(radius)
+            yield point["risk"] * point["risk_at_zero"], linear_output.reordering_risk_bound(2, 0.8 * radius, 2.0)
 
     evidence = at_most(pairs())
     shares = one_block_minimum()
@@ -125,16 +124,6 @@ def chain(rng: np.random.Generator, trials: int) -> Evidence:
     )
 
 
-def output_gradient(rng: np.random.Generator) -> float:
-    """Largest error of `linear_output.gradient` against central differences, on one random problem."""
-    x, features, y = _problem(rng)
-    W, V = rng.standard_normal((y.shape[1], x.shape[1])), rng.standard_normal((x.shape[1], features.shape[1]))
-    slopes = linear_output.gradient(W, V, x, features, y)
-    by_W = difference_gradient(lambda W: linear_output.risk(W, V, x, features, y), W)
-    by_V = difference_gradient(lambda V: linear_output.risk(W, V, x, features, y), V)
-    return float(max(np.abs(slopes[0] - by_W).max(), np.abs(slopes[1] - by_V).max()))
-
-
 def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     d = int(rng.integers(2, 5))
     x = rng.standard_normal((80, d))
@@ -167,9 +156,3 @@ def _saddle(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[np.ndar
     """A critical point with W = 0 and V ≠ 0: V solves ∂G/∂A + ∂G/∂B Vᵀ = 0, and ∂G/∂B ≠ 0."""
     by_x, by_features = y.T @ x, y.T @ features
     return np.zeros((y.shape[1], x.shape[1])), -(np.linalg.pinv(by_features) @ by_x).T
-
-
-def _swapped_risk_at_zero(radius: float) -> float:
-    e1, e2 = np.eye(2)
-    teacher = 0.8 * radius * np.reshape([[e1, e2], [e2, e1]], (1, 2, 2, 1, 2))
-    return float(relu_networks.Population(teacher).risk_and_gradient(0 * teacher, np.array([0]))[0][0])

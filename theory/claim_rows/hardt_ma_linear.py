@@ -36,10 +36,7 @@ ROWS = [
         our_text="the transposes",
         function="linear_residual.gradient",
         check=linear.eq_2_5,
-        test=(
-            "theory/test_linear_residual.py::test_the_gradient_equals_central_differences_and_fails_without_"
-            "transposes_or_with_the_factors_reversed"
-        ),
+        test="theory/test_linear_residual.py::test_the_gradient_equals_central_differences_and_fails_without_transposes_or_with_the_factors_reversed",
     ),
     Claim(
         id="hm.eq_2.3",
@@ -50,10 +47,7 @@ ROWS = [
         our_text="ℓ, minus signs and norms",
         function="linear_residual.gradient_lower_bound",
         check=linear.eq_2_3,
-        test=(
-            "theory/test_linear_residual.py::test_2_3_bounds_the_squared_gradient_from_below_and_the_bound_by_"
-            "layer_lies_between"
-        ),
+        test="theory/test_linear_residual.py::test_2_3_bounds_the_squared_gradient_from_below_and_the_bound_by_layer_lies_between",
     ),
     Claim(
         id="hm.convergence",
@@ -63,7 +57,6 @@ ROWS = [
         proof="complete: by its reference, Karimi et al. 2016",
         function="linear_residual.convergence_rate_bound",
         check=convergence.descent,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.theorem_2.2",
@@ -73,10 +66,7 @@ ROWS = [
         proof="repaired: for a singular Σ (2.3) says nothing; ∇f = 0 gives EΣ = 0, so EΣ^½ = 0",
         function="linear_residual.gradient",
         check=linear.theorem_2_2,
-        test=(
-            "theory/test_linear_residual.py::test_theorem_2_2_below_radius_1_only_global_minima_are_critical_and_"
-            "at_1_it_fails"
-        ),
+        test="theory/test_linear_residual.py::test_theorem_2_2_below_radius_1_only_global_minima_are_critical_and_at_1_it_fails",
     ),
     Claim(
         id="hm.standard_parametrization",
@@ -87,10 +77,7 @@ ROWS = [
         our_text="ℓ",
         function="linear_residual.standard_gradient",
         check=linear.standard_critical_point,
-        test=(
-            "theory/test_linear_residual.py::test_the_standard_parametrisation_has_a_bad_critical_point_at_zero_"
-            "and_the_residual_one_has_not"
-        ),
+        test="theory/test_linear_residual.py::test_the_standard_parametrisation_has_a_bad_critical_point_at_zero_and_the_residual_one_has_not",
     ),
     Claim(
         id="hm.gradients_vanish",
@@ -103,7 +90,6 @@ ROWS = [
         our_text="minus signs and norms",
         function="linear_residual.gradient",
         check=linear.gradients_vanish,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.theorem_2.1",
@@ -142,10 +128,7 @@ ROWS = [
         our_text="the minus signs of −b, of the corner −1 and of det R′ = −det R",
         function="factorization.augment",
         check=factorization.negative_determinant,
-        test=(
-            "theory/test_factorization.py::test_flipping_a_label_or_adding_a_coordinate_turns_the_determinant_"
-            "and_keeps_gamma"
-        ),
+        test="theory/test_factorization.py::test_flipping_a_label_or_adding_a_coordinate_turns_the_determinant_and_keeps_gamma",
     ),
     Claim(
         id="hm.odd_dimension",
@@ -156,7 +139,6 @@ ROWS = [
         our_text="minus signs",
         function="factorization.factorize",
         check=factorization.odd_dimension,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.rescaling",
@@ -178,10 +160,7 @@ ROWS = [
         our_text="norms and minus signs",
         function="rotations.rotation_roots",
         check=factorization.claim_a_1,
-        test=(
-            "theory/test_rotations.py::test_claim_a1_an_orthogonal_2_by_2_matrix_is_a_power_of_a_matrix_near_the_"
-            "identity"
-        ),
+        test="theory/test_rotations.py::test_claim_a1_an_orthogonal_2_by_2_matrix_is_a_power_of_a_matrix_near_the_identity",
     ),
     Claim(
         id="hm.claim_C.1",
@@ -203,6 +182,5 @@ ROWS = [
         our_text="norms and transposes",
         function="gradient_bounds.product_lower_bound",
         check=linear.claim_c_2,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
 ]

@@ -82,7 +82,6 @@ ROWS = [
         proof="wrong: Johnson–Lindenstrauss needs the variance 1/k",
         function="projection_width.draw_projection",
         check=widths.projection_scale,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.distortion",
@@ -94,7 +93,6 @@ ROWS = [
         proof="repaired: 2ρ′ of Lemma B.2 is not 3ρ′ of Lemma B.1",
         function="projection_width.largest_distortion",
         check=widths.distortion,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.surrogates",
@@ -104,7 +102,6 @@ ROWS = [
         proof="none given",
         function="projection_width.correlated_pairs",
         check=widths.close_surrogates,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.last_layer",
@@ -124,7 +121,6 @@ ROWS = [
         proof="none given",
         function="table_1.count_weights",
         check=widths.weights_of_table_1,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.parameters",
@@ -136,7 +132,6 @@ ROWS = [
         proof="none given",
         function="table_1.count_weights",
         check=widths.weights_of_the_text,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="hm.section_5",
@@ -149,9 +144,6 @@ ROWS = [
         proof="none given",
         function="relu_search.swapped_blocks",
         check=relu.section_5,
-        test=(
-            "theory/test_relu_search.py::test_swapped_blocks_end_in_a_bad_local_minimum_of_the_population_at_"
-            "every_small_radius"
-        ),
+        test="theory/test_relu_search.py::test_swapped_blocks_end_in_a_bad_local_minimum_of_the_population_at_every_small_radius",
     ),
 ]

@@ -13,7 +13,6 @@ ROWS = [
         our_text="the fractions",
         function="shortcut_hessians.condition_number_at_zero",
         check=shortcut.definition_1,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.definition_4",
@@ -24,10 +23,7 @@ ROWS = [
         our_text="the exponent of o(‖x − x₀‖^k)",
         function="stationarity.order_of_stationarity",
         check=shortcut.definition_4,
-        test=(
-            "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
-            "of_the_leading_term"
-        ),
+        test="theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_of_the_leading_term",
     ),
     Claim(
         id="li.theorem_1_hypotheses",
@@ -43,7 +39,6 @@ ROWS = [
         proof="wrong: Lemma 1 differentiates σ_pre near the data",
         function="stationarity.leading_term",
         check=shortcut.hypotheses,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.theorem_1.1",
@@ -53,10 +48,7 @@ ROWS = [
         proof="complete: where σ_pre has the derivatives that Lemma 1 takes",
         function="stationarity.leading_term",
         check=shortcut.theorem_1_1,
-        test=(
-            "theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_"
-            "of_the_leading_term"
-        ),
+        test="theory/test_shortcut_hessians.py::test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_of_the_leading_term",
     ),
     Claim(
         id="li.theorem_1_relu",
@@ -69,10 +61,7 @@ ROWS = [
         proof="none given",
         function="stationarity.order_of_stationarity",
         check=shortcut.theorem_1_1_relu,
-        test=(
-            "theory/test_shortcut_hessians.py::test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_"
-            "zero_and_at_pre_it_has"
-        ),
+        test="theory/test_shortcut_hessians.py::test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_zero_and_at_pre_it_has",
     ),
     Claim(
         id="li.theorem_1.2",
@@ -83,10 +72,7 @@ ROWS = [
         our_text="transposes; (12)'s number",
         function="stationarity.escape_from_saddle",
         check=hessian.theorem_1_2,
-        test=(
-            "theory/test_shortcut_hessians.py::test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_"
-            "direction_of_escape"
-        ),
+        test="theory/test_shortcut_hessians.py::test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_direction_of_escape",
     ),
     Claim(
         id="li.theorem_1.3",
@@ -109,7 +95,6 @@ ROWS = [
         proof="wrong: Gray's theory needs blocks that are summable, which these are not; our lower bound shows it",
         function="shortcut_hessians.condition_number_at_zero",
         check=hessian.one_shortcut_of_the_paper,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.eq_7",
@@ -131,7 +116,6 @@ ROWS = [
         our_text="sub- and superscripts",
         function="shortcut_networks.forward",
         check=networks.eq_10,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.depth",
@@ -141,7 +125,6 @@ ROWS = [
         proof="none given",
         function="shortcut_networks.forward",
         check=networks.plain_depth,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.variance",
@@ -151,7 +134,6 @@ ROWS = [
         proof="none given",
         function="shortcut_networks.output_growth",
         check=networks.variance_explosion,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.eq_12",
@@ -165,10 +147,7 @@ ROWS = [
         our_text="the roots",
         function="shortcut_hessians.condition_number_at_zero",
         check=hessian.eq_12,
-        test=(
-            "theory/test_shortcut_hessians.py::test_the_2_shortcuts_condition_number_is_that_of_m_at_every_depth_"
-            "and_the_1_shortcuts_grows"
-        ),
+        test="theory/test_shortcut_hessians.py::test_the_2_shortcuts_condition_number_is_that_of_m_at_every_depth_and_the_1_shortcuts_grows",
     ),
     Claim(
         id="li.eq_14",
@@ -194,7 +173,6 @@ ROWS = [
         proof="none given",
         function="shortcut_networks.loss",
         check=networks.one_unit,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="li.eq_15",

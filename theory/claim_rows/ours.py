@@ -12,10 +12,7 @@ ROWS = [
         proof="complete",
         function="factorization.factorize",
         check=factorization.polar_bound,
-        test=(
-            "theory/test_factorization.py::test_polar_layers_multiply_to_r_are_all_of_one_norm_and_keep_within_"
-            "the_bound"
-        ),
+        test="theory/test_factorization.py::test_polar_layers_multiply_to_r_are_all_of_one_norm_and_keep_within_the_bound",
     ),
     Claim(
         id="ours.norm_lower_bound",
@@ -38,7 +35,6 @@ ROWS = [
         proof="complete",
         function="factorization.norm_lower_bound",
         check=factorization.polar_ratio,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="ours.one_shortcut_growth",

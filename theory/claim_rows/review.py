@@ -12,10 +12,7 @@ ROWS = [
         proof="none given",
         function="linear_residual.stationarity_in_ball",
         check=convergence.review_theorem_1,
-        test=(
-            "theory/test_linear_residual.py::test_the_constrained_problem_has_stationary_points_on_the_boundary_"
-            "that_are_no_minima"
-        ),
+        test="theory/test_linear_residual.py::test_the_constrained_problem_has_stationary_points_on_the_boundary_that_are_no_minima",
     ),
     Claim(
         id="review.theorem_2",
@@ -46,7 +43,6 @@ ROWS = [
         proof="none given",
         function="linear_residual.convergence_rate_bound",
         check=convergence.descent,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
     Claim(
         id="review.last_layer",
@@ -77,10 +73,7 @@ ROWS = [
         restates="hm.theorem_2.2",
         function="linear_residual.gradient",
         check=linear.theorem_2_2,
-        test=(
-            "theory/test_linear_residual.py::test_theorem_2_2_below_radius_1_only_global_minima_are_critical_and_"
-            "at_1_it_fails"
-        ),
+        test="theory/test_linear_residual.py::test_theorem_2_2_below_radius_1_only_global_minima_are_critical_and_at_1_it_fails",
     ),
     Claim(
         id="blog.theorem_2",
@@ -112,6 +105,5 @@ ROWS = [
         restates="hm.convergence",
         function="linear_residual.convergence_rate_bound",
         check=convergence.descent,
-        test="theory/test_claims.py::test_every_claim_holds_as_the_table_says",
     ),
 ]
