@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import difflib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -157,13 +158,8 @@ def _define_flags(presets: dict, has_run_dir: bool) -> flags.FlagValues:
     if len(presets) > 1:
         flags.DEFINE_string("preset", next(iter(presets)), "", flag_values=values)
     for field, default, _ in flag_fields(next(iter(presets.values()))):
-        if isinstance(default, bool):
-            flags.DEFINE_boolean(field.name, None, "", flag_values=values)
-        elif isinstance(default, tuple):
-            flags.DEFINE_list(field.name, None, "", flag_values=values)
-        else:
-            define = {int: flags.DEFINE_integer, float: flags.DEFINE_float, str: flags.DEFINE_string}
-            define[type(default)](field.name, None, "", flag_values=values)
+        define = flags.DEFINE_boolean if isinstance(default, bool) else flags.DEFINE_string  # _value reads numbers
+        define(field.name, None, "", flag_values=values)
     return values
 
 
@@ -175,6 +171,9 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
         near = difflib.get_close_matches(error.flagname, list(values), n=3)
         hint = f"did you mean {' or '.join(f'--{name}' for name in near)}?" if near else "--help lists them all"
         raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
+    except flags.IllegalFlagValueError as error:  # of a switch alone: absl takes the others for text
+        name, value = re.match(r"flag --(\w+)=(.*?): \('Non-boolean", str(error), re.S).groups()
+        raise UserError(f"{name} must be true or false, got {value!r}; write --{name} or --no{name}") from None
     except flags.Error:
         raise
     except ValueError as error:  # absl's own, of --noNAME=false
@@ -198,10 +197,8 @@ def _changes(preset: Any, values: flags.FlagValues) -> dict[str, Any]:
     """Returns the given flags that differ from the preset, by name."""
     given = {}
     for field, default, _ in flag_fields(preset):
-        value = values[field.name].value
-        if value is not None and isinstance(default, tuple):
-            value = _numbers(field.name, value)
-        if value not in (None, default):
+        text = values[field.name].value
+        if text is not None and (value := _value(field.name, type(default), text)) != default:
             given[field.name] = value
     return given
 
@@ -221,11 +218,13 @@ def _replaced(config: Any, changes: dict[str, Any]) -> Any:
     return dataclasses.replace(config, **own)
 
 
-def _numbers(name: str, words: list[str]) -> tuple[int, ...]:
+def _value(name: str, kind: type, text: str | bool) -> Any:
+    """Returns what a flag holds as the type of its field."""
     try:
-        return tuple(int(word) for word in words)
+        return tuple(map(int, text.split(","))) if kind is tuple and text else kind(text)
     except ValueError:
-        raise UserError(f"{name} takes whole numbers with commas between, got {','.join(words)!r}") from None
+        wanted = {int: "a whole number", float: "a number", tuple: "whole numbers with commas between"}[kind]
+        raise UserError(f"{name} must be {wanted}, got {text!r}") from None
 
 
 def _help(manual: str, presets: dict, values: flags.FlagValues, run_dir_text: str) -> str:

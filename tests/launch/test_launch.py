@@ -37,8 +37,15 @@ def npz(path, **changes):
 MISTAKES = {
     "batch size 0": ("train", ["--batch_size=0"], "batch_size must be at least 1, got 0"),
     "negative steps": ("train", ["--train_steps=-5"], "train_steps must be at least 1, got -5"),
-    "steps not a number": ("train", ["--train_steps=many"], "train_steps=many"),
-    "widths not numbers": ("train", ["--widths=16,x,64"], "16,x,64"),
+    "steps not a number": ("train", ["--train_steps=1e3"], "error: train_steps must be a whole number, got '1e3'"),
+    "no steps": ("train", ["--train_steps="], "error: train_steps must be a whole number, got ''"),
+    "widths not numbers": ("train", ["--widths=16,x,64"], "whole numbers with commas between, got '16,x,64'"),
+    "rate with a comma": ("train", ["--learning_rate=0,1"], "error: learning_rate must be a number, got '0,1'"),
+    "switch not a switch": (
+        "shortcut_study",
+        ["--hparams=a: b"],
+        "hparams must be true or false, got 'a: b'; write --",
+    ),
     "unknown preset": ("train", ["--preset=cifar11"], "'cifar11'"),
     "unknown flag": ("train", ["--trian_steps=5"], "--train_steps"),
     "stray argument": ("train", ["cifar10"], "'cifar10'"),
