@@ -16,7 +16,7 @@ def field_descriptions(config: Any) -> dict[str, str]:
     text = inspect.getdoc(type(config)).split("Attributes:")[1]
     return {
         name: re.sub(r"\s+", " ", description).strip()
-        for name, description in re.findall(r"^ {2}(\w+): (.*?)(?=^ {2}\w|\Z)", text, re.M | re.S)
+        for name, description in re.findall(r"^ {2}(\w+): (.*?)(?=^ {,2}\w|\Z)", text, re.M | re.S)
     }
 
 

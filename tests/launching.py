@@ -1,4 +1,4 @@
-"""How tests call a launcher: in this process, where it is quick and its modules can be changed."""
+"""How tests call a launcher: in this process, where it is quick and its modules can be changed; and its presets."""
 
 import importlib
 import sys
@@ -23,3 +23,12 @@ def launch_in_process(monkeypatch, capsys, name, *arguments) -> tuple[int, str, 
     with pytest.raises(SystemExit) as exit:
         importlib.import_module(f"launch.{name}").cli()
     return exit.value.code, *capsys.readouterr()
+
+
+def presets_of(name):
+    """What a launcher hands to launcher.run, without running it."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "run", lambda main, presets, **_: found.append(presets))
+        importlib.import_module(f"launch.{name}").cli()
+    return found[0]

@@ -13,6 +13,7 @@ import signal
 import numpy as np
 import pytest
 from begun import begin, edit
+from launching import presets_of
 from study_rows import of_figure, paper_rows
 
 from identity_matters import training
@@ -227,13 +228,10 @@ def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, trained_ru
 
 def config_of(kind, flags):
     """The config that a launcher makes of these flags."""
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "run", lambda main, presets, manual, **_: found.append(presets))
-        importlib.import_module(f"launch.{kind}").cli()
-    values = launcher._define_flags(found[0], has_run_dir=True)
+    presets = presets_of(kind)
+    values = launcher._define_flags(presets, has_run_dir=True)
     launcher._parse(values, ["", *flags])
-    config = launcher._config(values, found[0])
+    config = launcher._config(values, presets)
     if kind == "train":  # which takes these two from the data
         model = dataclasses.replace(config.model, image_shape=(28, 28, 1), num_classes=10)
         config = dataclasses.replace(config, model=model)

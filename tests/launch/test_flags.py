@@ -1,12 +1,10 @@
 """Whatever the flags hold, a launcher makes a config of it or refuses it in one line; no network is built here."""
 
-import importlib
-
 import pytest
 from absl import flags
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from launching import LAUNCHERS
+from launching import LAUNCHERS, presets_of
 
 from identity_matters.runs.errors import UserError
 from launch import launcher
@@ -48,15 +46,6 @@ WORDS = [
 VALUES = st.one_of(
     st.sampled_from(NUMBERS + WORDS), st.lists(st.sampled_from(NUMBERS), max_size=4).map(",".join), st.text(max_size=8)
 )
-
-
-def presets_of(name):
-    """What a launcher hands to launcher.run, without running it."""
-    found = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "run", lambda main, presets, **_: found.append(presets))
-        importlib.import_module(f"launch.{name}").cli()
-    return found[0]
 
 
 def check(name, data):
