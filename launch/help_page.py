@@ -21,8 +21,10 @@ def field_descriptions(config: Any) -> dict[str, str]:
 
 
 def description(field: dataclasses.Field, config: Any) -> str:
-    """Returns what --help says of a field of a config: its text, and the words to choose from."""
+    """Returns what --help says of a field of a config: its text, the words to choose from, whether a switch is on."""
     text = field_descriptions(config)[field.name]
+    if field.type is bool:  # others show their default as --name=value
+        text += f" (default: {'on' if getattr(config, field.name) else 'off'})"
     if get_origin(field.type) is Literal:
         text += f" One of {', '.join(filter(None, get_args(field.type)))}."
     return text

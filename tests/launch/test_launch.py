@@ -185,6 +185,13 @@ def test_every_field_has_a_flag_and_a_description(name):
         assert field_descriptions(holder)[field.name].endswith((".", ")")), field.name  # and not "Raises:"
 
 
+def test_help_says_which_switches_are_on(launch, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    _, out, _ = launch("train", "--help")
+    out = " ".join(out.split())
+    assert "in place of each addition. (default: on)" in out and "under data_dir. (default: off)" in out
+
+
 def test_flags_set_fields_of_both_configs():
     values = launcher._define_flags(TRAIN_PRESETS, has_run_dir=True)
     launcher._parse(values, ["train", "--preset=cifar10", "--widths=8,16", "--blocks_per_stage=1,1", "--noshortcut",
