@@ -27,6 +27,9 @@ from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, f
 from launch import terminal
 from launch.help_page import description, help_page
 
+# Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
+PATHS = {"run_dir", "data_dir", "npz", "saved_model", "saved_run", "runs", "beside", "write"}
+
 
 def run(
     main: Callable,
@@ -164,9 +167,9 @@ def _define_flags(presets: dict, has_run_dir: bool) -> flags.FlagValues:
 
 
 def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
-    """Sets the flags; returns what is left of the command line."""
+    """Sets the flags, a leading ~ of their paths expanded; returns what is left of the command line."""
     try:
-        return values(argv)[1:]
+        rest = values(argv)[1:]
     except flags.UnrecognizedFlagError as error:
         near = difflib.get_close_matches(error.flagname, list(values), n=3)
         hint = f"did you mean {' or '.join(f'--{name}' for name in near)}?" if near else "--help lists them all"
@@ -178,6 +181,10 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
         raise
     except ValueError as error:  # absl's own, of --noNAME=false
         raise UserError(f"{error}; write --NAME, --noNAME or --NAME=false") from None
+    for name in PATHS.intersection(values):
+        if path := values[name].value:
+            values[name].value = re.sub(r"(^|, *)(~[^,]*)", lambda part: part[1] + os.path.expanduser(part[2]), path)
+    return rest
 
 
 def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:

@@ -84,3 +84,26 @@ def test_flags_of_thousands_of_values_make_a_config_or_a_line(name, data):
 def test_a_run_dir_that_cannot_be_printed_is_refused(run_dir):
     with pytest.raises(UserError, match="cannot be printed"):
         launcher.require_printable("run_dir", run_dir)
+
+
+def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ann")
+
+    def held(name, **given):
+        values = launcher._define_flags(presets_of(name), has_run_dir=True)
+        launcher._parse(values, ["", *(f"--{flag}={path}" for flag, path in given.items())])
+        config = launcher._config(values, presets_of(name))
+        return [getattr(config, flag) if flag != "run_dir" else values["run_dir"].value for flag in given]
+
+    assert held("train", run_dir="~/y2", data_dir="~", npz="a/~/b~") == ["/home/ann/y2", "/home/ann", "a/~/b~"]
+    assert held("report", runs="~/a, ~/b,c") == ["/home/ann/a, /home/ann/b,c"]
+    assert held("plot", beside="c,~/d", title="~/d") == ["c,/home/ann/d", "~/d"]
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
+    texts = {
+        field.name for field, *_ in launcher.flag_fields(next(iter(presets_of(name).values()))) if field.type is str
+    }
+    none = {"claim", "dataset", "image", "job_name", "only", "partition", "pretrained", "setup", "title"}
+    assert texts <= launcher.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home
