@@ -8,6 +8,7 @@ Its rows are in claim_rows/, what they say in claim.py. docs/claims.md is this t
     python -m theory.claims > docs/claims.md
 """
 
+import difflib
 import numbers
 import zlib
 from collections import Counter
@@ -62,7 +63,9 @@ def claim_named(claim_id: str) -> Claim:
       ValueError: there is none.
     """
     if claim_id not in CLAIMS:
-        raise ValueError(f"claim must be one of {', '.join(CLAIMS)}, got {claim_id!r}")
+        near = difflib.get_close_matches(claim_id, CLAIMS, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"they are {', '.join(CLAIMS)}"
+        raise ValueError(f"there is no claim {claim_id!r}; {hint}")
     return CLAIMS[claim_id]
 
 
