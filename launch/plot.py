@@ -14,6 +14,7 @@ writes runs/first/comparison.png: the errors of several training runs in one fig
 
 import dataclasses
 import importlib
+import itertools
 import os
 from typing import TYPE_CHECKING, Literal
 
@@ -71,16 +72,19 @@ def main(config: PlotConfig, run_dir: str) -> None:
 
 
 def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":
-    """Returns the figure of several training runs, each named as its directory, by name.
+    """Returns the figure of several training runs by name, each named by as much of its path's end as tells them apart.
 
     Raises:
-      UserError: one of them has no metrics.csv that can be read, or two have one name.
+      UserError: one of them has no metrics.csv that can be read, or is named twice.
     """
     from identity_matters.runs.figures import comparison_figure
     from identity_matters.runs.tables import read_metrics
 
-    names = [os.path.basename(os.path.abspath(path)) for path in run_dirs]
-    require(len(set(names)) == len(names), f"two of the runs have one name: {', '.join(names)}")
+    twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
+    require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
+    parts = [os.path.abspath(path).split(os.sep) for path in run_dirs]
+    ends = (["/".join(of_path[-length:]) for of_path in parts] for length in itertools.count(1))
+    names = next(names for names in ends if len(set(names)) == len(names))
     runs = {name: read_metrics(os.path.join(path, "metrics.csv")) for name, path in zip(names, run_dirs)}
     return {"comparison": comparison_figure(runs, title)}
 

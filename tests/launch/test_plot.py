@@ -138,29 +138,42 @@ def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
 
-def test_several_runs_in_one_figure(tmp_path, monkeypatch):
+def compared(monkeypatch, first, beside):
+    """The axes and the words of the legend of launch.plot --run_dir=FIRST --beside=BESIDE."""
     saved = {}
     monkeypatch.setattr(figures, "save_figures", lambda drawn, *_: saved.update(drawn) or list(drawn))
-    for name, error in (("first", 0.5), ("second", 0.25)):
-        (tmp_path / name).mkdir()
-        row = {
-            "epoch": 1.0,
-            "loss": 1.0,
-            "train_cross_entropy": 1.0,
-            "learning_rate": 0.1,
-            "train_top1_error": 2 * error,
-        }
-        rows = [row | {"step": step, "test_top1_error": error + (step < 20) / 4} for step in (10, 20)]
-        write_metrics(f"{tmp_path}/{name}/metrics.csv", rows)
-    first, second = str(tmp_path / "first"), str(tmp_path / "second")
-    plot.main(plot.PlotConfig(beside=f" {second}, "), first)
+    plot.main(plot.PlotConfig(beside=str(beside)), str(first))
     (axes,) = saved["comparison"].axes
-    labels = [text.get_text() for text in axes.get_legend().texts]
+    return axes, [text.get_text() for text in axes.get_legend().texts]
+
+
+def write_run(path, error):
+    path.mkdir(parents=True)
+    row = {"epoch": 1.0, "loss": 1.0, "train_cross_entropy": 1.0, "learning_rate": 0.1, "train_top1_error": 2 * error}
+    rows = [row | {"step": step, "test_top1_error": error + (step < 20) / 4} for step in (10, 20)]
+    write_metrics(f"{path}/metrics.csv", rows)
+    return path
+
+
+def test_several_runs_in_one_figure(tmp_path, monkeypatch):
+    first, second = write_run(tmp_path / "first", 0.5), write_run(tmp_path / "second", 0.25)
+    axes, labels = compared(monkeypatch, first, f" {second}, ")
     assert labels == ["first (50.00% at the end)", "second (25.00% at the end)", "training error"]
     assert [list(line.get_ydata()) for line in axes.lines[:4]] == [[0.75, 0.5], [1, 1], [0.5, 0.25], [0.5, 0.5]]
     for beside, message in (
-        (first, "two of the runs have one name: first, first"),
+        (str(first), f"name a directory twice: {first}, {first}"),
+        (f"{second},{second}/../first/", f"name a directory twice: {first}, {second}, "),
         (f"{first}x", "firstx/metrics.csv"),
     ):
         with pytest.raises(UserError, match=message):
-            plot.main(plot.PlotConfig(beside=beside), first)
+            plot.main(plot.PlotConfig(beside=beside), str(first))
+
+
+def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, monkeypatch):
+    paths = [write_run(tmp_path / name / "seed0", 0.5) for name in ("e1", "e2")]
+    assert [label.split()[0] for label in compared(monkeypatch, *paths)[1][:2]] == ["e1/seed0", "e2/seed0"]
+    monkeypatch.chdir(paths[0].parent)
+    assert [label.split()[0] for label in compared(monkeypatch, "seed0", "../e2/seed0")[1][:2]] == [
+        "e1/seed0",
+        "e2/seed0",
+    ]
