@@ -138,6 +138,27 @@ def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
 
+@pytest.mark.parametrize("beside", ["", "second"])
+def test_a_title_with_signs_of_formulas_is_drawn_as_it_is(tmp_path, launch, monkeypatch, beside):
+    monkeypatch.chdir(tmp_path)
+    for name in ("first", "second"):
+        write_run(tmp_path / name, 0.5)
+    flags = ["--run_dir=first", f"--beside={beside}", "--format=svg"]
+    code, out, err = launch("plot", *flags, "--title=50 % of $\\frac{a$")
+    assert code == 0, err
+    assert "<!-- 50 % of $\\frac{a$ -->" in (tmp_path / out.strip()).read_text()
+
+
+@pytest.mark.parametrize("kind", plot.TITLED)
+def test_every_figure_with_a_title_takes_it_as_it_is(tmp_path, drawn, monkeypatch, kind):
+    begin(tmp_path, config(kind), kind)
+    figure = Figure()
+    monkeypatch.setattr(importlib.import_module(f"launch.{kind}"), "figures", lambda _, title: {"a": figure})
+    figure.suptitle("$\\x$"), figure.add_subplot().set(title="$\\x$", xlabel="$x$", yscale="log")
+    plot.main(plot.PlotConfig(title="$\\x$"), str(tmp_path))
+    assert [text.get_parse_math() for text in (figure.axes[0].title, figure.axes[0].xaxis.label)] == [False, True]
+
+
 def compared(monkeypatch, first, beside):
     """The axes and the words of the legend of launch.plot --run_dir=FIRST --beside=BESIDE."""
     saved = {}
