@@ -7,7 +7,8 @@ import sys
 
 def machine() -> str:
     """Returns the processor, the cores that this process may use, and the GPUs that TensorFlow or JAX sees."""
-    return ", ".join([processor(), f"{len(cores())} cores", *_gpus()])
+    count = len(cores())
+    return ", ".join([processor(), f"{count} core{'s' if count != 1 else ''}", *_gpus()])
 
 
 def processor() -> str:

@@ -113,7 +113,8 @@ def read_run(path: str, report_dir: str) -> Run:
     """
     record = read_record(path)
     if record is None or record["kind"] == "report":
-        raise UserError(f"runs: {path!r} is not the directory of a run: it holds no config.json of one")
+        reason = "it holds no config.json of one" if record is None else "it is a report"
+        raise UserError(f"runs: {path!r} is not the directory of a run: {reason}")
     run = Run(path, record, _files(path, report_dir))
     # A damaged or hostile table can break what draws it anywhere; it must not take the other runs along.
     try:
@@ -123,7 +124,8 @@ def read_run(path: str, report_dir: str) -> Run:
         pictures = {name: picture(figure) for name, figure in figures_of(path).items()}
         return run._replace(rows=rows, pictures=pictures, **_digest(run, rows))
     except Exception as error:
-        return run._replace(problem=f"its tables cannot be used: {type(error).__name__}: {error}")
+        kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+        return run._replace(problem=f"its tables cannot be used: {kind}{error}")
 
 
 def figures_of(path: str) -> "dict[str, Figure]":
@@ -209,7 +211,7 @@ def number(value: object) -> str:
 
 def _minutes(seconds: float) -> str:
     if seconds < 90:
-        return f"{seconds:.0f} seconds"
+        return f"{seconds:.0f} seconds" if seconds >= 1.5 else "less than 2 seconds"
     return f"{seconds / 60:.1f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 

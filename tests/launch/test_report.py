@@ -11,13 +11,14 @@ from types import SimpleNamespace
 
 import processes
 import pytest
-from begun import edit
+from begun import begin, edit
 from study_rows import paper_rows
 
 from identity_matters.ablations import AblationConfig
 from identity_matters.presets import MODEL_PRESETS, TRAIN_PRESETS
+from identity_matters.runs import machine
 from identity_matters.runs.directory import RunDirectory, read_record
-from identity_matters.runs.errors import Preempted
+from identity_matters.runs.errors import Preempted, UserError
 from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
 from launch.reporting import figures, page, quick
@@ -270,6 +271,27 @@ def test_a_damaged_run_does_not_take_the_others_along(trained_run, tmp_path, dam
     assert "No pictures" in found.text and len(found.all("img", "src")) == 1
 
 
+def test_a_run_that_cannot_be_used_is_said_why_without_the_name_of_a_type(trained_run, tmp_path):
+    broken = shutil.copytree(trained_run, tmp_path / "broken")
+    (broken / "metrics.csv").write_text("step,loss\n1\n")
+    problem = read_run(str(broken), str(tmp_path)).problem
+    assert problem.startswith("its tables cannot be used: cannot read the table ")
+
+
+@pytest.mark.parametrize(
+    "seconds, told", [(0.001, "less than 2 seconds"), (1.4, "less than 2 seconds"), (1.6, "2 seconds")]
+)
+def test_a_short_time_is_told_in_words_that_are_true(trained_run, tmp_path, seconds, told):
+    run = read_run(str(trained_run), str(tmp_path))
+    assert run._replace(record=run.record | {"seconds": seconds}).time == told
+
+
+@pytest.mark.parametrize("cores, told", [([3], "1 core"), ([0, 1], "2 cores")])
+def test_a_machine_of_one_core_has_one_core(monkeypatch, cores, told):
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    assert told in machine.machine().split(", ")
+
+
 def test_a_picture_of_too_many_points_is_embedded_as_pixels():
     import numpy as np
     from matplotlib.figure import Figure
@@ -285,6 +307,12 @@ def test_what_is_no_run_is_named_in_one_line_and_nothing_is_left(launch, tmp_pat
     code, _, err = launch("report", f"--runs={runs}", f"--run_dir={tmp_path}/report")
     assert code == 1 and err.count("\n") == 1 and "runs" in err
     assert not (tmp_path / "report").exists()
+
+
+def test_a_report_is_not_reported_on_and_named_as_one(tmp_path):
+    begin(tmp_path, report.ReportConfig(), "report")
+    with pytest.raises(UserError, match="is not the directory of a run: it is a report"):
+        read_run(str(tmp_path), str(tmp_path))
 
 
 SMALL = (
