@@ -39,7 +39,8 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     """Returns a trained network as `evaluate` takes it.
 
     Args:
-      model: The directory of a SavedModel; a run's model.keras; or a Keras model from standardised images to logits.
+      model: The directory of a SavedModel; a run's model.keras; a run directory, of which saved_model is taken, or
+        model.keras where there is none; or a Keras model from standardised images to logits.
       trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside a
         run's saved_model is taken in its place. Any other SavedModel that could reach files, the network or code is
         refused.
@@ -49,7 +50,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     """
     if isinstance(model, keras.Model):
         return _of_network(model)
-    path = os.fspath(model)
+    path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
         return _of_network(load_network(path), path)
     folder, name = os.path.split(os.path.abspath(path))
@@ -59,6 +60,13 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     if not os.path.isdir(path):
         raise UserError(f"{path} is not a SavedModel of this project: no such directory")
     return _of_network(load_network(beside), path)
+
+
+def _in_run(path: str) -> str:
+    """Returns the path of the network in a run directory; the path itself where it is none."""
+    names = ("saved_model.pb", "saved_model", "model.keras")  # the first: it is a SavedModel itself
+    found = [name for name in names if os.path.lexists(os.path.join(path, name))]
+    return os.path.join(path, found[0]) if found and found[0] != names[0] else path
 
 
 def _of_network(network: keras.Model, path: str = "") -> Classifier:

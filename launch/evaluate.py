@@ -28,7 +28,8 @@ class EvaluateConfig:
     """What to evaluate on what.
 
     Attributes:
-      saved_model: Directory of the SavedModel, or the path of a run's model.keras. Required, or pretrained.
+      saved_model: Directory of the SavedModel or of the run that left it, or the path of a run's model.keras. Required,
+        or pretrained.
       pretrained: Name of a network that comes with the package, e.g. digits.
       dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it).
       data_dir: Where TFDS keeps prepared data sets (empty: as in that run).

@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -57,6 +58,26 @@ def test_json_is_one_line_of_fractions(launch, trained_run):
         "top5_error": pytest.approx(last["test_top5_error"], abs=1e-6),
         "num_examples": 50,
     }
+
+
+def test_a_run_directory_stands_for_the_network_and_the_data_of_its_run(launch, trained_run, tmp_path):
+    _, told, _ = launch("evaluate", f"--saved_model={trained_run}/saved_model")
+    assert launch("evaluate", f"--saved_model={trained_run}/")[:2] == (0, told)
+    run = shutil.copytree(trained_run, tmp_path / "run")
+    shutil.rmtree(run / "saved_model")
+    assert launch("evaluate", f"--saved_model={run}")[:2] == (0, told)
+
+
+def test_the_saved_model_of_a_run_directory_is_looked_at_as_any_other(launch, trained_run, tmp_path):
+    (tmp_path / "saved_model").mkdir()
+    (tmp_path / "saved_model" / "saved_model.pb").write_bytes(b"junk")
+    code, _, err = launch("evaluate", f"--saved_model={tmp_path}")
+    assert code == 1 and err.startswith(f"error: {tmp_path}/saved_model is not a SavedModel of this project")
+    shutil.copy(trained_run / "model.keras", tmp_path)  # which is evaluated in its place
+    code, out, _ = launch("evaluate", f"--saved_model={tmp_path}", "--dataset=mnist_sample", "--max_examples=10")
+    assert code == 0 and "num_examples: 10" in out
+    code, _, err = launch("evaluate", f"--saved_model={tmp_path}", "--trust_saved_model")
+    assert code == 1 and "saved_model is not a SavedModel of this project" in err
 
 
 def test_five_classes_have_no_top_5(launch, five_classes, tmp_path):
