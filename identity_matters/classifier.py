@@ -70,6 +70,9 @@ def _in_run(path: str) -> str:
 
 
 def _of_network(network: keras.Model, path: str = "") -> Classifier:
+    if not hasattr(network, "input_shape"):  # Keras's property raises AttributeError
+        advice = "begin it with keras.Input((height, width, channels))"
+        raise UserError(f"the network {network.name!r} has no input shape; {advice}")
     call = functools.partial(_call_on_raw, network)
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

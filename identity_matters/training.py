@@ -41,7 +41,7 @@ def train(
     config: TrainConfig,
     run_dir: str | os.PathLike,
     data: Sequence[ArrayLike] | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = None,
 ) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
@@ -54,7 +54,7 @@ def train(
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
       run_dir: str or Path.
       data: (x_train, y_train, x_test, y_test) in place of npz and dataset, as identity_matters.data.own takes them.
-      callbacks: Of Keras, for one process alone; identity_matters.runs.callbacks says which hooks are called, and when.
+      callbacks: Of Keras, one or several, for one process alone; identity_matters.runs.callbacks says what is called.
 
     Returns:
       The last row of metrics.csv, whose errors are fractions; {} on workers other than the chief.

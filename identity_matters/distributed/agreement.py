@@ -20,7 +20,7 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.runs.checkpoint import has_checkpoints
 from identity_matters.runs.directory import Busy, RunDirectory, as_json
 from identity_matters.runs.errors import Diverged, UserError
-from identity_matters.runs.record import differences
+from identity_matters.runs.record import differences, shown
 from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
@@ -33,9 +33,11 @@ def join(config: TrainConfig) -> Workers | None:
     """Returns the workers, once all of them are there; None on a server whose chief is gone.
 
     Raises:
-      UserError: TF_CONFIG cannot be used.
+      UserError: config is no TrainConfig, or TF_CONFIG cannot be used.
       WorkerLost: another worker does not come.
     """
+    if not isinstance(config, TrainConfig):
+        raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {shown(config)}")
     if config.strategy == "parameter_server":
         from identity_matters.distributed import parameter_server
 

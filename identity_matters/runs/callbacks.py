@@ -45,14 +45,16 @@ REFUSED = {
 }
 
 
-def checked_callbacks(callbacks: Sequence[keras.callbacks.Callback]) -> tuple[keras.callbacks.Callback, ...]:
-    """Returns callbacks with which a run can go on to its end.
+def checked_callbacks(
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None,
+) -> tuple[keras.callbacks.Callback, ...]:
+    """Returns callbacks, given as Keras takes them, with which a run can go on to its end.
 
     Raises:
       TypeError: one of them is no Keras callback.
       UserError: one is in REFUSED, or a subclass of it, or does not know whether more or less of its metric is better.
     """
-    callbacks = tuple(_unpacked(callbacks))
+    callbacks = tuple(_unpacked([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()))
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")

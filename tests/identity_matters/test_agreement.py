@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
+from identity_matters import training
 from identity_matters.config import TrainConfig
 from identity_matters.distributed import agreement
 from identity_matters.distributed.workers import Workers
@@ -40,6 +41,12 @@ def said(tmp_path):
     chief = Chief()
     with agreement.open_run(TrainConfig(), str(tmp_path / "run"), chief, "200 images"):
         return chief.said
+
+
+@pytest.mark.parametrize("config", [{"train_steps": 5}, "mnist", None])
+def test_what_is_no_config_is_refused_with_where_to_find_one(tmp_path, config):
+    message = refused(training.train, config, tmp_path / "run")
+    assert message == f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {config!r}"
 
 
 def test_a_worker_on_other_data_is_refused(said):

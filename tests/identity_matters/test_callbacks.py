@@ -186,6 +186,12 @@ def test_callbacks_in_a_list_of_keras_are_looked_at_one_by_one():
         checked_callbacks([lists])
 
 
+def test_one_callback_and_none_are_taken_as_keras_takes_them():
+    log = Log()
+    assert checked_callbacks(log) == checked_callbacks(keras.callbacks.CallbackList([log])) == (log,)
+    assert checked_callbacks(None) == checked_callbacks([]) == ()
+
+
 def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(config, tmp_path):
     for kind, first in ((keras.callbacks.EarlyStopping, ()), (keras.callbacks.ModelCheckpoint, ("best.keras",))):
         with pytest.raises(UserError, match="told what is better, mode='min' or 'max' for monitor='test_top1_error'"):

@@ -312,11 +312,12 @@ def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):
     images, labels, *_ = ranked
     assert "39 images" in refused(evaluate, pixel_model, [(images[:39], labels)])
     assert "40" in refused(evaluate, pixel_model, (images, labels[:39]))
-
-
-def test_more_images_than_labels_are_refused_with_both_numbers(pixel_model, ranked):
-    images, labels, *_ = ranked
     assert "40 images, but 20 labels" in refused(evaluate, pixel_model, (images, labels[:20]), batch_size=10)
+
+
+def test_a_network_without_an_input_shape_is_refused():
+    network = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)], name="mlp")
+    assert "the network 'mlp' has no input shape; begin it with keras.Input((" in refused(evaluate, network, [])
 
 
 def test_a_saved_model_of_another_name_is_not_taken_for_the_network_beside_it(
