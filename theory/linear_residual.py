@@ -21,7 +21,9 @@ _EPSILON = np.finfo(np.float64).eps
 
 
 def max_spectral_norm(A: np.ndarray) -> float:
-    """Returns |||A||| = max_i ‖A_i‖ (Hardt & Ma §2)."""
+    """Returns |||A||| = max_i ‖A_i‖ of A [ℓ, d, d] (Hardt & Ma §2)."""
+    if np.ndim(A) != 3 or np.size(A) == 0:
+        raise ValueError(f"A must have the shape [ℓ, d, d], got {np.shape(A)}")
     return float(np.linalg.norm(finite("A", A), 2, axis=(1, 2)).max())
 
 
@@ -32,7 +34,10 @@ def end_to_end(A: np.ndarray) -> np.ndarray:
 
 def error(A: np.ndarray, R: np.ndarray) -> np.ndarray:
     """Returns E = (I + A_ℓ)···(I + A_1) − R [d, d] (Hardt & Ma, Claim 2.3)."""
-    return end_to_end(A) - real("R", R)
+    product = end_to_end(A)
+    if np.shape(R) != product.shape:  # which NumPy would stretch
+        raise ValueError(f"R must have the shape {product.shape} of the product of the layers, got {np.shape(R)}")
+    return product - real("R", R)
 
 
 def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
@@ -67,10 +72,7 @@ def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
 
     The text has lost the transposes, and the last line of A.2 has the factors in reverse.
 
-    Args and errors as `risk`.
-
-    Returns:
-      [ℓ, d, d].
+    Args and errors as `risk`; returns [ℓ, d, d].
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
     up_to, after = _products(A)
@@ -120,16 +122,13 @@ def sample_problem(x: np.ndarray, y: np.ndarray) -> SampleProblem:
 
 
 def standard_gradient(W: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    """Returns ∂/∂W_i ‖(W_ℓ···W_1 − R) Σ^½‖²_F [ℓ, d, d]: the standard parametrisation (Hardt & Ma §1.1).
-
-    At W = 0 it vanishes for ℓ ≥ 2 whatever the risk: the bad critical point that residual networks lack.
-    """
+    """Returns ∂/∂W_i ‖(W_ℓ···W_1 − R) Σ^½‖²_F [ℓ, d, d], which is 0 at W = 0 for ℓ ≥ 2 (Hardt & Ma §1.1)."""
     return gradient(real("W", W) - np.eye(np.shape(W)[-1]), R, Sigma)
 
 
 def project(A: np.ndarray, radius: float) -> np.ndarray:
     """Returns the nearest point of B_τ in Frobenius norm: every singular value above τ becomes τ."""
-    _check_radius(radius)
+    _require_nonnegative(radius=radius)
     u, sigma, vt = np.linalg.svd(finite("A", A))
     return (u * np.minimum(sigma, radius)[..., None, :]) @ vt
 
@@ -149,8 +148,9 @@ def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: 
     2ℓ(1+τ)^{2ℓ−2} λ_max(Σ) + 2(ℓ−1)(1+τ)^{ℓ−2} (λ_max(Σ) · excess_risk)^½: the first derivative of the
     product costs at most √ℓ(1+τ)^{ℓ−1} a unit of ‖Δ‖_F, the second (ℓ−1)(1+τ)^{ℓ−2}.
     """
-    _check_radius(radius)
-    largest, growth = np.linalg.eigvalsh(finite("Sigma", Sigma))[-1], 1 + radius
+    _require_nonnegative(radius=radius, excess_risk=excess_risk)
+    Sigma = checked_problem(np.zeros((1, *np.shape(R))), R, Sigma)[2]
+    largest, growth = np.linalg.eigvalsh(Sigma)[-1], 1 + radius
     first = 2 * num_layers * growth ** (2 * num_layers - 2) * largest
     return float(first + 2 * (num_layers - 1) * growth ** (num_layers - 2) * math.sqrt(largest * excess_risk))
 
@@ -160,7 +160,7 @@ def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, le
 
     For η ≤ 1/L, L of `smoothness_bound`, while iterates stay in B_τ, and `above_rounding`'s Σ; 1 from τ = 1 on, ℓ ≥ 2.
     """
-    _check_radius(radius)
+    _require_nonnegative(radius=radius)
     inside = max(0.0, 1 - radius)
     return 1 - 2 * learning_rate * num_layers * inside ** (2 * num_layers - 2) * above_rounding(Sigma)[1]
 
@@ -209,9 +209,10 @@ def gradient_descent(
     return Descent(A, np.array(risks), np.array(norms))
 
 
-def _check_radius(radius: float) -> None:
-    if not radius >= 0:
-        raise ValueError(f"radius must be at least 0, got {radius}")
+def _require_nonnegative(**values: float) -> None:
+    for name, value in values.items():
+        if not value >= 0:
+            raise ValueError(f"{name} must be at least 0, got {value}")
 
 
 def _products(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

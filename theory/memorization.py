@@ -231,7 +231,10 @@ def _check_scores(scores: np.ndarray, labels: np.ndarray) -> None:
     scores[np.arange(len(labels)), labels] -= 1
     error = np.abs(scores).max()
     if not error < 0.5:
-        raise ValueError(f"points too close for float64: the scores are off by {error:.2g}; {_REMEDY['peeling']}")
+        raise ValueError(
+            f"points too close, or of too different sizes, for float64: the scores are off by {error:.2g}; "
+            f"{_REMEDY['peeling']}, or bring them to one scale"
+        )
 
 
 def _check_options(width: int | None, method: str) -> None:

@@ -68,7 +68,10 @@ def largest_distortion(rho: float, bias: str) -> float:
       bias: printed, common or row.
     """
     _check(1, rho, 0.5)
-    return rho / ({"printed": 6, "common": 4, "row": 2}[bias] + rho)
+    needed = {"printed": 6, "common": 4, "row": 2}
+    if bias not in needed:
+        raise ValueError(f"bias must be one of {', '.join(needed)}, got {bias!r}")
+    return rho / (needed[bias] + rho)
 
 
 def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> float:

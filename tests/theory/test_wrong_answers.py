@@ -268,6 +268,32 @@ MISTAKES = {
         (np.zeros((1, 2, 3, 3)), X, Y[:1]),
         r"y must have the shape of the output, \(10, 3\), got \(1, 3\)",
     ),
+    "a product for one of another size": (
+        linear_residual.error,
+        (LAYERS, 2.0),
+        r"R must have the shape \(3, 3\) of the product of the layers, got \(\)",
+    ),
+    "one layer for layers": (linear_residual.max_spectral_norm, (EYE,), r"A must have the shape \[ℓ, d, d\], got"),
+    "a negative second moment": (
+        linear_residual.smoothness_bound,
+        (EYE, -EYE, 2, 0.5, 1.0),
+        "Sigma must be positive semidefinite",
+    ),
+    "a negative excess risk": (
+        linear_residual.smoothness_bound,
+        (EYE, EYE, 2, 0.5, -1.0),
+        "excess_risk must be at least 0, got -1.0",
+    ),
+    "a kind of bias that there is none of": (
+        projection_width.largest_distortion,
+        (0.5, "rows"),
+        "bias must be one of printed, common, row, got 'rows'",
+    ),
+    "points of sizes 16 orders of magnitude apart": (
+        memorization.memorize,
+        ([[1e-8], [2e-8], [1e8]], [0, 1, 0], 2),
+        "points too close, or of too different sizes, for float64",
+    ),
     "a list of activations": (
         shortcut_networks.forward,
         (np.zeros((1, 2, 3, 3)), X, ["tanh", "relu"]),
