@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shortcut_study.lanczos import SYMMETRY_TOLERANCE
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear, piecewise_hessian
 from theory.arrays import finite
@@ -179,11 +180,24 @@ def spectrum(hessian: np.ndarray) -> Spectrum:
     >>> found.max_abs, found.index, found.index_range
     (8.0, 0.2, (0.2, 0.4))
 
+    An eigenvalue counts as 0 within P · ε · max |λ|, ε of the type in which the matrix comes.
+
     Args:
-      hessian: [P, P], symmetric.
+      hessian: [P, P], symmetric, P ≥ 1. Numbers that float32 arithmetic gave must come as float32.
+
+    Raises:
+      ValueError: no square matrix, entries that are not real and finite, or a matrix that is not symmetric.
     """
-    eigenvalues = np.linalg.eigvalsh(hessian)
-    return summarize(eigenvalues, len(eigenvalues) * np.finfo(np.float64).eps * np.abs(eigenvalues).max())
+    given, matrix = np.asarray(hessian).dtype, finite("hessian", hessian)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        raise ValueError(f"hessian must be [P, P], P at least 1, got shape {matrix.shape}")
+    scale = max(matrix.max(), -matrix.min())
+    asymmetry = max(np.abs(row - column).max() for row, column in zip(matrix, matrix.T))
+    if asymmetry > SYMMETRY_TOLERANCE * scale:
+        raise ValueError(f"hessian is not symmetric: |H − Hᵀ| reaches {asymmetry:.3g}, where H reaches {scale:.3g}")
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    epsilon = max(np.finfo(kind).eps for kind in (np.float64, given if given.kind == "f" else np.float64))
+    return summarize(eigenvalues, len(eigenvalues) * epsilon * np.abs(eigenvalues).max())
 
 
 def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:

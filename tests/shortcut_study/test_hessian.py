@@ -132,6 +132,33 @@ def test_zeros_that_rounding_made_negative_are_not_counted_as_negative_and_the_r
     assert list(found.columns()) == ["max_abs", "p10_abs", "condition_number", "index"]
 
 
+def test_what_counts_as_zero_follows_the_type_in_which_a_hessian_was_computed():
+    jacobian = np.random.default_rng(0).standard_normal((20, 27)).astype(np.float32)
+    single = jacobian.T @ jacobian
+    assert (np.linalg.eigvalsh(single) < 0).any()  # what it was
+    found = spectrum(single)
+    assert found.condition_number == np.inf and found.index == 0 and found.index_range == (0, 7 / 27)
+    assert spectrum(single.astype(np.float64)).condition_number < np.inf  # negative control: the type is lost
+
+
+NO_HESSIANS = {
+    "above the diagonal alone": ([[0, 5], [0, 0]], r"not symmetric: .* reaches 5, where H reaches 5$"),
+    "not symmetric": ([[1, 2], [0, 1]], "not symmetric: .* reaches 2, where H reaches 2$"),
+    "NaN": ([[np.nan, 1], [1, 2]], "must be finite"),
+    "one row": ([1, 2], r"P at least 1, got shape \(2,\)$"),
+    "not square": ([[1, 2]], r"got shape \(1, 2\)$"),
+    "empty": (np.zeros((0, 0)), r"got shape \(0, 0\)$"),
+    "complex": ([[1j]], "must be real numbers, got complex128"),
+}
+
+
+@pytest.mark.parametrize("matrix, named", NO_HESSIANS.values(), ids=NO_HESSIANS)
+def test_what_is_no_symmetric_matrix_has_no_spectrum(matrix, named):
+    with pytest.raises(ValueError, match=f"^hessian .*{named}"):
+        spectrum(np.array(matrix))
+    assert spectrum([[1, 2], [2 + 1e-6, 1]]).index == 0.5  # asymmetric by the rounding of float32
+
+
 def test_a_singular_hessian_has_an_infinite_condition_number():
     assert spectrum(np.diag([0.0, 0.0, 0.0, 1.0])).condition_number == np.inf
     assert spectrum(np.zeros((4, 4))).condition_number == np.inf
