@@ -1,5 +1,7 @@
 """The Hessian along training: a Keras callback for `model.fit`, which writes to TensorBoard."""
 
+import os
+
 import keras
 import numpy as np
 import tensorflow as tf
@@ -15,15 +17,16 @@ class HessianCallback(keras.callbacks.Callback):
     """Records the extreme eigenvalues, the trace and the density of the Hessian before training and along it.
 
     Writes to log_dir the scalars hessian/largest, hessian/smallest and hessian/trace, and the histogram
-    hessian/eigenvalues, at the number of the epoch; and the scalars into the logs of the epoch, so that
-    keras.callbacks.CSVLogger and History have them if they come later in the list of callbacks.
+    hessian/eigenvalues, at the number of epochs done, which starts at fit's initial_epoch; and the scalars into the
+    logs of the epoch, so that keras.callbacks.CSVLogger and History have them if they come later in the list of
+    callbacks.
 
     >>> callback = HessianCallback(images, labels, log_dir="logs", every=5)  # doctest: +SKIP
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
 
     Args:
       images, labels, batch_size, loss: The mean loss over these examples, as for `model_mvp`.
-      log_dir: str.
+      log_dir: str or path.
       every: int. Number of epochs between two measurements.
       order: int. Number of Lanczos steps a starting vector, each about three gradients.
       num_vectors: int. Random starting vectors.
@@ -40,7 +43,7 @@ class HessianCallback(keras.callbacks.Callback):
         self,
         images: np.ndarray,
         labels: np.ndarray,
-        log_dir: str,
+        log_dir: str | os.PathLike,
         every: int = 1,
         order: int = 20,
         num_vectors: int = 1,
@@ -54,15 +57,20 @@ class HessianCallback(keras.callbacks.Callback):
             raise ValueError(f"every must be at least 1, got {every}")
         self._images, self._labels, self._batch_size, self._loss = images, labels, batch_size, loss
         self._every, self._lanczos = every, (order, num_vectors, seed)
-        self._log_dir, self._writer = log_dir, None
+        self._log_dir, self._writer = os.fspath(log_dir), None
         self.history: list[dict[str, float]] = []
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Measures the network as it is before the first update."""
+        """Compiles the products."""
         check_model(self.model)
         self._product = compiled_product(self.model, loss=self._loss, label_spec=label_spec(self.model, self._labels))
         self._writer = tf.summary.create_file_writer(self._log_dir)
-        self._measure(0)
+        self._is_measured = False
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Measures the network as it is before the first update."""
+        if not self._is_measured:
+            self._measure(epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network after every so many epochs."""
@@ -86,6 +94,7 @@ class HessianCallback(keras.callbacks.Callback):
                 tf.summary.scalar(f"hessian/{name}", value)
             tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
             self._writer.flush()
+        self._is_measured = True
         self.history.append({"epoch": epoch} | row | {"trace_standard_error": error * dim})
         return row
 

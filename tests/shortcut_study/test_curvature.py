@@ -303,6 +303,22 @@ def test_the_callback_records_the_hessian_of_each_measured_epoch(model, tmp_path
     assert [event.step for event in events.Tensors("hessian/largest")] == [0, 2, 4]
 
 
+def test_a_continued_fit_is_measured_at_the_epochs_that_it_has(model, tmp_path):
+    network = with_dtype(model, "float32")
+    network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    callback = HessianCallback(X, CLASSES, tmp_path / "logs", order=2)
+    network.fit(X, CLASSES, initial_epoch=3, epochs=5, verbose=0, callbacks=[callback])
+    assert [row["epoch"] for row in callback.history] == [3, 4, 5]
+    events = EventAccumulator(str(tmp_path / "logs"))
+    events.Reload()
+    assert [event.step for event in events.Tensors("hessian/largest")] == [3, 4, 5]
+    whole = HessianCallback(X, CLASSES, str(tmp_path), order=43)  # a second fit has its first measurement too
+    for _ in range(2):
+        network.fit(X, CLASSES, initial_epoch=7, epochs=8, verbose=0, callbacks=[whole])
+    assert [row["epoch"] for row in whole.history] == [7, 8, 7, 8]
+    assert whole.history[1]["largest"] == pytest.approx(whole.history[2]["largest"], abs=1e-5)
+
+
 def test_a_callback_that_can_never_measure_is_refused(tmp_path):
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         HessianCallback(X, CLASSES, str(tmp_path), every=0)
