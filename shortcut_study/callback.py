@@ -7,7 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss
-from shortcut_study.model_hessian import check_examples, check_model, compiled_product, label_spec, mean_product
+from shortcut_study.model_checks import check_examples, check_model
+from shortcut_study.model_hessian import compiled_product, label_spec, mean_product
 from shortcut_study.quadrature import Quadrature, lanczos_quadrature, trace_mean
 
 NUM_LEVELS = 1000  # of the density in a histogram
@@ -52,7 +53,7 @@ class HessianCallback(keras.callbacks.Callback):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        check_examples(images, labels, loss)
+        check_examples(images, labels, loss, batch_size)
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         self._images, self._labels, self._batch_size, self._loss = images, labels, batch_size, loss
@@ -63,6 +64,7 @@ class HessianCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Compiles the products."""
         check_model(self.model)
+        check_examples(self._images, self._labels, self._loss, self._batch_size, self.model)
         self._product = compiled_product(self.model, loss=self._loss, label_spec=label_spec(self.model, self._labels))
         self._writer = tf.summary.create_file_writer(self._log_dir)
         self._is_measured = False

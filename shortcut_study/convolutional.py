@@ -32,7 +32,8 @@ import numpy as np
 from shortcut_study.differentiable import with_dtype
 from shortcut_study.hessian import summarize
 from shortcut_study.lanczos import lanczos, ritz
-from shortcut_study.model_hessian import block, check_examples, compiled_product, mean_product
+from shortcut_study.model_checks import check_examples
+from shortcut_study.model_hessian import block, compiled_product, label_spec, mean_product
 
 RESIDUAL_KERNEL = re.compile(r"block\d+_conv\d+/kernel$")
 
@@ -61,12 +62,13 @@ def initial_spectra(models: Iterable[keras.Model], images: np.ndarray, labels: n
     Raises:
       ValueError: no residual kernel, models of several architectures, no examples.
     """
-    check_examples(images, labels)
     product, architecture = None, None
     for model in models:
+        check_examples(images, labels, model=model)
         model = with_dtype(model, "float64")
         if product is None:
-            product, architecture = compiled_product(model, training=True), _shapes(model)
+            product = compiled_product(model, training=True, label_spec=label_spec(model, labels))
+            architecture = _shapes(model)
         if _shapes(model) != architecture:
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
         mvp_fn, dim = block(*mean_product(product, model, images, labels, len(images)), residual_kernel_entries(model))

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss, gauss_newton_vector_product, hessian_vector_product, summed_loss
 from shortcut_study.differentiable import check_product, check_twice_differentiable, twice_differentiable
+from shortcut_study.model_checks import check_examples, check_model
 
 CLASS_LABELS = tf.TensorSpec([None], tf.int32)
 
@@ -44,7 +45,7 @@ def model_mvp(
       model: keras.Model. Images to logits, functional or sequential, under Keras's TensorFlow backend. Its Hessian is
         that of float32 arithmetic if the layers compute so; see `with_dtype`.
       images: [m, …] as the model takes them (standardised, for all_conv_resnet).
-      labels: int [m]; or what the loss takes.
+      labels: int [m] or [m, 1], below the number of the model's outputs; or what the loss takes.
       batch_size: int. Examples at a time; memory grows with it, the result does not depend on it.
       training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
         the loss. No other layer may behave differently in training.
@@ -57,14 +58,13 @@ def model_mvp(
       mvp_fn, dim: v [dim] -> Hv [dim], NumPy; the trainable weights, each flattened row by row, in the model's order.
 
     Raises:
-      ValueError: another backend, nothing to train, no examples, arrays that do not fit together; a model of a class of
-        its own, one that gives probabilities without a loss that takes them, or one that TensorFlow does not
-        differentiate twice (Dropout in training, recurrent layers, layers that stop gradients).
+      ValueError: another backend, nothing to train, no examples, arrays that do not fit together or the model; a model
+        of a class of its own, of weights of several types, one that gives probabilities without a loss that takes them,
+        or one that TensorFlow does not differentiate twice (Dropout in training, recurrent layers, layers that stop
+        gradients); from mvp_fn, a vector of another shape.
     """
     check_model(model)
-    check_examples(images, labels, loss)
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    check_examples(images, labels, loss, batch_size, model)
     chosen = None if variables is None else positions(model, variables)
     product = compiled_product(model, training, loss, gauss_newton, label_spec(model, labels))
     whole = mean_product(product, model, images, labels, batch_size, on_batch)
@@ -81,9 +81,11 @@ def mean_product(
 ) -> tuple[Callable, int]:
     """Returns mvp_fn, dim as `model_mvp` does, from a product that `compiled_product` made for such a model."""
     (weights, others), label_type = flat_weights(model), label_spec(model, labels).dtype
+    images, labels = np.asarray(images), np.asarray(labels)  # of tensors too, which tf.constant does not convert
 
     def mvp_fn(vector: np.ndarray) -> np.ndarray:
-        vector, total = tf.constant(vector, weights.dtype), tf.zeros_like(weights)
+        vector = tf.constant(_of_shape(vector, weights.shape), weights.dtype)
+        total = tf.zeros_like(weights)
         for start in range(0, len(images), batch_size):
             batch = slice(start, start + batch_size)
             arrays = tf.constant(images[batch], weights.dtype), tf.constant(labels[batch], label_type)
@@ -101,12 +103,11 @@ def label_spec(model: keras.Model, labels: np.ndarray) -> tf.TensorSpec:
     return tf.TensorSpec([None, *np.shape(labels)[1:]], tf.int32 if is_whole else model.trainable_variables[0].dtype)
 
 
-def check_examples(images: np.ndarray, labels: np.ndarray, loss: Loss = None) -> None:
-    """Raises ValueError unless there is one label an image (by default a whole number), and one image."""
-    shape, dtype = np.shape(labels), np.asarray(labels).dtype
-    if not len(images) or shape[:1] != (len(images),) or (not loss and (len(shape) > 1 or dtype.kind not in "iub")):
-        found = f"got {np.shape(images)}, {shape} of {dtype}"
-        raise ValueError(f"need one label an image, a whole number by default, and one image at least, {found}")
+def _of_shape(vector: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """Returns a vector as an array; ValueError for another shape."""
+    if (vector := np.asarray(vector)).shape != tuple(shape):
+        raise ValueError(f"the vector must have shape {tuple(shape)}, got {vector.shape}")
+    return vector
 
 
 def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.ndarray:
@@ -136,7 +137,8 @@ def block(mvp_fn: Callable, dim: int, chosen: np.ndarray) -> tuple[Callable, int
     """
 
     def product(vector: np.ndarray) -> np.ndarray:
-        whole = np.zeros(dim, np.asarray(vector).dtype)
+        vector = _of_shape(vector, chosen.shape)
+        whole = np.zeros(dim, vector.dtype)
         whole[chosen] = vector
         return mvp_fn(whole)[chosen]
 
@@ -194,16 +196,6 @@ def compiled_product(
 
     check_product(product)
     return product
-
-
-def check_model(model: keras.Model) -> None:
-    """Raises ValueError for another backend, nothing to train, several inputs or outputs."""
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(f"Hessian products need KERAS_BACKEND=tensorflow, got {keras.backend.backend()}")
-    if not model.trainable_variables:
-        raise ValueError("the model has no trainable weights")
-    if len(getattr(model, "inputs", None) or [0]) != 1 or len(getattr(model, "outputs", None) or [0]) != 1:
-        raise ValueError(f"need a model of one input and one output, got {len(model.inputs)}, {len(model.outputs)}")
 
 
 def _flat_outputs(network: keras.Model, training: bool) -> Callable:

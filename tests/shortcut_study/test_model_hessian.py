@@ -286,6 +286,9 @@ def test_a_model_that_is_not_twice_differentiable_or_gives_no_logits_is_refused_
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
 
 
+OF_TWO_TYPES = sequential(keras.layers.Dense(4, dtype="float64"), keras.layers.Dense(10))
+
+
 def test_dropout_out_of_training_is_no_obstacle(examples):
     model = sequential(keras.layers.Dropout(0.5), keras.layers.Dense(10))
     mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=5)
@@ -297,11 +300,38 @@ def test_dropout_out_of_training_is_no_obstacle(examples):
     [
         ({"images": np.zeros((0, 8, 8, 1)), "labels": np.zeros(0, int)}, "one image at least"),
         ({"labels": np.zeros(3, int)}, r"\(23, 8, 8, 1\), \(3,\)"),
-        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"batch_size": 7.5}, "batch_size must be a whole number of at least 1, got 7.5"),
+        ({"batch_size": None}, "batch_size must be a whole number of at least 1, got None"),
+        ({"images": np.zeros((23, 8, 9, 1))}, r"^images must be \[m, 8, 8, 1\] .*, got \(23, 8, 9, 1\)$"),
+        ({"labels": np.full(23, 10)}, "^labels must lie in 0–9, the model's outputs, got 10–10$"),
+        ({"labels": np.arange(-1, 22) % 9 - 1}, "^labels must lie in 0–9, .* got -1–7$"),
+        ({"labels": np.zeros((23, 2), int)}, r"one label an image, .* \(23, 2\) of int64"),
+        ({"model": sequential(keras.layers.Dense(1))}, r"two at least, the model gives \(None, 1\): pass loss"),
+        ({"model": OF_TWO_TYPES}, r'of one type, got float32, float64; take with_dtype\(model, "float64"\)$'),
         ({"model": sequential()}, "no trainable weights"),
     ],
 )
 def test_a_mistake_in_a_call_is_named(network, examples, changes, message):
     arguments = {"model": network, "images": examples[0], "labels": examples[1], "batch_size": 5} | changes
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as raised:
         model_hessian.model_mvp(**arguments)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_vector_of_another_length_is_refused_in_one_line(network, examples, product):
+    mvp_fn, dim = product
+    part, size = model_hessian.model_mvp(network, *examples, 23, variables=network.trainable_variables[:1])
+    for function, length, other in ((mvp_fn, dim, dim - 1), (part, size, 1)):
+        with pytest.raises(ValueError, match=rf"^the vector must have shape \({length},\), got \({other},\)$"):
+            function(np.ones(other))
+
+
+def test_tensors_lists_and_labels_in_a_column_are_taken_as_arrays(network, examples, product):
+    images, labels = examples
+    expected = product[0](vector := np.ones(product[1]))
+    for x, y in ((tf.constant(images), tf.constant(labels, tf.int64)), (images.tolist(), labels[:, None])):
+        found = model_hessian.model_mvp(network, x, y, batch_size=23)[0](tf.constant(vector))
+        np.testing.assert_allclose(found, expected, atol=1e-14)
+    single = model_hessian.model_mvp(with_dtype(network, "float32"), tf.constant(images), labels, 23)[0](vector)
+    np.testing.assert_allclose(single, expected, atol=1e-4)
