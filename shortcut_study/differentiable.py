@@ -22,12 +22,20 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
       dtype: str. float32 or float64.
 
     Raises:
-      ValueError: the model is of a class of its own.
+      ValueError: the model is of a class of its own, or a layer of another type is of a class that Keras cannot copy.
     """
 
     def clone(layer: keras.Layer) -> keras.Layer:
-        config = layer.get_config()
-        return type(layer).from_config(config | {"dtype": dtype} if "dtype" in config else config)
+        try:
+            config = layer.get_config()
+            return type(layer).from_config(config | {"dtype": dtype} if "dtype" in config else config)
+        except _NOT_COPIED as error:
+            if not layer.variables and layer.compute_dtype == dtype:
+                return layer
+            raise ValueError(
+                f"layer {layer.name}, a {type(layer).__name__}, cannot be copied: it needs an __init__ with **kwargs "
+                f"and a get_config of the other arguments; a Lambda must be made with dtype={dtype!r}"
+            ) from error
 
     return _copy(model, clone, dtype)
 
@@ -35,12 +43,17 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
 def twice_differentiable(model: keras.Model) -> keras.Model:
     """Returns a copy of a model in which Keras's normalisation layers have second derivatives.
 
+    A layer that Keras cannot copy, such as a Lambda, is the model's own, with its weights.
+
     Raises:
       ValueError: the model is of a class of its own.
     """
 
     def clone(layer: keras.Layer) -> keras.Layer:
-        return _REPLACEMENTS.get(type(layer), type(layer)).from_config(layer.get_config())
+        try:
+            return _REPLACEMENTS.get(type(layer), type(layer)).from_config(layer.get_config())
+        except _NOT_COPIED:
+            return layer
 
     return _copy(model, clone)
 
@@ -119,6 +132,8 @@ def _refuse(graph: tf.Graph, refused: dict[tuple[str, ...], str]) -> None:
                 raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason} {name}")
 
 
+# What Keras raises for a class that takes other arguments than its configuration has, or has none; and for a Lambda.
+_NOT_COPIED = (TypeError, NotImplementedError, ValueError)
 _REFUSED = {
     ("StopGradient",): "it stops the gradient at",
     ("Random", "Multinomial"): "in training it is another function at every call, by the random numbers of",

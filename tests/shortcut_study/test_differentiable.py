@@ -60,6 +60,63 @@ def test_an_output_in_a_structure_and_a_batch_of_fixed_size_are_no_obstacle(plai
     np.testing.assert_allclose(model_mvp(model, X, CLASSES, 12)[0](VECTOR), plain, atol=1e-12)
 
 
+class Own(keras.layers.Layer):
+    """A dense layer whose __init__ takes no **kwargs, so that Keras cannot copy it."""
+
+    def __init__(self, units):
+        super().__init__()
+        self.dense = keras.layers.Dense(units, "tanh")
+
+    def call(self, inputs):
+        return self.dense(inputs)
+
+
+class Holding(keras.layers.Layer):
+    """Has an argument that Keras does not serialise, so that it has no configuration."""
+
+    def __init__(self, function, **options):
+        super().__init__(**options)
+        self.function = function
+
+    def call(self, inputs):
+        return self.function(inputs)
+
+
+ODD = {
+    "own": lambda **_: Own(5),
+    "lambda": lambda **options: keras.layers.Lambda(lambda x: 2 * x, **options),
+    "holding": lambda **options: Holding(lambda x: 3 * x, **options),
+}
+
+
+def test_layers_that_keras_cannot_copy_are_taken_as_they_are():
+    plain, last = keras.layers.Rescaling(6.0), layers()[1]
+    usual = keras.Sequential([keras.Input((4,)), layers()[0], plain, last])
+    odd = keras.Sequential([keras.Input((4,)), *(make() for make in ODD.values()), keras.layers.Dense(3)])
+    odd.set_weights(usual.get_weights())
+    found, expected = (model_mvp(model, X, CLASSES, 12)[0](VECTOR) for model in (odd, usual))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for old, new in zip(usual.get_weights(), odd.get_weights()):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_with_dtype_names_a_layer_that_it_cannot_copy_and_what_it_needs(name):
+    layer = ODD[name]()
+    message = rf"^layer {layer.name}, a {type(layer).__name__}, cannot be copied: .* made with dtype='float64'$"
+    with pytest.raises(ValueError, match=message) as raised:
+        model_of(layer, keras.layers.Dense(3))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["lambda", "holding"])
+def test_a_layer_without_weights_that_has_the_type_is_taken_in_a_copy(name):
+    model = keras.Sequential([keras.Input((4,)), *layers(), ODD[name](dtype="float64")])
+    copy = with_dtype(model, "float64")
+    assert {variable.dtype for variable in copy.variables} == {"float64"}
+    np.testing.assert_allclose(copy(X), model(X), atol=1e-5)
+
+
 class Compiled(keras.layers.Layer):
     """Normalises inside a function of its own, with TensorFlow's moments or with dropout."""
 
