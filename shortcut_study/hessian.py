@@ -75,8 +75,8 @@ def hessian(
       [P, P] float64, symmetric, parameters ordered by unit, layer in unit, column, row.
 
     Raises:
-      ValueError: an unknown method, or one that does not apply; shapes that do not belong
-        together, non-finite numbers.
+      ValueError: an unknown method, or one that does not apply; shapes that do not belong together, non-finite numbers;
+        an activation of one's own that does not take tensors.
     """
     weights, (x, y) = finite("weights", weights), network.examples(x, y)
     if weights.shape != network.shape:

@@ -25,6 +25,9 @@ def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y
 
     Compiled once for a network shape and a number of examples. At a kink of ReLU the second
     derivative is taken as 0.
+
+    Raises:
+      ValueError: an activation of one's own that does not take tensors.
     """
     per_row = 4 * len(x) * network.width * network.depth * 8  # bytes; each layer keeps a few arrays [m, width]
     rows = int(np.clip(_BLOCK_BYTES // per_row, 1, network.num_parameters))
@@ -41,6 +44,8 @@ def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y
 
 @functools.lru_cache(maxsize=32)
 def _compiled(network: ShortcutNetwork, rows: int) -> Callable:
+    check_takes_tensors(network)
+
     @tf.function(reduce_retracing=True)
     def block_of_rows(columns: tf.Tensor, x: tf.Tensor, y: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
         with tf.GradientTape() as outer:
@@ -54,6 +59,19 @@ def _compiled(network: ShortcutNetwork, rows: int) -> Callable:
         return outer.jacobian(block, columns, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     return block_of_rows
+
+
+def check_takes_tensors(network: ShortcutNetwork) -> None:
+    """Raises ValueError for an activation of one's own that TensorFlow cannot trace, as NumPy's functions."""
+    for activation in filter(callable, network.activations):
+        try:
+            tf.function(lambda z, own=activation: own(z)).get_concrete_function(
+                tf.TensorSpec([None, network.width], tf.float64)
+            )
+        except Exception as error:  # of any class: it is the user's function
+            raise ValueError(
+                f"activation {activation!r} must take TensorFlow tensors too, as keras.ops.sin does and np.sin does not"
+            ) from error
 
 
 def tensor_forward(network: ShortcutNetwork, weights: tf.Tensor, x: tf.Tensor) -> tf.Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from shortcut_study.network import ShortcutNetwork
-from shortcut_study.tape import tensor_forward
+from shortcut_study.tape import check_takes_tensors, tensor_forward
 
 _BLOCK_BYTES = 2**24  # of hidden vectors, all layers and runs, that are held at a time
 _ROWS = tf.TensorSpec([None, None], tf.float64)
@@ -58,7 +58,11 @@ def data_objective(network: ShortcutNetwork) -> Callable:
     Returns:
       objective(weights [B, *network.shape], x [m, d], y [m, d]) -> losses [B], gradients as weights; it goes over the
       data in blocks.
+
+    Raises:
+      ValueError: an activation of one's own that does not take tensors.
     """
+    check_takes_tensors(network)
 
     @tf.function(input_signature=[tf.TensorSpec([None, *network.shape], tf.float64), _ROWS, _ROWS])
     def objective(weights: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

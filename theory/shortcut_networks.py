@@ -37,10 +37,11 @@ def forward(
     pre, mid, post = (activation_named(name).function for name in (pre, mid, post))
     hidden = np.asarray(x)
     for unit in checked_weights(weights):
-        inside = pre(hidden) @ unit[0].T
+        inside = np.asarray(pre(hidden)) @ unit[0].T  # an array, also of a function that gives tensors
         for matrix in unit[1:]:
-            inside = mid(inside) @ matrix.T
-        hidden = hidden + post(inside) if shortcut else post(inside)
+            inside = np.asarray(mid(inside)) @ matrix.T
+        outside = np.asarray(post(inside))
+        hidden = hidden + outside if shortcut else outside
     return hidden
 
 

@@ -1,5 +1,6 @@
 """shortcut_study.hessian: closed form = piecewise = tape = differences = theory at zero; spectra."""
 
+import keras
 import numpy as np
 import pytest
 
@@ -70,6 +71,21 @@ def test_the_tape_takes_any_activation(activation):
     network, weights, x, y = problem(2, 2, (activation, activation, "linear"))
     tape = hessian(network, weights, x, y, "tape")
     np.testing.assert_allclose(tape, differences(network, weights, x, y), atol=1e-5 * np.abs(tape).max())
+
+
+@pytest.mark.parametrize("position", ["pre", "mid", "post"])
+def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_one_of_arrays_is_named(position):
+    from shortcut_study.tensor_objective import data_objective
+
+    of_tensors, of_arrays = (ShortcutNetwork(D, 2, 2, **{position: function}) for function in (keras.ops.sin, np.sin))
+    _, weights, x, y = problem()
+    assert of_tensors.loss(weights, x, y) == pytest.approx(of_arrays.loss(weights, x, y), rel=1e-12)
+    found = hessian(of_tensors, weights, x, y)
+    np.testing.assert_allclose(found, differences(of_arrays, weights, x, y), atol=1e-5 * np.abs(found).max())
+    for refused in (lambda: hessian(of_arrays, weights, x, y), lambda: data_objective(of_arrays)):
+        with pytest.raises(ValueError, match="^activation <ufunc 'sin'> must take TensorFlow tensors too") as raised:
+            refused()
+        assert "\n" not in str(raised.value)
 
 
 def test_the_data_may_come_in_blocks_of_any_size(monkeypatch):
