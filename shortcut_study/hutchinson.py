@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shortcut_study.quadrature import standard_error
-from theory.arrays import real
+from theory.arrays import finite
 
 FEWEST = 5  # vectors before the tolerance is looked at; fewer say too little of their own spread
 
@@ -64,9 +64,9 @@ def hutchinson(
     traces = []
     for count in range(1, num_vectors + 1):
         vector = np.where(random.random(dim) < 0.5, -1, 1).astype(dtype)
-        product = real("products", mvp_fn(vector))
-        if product.shape != (dim,) or not np.isfinite(product).all():
-            raise ValueError(f"mvp_fn must return finite numbers of shape ({dim},), got shape {product.shape}")
+        product = finite("products", mvp_fn(vector))
+        if product.shape != (dim,):
+            raise ValueError(f"mvp_fn must return shape ({dim},), got {product.shape}")
         estimate = vector * product
         traces.append(estimate.sum())
         change = estimate - mean

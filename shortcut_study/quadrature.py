@@ -116,7 +116,12 @@ def lanczos_quadrature(
     Args:
       mvp_fn, dim, order, dtype, stop: As for `ritz_by_vector`.
       num_vectors, seed: int.
+
+    Raises:
+      ValueError: no vectors, or as `lanczos`.
     """
+    if num_vectors < 1:
+        raise ValueError(f"num_vectors must be at least 1, got {num_vectors}")
     vectors = range(num_vectors)
     return quadrature_of([ritz for _, ritz in ritz_by_vector(mvp_fn, dim, order, vectors, seed, dtype, stop)])
 

@@ -208,8 +208,8 @@ def test_hutchinson_is_exact_on_a_diagonal_matrix_and_stops_at_its_tolerance():
     [
         ({"num_vectors": 0}, "at least 1, got 0, 3"),
         ({"tolerance": -1.0}, "tolerance must be at least 0"),
-        ({"mvp_fn": lambda v: v * np.nan}, "finite numbers of shape"),
-        ({"mvp_fn": lambda v: v[:2]}, r"shape \(3,\), got shape \(2,\)"),
+        ({"mvp_fn": lambda v: v * np.nan}, "^products must be finite, got an infinite or NaN entry$"),
+        ({"mvp_fn": lambda v: v[:2]}, r"^mvp_fn must return shape \(3,\), got \(2,\)$"),
     ],
 )
 def test_hutchinson_names_mistakes(arguments, message):

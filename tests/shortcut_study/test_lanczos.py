@@ -314,3 +314,8 @@ def test_a_mistake_is_named(name):
     changes, message = MISTAKES[name]
     with pytest.raises(ValueError, match=message):
         lz.lanczos(**({"mvp_fn": lambda v: v, "dim": 5, "order": 3} | changes))
+
+
+def test_a_quadrature_of_no_vectors_is_refused():
+    with pytest.raises(ValueError, match="^num_vectors must be at least 1, got 0$"):
+        quad.lanczos_quadrature(lambda v: v, 5, 3, num_vectors=0)
