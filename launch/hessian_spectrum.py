@@ -6,8 +6,9 @@ takes the network that launch.train left in runs/first and the mean cross-entrop
 500 training images, not augmented: 2 minutes on 2 cores for the mnist preset. Prints the
 extreme eigenvalues with error bounds, and the condition number and the share of negative
 eigenvalues with the range that they can lie in; the range alone where it is wide, because a larger
---order is needed. Leaves results.csv (every Ritz value of every starting vector), density.csv and
-spectrum.png. The same command again continues after the last finished starting vector.
+--order is needed. With as many steps as weights all eigenvalues are known, but for rounding. Leaves
+results.csv (every Ritz value of every starting vector), density.csv and spectrum.png. The same
+command again continues after the last finished starting vector.
 
 --per_layer and --per_block add the spectra of the diagonal blocks of the Hessian that belong to
 single layers and to residual blocks, in layers.csv and blocks.csv with a picture each. Every
@@ -119,7 +120,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             run.set_status("done", num_weights=num_weights(model), num_examples=len(images), minutes=minutes)
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
         print(f"{name or config.pretrained}: {num_weights(model):,} trained weights, {len(images):,} training images")
-        print(_results(config, run))
+        print(_results(config, run, num_weights(model)))
     print(f"files: {run_dir}")
 
 
@@ -213,8 +214,8 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     return drawn | {name: parts_figure(rows) for name, rows in zip(tables[2:], parts) if rows}
 
 
-def _results(config: SpectrumConfig, run: "RunDirectory") -> str:
-    """Describes what the tables hold."""
+def _results(config: SpectrumConfig, run: "RunDirectory", dim: int) -> str:
+    """Describes what the tables hold of the spectrum of `dim` weights."""
     from identity_matters.runs.tables import made_of, read_rows
     from shortcut_study.part_spectra import table
     from shortcut_study.spectrum_figures import quadrature_from_rows
@@ -222,7 +223,7 @@ def _results(config: SpectrumConfig, run: "RunDirectory") -> str:
 
     with made_of(results := run.file("results.csv")):
         quadrature = quadrature_from_rows(read_rows(results))
-        text = report(quadrature, config.num_eigenvalues)
+        text = report(quadrature, config.num_eigenvalues, dim)
     vectors, order = quadrature.nodes.shape
     minutes = run.record.get("minutes")
     lines = [f"{vectors} x {order} products with the {'Gauss-Newton matrix' if config.gauss_newton else 'Hessian'}"]

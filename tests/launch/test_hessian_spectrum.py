@@ -345,6 +345,26 @@ def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_p
     assert launch(*few)[0] == 0
 
 
+def test_at_full_order_all_eigenvalues_are_printed_once_and_no_larger_order_is_advised(
+    launch, trained_run, tmp_path, monkeypatch
+):
+    blind = [keras.layers.Rescaling(0.0), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)]
+    model = keras.Sequential([keras.Input((28, 28, 1)), *blind])
+    monkeypatch.setattr(finished_run, "load_model", lambda *_: model)
+    # Of 20 weights the kernel's 10 and a bias that all logits share do not count: 11 eigenvalues are 0.
+    asked = [*flags(trained_run, tmp_path / "spectrum"), "--num_vectors=1", "--num_eigenvalues=15"]
+    code, out, err = launch(*asked)
+    assert code == 0, err
+    lines = out.splitlines()
+    printed = [float(cell) for line in lines[3:13] for cell in line.split()[::2]]
+    assert sorted(printed) == pytest.approx(
+        sorted(row["eigenvalue"] for row in read(tmp_path / "spectrum")[0]), rel=1e-4
+    )
+    assert lines[14].startswith("condition number: infinite within rounding, largest |eigenvalue| 0.1")
+    assert lines[15] == "index: 0.00% of the eigenvalues are negative, 55.00% are 0 within rounding"
+    assert "raise --order" not in out and "inf " not in out
+
+
 @pytest.mark.slow
 def test_batches_are_normalised_by_their_own_moments_on_request(launch, trained_run, tmp_path):
     from identity_matters.comparators import build_network
