@@ -8,8 +8,9 @@ trains the mnist preset on 4,000 embedded digits: about 1 minute on 2 cores, 2 %
     python -m launch.train --preset=cifar10 --data_dir=DIR --run_dir=runs/cifar10
 
 train on a data set that TFDS has prepared under DIR (add --download to have it fetched): a
-network of the paper's rules in 40 minutes on 2 cores, and the paper's own, 60,000 steps that are
-meant for a GPU; the paper reports 6.38 % test error, best at about 50,000.
+network of the paper's rules in 40 minutes on 2 cores (--preset=cifar10_wide: a larger one with four
+times the operations), and the paper's own, 60,000 steps that are meant for a GPU; the paper reports
+6.38 % test error, best at about 50,000.
 
 The run leaves config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
 model.keras and saved_model in run_dir. The same command again continues an interrupted run
