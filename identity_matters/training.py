@@ -148,8 +148,7 @@ class Training:
                     if self.directory and (self._is_saved() or is_leaving):
                         self.state.save(self.directory.file("checkpoints"))
                     if is_leaving and not self._is_at_end():
-                        self.workers.all_reduce([0.0])  # until the chief has saved: where it could not, it is lost
-                        self.workers.barrier()  # until the others have heard it
+                        self.workers.meet()  # the chief once it has saved: where it could not, it is lost
                         raise Preempted(self.state.step)
                     if self._is_evaluated():
                         self._evaluate()
@@ -238,8 +237,7 @@ class Training:
             self.directory.set_status("done")
         elif self.recorder.rows:
             print(f"worker {self.workers.rank} is done: {describe(self.recorder.rows[-1])}", flush=True)
-        self.workers.all_reduce([0.0])  # until the chief has written all: where it has not, the job is not done
-        self.workers.barrier()  # until the others have heard it: a sum fails where one has left
+        self.workers.meet()  # the chief once it has written all: where it has not, the job is not done
         return self.recorder.rows[-1] if self.directory else {}
 
 

@@ -144,6 +144,11 @@ class Workers:
         with contextlib.suppress(WorkerLost):
             self.all_reduce([0.0])
 
+    def meet(self) -> None:
+        """Returns when all processes have come here; raises WorkerLost where one of them is gone before."""
+        self.all_reduce([0.0])
+        self.barrier()  # until the others have heard it: a sum fails where one has left
+
     @contextlib.contextmanager
     def reporting_lost_workers(self) -> Iterator[None]:
         """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone.
