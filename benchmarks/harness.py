@@ -15,7 +15,7 @@ from typing import Any
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.runs.machine import cores, processor
+from identity_matters.runs.machine import machine
 
 OTHERS = "other processes, CPU cores"
 
@@ -135,8 +135,8 @@ def synthetic_data(run: TrainConfig, num_images: int) -> ArrayData:
 
 
 def environment() -> str:
-    """Returns one line that names the processor, its cores and the versions."""
-    parts = [processor(), f"{len(cores())} cores"]
+    """Returns one line that names the machine and the versions."""
+    parts = [machine()]
     for package in ("tensorflow", "keras", "numpy", "torch"):
         try:
             parts.append(f"{package} {importlib.metadata.version(package)}")

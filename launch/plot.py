@@ -55,7 +55,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     if config.beside:
         others = split_names(config.beside)
         require(others, f"beside names no directory, got {config.beside!r}")
-        figures = _verbatim(config.title, _comparison([run_dir, *others], config.title))
+        figures = _comparison([run_dir, *others], config.title)
         print("\n".join(save_figures(figures, run_dir, config.format)))
         return
     record = read_record(run_dir)
@@ -63,22 +63,12 @@ def main(config: PlotConfig, run_dir: str) -> None:
     options = {"title": config.title} if kind in TITLED else {}
     with made_of(run_dir):
         figures = importlib.import_module(f"launch.{kind}").figures(run_dir, **options)
-        paths = save_figures(_verbatim(config.title, figures), run_dir, config.format)
+        paths = save_figures(figures, run_dir, config.format)
     if not paths:
         is_done = record is not None and record["status"] == "done"
         advice = "the run is done, and has none" if is_done else f"let launch.{kind} end, with its figures"
         raise UserError(f"{run_dir} holds results without the data of figures; {advice}")
     print("\n".join(paths))
-
-
-def _verbatim(title: str, figures: "dict[str, Figure]") -> "dict[str, Figure]":
-    """Returns the figures with a user's title drawn as it is, not read as a formula, which may not be one."""
-    from matplotlib.text import Text
-
-    for figure in figures.values() if title else ():  # an empty one would find ticks, whose labels are formulas
-        for text in figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == title):
-            text.set_parse_math(False)
-    return figures
 
 
 def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":

@@ -50,10 +50,12 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
 
 def _label_errors(axes: Axes, title: str) -> None:
     """Labels axes on which errors are drawn against steps."""
-    axes.set(xlabel="steps", ylabel="top-1 error", title=title, xlim=(0, None), ylim=(0, None))
+    axes.set(xlabel="steps", ylabel="top-1 error", xlim=(0, None), ylim=(0, None))
+    axes.set_title(title, parse_math=False)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
-    axes.legend()
+    for text in axes.legend().get_texts():  # names of directories may hold the signs of formulas
+        text.set_parse_math(False)
 
 
 def comparison_figure(runs: dict[str, list[dict[str, float]]], title: str = "") -> Figure:
@@ -108,7 +110,7 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
         axes.locator_params(axis="x", nbins=5)
         axes.grid(alpha=0.3)
     panels[0].invert_yaxis()
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     return figure
 
 
@@ -142,7 +144,7 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
         axes.yaxis.set_tick_params(labelleft=True)
         axes.grid(alpha=0.3)
         axes.legend()
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     return figure
 
 
@@ -177,7 +179,7 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
         panels[1, i].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         panels[1, i].xaxis.set_minor_formatter(NullFormatter())
         panels[0, i].legend(fontsize=8)
-    figure.suptitle(title)
+    figure.suptitle(title, parse_math=False)
     return figure
 
 

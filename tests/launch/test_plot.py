@@ -1,12 +1,14 @@
 """launch.plot: config.json says whose figures it draws, old ones by their config, lone tables by their columns."""
 
 import dataclasses
+import functools
 import importlib
 import json
 
 import pytest
 from begun import begin
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from identity_matters.runs import figures
 from identity_matters.runs.directory import RunDirectory
@@ -14,6 +16,7 @@ from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import KINDS, read_record
 from identity_matters.runs.tables import write_metrics
 from launch import plot
+from shortcut_study.spectrum_figures import spectrum_figure
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
@@ -149,14 +152,30 @@ def test_a_title_with_signs_of_formulas_is_drawn_as_it_is(tmp_path, launch, monk
     assert "<!-- 50 % of $\\frac{a$ -->" in (tmp_path / out.strip()).read_text()
 
 
-@pytest.mark.parametrize("kind", plot.TITLED)
-def test_every_figure_with_a_title_takes_it_as_it_is(tmp_path, drawn, monkeypatch, kind):
-    begin(tmp_path, config(kind), kind)
-    figure = Figure()
-    monkeypatch.setattr(importlib.import_module(f"launch.{kind}"), "figures", lambda _, title: {"a": figure})
-    figure.suptitle("$\\x$"), figure.add_subplot().set(title="$\\x$", xlabel="$x$", yscale="log")
-    plot.main(plot.PlotConfig(title="$\\x$"), str(tmp_path))
-    assert [text.get_parse_math() for text in (figure.axes[0].title, figure.axes[0].xaxis.label)] == [False, True]
+EIGENVALUE = {"vector": 0, "eigenvalue": 1, "weight": 1, "error_bound": 0, "density": 1, "standard_error": 0}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        functools.partial(figures.convergence_figure, []),
+        functools.partial(figures.comparison_figure, {}),
+        functools.partial(figures.ablation_figure, []),
+        functools.partial(figures.depth_figure, [], {}),
+        functools.partial(figures.norms_figure, []),
+        functools.partial(spectrum_figure, [EIGENVALUE], [EIGENVALUE]),
+    ],
+    ids=lambda draw: draw.func.__name__,
+)
+def test_every_figure_with_a_title_takes_it_as_it_is(draw):
+    of_title = draw(title="$\\x$").findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == "$\\x$")
+    assert [text.get_parse_math() for text in of_title] == [False]
+
+
+def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
+    rows = [{"step": 1, "train_top1_error": 0.5, "test_top1_error": 0.5}]
+    figures.save_figures({"a": figures.comparison_figure({"$\\x$": rows})}, str(tmp_path), "svg")
+    assert "<!-- $\\x$ (50.00% at the end) -->" in (tmp_path / "a.svg").read_text()
 
 
 def compared(monkeypatch, first, beside):
