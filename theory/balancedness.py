@@ -93,7 +93,7 @@ def _factors(sigma: np.ndarray, num_layers: int) -> np.ndarray:
 def deficiency_margin(W: np.ndarray, R: np.ndarray) -> float:
     """σ_min(R) − ‖W − R‖_F, the largest c of Arora et al. 2019, Definition 2; a bound is promised where it is positive.
 
-    While f does not rise, σ_min(W) ≥ c at every later W too.
+    For Σ = I, while f does not rise, σ_min(W) ≥ c at every later W too.
     """
     W, R = finite("W", W), finite("R", R)
     return float(np.linalg.svd(R, compute_uv=False)[-1] - np.linalg.norm(W - R))

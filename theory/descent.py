@@ -111,9 +111,12 @@ def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance
       tolerance: float > 0.
 
     Raises:
-      ValueError: a φ that is not positive (see `excess_floor`, `singular_risk_bound`), or too large a learning rate.
+      ValueError: a φ that is not positive (see `excess_floor`, `singular_risk_bound`), or a learning rate that is not
+        positive or too large.
     """
     phi = real("phi", phi)
+    if not learning_rate > 0:
+        raise ValueError(f"learning_rate must be positive, got {learning_rate:.6g}")
     if not phi.min() > 0:
         raise ValueError(f"step_bound is about positive eigenvalues, got {phi.min():.3g}")
     if learning_rate > largest_learning_rate(phi, num_layers) * (1 + 1e-12):

@@ -23,17 +23,31 @@ from theory.arrays import finite
 
 
 def risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
-    """(1/m) Σ‖y − W(x + V f)‖², f the features. Args: shapes as in the table above."""
-    return float(np.square((x + features @ V.T) @ W.T - y).sum() / len(x))
+    """(1/m) Σ‖y − W(x + V f)‖², f the features.
+
+    Args: shapes as in the table above.
+
+    Raises:
+      ValueError: y has another shape than W(x + V f), with which NumPy would broadcast it.
+    """
+    return float(np.square(_error(W, x + features @ V.T, y)).sum() / len(x))
 
 
 def gradient(
     W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """∂/∂W [r, d] and ∂/∂V [d, p] of `risk`."""
+    """∂/∂W [r, d] and ∂/∂V [d, p] of `risk`, which has the same args and errors."""
     hidden = x + features @ V.T
-    error = 2 / len(x) * (hidden @ W.T - y)
+    error = 2 / len(x) * _error(W, hidden, y)
     return error.T @ hidden, W.T @ error.T @ features
+
+
+def _error(W: np.ndarray, hidden: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """W hidden − y [m, r], for hidden [m, d]."""
+    predicted = hidden @ W.T
+    if np.shape(y) != predicted.shape:
+        raise ValueError(f"y must have shape {predicted.shape}, got {np.shape(y)}")
+    return predicted - y
 
 
 def best_linear_risk(inputs: np.ndarray, y: np.ndarray) -> float:

@@ -161,6 +161,7 @@ def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, le
     For η ≤ 1/L, L of `smoothness_bound`, while iterates stay in B_τ, and `above_rounding`'s Σ; 1 from τ = 1 on, ℓ ≥ 2.
     """
     _require_nonnegative(radius=radius)
+    Sigma = checked_problem(np.zeros((1, *np.shape(Sigma))), Sigma, Sigma)[2]
     inside = max(0.0, 1 - radius)
     return 1 - 2 * learning_rate * num_layers * inside ** (2 * num_layers - 2) * above_rounding(Sigma)[1]
 

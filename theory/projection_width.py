@@ -16,7 +16,7 @@ import numbers
 import numpy as np
 from scipy import optimize, special, stats
 
-from theory.arrays import real
+from theory.arrays import finite, real
 from theory.parallel import in_parallel
 
 MAX_WIDTH = 20_000  # of what default_width returns: one block of it has 800 million parameters
@@ -75,11 +75,13 @@ def largest_distortion(rho: float, bias: str) -> float:
 
 
 def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> float:
-    """Returns the expected number of pairs, of r random unit vectors in R^k, with an inner product of at least c ≥ 0.
+    """Returns how many pairs of r random unit vectors in R^k have an inner product of at least c on average, 0 ≤ c ≤ 1.
 
     (r(r − 1)/2) · ½ I_{1 − c²}((k − 1)/2, ½), I the regularised incomplete beta function: the share of the sphere in a
     cap. Hardt & Ma §3 say that k > 4 log r leaves none; for r = 1,000, k = 28 it is 1,435.
     """
+    if width < 1 or not 0 <= cosine <= 1:
+        raise ValueError(f"width must be at least 1 and cosine in [0, 1], got {width} and {cosine}")
     pairs = num_surrogates * (num_surrogates - 1) / 2
     return float(pairs * special.betainc((width - 1) / 2, 0.5, 1 - cosine**2) / 2)
 
@@ -157,7 +159,7 @@ def separation(x: np.ndarray) -> float:
     Returns:
       float. Of the smallest a over all pairs, 4 a·|a|; 4 for a single point.
     """
-    x = real("x", x)
+    x = finite("x", x)
     x = x / (np.abs(x).max() or 1.0)  # squares might leave the range of float64
     squared_norms = np.square(x).sum(axis=1)
 

@@ -34,7 +34,7 @@ def risk_and_gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.n
     """Returns f [n] and ∂f/∂w of w's shape, by backpropagation; ReLU'(0) = 0; complex w: the real part's pattern."""
     *states, (prediction,) = hidden_states(w, x)
     error = prediction - y
-    delta, gradient = 2 / x.shape[1] * error, np.empty_like(w)
+    delta, gradient = 2 / x.shape[1] * error, np.empty(w.shape, np.result_type(w, float))
     for i, (h, z, on) in reversed(list(enumerate(states))):
         back = (delta @ w[:, i, 1].swapaxes(1, 2)) * on
         gradient[:, i, 1] = (z * on).swapaxes(1, 2) @ delta

@@ -19,6 +19,7 @@ import numpy as np
 from scipy import integrate
 
 from theory import update_rules
+from theory.arrays import real
 
 HALF = 1 - math.sqrt(0.5)  # of gap: L halves when ‖W − I − gap‖ is √½ ‖gap‖
 
@@ -40,7 +41,7 @@ def risk_and_gradient(weights: np.ndarray, gap: np.ndarray) -> tuple[float, np.n
     for products in before[::-1]:
         units_after.append(units_after[-1] + units_after[-1] @ products[-1])
     E = units_before[-1] - identity - gap
-    gradient = np.empty_like(weights)
+    gradient = np.empty(np.shape(weights))
     for r, unit in enumerate(weights):
         left = units_after[len(weights) - 1 - r].T @ E @ units_before[r].T
         for l in reversed(range(len(unit))):
@@ -59,7 +60,7 @@ def steps_to_leave(
       weights: The start, [num_units, shortcut_depth, d, d]. gap: [d, d].
       learning_rate: η. max_steps: int.
     """
-    weights, buffer, half = weights.copy(), np.zeros_like(weights), np.square(gap).sum() / 4
+    weights, buffer, half = real("weights", weights).copy(), np.zeros(weights.shape), np.square(gap).sum() / 4
     for step in range(max_steps + 1):
         risk, gradient = risk_and_gradient(weights, gap)
         if risk <= half:

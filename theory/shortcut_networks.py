@@ -36,6 +36,7 @@ def forward(
     """
     pre, mid, post = (activation_named(name).function for name in (pre, mid, post))
     hidden = np.asarray(x)
+    hidden = hidden.astype(float) if hidden.dtype.kind in "bui" else hidden  # in which 200 + 100 is 44
     for unit in checked_weights(weights):
         inside = np.asarray(pre(hidden)) @ unit[0].T  # an array, also of a function that gives tensors
         for matrix in unit[1:]:
@@ -152,7 +153,7 @@ def least_squares_map(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def minimum_loss(x: np.ndarray, y: np.ndarray) -> float:
-    """Returns L_min = 1/(2m) ‖Y − Σ_YX Σ_XX⁻ X‖²_F for any generalised inverse (Li et al., (16)).
+    """Returns L_min = 1/(2m) ‖Y − Σ_YX Σ_XX⁻ X‖²_F for any generalised inverse, ΣΣ⁻Σ = Σ (Li et al., (16)).
 
     Every n-shortcut linear network reaches it: the last unit can make up for all others.
     """

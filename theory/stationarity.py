@@ -35,7 +35,7 @@ def escape_from_saddle(
 ) -> Escape:
     """Returns a certificate that zero is a strict saddle for n = 2: λ_min = −|c| σ_max(M) (Li et al., Theorem 1.2).
 
-    The direction moves one unit, by W^{1,1} = v eᵀ-like rank 1 matrices along M's first singular pair.
+    The direction moves one unit: W^{1,1} = e vᵀ/√2, W^{1,2} = ∓u eᵀ/√2, u, v M's first singular pair, e = (1, 0, …).
 
     Args and errors as `hessian_at_zero`.
 

@@ -65,6 +65,7 @@ MUTATIONS = {
     "hm.theorem_2.2": vanishing,
     "hm.standard_parametrization": changed(lambda gradient: gradient + 1),
     "hm.gradients_vanish": vanishing,
+    "hm.no_critical_points": vanishing,
     "hm.theorem_2.1": backwards,
     "hm.theorem_2.1_psd": scaled(1.01),
     "hm.negative_determinant": scaled(-1),

@@ -17,7 +17,9 @@ from theory import (
     memorization,
     parallel,
     projection_width,
+    relu_networks,
     rotations,
+    saddle_escape,
     shortcut_hessians,
     shortcut_networks,
     stationarity,
@@ -29,6 +31,8 @@ from theory.activations import Activation
 X, Y = np.random.default_rng(0).standard_normal((2, 10, 3))
 EYE, LAYERS = np.eye(3), np.zeros((2, 3, 3))
 ROOT = Activation(lambda z: np.sign(z) * np.sqrt(np.abs(z)), None, (0.0, math.nan, math.nan))
+MILD_ROOT = ROOT._replace(function=lambda z: np.sign(z) * np.abs(z) ** 0.99)
+LOGARITHM = ROOT._replace(function=lambda z: z * np.log(np.abs(z)))
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +141,21 @@ def test_a_gap_within_rounding_of_zero_is_zero():
     with pytest.raises(ValueError, match="zero is no strict saddle"):
         stationarity.escape_from_saddle(x, y, 2)
     assert shortcut_hessians.moment_gap(1e-12 * x, 1e-12 * (x + noise)).any()  # not by its size
+
+
+def test_whole_numbers_are_taken_as_real_ones():
+    gap, whole = np.diag([1, 2, 3]), np.ones((2, 2, 3, 3), int)
+    for found, expected in zip(*(saddle_escape.risk_and_gradient(w, gap) for w in (whole, whole.astype(float)))):
+        np.testing.assert_array_equal(found, expected)
+    x = np.random.default_rng(5).standard_normal((1, 7, 3))
+    whole = np.ones((1, 1, 2, 2, 3), int)
+    for found, expected in zip(*(relu_networks.risk_and_gradient(w, x, -x) for w in (whole, whole.astype(float)))):
+        np.testing.assert_array_equal(found, expected)
+    pixels = np.array([[3, 200], [255, 0]], np.uint8)
+    weights = np.ones((1, 2, 2, 2))
+    for pre in ("linear", "softplus", "softsign", "tanh"):
+        found, expected = (shortcut_networks.forward(weights, x, pre) for x in (pixels, pixels.astype(float)))
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_a_margin_below_zero_promises_nothing():
@@ -258,6 +277,43 @@ MISTAKES = {
         (X, Y, 3, "linear", ROOT, ROOT),
         "no Hessian exists at zero with .* its slope at 0 has no bound",
     ),
+    "an order where slopes are hardly without bound": (
+        stationarity.order_of_stationarity,
+        (X, Y, 3, "linear", MILD_ROOT),
+        "no Hessian exists at zero with .* at mid: its slope at 0 has no bound",
+    ),
+    "an order where slopes grow like a logarithm": (
+        stationarity.order_of_stationarity,
+        (X, Y, 3, "linear", "linear", LOGARITHM),
+        "no Hessian exists at zero with .* at post: its slope at 0 has no bound",
+    ),
+    "a vector of targets": (
+        linear_output.risk,
+        (np.ones((1, 3)), EYE, X, X, X[:, 0]),
+        r"y must have shape \(10, 1\), got \(10,\)",
+    ),
+    "a vector of targets to descend to": (
+        linear_output.gradient,
+        (np.ones((1, 3)), EYE, X, X, X[:, 0]),
+        r"y must have shape \(10, 1\), got \(10,\)",
+    ),
+    "a rate of a negative second moment": (
+        linear_residual.convergence_rate_bound,
+        (np.diag([-1.0, 1.0]), 2, 0.5, 0.1),
+        "Sigma must be positive semidefinite",
+    ),
+    "a rate of what is no second moment": (
+        linear_residual.convergence_rate_bound,
+        (np.array([[1.0, 5.0], [0.0, 1.0]]), 2, 0.5, 0.1),
+        "Sigma must be symmetric",
+    ),
+    "a negative cosine": (
+        projection_width.correlated_pairs,
+        (1000, 2, -0.5),
+        r"width must be at least 1 and cosine in \[0, 1\], got 2 and -0.5",
+    ),
+    "infinite points": (projection_width.separation, (ENDLESS,), "x must be finite"),
+    "a descent that climbs": (descent.step_bound, ([0.5, 2.0], 3, -0.1, 1e-6), "learning_rate must be positive"),
     "layers narrower than the input": (
         widened_descent.Widened(np.ones((1, 3)), np.ones((3, 1)), EYE, EYE).spread,
         (),

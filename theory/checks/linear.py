@@ -162,6 +162,20 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Evidence:
     )
 
 
+def no_critical_points(rng: np.random.Generator, trials: int) -> Evidence:
+    """∇f ≠ 0 in the ball, by how much (2.3) says; with two layers −I it is 0 whatever the others and R are."""
+    pairs, risks = [], []
+    for trial in range(trials):
+        A, R, Sigma = draw_problem(rng, num_layers=2 + trial % 4, radius=rng.uniform(0.05, 0.7))
+        squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+        pairs.append((squared * (1 + ROUNDING), linear_residual.gradient_lower_bound(A, R, Sigma)))
+        A[rng.choice(len(A), 2, replace=False)] = -np.eye(len(R))
+        require(not linear_residual.gradient(A, R, Sigma).any(), "two layers −I are no critical point")
+        risks.append(linear_residual.risk(A, R, Sigma) / np.trace(R @ Sigma @ R.T))
+    require(max(abs(np.array(risks) - 1)) < ROUNDING, "two layers −I are no bad point")
+    return at_least(pairs)._replace(counterexample="A_1 = A_2 = −I, of norm 1: ∇f = 0 for every R, f − C = tr(RΣRᵀ)")
+
+
 def claim_c_2(rng: np.random.Generator, trials: int) -> Evidence:
     """‖AB‖_F against σ_min(A)‖B‖_F, A square or tall; and equality where B's columns are A's last singular vector."""
     pairs = []

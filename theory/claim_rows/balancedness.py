@@ -28,7 +28,9 @@ ROWS = [
     Claim(
         id="acgh.margin",
         source="Arora, Cohen, Golowich & Hu 2019, Definition 2",
-        statement="σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f does not rise; with it rate 1 − 2ηℓc^{2−2/ℓ} (ours)",
+        statement=(
+            "Σ = I: σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f does not rise; with it rate 1 − 2ηℓc^{2−2/ℓ} (ours)"
+        ),
         verdict=RESTATED,
         proof=OUR_PROOF,
         function="balancedness.deficiency_margin",

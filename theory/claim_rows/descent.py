@@ -51,7 +51,9 @@ ROWS = [
     Claim(
         id="zlg.theorem_3.1",
         source=f"{ZOU}, Theorem 3.1",
-        statement="fixed maps A, B, √f(0) ≤ μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖): f shrinks by 1 − 2ηℓμ_A²μ_B²/e (our constants)",
+        statement=(
+            "Σ = I, fixed maps A, B, √f(0) ≤ μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖): f shrinks by 1 − 2ηℓμ_A²μ_B²/e (our constants)"
+        ),
         verdict=RESTATED,
         proof=OUR_PROOF,
         function="widened_descent.guarantee",

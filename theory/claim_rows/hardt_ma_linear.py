@@ -8,7 +8,7 @@ ROWS = [
         id="hm.claim_2.3",
         source="Hardt & Ma, Claim 2.3",
         statement="f(A) = ‖EΣ^½‖²_F + C for every symmetric root Σ^½, of which there are several; on a sample R is W*",
-        verdict="holds",
+        verdict="holds: “the unique symmetric matrix B” is unique among the positive semidefinite ones",
         proof="complete",
         our_text="the minus sign of R and the root of Σ",
         function="linear_residual.risk",
@@ -71,9 +71,9 @@ ROWS = [
     Claim(
         id="hm.standard_parametrization",
         source="Hardt & Ma, §1.1",
-        statement="in the standard parametrisation W = 0 is a bad critical point for ℓ ≥ 2",
-        verdict="holds",
-        proof="complete",
+        statement="in the standard parametrisation W = 0 is a bad critical point for ℓ ≥ 2 and RΣ ≠ 0",
+        verdict="holds: of deep networks and targets that are not 0; for ℓ = 1 it is no critical point",
+        proof="none given",
         our_text="ℓ",
         function="linear_residual.standard_gradient",
         check=linear.standard_critical_point,
@@ -85,11 +85,20 @@ ROWS = [
         statement=(
             "for |||A||| < 1 the gradient vanishes only at zero excess risk: f = 0 without noise, f = C = d with it"
         ),
-        verdict="depends on the reading: y = Rx, as in §1.1, holds; y = Rx + ξ, as in §2, it is f = C_opt",
+        verdict="holds: of (1.1), where y = Rx; with the noise of §2 it is f = C",
         proof="complete",
         our_text="minus signs and norms",
         function="linear_residual.gradient",
         check=linear.gradients_vanish,
+    ),
+    Claim(
+        id="hm.no_critical_points",
+        source="Hardt & Ma, §1.1, “no critical points other than the global optimum”; §1.2, “no bad critical point”",
+        statement="none with |||A||| < 1; two layers −I are a critical point for every R, bad where RΣ ≠ 0",
+        verdict="depends on the reading: in the ball that the sentence before it names, holds; everywhere, false",
+        proof="complete: in the ball, by Theorem 2.2",
+        function="linear_residual.gradient",
+        check=linear.no_critical_points,
     ),
     Claim(
         id="hm.theorem_2.1",

@@ -107,7 +107,7 @@ ROWS = [
         id="hm.last_layer",
         source="Hardt & Ma §3, A_{ℓ+1} ∈ R^{k×r}, ŷ ∈ R^k, and B, ŷ = h + T(h)",
         statement="the last block has U [r, k], V [r, r], s [r] and no shortcut; its count kr + r² omits the r biases",
-        verdict="false: A_{ℓ+1} is [r, k], ŷ ∈ R^r, ŷ = T(h)",
+        verdict="false: misprints; A_{ℓ+1} is [r, k] and ŷ = T(h) ∈ R^r, as the text before has it",
         proof="wrong: Lemma B.1, with k × k matrices, does not apply to r ≠ k",
         function="memorization.memorize",
         check=memorization.last_layer,

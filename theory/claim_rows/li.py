@@ -19,7 +19,7 @@ ROWS = [
         source="Li et al., Definition 4",
         statement="unless cM = 0, zero is a stationary point of order n − 1 and of no higher: L(tW) − L(0) ~ tⁿ",
         verdict="holds",
-        proof="complete",
+        proof="complete: that the order is at least n − 1; that it is no higher is ours",
         our_text="the exponent of o(‖x − x₀‖^k)",
         function="stationarity.order_of_stationarity",
         check=shortcut.definition_4,
@@ -89,8 +89,8 @@ ROWS = [
         source="Li et al. §2, and after Theorem 1, citing Gray",
         statement="n = 1, linear: the condition number grows without bound in R for d ≥ 2, σ_min(M) > 0",
         verdict=(
-            "depends on the reading: that it “tends to explode” holds; that it is “growing unboundedly”, as §2 has it, "
-            "is false for d = 1, y = 2x, where it is 1 for every R"
+            "depends on the reading: that it “tends to explode” and is “growing unboundedly” holds for d ≥ 2 and "
+            "σ_min(M) > 0; of every network it is false: for d = 1, y = 2x it is 1 for every R"
         ),
         proof="wrong: Gray's theory needs blocks that are summable, which these are not; our lower bound shows it",
         function="shortcut_hessians.condition_number_at_zero",
@@ -101,7 +101,7 @@ ROWS = [
         source="Li et al., (7)",
         statement="∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σxx − Σyx) (W_before^{r,l} W_before^r)ᵀ",
         verdict="holds",
-        proof="complete",
+        proof="none given",
         our_text="sub- and superscripts; (8) and (9) lost 1/m",
         function="shortcut_networks.gradient",
         check=networks.eq_7,
@@ -121,7 +121,7 @@ ROWS = [
         id="li.depth",
         source="Li et al. §3.2, a “(Σ(L_r − 1) + 1)-layer plain linear network”",
         statement="without shortcuts it is a plain network of Σ(L_r − 1) = nR weight matrices",
-        verdict="depends on the reading: layers of neurons, as L_r is counted, holds; weight matrices, one too many",
+        verdict="holds: layers of neurons, as L_r is counted; weight matrices are one fewer",
         proof="none given",
         function="shortcut_networks.forward",
         check=networks.plain_depth,
@@ -187,9 +187,9 @@ ROWS = [
     Claim(
         id="li.eq_16",
         source="Li et al., (16)",
-        statement="L_min is the same for any generalised inverse, and every n-shortcut linear network reaches it",
+        statement="L_min is the same for any G with ΣxxGΣxx = Σxx, and every n-shortcut linear network reaches it",
         verdict="holds",
-        proof="complete",
+        proof="none given",
         function="shortcut_networks.minimum_loss",
         check=networks.eq_16,
         test="theory/test_shortcut_networks.py::test_equation_16_holds_for_every_generalised_inverse",
