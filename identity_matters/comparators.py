@@ -21,7 +21,7 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
-from identity_matters.model import BATCH_NORM, all_conv_resnet, dtype_policy, layer_seed
+from identity_matters.model import BATCH_NORM, all_conv_resnet, dtype_policy, kernel_regularizer, layer_seed
 from identity_matters.runs.errors import UserError
 
 Tensor = keras.KerasTensor
@@ -211,7 +211,7 @@ def _convolution(
     if stride > 1:  # "same" would pad an even side at its end alone
         padding = "valid"
         x = layers.ZeroPadding2D(kernel_size // 2, dtype=dtype_policy(config), name=f"{name}_padding")(x)
-    regularizer = keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None
+    regularizer = kernel_regularizer(config)
     options = {"kernel_initializer": _he_normal(name, seed), "kernel_regularizer": regularizer, "use_bias": use_bias}
     return layers.Conv2D(filters, kernel_size, stride, padding, dtype=dtype_policy(config), name=name, **options)(x)
 

@@ -37,7 +37,7 @@ class ModelConfig:
       shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
       use_batch_norm: Batch normalisation after each convolution, the paper's comparison.
       weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
-      mixed_precision: Compute the convolutions in bfloat16; weights, the sums of the shortcuts and logits stay float32.
+      mixed_precision: Compute the convolutions in bfloat16; weights, sums, averages and dense layers stay float32.
         Faster on a GPU. On a CPU it depends: some with avx512_bf16 in /proc/cpuinfo are 1.6 times as fast, others
         slower; python -m benchmarks.train_step tells.
     """
@@ -236,6 +236,10 @@ class TrainConfig:
         self._check_steps()
 
     def _check_steps(self) -> None:
+        require(
+            self.warmup_steps < self.train_steps or not self.warmup_steps,
+            f"warmup_steps must be below train_steps = {self.train_steps:,}, got {self.warmup_steps:,}",
+        )
         for name in ("train_steps", "eval_every", "checkpoint_every"):
             require(
                 getattr(self, name) % self.steps_per_execution == 0,

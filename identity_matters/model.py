@@ -159,8 +159,7 @@ def _convolution(
         padding="same",
         use_bias=False,
         kernel_initializer=_kernel_initializer(config, kernel_size, filters, name, seed),
-        # Keras's L2 is λ‖w‖²; the paper's code penalised (λ/2)‖w‖².
-        kernel_regularizer=keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None,
+        kernel_regularizer=kernel_regularizer(config),
         dtype=dtype_policy(config),
         name=name,
     )(x)
@@ -184,6 +183,11 @@ def _kernel_initializer(
 def layer_seed(seed: int, name: str) -> int:
     """Returns the seed of a layer's initial values, a function of the network's seed and of the layer's name."""
     return int(np.random.SeedSequence([seed, zlib.crc32(name.encode())]).generate_state(1)[0] >> 1)
+
+
+def kernel_regularizer(config: ModelConfig) -> keras.regularizers.Regularizer | None:
+    """Returns weight decay as the paper's code has it, (λ/2)‖w‖²; Keras's L2 is λ‖w‖²."""
+    return keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None
 
 
 def dtype_policy(config: ModelConfig) -> str:

@@ -67,9 +67,18 @@ def _steps_on_one_gram(matrices: Any, num_steps: int) -> Any:
     return ops.matmul(matrices, product)
 
 
+def _base() -> type:
+    """Keras's optimiser; under TensorFlow one that sums the gradients of replicas first: NS(g + h) ≠ NS(g) + NS(h)."""
+    if keras.backend.backend() != "tensorflow":
+        return keras.optimizers.Optimizer
+    from identity_matters.distributed.replicated import summing_first
+
+    return summing_first(keras.optimizers.Optimizer)
+
+
 @keras.saving.register_keras_serializable("identity_matters")
-class Muon(keras.optimizers.Optimizer):
-    """The optimiser of this module, under every Keras backend.
+class Muon(_base()):
+    """The optimiser of this module, under every Keras backend and, of TensorFlow, every tf.distribute strategy.
 
     To load a model that was compiled with it, import this module first: it registers the class.
 
@@ -101,23 +110,25 @@ class Muon(keras.optimizers.Optimizer):
         self.momentums = self.add_optimizer_variables(variables, "momentum")
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one variable and its momentum; gradient holds the gradient and the step, see _backend_update_step."""
-        momentum = self.momentums[self._get_variable_index(variable)]
-        self.assign(momentum, self.momentum * ops.cast(momentum, variable.dtype) + gradient[0])
-        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * gradient[1])
+        """Updates one variable and its momentum; gradient is (new momentum, step), from _backend_update_step."""
+        momentum, step = gradient
+        self.assign(self.momentums[self._get_variable_index(variable)], momentum)
+        self.assign_sub(variable, ops.cast(learning_rate, variable.dtype) * step)
 
     def _backend_update_step(self, grads: list, trainable_variables: list, learning_rate: Any) -> None:
-        # Keras hands update_step one tensor a variable, on each replica: the gradient and the step travel as one.
-        pairs = [ops.stack(pair) for pair in zip(grads, self._steps(grads, trainable_variables), strict=True)]
+        pairs = self._momentums_and_steps(grads, trainable_variables)
         super()._backend_update_step(pairs, trainable_variables, learning_rate)
 
-    def _steps(self, gradients: list, variables: list) -> list:
-        """The step of each variable, before the learning rate; kernels of one shape in one batched product."""
-        steps, kernels = [], {}
+    def _momentums_and_steps(self, gradients: list, variables: list) -> list[tuple]:
+        """The new momentum of each variable and its step, before the learning rate.
+
+        Kernels of one shape are orthogonalised in one batched product.
+        """
+        momentums, steps, kernels = [], [], {}
         for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
-            momentum = self.momentums[self._get_variable_index(variable)]
-            momentum = self.momentum * ops.convert_to_tensor(momentum) + gradient
-            steps.append(gradient + self.momentum * momentum if self.nesterov else momentum)
+            momentum = ops.convert_to_tensor(self.momentums[self._get_variable_index(variable)])
+            momentums.append(self.momentum * momentum + gradient)
+            steps.append(gradient + self.momentum * momentums[-1] if self.nesterov else momentums[-1])
             if len(variable.shape) == 4:
                 kernels.setdefault(tuple(variable.shape), []).append(i)
         for shape, indices in kernels.items():
@@ -126,7 +137,7 @@ class Muon(keras.optimizers.Optimizer):
             orthogonal = scale * orthogonalize(matrices, self.newton_schulz_steps)
             for position, i in enumerate(indices):
                 steps[i] = ops.reshape(orthogonal[position], shape)
-        return steps
+        return list(zip(momentums, steps, strict=True))
 
     def get_config(self) -> dict:
         """The arguments, as Keras saves them."""

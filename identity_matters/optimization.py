@@ -79,13 +79,15 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
         kind = Muon
         options |= {"newton_schulz_steps": config.newton_schulz_steps, "name": "muon"}
     else:
-        kind = keras.optimizers.SGD
+        kind = _sgd_of_replicas() if on_replicas else keras.optimizers.SGD
         options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}
-    if on_replicas:
-        from identity_matters.distributed.replicated import summing_first
-
-        kind = summing_first(kind)
     return kind(**options)
+
+
+def _sgd_of_replicas() -> type:
+    from identity_matters.distributed.replicated import summing_first
+
+    return summing_first(keras.optimizers.SGD)
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
@@ -98,8 +100,8 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
     """
     metrics = [
         keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
-        keras.metrics.SparseCategoricalAccuracy(name="top1"),
-        keras.metrics.SparseTopKCategoricalAccuracy(k=min(5, config.model.num_classes), name="top5"),
+        keras.metrics.MeanMetricWrapper(is_among_highest, name="top1", count=1),
+        keras.metrics.MeanMetricWrapper(is_among_highest, name="top5", count=5),
     ]
     model.compile(
         optimizer=optimizer(config, on_replicas),
@@ -112,6 +114,25 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
     variables = model.trainable_variables
     model.optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
     model.optimizer.build(variables)
+
+
+def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
+    """Whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
+
+    Keras's own top-k counts every tie as right: of a network with dead outputs, whose logits are equal, it says that
+    nothing is wrong. `evaluation.evaluate` has this rule too.
+
+    Args:
+      labels: int tensor [n] or [n, 1].
+      logits: float tensor [n, r].
+      count: int ≥ 1.
+
+    Returns:
+      float32 tensor [n].
+    """
+    labels = ops.cast(ops.reshape(labels, (-1, 1)), "int32")
+    not_below = ops.logical_not(logits < ops.take_along_axis(logits, labels, axis=1))  # the label is one of them
+    return ops.cast(ops.sum(ops.cast(not_below, "int32"), axis=1) <= count, "float32")
 
 
 def _jit_compile(choice: str) -> bool | str:

@@ -33,7 +33,7 @@ from identity_matters.distributed.rendezvous import (
 )
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import standardize
-from identity_matters.optimization import compile_model, learning_rate_schedule
+from identity_matters.optimization import compile_model, is_among_highest, learning_rate_schedule
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.signals import deferring
 
@@ -208,11 +208,10 @@ class AsynchronousModel:
         ]  # fmt: skip
         with tf.control_dependencies(applied):
             number = optimizer.iterations.value.assign_add(1)
-        top = tf.math.in_top_k(labels, logits, min(5, config.model.num_classes))
         return {
             "loss": loss,
             "cross_entropy": cross_entropy,
-            "top1": tf.reduce_mean(tf.cast(tf.math.in_top_k(labels, logits, 1), tf.float32)),
-            "top5": tf.reduce_mean(tf.cast(top, tf.float32)),
+            "top1": tf.reduce_mean(is_among_highest(labels, logits, 1)),
+            "top5": tf.reduce_mean(is_among_highest(labels, logits, 5)),
             "staleness": tf.cast(number - read - 1, tf.float32),
         }

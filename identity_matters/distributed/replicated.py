@@ -145,7 +145,9 @@ def summing_first(optimizer: type) -> type:
     class SummingFirst(optimizer):
         def _clip_gradients(self, grads: list) -> list:
             replica = tf.distribute.get_replica_context()
-            return super()._clip_gradients(replica.all_reduce(tf.distribute.ReduceOp.SUM, grads))
+            if replica and replica.num_replicas_in_sync > 1:
+                grads = replica.all_reduce(tf.distribute.ReduceOp.SUM, grads)
+            return super()._clip_gradients(grads)
 
         def _all_reduce_sum_gradients(self, grads_and_vars: list) -> list:
             return list(grads_and_vars)

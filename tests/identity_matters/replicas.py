@@ -1,5 +1,6 @@
 """A program for test_distribution.py: trains on two logical CPUs and on one, prints the differences as JSON."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -8,6 +9,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 import itertools
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -18,6 +20,7 @@ from identity_matters.data.loading import load
 from identity_matters.distributed.replicated import ReplicatedModel
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import all_conv_resnet
+from identity_matters.muon import Muon
 from identity_matters.optimization import compile_model
 
 CONFIG = TrainConfig(
@@ -89,6 +92,21 @@ def dropped(workers: Workers):
     return [[mask.numpy().tolist() for mask in strategy.experimental_local_results(draw())] for _ in range(2)]
 
 
+def fitted_by_keras(scope):
+    """Returns the weights before and after of a Keras model that Muon trains, clipped, by Keras's own fit."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((16, 6, 6, 1)).astype(np.float32), rng.integers(0, 2, 16)
+    with scope:
+        keras.utils.set_random_seed(0)
+        layers = [keras.Input((6, 6, 1)), keras.layers.Conv2D(3, 3), keras.layers.Flatten(), keras.layers.Dense(2)]
+        model = keras.Sequential(layers)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(Muon(0.1, global_clipnorm=0.5), loss)
+    before = np.concatenate([w.ravel() for w in model.get_weights()])
+    model.fit(x, y, batch_size=16, epochs=3, shuffle=False, verbose=0)
+    return before, np.concatenate([w.ravel() for w in model.get_weights()])
+
+
 def main():
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
@@ -99,6 +117,8 @@ def main():
     unclipped_on_one, unclipped_on_two = (train(workers, UNCLIPPED)[1] for workers in (Workers(), two))
     muon_on_one, muon_on_two = (train(workers, MUON)[1] for workers in (Workers(), two))
     moments_before, moments = moments_before_and_after(two)
+    before_fit, fitted_on_one = fitted_by_keras(contextlib.nullcontext())
+    _, fitted_on_two = fitted_by_keras(two.strategy.scope())
     found = {
         "dropped": dropped(two),
         "dropped_by_one": dropped(Workers()),
@@ -110,6 +130,8 @@ def main():
         "weights_unclipped": float(np.abs(unclipped_on_one - unclipped_on_two).max()),
         "moved_by_muon": float(np.abs(muon_on_one - before).max()),
         "weights_of_muon": float(np.abs(muon_on_one - muon_on_two).max()),
+        "moved_by_fit": float(np.abs(fitted_on_one - before_fit).max()),
+        "weights_of_fit": float(np.abs(fitted_on_one - fitted_on_two).max()),
         "weights_of_keras_sgd": float(np.abs(one - kerass).max()),
         "logs": logs,
         "logs_of_one": logs_of_one,

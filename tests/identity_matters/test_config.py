@@ -60,6 +60,7 @@ def test_every_field_of_a_config_is_read_somewhere(kind):
         (config.ModelConfig, {"weight_decay": float("nan")}, "weight_decay must be a finite number, got nan"),
         (config.TrainConfig, {"batch_size": 2**32}, "batch_size must be at most 1048576, got 4294967296"),
         (config.TrainConfig, {"warmup_steps": 10**22}, "warmup_steps must be at most 4294967295, got 1"),
+        (config.TrainConfig, {"warmup_steps": 60_000}, "warmup_steps must be below train_steps = 60,000, got 60,000"),
         (config.TrainConfig, {"decay_steps": (1, 10**20)}, "decay_steps must be at most 4294967295, got 1"),
         (
             config.ModelConfig,

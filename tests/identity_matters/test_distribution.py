@@ -268,6 +268,11 @@ def test_two_replicas_train_as_one_device_with_muon(on_two_devices):
 
 
 @pytest.mark.slow
+def test_two_replicas_train_as_one_device_with_muon_and_kerass_own_fit(on_two_devices):
+    assert on_two_devices["weights_of_fit"] < 1e-4 < 1e-2 < on_two_devices["moved_by_fit"]
+
+
+@pytest.mark.slow
 def test_kerass_own_sgd_does_not_because_it_clips_before_it_sums(on_two_devices):
     """Why replicated.summing_first is there."""
     assert on_two_devices["weights_of_keras_sgd"] > 1e-3
