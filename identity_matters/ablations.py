@@ -15,6 +15,7 @@ from identity_matters.data.loading import load
 from identity_matters.fields import require
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import FINISHED, read_record
 from identity_matters.variants import EXPERIMENTS, Variant, depths
 
@@ -44,7 +45,9 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 
     All learning rates come first, then all variants of the first seed, then of the next one: where it is
     interrupted, results.csv and the figure compare what there is. A run that has rows in results.csv is finished,
-    whether its directory is still there or not: config.json and results.csv alone are enough to go on elsewhere.
+    whether its directory is still there or not: config.json and results.csv alone are enough to go on elsewhere. Where
+    its directory is there, its config must be the planned one; rows alone are taken as they are, also where the code
+    of the variant has changed since.
 
     Args:
       config: AblationConfig.
@@ -56,7 +59,8 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
       held-out images, or of the test.
 
     Raises:
-      UserError: the data or the run directory cannot be used.
+      UserError: the data or the run directory cannot be used, or a finished run in it is of another config than its
+        variant now has.
     """
     data = load(config.train)  # a mistake in what names the data must not leave a config.json
     shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
@@ -64,7 +68,6 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     del data
     plans = [_plan(variant, base, config) for variant in config.variants]
     with RunDirectory(run_dir, config, "ablations") as run:
-        run.set_status("running")
         _run_all(plans, config.experiment, run)
         rows = _write_results(config.experiment, run)
         run.set_status("done")
@@ -115,8 +118,11 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
         The cross-entropy decides between rates of the same error.
         """
         last, number = _last(config.validation_examples, config.learning_rate, config.seed), next(count)
-        if (variant.name, last) not in finished:
-            path = run.file(f"{variant.directory}_{last}")
+        path = run.file(f"{variant.directory}_{last}")
+        if (variant.name, last) in finished:
+            _require_planned(variant, config, path)
+        else:
+            run.set_status("running")  # not before: what is refused leaves a finished experiment so
             print(f"[{number}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
             _train(config, path)
             finished[variant.name, last] = _rows(path)
@@ -134,6 +140,17 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
     for of_seed in zip(*(plan.tests for plan in plans)):
         for plan, config in zip(plans, of_seed):
             error_of(plan.variant, dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
+
+
+def _require_planned(variant: Variant, config: TrainConfig, run_dir: str) -> None:
+    """Raises UserError where the directory of a finished run is there and holds another config than the planned one."""
+    if read_record(run_dir):
+        try:
+            RunDirectory(run_dir, config)
+        except UserError as error:
+            raise UserError(
+                f"the variant {variant.name!r} has changed since it was run, choose another run_dir: {error}"
+            ) from error
 
 
 def _rate_beyond(errors: dict[float, tuple[float, float]]) -> float | None:

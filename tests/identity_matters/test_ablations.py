@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import shlex
 import shutil
 
@@ -17,6 +18,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.runs import figures, tables
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import read_record
 from identity_matters.variants import EXPERIMENTS, Variant, depths
 from launch import launcher
 
@@ -189,6 +191,35 @@ def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_al
     np.testing.assert_allclose(lines[0].get_ydata(), np.array([7, 13, 25, 55]) / 100 + 0.0005)
     np.testing.assert_allclose(lines[1].get_xydata(), [[55, 0.6005]])
     assert "depths" not in ablations.draw([row for row in rows if row["variant"] in ("ours", "standard initializer")])
+
+
+def test_a_finished_run_does_not_stand_for_a_variant_that_has_changed_since(small, tmp_path, monkeypatch):
+    config, calls = small
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    ours, wide = EXPERIMENTS["statements"]
+    for changed, differing in (
+        ({"model": {"widths": (4, 12), "blocks_per_stage": (1, 1)}}, r"model.widths \(\[4, 8\], \[4, 12\]\)"),
+        ({"rates": (0.07,)}, r"learning_rate \(0.05, 0.07\)"),
+    ):
+        monkeypatch.setitem(EXPERIMENTS, "statements", (ours, dataclasses.replace(wide, **changed)))
+        message = refused(ablations.run_ablations, config, str(tmp_path / "run"))
+        assert message.startswith("the variant 'wide' has changed since it was run, choose another run_dir: ")
+        assert re.search(f"wide_seed0 holds a run of another config .*{differing}", message), message
+    assert len(calls) == 9 and read_record(str(tmp_path / "run"))["status"] == "done"
+    for seed in range(3):
+        shutil.rmtree(tmp_path / "run" / f"wide_seed{seed}")
+    np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)  # rows alone are taken
+
+
+def test_a_finished_run_of_an_earlier_version_that_knew_fewer_fields_is_taken(small, tmp_path):
+    config, calls = small
+    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    path = tmp_path / "run" / "wide_seed0" / "config.json"
+    record = json.loads(path.read_text())
+    del record["config"]["image_size"], record["config"]["model"]["convs_per_block"]
+    path.write_text(json.dumps(record))
+    np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
+    assert len(calls) == 9
 
 
 def test_more_seeds_are_added_in_the_same_directory(small, tmp_path):
