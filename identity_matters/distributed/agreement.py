@@ -95,7 +95,8 @@ def open_run(
             try:
                 directory = RunDirectory(run_dir, config, data=data)
                 # Only TensorFlow writes a saved_model.
-                is_complete = os.path.exists(directory.file("saved_model")) or keras.backend.backend() != "tensorflow"
+                results = ("model.keras", "saved_model")[: 1 + (keras.backend.backend() == "tensorflow")]
+                is_complete = all(os.path.exists(directory.file(name)) for name in results)
                 is_done = directory.status == "done" and is_complete
                 if not is_done and directory.status != "diverged":
                     # A job of one worker too: on another node it may come before the lock of its last try is gone.

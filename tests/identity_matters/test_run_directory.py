@@ -23,6 +23,7 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import replacing
 from identity_matters.runs.record import read_record
+from identity_matters.runs.tables import write_metrics
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 
@@ -190,6 +191,29 @@ def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, mo
     monkeypatch.setattr(agreement, "_lock", lambda directory, stack, timeout: waited.append(timeout))
     with agreement.open_run(TrainConfig(), str(tmp_path / "run"), Workers()):
         assert waited == [timeout]
+
+
+@pytest.mark.parametrize(
+    ("backend", "results"), [("tensorflow", ("model.keras", "saved_model")), ("jax", ("model.keras",))]
+)
+def test_a_done_run_that_has_lost_a_result_has_something_left_to_do(tmp_path, monkeypatch, backend, results):
+    monkeypatch.setattr(agreement.keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(agreement, "_require_checkpoints", lambda *_: None)
+    columns = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
+
+    def final_row():
+        with agreement.open_run(TrainConfig(), str(tmp_path), Workers()) as (_, record):
+            return record["final_row"]
+
+    begin(tmp_path, TrainConfig(), status="done")
+    write_metrics(str(tmp_path / "metrics.csv"), [dict.fromkeys(columns, 1)])
+    for name in results:
+        (tmp_path / name).touch()
+    assert final_row()["step"] == 1
+    for name in results:
+        (tmp_path / name).unlink()
+        assert final_row() is None
+        (tmp_path / name).touch()
 
 
 def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
