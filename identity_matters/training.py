@@ -8,6 +8,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -33,6 +34,9 @@ from identity_matters.runs.progress import Progress, StepCallback
 from identity_matters.runs.recording import Recorder, describe, kernel_norms
 from identity_matters.runs.signals import StopRequest, deferring
 from identity_matters.runs.tables import read_metrics
+
+if TYPE_CHECKING:
+    from identity_matters.data.tfds import TfdsSource
 
 __all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
@@ -60,7 +64,7 @@ def train(
       The last row of metrics.csv, whose errors are fractions; {} on workers other than the chief.
 
     Raises:
-      UserError: the data, the run directory, the workers or their combination cannot be used, or no checkpoint of some.
+      UserError: data, run_dir, workers or all together cannot be used, or there are checkpoints, but none can be read.
       OSError: a file cannot be written, or a checkpoint not be read now; earlier checkpoints stand.
       Diverged: the loss became NaN or infinite, now or in an earlier call.
       Preempted: SIGTERM came to one of the workers; a checkpoint was saved after the step under way.
@@ -87,7 +91,7 @@ def train(
     config = dataclasses.replace(config, model=model_config, **named)
     with workers.active(), open_run(config, os.fspath(run_dir), workers, data.summary) as (directory, record):
         if record["status"] == "diverged":
-            raise Diverged(record["diverged_at_step"])
+            raise Diverged(record["diverged_at_step"], config.steps_per_execution)
         if record["final_row"]:
             return record["final_row"] if directory else {}
         with recording_failure(directory, workers), reporting_unreadable_data(), workers.reporting_lost_workers():
@@ -108,7 +112,7 @@ class Training:
     def __init__(
         self,
         config: TrainConfig,
-        data: ArrayData,
+        data: "ArrayData | TfdsSource",
         workers: Workers,
         directory: RunDirectory | None,
         callbacks: Sequence,
@@ -132,7 +136,7 @@ class Training:
         self.recorder = Recorder(directory, self.state.step)
         self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
         self.stream = self.batches.train_batches(self.state.step)
-        self.callbacks = RunCallbacks(callbacks, self.network, config)
+        self.callbacks = RunCallbacks(() if self.was_done else callbacks, self.network, config)
 
     def run(self) -> dict[str, float]:
         """Trains to the end and writes the results; returns as `train` does."""
@@ -202,7 +206,7 @@ class Training:
             return_dict=True,
         )
         if not np.isfinite(test["cross_entropy"]):
-            raise Diverged(self.state.step)
+            raise Diverged(self.state.step, self.config.steps_per_execution)
         step, trained = self.state.step, self.state.take_means()
         row = {
             "step": step,
@@ -222,21 +226,20 @@ class Training:
             **kernel_norms(self.network),
         }
         self.recorder.add(row, self.network)
-        self.progress.write(describe(row))
+        self.progress.write(describe(row, self.config))
         self.callbacks.evaluated(step, row)
 
     def _finish(self) -> dict[str, float]:
         """Writes the results on the chief, while the other workers wait."""
         self.recorder.close()
         if self.directory:
-            # Of variables of this process alone.
-            network = build_network(self.config.model, self.config.seed)
+            network = build_network(self.config.model, self.config.seed)  # of variables of this process alone
             network.set_weights(self.network.get_weights())
             write_results(self.config, network, self.recorder.rows, self.directory)
             self.callbacks.end(self.recorder.rows[-1])
             self.directory.set_status("done")
         elif self.recorder.rows:
-            print(f"worker {self.workers.rank} is done: {describe(self.recorder.rows[-1])}", flush=True)
+            print(f"worker {self.workers.rank} is done: {describe(self.recorder.rows[-1], self.config)}", flush=True)
         self.workers.meet()  # the chief once it has written all: where it has not, the job is not done
         return self.recorder.rows[-1] if self.directory else {}
 

@@ -79,6 +79,7 @@ def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":
     """
     from identity_matters.runs.figures import comparison_figure
     from identity_matters.runs.tables import read_metrics
+    from launch.train import split_of
 
     twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
     require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
@@ -86,7 +87,7 @@ def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":
     ends = (["/".join(of_path[-length:]) for of_path in parts] for length in itertools.count(1))
     names = next(names for names in ends if len(set(names)) == len(names))
     runs = {name: read_metrics(os.path.join(path, "metrics.csv")) for name, path in zip(names, run_dirs)}
-    return {"comparison": comparison_figure(runs, title)}
+    return {"comparison": comparison_figure(runs, title, dict(zip(names, map(split_of, run_dirs))))}
 
 
 def _kind_of_tables(run_dir: str) -> str:

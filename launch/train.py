@@ -29,6 +29,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory
 from identity_matters.runs.errors import EXIT_DIVERGED
+from identity_matters.runs.record import evaluated_split
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
@@ -52,13 +53,12 @@ def main(config: TrainConfig, run_dir: str) -> int:
 
 
 def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
-    """Prints the last lines: the test error, the files, what to do next."""
+    """Prints the last lines: the test or held-out error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
     config = directory.read_record(run_dir)["config"]
-    errors = "held-out" if config["validation_examples"] else "test"
     top5 = f", top-5 {row['test_top5_error']:.2%}" if config["model"]["num_classes"] > 5 else ""
-    print(f"{errors} error {row['test_top1_error']:.2%}{top5}")
+    print(f"{evaluated_split(config)} error {row['test_top1_error']:.2%}{top5}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.
     print(f"next:\n  tensorboard --logdir={shlex.quote(os.path.dirname(os.path.normpath(run_dir)) or '.')}")
@@ -74,7 +74,13 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     from identity_matters.runs.figures import convergence_figure
     from identity_matters.runs.tables import read_metrics
 
-    return {"convergence": convergence_figure(read_metrics(os.path.join(run_dir, "metrics.csv")), title)}
+    rows = read_metrics(os.path.join(run_dir, "metrics.csv"))
+    return {"convergence": convergence_figure(rows, title, split_of(run_dir))}
+
+
+def split_of(run_dir: str) -> str:
+    """Returns what `evaluated_split` says of a run, and test where its metrics.csv is without a config.json."""
+    return evaluated_split((directory.read_record(run_dir) or {"config": {}})["config"])
 
 
 def cli() -> None:

@@ -2,20 +2,21 @@
 
     hook                              when
     set_params, set_model             once, first; params: steps, epochs (evaluations in all); model: the network
-    on_train_begin()                  the run begins, or goes on; not where it was done before
+    on_train_begin()                  the run begins, or goes on
     on_epoch_begin(i)                 before the first update that evaluation i, from 0, looks back on
     on_train_batch_begin(step)        before each call into the compiled program, which is steps_per_execution updates
     on_train_batch_end(step, logs)    after it: loss, cross_entropy, top1 and top5, means since the last checkpoint
                                       or evaluation
-    on_epoch_end(i, logs)             after evaluation i: its row of metrics.csv, but for epoch, and the test loss as
-                                      val_loss
+    on_epoch_end(i, logs)             after evaluation i: its row of metrics.csv, but for epoch, and the test or
+                                      held-out loss as val_loss
     on_train_end(logs)                all results are written; the last row
 
 So Keras's epoch is what lies between two evaluations. `step` is the number of the call's last update, from 0 over the
-whole run (in on_train_batch_begin of its first). No other hook is called. `self.model` is the network, not compiled:
-from standardised images to logits. A callback that sets `self.model.stop_training` ends the run as its last step
-would: after the call under way, or in on_train_begin after the first, with a checkpoint, an evaluation and the results,
-status done. With callbacks there is a checkpoint at each evaluation, where many of them end a run.
+whole run (in on_train_batch_begin of its first). No other hook is called, and none where the run was done before, also
+where its results are written again. `self.model` is the network, not compiled: from standardised images to logits. A
+callback that sets `self.model.stop_training` ends the run as its last step would: after the call under way, or in
+on_train_begin after the first, with a checkpoint, an evaluation and the results, status done. With callbacks there is a
+checkpoint at each evaluation, where many of them end a run.
 
 Of Keras's callbacks those that need the optimiser, which the network does not have, are refused before anything is
 written, and so are their subclasses: see REFUSED. BackupAndRestore is too, whose weights would replace those of the

@@ -25,12 +25,20 @@ class UserError(ValueError):
 class Diverged(ArithmeticError):
     """The loss became NaN or infinite.
 
+    That is looked at after each call into the compiled program, of steps_per_execution updates, and at an evaluation;
+    in which of the updates of the call it happened is not known.
+
+    Args:
+      step: int. The number of the call's last update, from 1.
+      num_steps: int. How many updates the call made.
+
     Attributes:
-      step: int. The number of the update, from 1.
+      step: int. As given.
     """
 
-    def __init__(self, step: int) -> None:
-        super().__init__(f"the loss became NaN or infinite at step {step}")
+    def __init__(self, step: int, num_steps: int = 1) -> None:
+        where = f"at step {step}" if num_steps == 1 else f"in the {num_steps} steps up to step {step}"
+        super().__init__(f"the loss became NaN or infinite {where}")
         self.step = step
 
 

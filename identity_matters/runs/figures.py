@@ -24,22 +24,21 @@ MAX_MARKED_DROPS = 5
 _ERRORS = {"test_top1_error": "test error", "train_top1_error": "training error"}
 
 
-def convergence_figure(rows: list[dict[str, float]], title: str = "") -> Figure:
+def convergence_figure(rows: list[dict[str, float]], title: str = "", split: str = "test") -> Figure:
     """Returns a figure of the top-1 training and test error against steps, the drops of the learning rate marked.
 
     Args:
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
       title: str. What stands above the figure.
+      split: str. See `record.evaluated_split`.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for split, colour, style in (("train", "tab:blue", "--"), ("test", "tab:red", "-")):
-        errors = [row[f"{split}_top1_error"] for row in rows]
+    for column, name, colour, style in (("train", "train", "tab:blue", "--"), ("test", split, "tab:red", "-")):
+        errors = [row[f"{column}_top1_error"] for row in rows]
         last = f" ({errors[-1]:.2%} at the end)" if errors and np.isfinite(errors[-1]) else ""
-        axes.plot(
-            steps, errors, style, color=colour, marker="." if len(rows) < 40 else "", label=f"{split} error{last}"
-        )
+        axes.plot(steps, errors, style, color=colour, marker="." if len(rows) < 40 else "", label=f"{name} error{last}")
     drops = learning_rate_drops(rows)
     if len(drops) <= MAX_MARKED_DROPS:
         for i, step in enumerate(drops):
@@ -58,19 +57,21 @@ def _label_errors(axes: Axes, title: str) -> None:
         text.set_parse_math(False)
 
 
-def comparison_figure(runs: dict[str, list[dict[str, float]]], title: str = "") -> Figure:
-    """Returns a figure of the top-1 errors of several runs against steps: test solid, training dashed.
+def comparison_figure(runs: dict[str, list[dict]], title: str = "", splits: dict[str, str] | None = None) -> Figure:
+    """Returns a figure of the top-1 errors of several runs against steps: test or held-out solid, training dashed.
 
     Args:
       runs: For each name the rows of that run's metrics.csv.
       title: str. What stands above the figure.
+      splits: For each name what `record.evaluated_split` says (None: test).
     """
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for i, (name, rows) in enumerate(runs.items()):
         steps, last = [row["step"] for row in rows], rows[-1]["test_top1_error"]
-        for split, style, label in (("test", "-", f"{name} ({last:.2%} at the end)"), ("train", "--", None)):
-            errors = [row[f"{split}_top1_error"] for row in rows]
+        ended = f"{name} ({last:.2%} {splits[name] if splits else 'test'} error at the end)"
+        for column, style, label in (("test", "-", ended), ("train", "--", None)):
+            errors = [row[f"{column}_top1_error"] for row in rows]
             axes.plot(steps, errors, style, color=f"C{i % 10}", marker="." if len(rows) < 40 else "", label=label)
     axes.plot([], [], "--", color="0.4", label="training error")
     _label_errors(axes, title)

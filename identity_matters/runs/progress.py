@@ -92,7 +92,7 @@ class StepCallback(keras.callbacks.Callback):
         """
         step, loss, now = self._first_step + batch + 1, float(logs["loss"]), time.perf_counter()
         if not np.isfinite(loss):
-            raise Diverged(step)
+            raise Diverged(step, step - self.step)
         if self._last:
             self._progress.time(step - self.step, now - self._last)
             self._is_timed = True

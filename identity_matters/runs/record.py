@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from identity_matters.runs.errors import UserError
@@ -91,6 +91,15 @@ def flat(config: dict) -> dict[str, Any]:
     for value in config.values():
         own |= flat(value) if isinstance(value, dict) else {}
     return own
+
+
+def evaluated_split(config: Mapping[str, Any]) -> str:
+    """Returns what the images are that the tables of a training run call test images: "test" or "held-out".
+
+    Args:
+      config: The fields of its TrainConfig.
+    """
+    return "held-out" if config.get("validation_examples") else "test"
 
 
 def shown(value: Any) -> str:

@@ -5,8 +5,10 @@ import os
 import keras
 import numpy as np
 
+from identity_matters.config import TrainConfig
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, figure_to_array
+from identity_matters.runs.record import evaluated_split
 from identity_matters.runs.tables import read_metrics, write_metrics
 from identity_matters.runs.tensorboard import open_events, session, tag
 
@@ -24,13 +26,13 @@ def kernel_norms(network: keras.Model) -> dict[str, float]:
     return {"kernel_norm": float(np.mean(everything))} | {name: float(np.mean(n)) for name, n in norms.items()}
 
 
-def describe(row: dict[str, float]) -> str:
-    """Returns a row of metrics.csv as one line for the terminal."""
+def describe(row: dict[str, float], config: TrainConfig) -> str:
+    """Returns a row of metrics.csv of a run of this config as one line for the terminal."""
     rate = row["images_per_second"]  # NaN where nothing was timed: a run that goes on with an evaluation
     return (
         f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
-        f"test error {row['test_top1_error']:.2%}" + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
-    )
+        f"{evaluated_split(vars(config))} error {row['test_top1_error']:.2%}"
+    ) + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
 
 
 class Recorder:
@@ -48,7 +50,7 @@ class Recorder:
         self.rows, self._writer = [], None
         if run is None:
             return
-        self._path = run.file("metrics.csv")
+        self._path, self._split = run.file("metrics.csv"), evaluated_split(run.record["config"])
         rows = read_metrics(self._path) if os.path.exists(self._path) else []
         self.rows = [row for row in rows if row["step"] <= first_step]
         # What a killed process has written after its last row is written again.
@@ -71,7 +73,7 @@ class Recorder:
             if isinstance(layer, keras.layers.Conv2D):
                 kernel = keras.ops.convert_to_numpy(layer.kernel)
                 self._writer.add_histogram(f"weights/{layer.name}", kernel, row["step"], bins=HISTOGRAM_BINS)
-        figure = figure_to_array(convergence_figure(self.rows))
+        figure = figure_to_array(convergence_figure(self.rows, split=self._split))
         self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again

@@ -145,6 +145,14 @@ def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_writt
         np.testing.assert_array_equal(value, ended[name])
 
 
+@pytest.mark.parametrize("lost", ["model.keras", "saved_model"])
+def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(config, plain_run, tmp_path, lost):
+    run_dir, log = shutil.copytree(plain_run, tmp_path / "run"), Log()
+    shutil.rmtree(run_dir / lost) if lost == "saved_model" else (run_dir / lost).unlink()
+    training.train(config, run_dir, callbacks=[log])
+    assert (run_dir / lost).exists() and not log.calls
+
+
 class StopAtOnce(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.model.stop_training = True

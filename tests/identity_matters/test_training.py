@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 
 import keras
@@ -307,14 +308,16 @@ def test_another_config_in_the_same_directory_is_refused_with_old_and_new(tiny_r
     assert "model.weight_decay (0.0001, 0.0)" in str(error.value)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_at_once(tmp_path):
-    config = dataclasses.replace(TINY, learning_rate=1e30)
+@pytest.mark.parametrize(("num_steps", "where"), [(1, r"at step \d"), (2, r"in the 2 steps up to step \d")])
+def test_a_loss_that_is_not_finite_stops_the_run_at_once(tmp_path, num_steps, where):
+    config = dataclasses.replace(TINY, learning_rate=1e30, steps_per_execution=num_steps)
     with pytest.raises(training.Diverged) as error:
         training.train(config, str(tmp_path / "run"))
     record = read_record(tmp_path / "run")
     assert (record["status"], record["diverged_at_step"]) == ("diverged", error.value.step)
-    assert error.value.step <= 3
-    with pytest.raises(training.Diverged):
+    assert error.value.step <= 3 + num_steps and error.value.step % num_steps == 0
+    assert re.fullmatch(f"the loss became NaN or infinite {where}", str(error.value))
+    with pytest.raises(training.Diverged, match=f"^{error.value}$"):
         training.train(config, str(tmp_path / "run"))
 
 

@@ -10,12 +10,13 @@ from begun import begin
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from identity_matters.config import TrainConfig
 from identity_matters.runs import figures
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.record import KINDS, read_record
 from identity_matters.runs.tables import write_metrics
-from launch import plot
+from launch import plot, train
 from shortcut_study.spectrum_figures import spectrum_figure
 
 CONFIGS = {
@@ -175,7 +176,7 @@ def test_every_figure_with_a_title_takes_it_as_it_is(draw):
 def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
     rows = [{"step": 1, "train_top1_error": 0.5, "test_top1_error": 0.5}]
     figures.save_figures({"a": figures.comparison_figure({"$\\x$": rows})}, str(tmp_path), "svg")
-    assert "<!-- $\\x$ (50.00% at the end) -->" in (tmp_path / "a.svg").read_text()
+    assert "<!-- $\\x$ (50.00% test error at the end) -->" in (tmp_path / "a.svg").read_text()
 
 
 def compared(monkeypatch, first, beside):
@@ -188,7 +189,7 @@ def compared(monkeypatch, first, beside):
 
 
 def write_run(path, error):
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     row = {"epoch": 1.0, "loss": 1.0, "train_cross_entropy": 1.0, "learning_rate": 0.1, "train_top1_error": 2 * error}
     rows = [row | {"step": step, "test_top1_error": error + (step < 20) / 4} for step in (10, 20)]
     write_metrics(f"{path}/metrics.csv", rows)
@@ -198,7 +199,7 @@ def write_run(path, error):
 def test_several_runs_in_one_figure(tmp_path, monkeypatch):
     first, second = write_run(tmp_path / "first", 0.5), write_run(tmp_path / "second", 0.25)
     axes, labels = compared(monkeypatch, first, f" {second}, ")
-    assert labels == ["first (50.00% at the end)", "second (25.00% at the end)", "training error"]
+    assert labels == ["first (50.00% test error at the end)", "second (25.00% test error at the end)", "training error"]
     assert [list(line.get_ydata()) for line in axes.lines[:4]] == [[0.75, 0.5], [1, 1], [0.5, 0.25], [0.5, 0.5]]
     for beside, message in (
         (str(first), f"name a directory twice: {first}, {first}"),
@@ -207,6 +208,17 @@ def test_several_runs_in_one_figure(tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=message):
             plot.main(plot.PlotConfig(beside=beside), str(first))
+
+
+def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, monkeypatch):
+    first, second = write_run(tmp_path / "first", 0.5), tmp_path / "second"
+    begin(second, TrainConfig(validation_examples=100))
+    write_run(second, 0.25)
+    labels = compared(monkeypatch, first, second)[1]
+    assert labels[:2] == ["first (50.00% test error at the end)", "second (25.00% held-out error at the end)"]
+    for path, split in ((first, "test"), (second, "held-out")):
+        (axes,) = train.figures(str(path))["convergence"].axes
+        assert [text.get_text().split(" (")[0] for text in axes.get_legend().texts] == ["train error", f"{split} error"]
 
 
 def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, monkeypatch):
