@@ -96,8 +96,8 @@ def evaluate(
       dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images, labels) as
         identity_matters.data.own takes them, or a list of these two arrays; or an iterable of batches, images
         [n, h, w, c] in 0–255 and labels [n]; or None: npz or, without it, the data of the run that exported the model.
-      data_dir, npz: As in TrainConfig. Images of another size than the network's are resized, and a line says so unless
-        the run was trained with an image_size.
+      data_dir, npz: As in TrainConfig, but that an npz may lack the training arrays. Images of another size than the
+        network's are resized, and a line says so unless the run was trained with an image_size.
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Show a progress bar.

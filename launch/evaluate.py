@@ -31,10 +31,12 @@ class EvaluateConfig:
       saved_model: Directory of the SavedModel or of the run that left it, or the path of a run's model.keras. Required,
         or pretrained.
       pretrained: Name of a network that comes with the package, e.g. digits.
-      dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it).
-      data_dir: Where TFDS keeps prepared data sets (empty: as in that run).
-      npz: Your own data instead: test_images and test_labels of an .npz file, as for training. Images of another size
-        than the network's are resized, and a line says so unless the run had an image_size.
+      dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it, or,
+        with pretrained, that network's own set).
+      data_dir: Where TFDS keeps prepared data sets (empty: as in that run; for a set that is named, TFDS's default).
+      npz: Your own data instead: test_images and test_labels of an .npz file, as for training; it may lack the training
+        arrays. Images of another size than the network's are resized, and a line says so unless the run had an
+        image_size.
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
       json: Print one line of JSON; errors are fractions.

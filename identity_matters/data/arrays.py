@@ -1,6 +1,7 @@
 """Labelled images in memory, and the embedded MNIST sample."""
 
 import dataclasses
+import math
 import sys
 import zlib
 
@@ -12,6 +13,7 @@ MNIST_SAMPLE = "mnist_sample"
 # They are held three times over: as read, joined, and on the device (device_images.DeviceImages).
 MAX_BYTES_IN_MEMORY = 2**31 - 1
 _PIXELS_AT_ONCE = 2**20  # when images are resized, in float32
+_LEAST_CHANCE = 1e-6  # of an order of examples, for it to be taken for a shuffled one
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,7 +40,7 @@ class ArrayData:
     def __post_init__(self) -> None:
         for split in ("train", "test"):
             images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
-            _check_arrays(f"{self.name}, {split}", images, labels, self.num_classes)
+            check_arrays(f"{self.name}, {split}", images, labels, self.num_classes)
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise UserError(
                 f"{self.name}: training and test images differ in shape, "
@@ -88,7 +90,7 @@ def mnist_sample() -> ArrayData:
     return ArrayData(MNIST_SAMPLE, *arrays, num_classes=10)
 
 
-def _check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
+def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
     """Raises UserError where the images and labels of one split do not fit together."""
     if images.ndim != 4 or not images.size:
         raise UserError(f"{name}: images must be [n, h, w] or [n, h, w, c] and not empty, got {images.shape}")
@@ -107,31 +109,34 @@ def note(line: str) -> None:
     print(f"note: {line}", file=sys.stderr, flush=True)
 
 
-def resized(data: ArrayData, image_size: int, is_said: bool = False) -> ArrayData:
-    """Returns the data with every image at image_size × image_size pixels.
+def resized(data: ArrayData, image_size: int) -> ArrayData:
+    """Returns the data with every image as of `resized_images`."""
+    splits = ("train_images", "test_images")
+    return dataclasses.replace(data, **{name: resized_images(getattr(data, name), image_size) for name in splits})
+
+
+def resized_images(images: np.ndarray, image_size: int, said_of: str = "") -> np.ndarray:
+    """Returns images at image_size × image_size pixels, uint8 [n, image_size, image_size, c].
 
     Args:
-      data: ArrayData.
+      images: uint8 [n, h, w, c].
       image_size: int. Pixels a side (0: unchanged). The interpolation is bilinear with antialiasing.
-      is_said: bool. Whether a line on stderr says so where the images are of another size.
+      said_of: str. What a line on stderr calls the data, where their images are of another size (empty: no line).
     """
-    height, width = data.image_shape[:2]
+    height, width = images.shape[1:3]
     if not image_size or height == width == image_size:
-        return data
-    if is_said:
-        note(f"{data.name}: images of {height}x{width} pixels are resized to {image_size}x{image_size}")
+        return images
+    if said_of:
+        note(f"{said_of}: images of {height}x{width} pixels are resized to {image_size}x{image_size}")
     from keras import ops
 
-    def resize(images: np.ndarray) -> np.ndarray:
-        resized = np.empty((len(images), image_size, image_size, images.shape[-1]), np.uint8)
-        count = max(1, _PIXELS_AT_ONCE // max(image_size**2, height * width))
-        for start in range(0, len(images), count):
-            chunk = images[start : start + count].astype(np.float32)
-            chunk = ops.convert_to_numpy(ops.image.resize(chunk, (image_size, image_size), antialias=True))
-            resized[start : start + count] = np.clip(np.rint(chunk), 0, 255)
-        return resized
-
-    return dataclasses.replace(data, train_images=resize(data.train_images), test_images=resize(data.test_images))
+    resized = np.empty((len(images), image_size, image_size, images.shape[-1]), np.uint8)
+    count = max(1, _PIXELS_AT_ONCE // max(image_size**2, height * width))
+    for start in range(0, len(images), count):
+        chunk = images[start : start + count].astype(np.float32)
+        chunk = ops.convert_to_numpy(ops.image.resize(chunk, (image_size, image_size), antialias=True))
+        resized[start : start + count] = np.clip(np.rint(chunk), 0, 255)
+    return resized
 
 
 def held_out(data: ArrayData, count: int) -> ArrayData:
@@ -149,11 +154,8 @@ def held_out(data: ArrayData, count: int) -> ArrayData:
         return data
     if count >= data.num_train:
         raise UserError(f"validation_examples must be below the {data.num_train} training examples, got {count}")
-    if 0 < np.count_nonzero(np.diff(data.train_labels)) < len(np.unique(data.train_labels)) < data.num_train:
-        raise UserError(
-            f"the training examples of {data.name} come class by class, so that the last {count}, which "
-            f"validation_examples holds out, are no sample of them; shuffle them"
-        )
+    part = f"last {count}, which validation_examples holds out"
+    require_mixed(data.train_labels, f"training examples of {data.name}", part)
     return dataclasses.replace(
         data,
         train_images=data.train_images[:-count],
@@ -169,11 +171,50 @@ def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> Array
     Args:
       data: ArrayData.
       train_examples, eval_examples: int. How many training and test examples to keep (0: all).
+
+    Raises:
+      UserError: as `first_examples`.
     """
-    return dataclasses.replace(
-        data,
-        train_images=data.train_images[: train_examples or None],
-        train_labels=data.train_labels[: train_examples or None],
-        test_images=data.test_images[: eval_examples or None],
-        test_labels=data.test_labels[: eval_examples or None],
-    )
+    train = first_examples(data.name, "training", data.train_images, data.train_labels, train_examples)
+    test = first_examples(data.name, "test", data.test_images, data.test_labels, eval_examples)
+    return ArrayData(data.name, *train, *test, data.num_classes)
+
+
+def first_examples(
+    name: str, split: str, images: np.ndarray, labels: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first `count` images and labels (0: all).
+
+    Args:
+      name: str. What messages call the data.
+      split: str. "training" or "test".
+      images: uint8 [n, h, w, c].
+      labels: int32 [n].
+      count: int. The value of train_examples or eval_examples.
+
+    Raises:
+      UserError: the examples come class by class, so that the first ones are no sample of all.
+    """
+    if 0 < count < len(labels):
+        option = "train_examples" if split == "training" else "eval_examples"
+        require_mixed(labels, f"{split} examples of {name}", f"first {count}, which {option} takes")
+    return images[: count or None], labels[: count or None]
+
+
+def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
+    """Raises UserError where examples come class by class, so that a part of them is no sample of all.
+
+    Args:
+      labels: int [n]. Those of all examples.
+      what, part: str. What the message calls all examples and the part.
+    """
+    _, counts = np.unique(labels, return_counts=True)
+    if np.count_nonzero(np.diff(labels)) >= len(counts):
+        return
+    # So may a few examples that were shuffled: of the n! / Π n_c! orders of n labels, n_c of class c, r! are sorted by
+    # class, all of them where there is one class or one example of each. 2 · 5 of two classes are so once in 126 times,
+    # 2 · 12 less than once in a million.
+    log_sorted = math.lgamma(len(counts) + 1)
+    log_orders = math.lgamma(len(labels) + 1) - sum(math.lgamma(count + 1) for count in counts)
+    if log_sorted - log_orders < math.log(_LEAST_CHANCE):
+        raise UserError(f"the {what} come class by class, so that the {part}, are no sample of them; shuffle them")

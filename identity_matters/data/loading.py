@@ -6,6 +6,7 @@ size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
 
 import contextlib
 import dataclasses
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,8 +15,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, held_out, mnist_sample, note, resized, shortened
-from identity_matters.data.npz import load_npz
+from identity_matters.data.arrays import (
+    MNIST_SAMPLE,
+    ArrayData,
+    first_examples,
+    held_out,
+    mnist_sample,
+    note,
+    resized,
+    resized_images,
+    shortened,
+)
+from identity_matters.data.npz import load_npz, load_test_examples
 from identity_matters.data.own import given_arrays, require_stored
 from identity_matters.runs.errors import UserError
 
@@ -107,7 +118,8 @@ def raw_test_batches(
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
 
     Args:
-      config: TrainConfig. Read as by `load`.
+      config: TrainConfig. Read: npz, dataset, data_dir, image_size, num_classes, eval_examples. The npz may lack the
+        training arrays.
       batch_size: int. Examples of a batch; the last may have fewer.
       says_resizing: bool. Whether a line says that the images of an .npz file are of another size than image_size.
 
@@ -117,6 +129,13 @@ def raw_test_batches(
     if not config.npz and config.dataset != MNIST_SAMPLE:
         yield from _tfds_source(config).raw_test_batches(batch_size)
         return
-    data = resized(load(dataclasses.replace(config, image_size=0)), config.image_size, says_resizing)
-    for start in range(0, data.num_test, batch_size):
-        yield data.test_images[start : start + batch_size], data.test_labels[start : start + batch_size]
+    if config.npz:
+        name = os.path.basename(config.npz)
+        images, labels = load_test_examples(config.npz, config.num_classes)
+    else:
+        name, data = MNIST_SAMPLE, mnist_sample()
+        images, labels = data.test_images, data.test_labels
+    images, labels = first_examples(name, "test", images, labels, config.eval_examples)
+    images = resized_images(images, config.image_size, name if says_resizing else "")
+    for start in range(0, len(labels), batch_size):
+        yield images[start : start + batch_size], labels[start : start + batch_size]

@@ -1,7 +1,7 @@
 """Your own images and labels, from one .npz file, whose headers are looked at before anything is read.
 
 It holds train_images, train_labels, test_images and test_labels, or x_train, y_train, x_test and y_test, each as
-identity_matters.data.own takes it.
+identity_matters.data.own takes it. To evaluate on, the test arrays suffice.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import zlib
 import numpy as np
 
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
-from identity_matters.data.own import as_array_data
+from identity_matters.data.own import as_array_data, as_test_examples
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import array_header
 
@@ -32,6 +32,26 @@ def load_npz(path: str, num_classes: int = 0) -> ArrayData:
       UserError: the file is missing, is no .npz or too large, or lacks an array, or an array is unfit.
     """
     return as_array_data(os.path.basename(path), _read(path), num_classes)
+
+
+def load_test_examples(path: str, num_classes: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file.
+
+    They are those of `load_npz`, so that an error of the training run is found again; where the training arrays are
+    missing, floats are stretched by the range of the test images.
+
+    Args:
+      path: str.
+      num_classes: int. See as_array_data; not read where the training arrays are missing.
+
+    Raises:
+      UserError: as `load_npz`.
+    """
+    name, arrays = os.path.basename(path), _read(path, needs_training=False)
+    if len(arrays) < len(_ARRAYS):
+        return as_test_examples(name, arrays["test_images"], arrays["test_labels"])
+    data = as_array_data(name, arrays, num_classes)
+    return data.test_images, data.test_labels
 
 
 def npz_digest(path: str) -> str:
@@ -62,13 +82,15 @@ def has_changed(path: str, known: str) -> bool:
     return bool(digest) and digest != known
 
 
-def _read(path: str) -> dict[str, np.ndarray]:
-    """Returns the four arrays under our names, once their headers say that they can be held."""
+def _read(path: str, needs_training: bool = True) -> dict[str, np.ndarray]:
+    """Returns the four arrays, or the test arrays alone, under our names, once their headers say they can be held."""
     try:
         with zipfile.ZipFile(_regular_file(path)) as archive:
             members = {ours: _member(archive, (ours, keras)) for ours, keras in _ARRAYS.items()}
             missing = [name for name, member in members.items() if member is None]
-            if missing:
+            if missing == ["train_images", "train_labels"] and not needs_training:
+                members = {name: member for name, member in members.items() if member}
+            elif missing:
                 raise UserError(f"{path} lacks {', '.join(missing)}; it holds {_contents(archive)}; {_ADVICE}")
             for name, member in members.items():
                 _check_header(archive, member, f"{path}: {name}")

@@ -4,7 +4,7 @@
     labels    [n] or [n, 1]: 0 … r − 1, whole numbers; or one-hot rows [n, r]
 
 Images are held as bytes. Each is standardised before the network sees it, so floats lose nothing but precision when
-their range is stretched to 0–255; a line on stderr says what was seen and done.
+the range of both splits together is stretched to 0–255; a line on stderr says what was seen and done.
 """
 
 import dataclasses
@@ -15,15 +15,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.config import MAX_CLASSES
-from identity_matters.data.arrays import ArrayData, note
+from identity_matters.data.arrays import ArrayData, check_arrays, note
 from identity_matters.runs.errors import UserError
 
 _NAMES = ("train_images", "train_labels", "test_images", "test_labels")
 _PREFIX = "arrays "  # of what config.json calls them
-# How far the ranges of two splits may be apart. A forgotten /255 is a factor of 255; of 127 where the other split is in
-# −1 … 1, of about 54 where it is standardised. Splits of one set, small ones too, differ by a few at most, and a dark
-# test set of bytes would have to be below 9 of 255.
+# How many times as wide as the other's the range of a split may be. A forgotten /255 is a factor of 255; of 127 where
+# the other split is in −1 … 1, of about 54 where it is standardised. Splits of one set, small ones too, differ by a few
+# at most, and a dark test set of bytes would have to be below 9 of 255.
 _MAX_FACTOR = 30
+# How far test images may reach beyond the training images, in ranges of the latter. Beyond 3 the training images would
+# have fewer than 64 of the 256 levels that both are stretched to.
+_MAX_REACH = 3
 _LEAST_RANGE = 1e-35  # 255 over it is within float32
 
 
@@ -95,15 +98,32 @@ def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0
     return ArrayData(name, images["train"], labels["train"], images["test"], labels["test"], num_classes or found)
 
 
+def as_test_examples(name: str, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images uint8 [n, h, w, c] and labels int32 [n] to evaluate on; see the table above.
+
+    Args:
+      name: str. What messages call the data.
+      images, labels: np.ndarray.
+
+    Raises:
+      UserError: an array is unfit.
+    """
+    images = as_bytes(name, {"test": images})["test"]
+    labels, num_classes = as_integers(f"{name}: test_labels", labels)
+    check_arrays(f"{name}, test", images, labels, num_classes)
+    return images, labels
+
+
 def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the images of both splits as uint8 [n, h, w, c]."""
+    """Returns the images of both splits, or of the test split alone, as uint8 [n, h, w, c]."""
+    first = next(iter(images.values()))
     for split, array in images.items():
-        if array.dtype.kind != images["train"].dtype.kind and "f" in array.dtype.kind + images["train"].dtype.kind:
+        if array.dtype.kind != first.dtype.kind and "f" in array.dtype.kind + first.dtype.kind:
             kinds = ", ".join(f"{split}_images {array.dtype}" for split, array in images.items())
             raise UserError(f"{name}: give both splits of images as one type, got {kinds}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise UserError(f"{name}: {split}_images hold values that are not finite")
-    if images["train"].dtype.kind == "f" and images["train"].size:
+    if first.dtype.kind == "f" and first.size:
         images = _stretched(name, images)
     for split, array in images.items():
         what = f"{name}: {split}_images"
@@ -133,41 +153,56 @@ def _in_range(what: str, images: np.ndarray) -> np.ndarray:
     return images
 
 
-def _stretched(name: str, images: dict[str, np.ndarray], reference: str = "train") -> dict[str, np.ndarray]:
-    """Returns float images with the range of one of the arrays stretched to 0–255."""
-    low, high = float(images[reference].min()), float(images[reference].max())
-    seen = f"{images[reference].dtype} in {low:.4g} … {high:.4g}"
-    if 0 <= low and high <= 1:
-        low, high = 0.0, 1.0
-    elif 0 <= low and high <= 255 and (high > 64 or np.array_equal(images[reference], np.rint(images[reference]))):
-        low, high = 0.0, 255.0  # not where rounding to whole numbers would leave few of them
+def _stretched(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the float images of both splits, or of one, with the range of all together stretched to 0–255."""
+    ranges = {split: (float(array.min()), float(array.max())) for split, array in images.items() if array.size}
+    low, high = min(least for least, _ in ranges.values()), max(most for _, most in ranges.values())
+    seen = f"{next(iter(images.values())).dtype} in {low:.4g} … {high:.4g}"
+    usual = _usual_range(images, low, high)
+    _require_one_scale(name, ranges, is_usual=usual is not None)
+    low, high = usual or (low, high)
     high = high if high > low else low + max(1.0, abs(low))  # constant images become 0
     if high / 2 - low / 2 < _LEAST_RANGE:
-        raise UserError(f"{name}: {reference}_images lie in {low:.4g} … {high:.4g}; multiply them by a large number")
-    _require_one_scale(name, images, reference, low, high)
+        raise UserError(f"{name}: the images lie in {low:.4g} … {high:.4g}; multiply them by a large number")
     note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
     return {split: _range_to_bytes(array, low, high) for split, array in images.items()}
 
 
-def _require_one_scale(name: str, images: dict[str, np.ndarray], reference: str, low: float, high: float) -> None:
-    """Raises UserError where a split lies far outside low … high, or in a small part of the reference's range."""
-    first, last = float(images[reference].min()), float(images[reference].max())
-    for split, array in images.items():
-        if not array.size:
-            continue
-        least, most = float(array.min()), float(array.max())
-        is_outside = max(low - least, most - high) > _MAX_FACTOR * (high - low)
-        # Constant images tell nothing of their scale.
-        is_part = 0 < _MAX_FACTOR * (most - least) < last - first
-        if is_outside or is_part:
-            raise UserError(
-                f"{name}: {reference}_images lie in {first:.4g} … {last:.4g}, but {split}_images in {least:.4g} … "
-                f"{most:.4g}; bring both to one scale"
-            )
+def _usual_range(images: dict[str, np.ndarray], low: float, high: float) -> tuple[float, float] | None:
+    """Returns 0 … 1 or 0 … 255 where images in low … high are of that scale, else None."""
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    first = next(iter(images.values()))
+    # Not where rounding to whole numbers would leave few of them.
+    is_of_bytes = first.max() > 64 or all(np.array_equal(array, np.rint(array)) for array in images.values())
+    return (0.0, 255.0) if low >= 0 and high <= 255 and is_of_bytes else None
+
+
+def _require_one_scale(name: str, ranges: dict[str, tuple[float, float]], is_usual: bool) -> None:
+    """Raises UserError where one split lies in a small part of the other's range, or test images lie far outside.
+
+    Args:
+      name: str. What messages call the data.
+      ranges: The least and the largest value of every split that is not empty.
+      is_usual: bool. Whether 0 … 1 or 0 … 255 is stretched, which gives dark training images the levels they have as
+        bytes, however bright the test images are.
+    """
+    if len(ranges) < 2:
+        return
+    (low, high), (least, most) = ranges.values()
+    # Constant images, of range 0, tell nothing of their scale.
+    width, test_width = high - low, most - least
+    is_part = 0 < _MAX_FACTOR * test_width < width or 0 < _MAX_FACTOR * width < test_width
+    reach = max(low - least, 0) + max(most - high, 0)
+    if is_part or (not is_usual and reach > _MAX_REACH * width > 0):
+        raise UserError(
+            f"{name}: train_images lie in {low:.4g} … {high:.4g}, but test_images in {least:.4g} … {most:.4g}; "
+            f"bring both to one scale"
+        )
 
 
 def _range_to_bytes(array: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Returns floats with low … high stretched to 0–255 and rounded, what lies outside at 0 or 255."""
+    """Returns floats that lie in low … high, which is stretched to 0–255, rounded."""
     array = array.astype(np.promote_types(array.dtype, np.float32), copy=False)  # float16 has too few digits
     # Halves are exact, and no difference of theirs is too large for the type.
     return np.clip(np.rint((array / 2 - low / 2) * (255 / (high / 2 - low / 2))), 0, 255).astype(np.uint8)
@@ -186,7 +221,7 @@ def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.nd
         raise UserError(f"images and labels must be arrays, got the shapes {images.shape} and {labels.shape}")
     is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
     if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
-        images = _stretched("data", {"test": images}, "test")["test"]
+        images = _stretched("data", {"test": images})["test"]
     return _with_channels("images", _in_range("images", images)), as_integers("labels", labels)[0]
 
 

@@ -7,8 +7,8 @@ import pytest
 from refusals import refused
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData, held_out, mnist_sample
-from identity_matters.data.loading import load
+from identity_matters.data.arrays import ArrayData, held_out, mnist_sample, require_mixed, shortened
+from identity_matters.data.loading import load, raw_test_batches
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +56,47 @@ def test_validation_examples_are_the_last_training_examples_and_are_not_trained_
     )
 
 
-def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(sample):
-    by_class = np.argsort(sample.train_labels, kind="stable")
-    images, labels = sample.train_images[by_class], sample.train_labels[by_class]
-    data = dataclasses.replace(sample, train_images=images, train_labels=labels)
-    assert "come class by class" in refused(held_out, data, 500) and held_out(data, 0) is data
-    assert held_out(dataclasses.replace(data, train_labels=np.roll(labels, 1)), 500).num_test == 500
-    assert held_out(dataclasses.replace(data, train_labels=labels * 0), 500).num_test == 500
+@pytest.fixture(scope="module")
+def by_class(sample) -> ArrayData:
+    """The sample with both splits sorted by class."""
+    order = {split: np.argsort(getattr(sample, f"{split}_labels"), kind="stable") for split in ("train", "test")}
+    names = [(split, f"{split}_{kind}") for split in order for kind in ("images", "labels")]
+    return dataclasses.replace(sample, **{name: getattr(sample, name)[order[split]] for split, name in names})
+
+
+def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(by_class):
+    labels = by_class.train_labels
+    assert refused(held_out, by_class, 500) == (
+        "the training examples of mnist_sample come class by class, so that the last 500, which validation_examples "
+        "holds out, are no sample of them; shuffle them"
+    )
+    assert held_out(by_class, 0) is by_class
+    assert held_out(dataclasses.replace(by_class, train_labels=np.roll(labels, 1)), 500).num_test == 500
+    assert held_out(dataclasses.replace(by_class, train_labels=labels * 0), 500).num_test == 500
+
+
+def test_the_first_of_examples_that_come_class_by_class_are_refused(sample, by_class, tmp_path):
+    words = "examples of mnist_sample come class by class, so that the first"
+    assert f"the training {words} 400, which train_examples takes" in refused(shortened, by_class, 400, 0)
+    assert f"the test {words} 999, which eval_examples takes" in refused(shortened, by_class, 0, 999)
+    for counts in ((0, 0), (4000, 1000), (9999, 9999)):
+        np.testing.assert_array_equal(shortened(by_class, *counts).train_labels, by_class.train_labels)
+    assert shortened(sample, 5, 1).num_train == 5
+    names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
+    np.savez(tmp_path / "own.npz", **{name: getattr(by_class, name) for name in names})
+    config = TrainConfig(npz=tmp_path / "own.npz", eval_examples=100)
+    assert "the test examples of own.npz come class by class" in refused(next, raw_test_batches(config, 100))
+    assert "the test examples of own.npz come class by class" in refused(load, config)
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (2, 2, 2), (1, 9), (10, 10), (1,) * 20, (12,), (1, 1000), (999999, 1)])
+def test_a_few_examples_or_rare_classes_may_be_in_order_by_chance(counts):
+    require_mixed(np.repeat(np.arange(len(counts)), counts), "examples", "first")
+
+
+@pytest.mark.parametrize("counts", [(12, 12), (3,) * 10, (4, 1000), (2,) * 100])
+def test_more_examples_are_in_order_because_they_were_sorted(counts):
+    labels = np.repeat(np.random.default_rng(0).permutation(len(counts)), counts)
+    assert "shuffle them" in refused(require_mixed, labels, "examples", "first")
+    for seed in range(20):
+        require_mixed(np.random.default_rng(seed).permutation(labels), "examples", "first")

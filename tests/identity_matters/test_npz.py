@@ -10,8 +10,8 @@ import pytest
 from refusals import refused
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.loading import load
-from identity_matters.data.npz import load_npz, npz_digest
+from identity_matters.data.loading import load, raw_test_batches
+from identity_matters.data.npz import load_npz, load_test_examples, npz_digest
 
 
 def arrays(**changes) -> dict[str, np.ndarray]:
@@ -121,6 +121,52 @@ def test_names_of_keras_are_taken(tmp_path):
     data = load_npz(str(tmp_path / "own.npz"))
     for name, array in arrays().items():
         np.testing.assert_array_equal(getattr(data, name), array)
+
+
+_NO_TRAINING = {"train_images": None, "train_labels": None}
+
+
+def test_to_evaluate_on_the_test_arrays_suffice_and_to_train_they_do_not(tmp_path):
+    whole, found = arrays(), load_test_examples(npz(tmp_path, **_NO_TRAINING))
+    np.testing.assert_array_equal(found[0], whole["test_images"])
+    np.testing.assert_array_equal(found[1], whole["test_labels"])
+    config = TrainConfig(npz=npz(tmp_path, **_NO_TRAINING), image_size=8, eval_examples=3)
+    assert [len(labels) for _, labels in raw_test_batches(config, 2)] == [2, 1]
+    assert "lacks train_images, train_labels; it holds test_images" in refused(load, config)
+    np.savez(tmp_path / "keras.npz", x_test=whole["test_images"], y_test=whole["test_labels"])
+    np.testing.assert_array_equal(load_test_examples(str(tmp_path / "keras.npz"))[0], found[0])
+    for name in whole:
+        assert f"lacks {name}" in refused(load_test_examples, npz(tmp_path, **{name: None}))
+
+
+def test_floats_are_stretched_by_both_splits_or_by_the_test_images_where_they_are_alone(tmp_path, capsys):
+    floats = {"train_images": np.linspace(-1, 1, 6 * 96), "test_images": np.linspace(0, 2, 5 * 96)}
+    floats = {name: values.reshape(-1, 8, 4, 3) for name, values in floats.items()}
+    path = npz(tmp_path, **floats)
+    np.testing.assert_array_equal(load_test_examples(path)[0], load_npz(path).test_images)
+    assert load_test_examples(path)[0].min() == 85
+    capsys.readouterr()
+    found, _ = load_test_examples(npz(tmp_path, **floats | _NO_TRAINING))
+    np.testing.assert_array_equal(found.ravel(), np.rint(np.linspace(0, 255, 5 * 96)))
+    assert capsys.readouterr().err == (
+        "note: own.npz: images are float64 in 0 … 2; 0 … 2 becomes 0 … 255, in whole numbers\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"test_images": np.full((5, 8, 4, 3), -1)}, "own.npz: test_images must lie in 0–255"),
+        ({"test_images": np.full((5, 8, 4, 3), np.nan)}, "own.npz: test_images hold values that are not finite"),
+        ({"test_labels": np.array([0, 1, 0.5, 0, 1])}, "own.npz: test_labels must be whole numbers"),
+        ({"test_labels": np.arange(4)}, "own.npz, test: 5 images, but labels of shape (4,)"),
+        ({"test_images": np.zeros((5, 8), int)}, "own.npz, test: images must be [n, h, w]"),
+        ({"test_images": np.zeros((0, 8, 4, 3)), "test_labels": np.zeros(0, int)}, "own.npz, test: images must be"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_unfit_test_arrays_alone_are_refused_with_what_was_found(tmp_path, changes, words):
+    assert words in refused(load_test_examples, npz(tmp_path, **_NO_TRAINING | changes))
 
 
 @pytest.mark.parametrize(

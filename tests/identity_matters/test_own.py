@@ -144,6 +144,11 @@ _BYTES.flat[:2] = 0, 255  # so that the range is all of it
         (_BYTES, _BYTES / 127.5 - 1, ("0 … 255", "-1 … 1")),
         ((_BYTES / 255 - 0.45) / 0.23, _BYTES, ("-1.957 … 2.391", "0 … 255")),
         (_BYTES, (_BYTES / 255 - 0.45) / 0.23, ("0 … 255", "-1.957 … 2.391")),
+        (_BYTES / 255**2, _BYTES / 255, ("0 … 0.003922", "0 … 1")),  # divided twice
+        (_BYTES > 99, _BYTES, ("0 … 1", "0 … 255")),
+        (_BYTES / 255, 4.1 * _BYTES / 255, ("0 … 1", "0 … 4.1")),
+        (_BYTES / 255 - 0.5, 5 * (_BYTES / 255 - 0.5), ("-0.5 … 0.5", "-2.5 … 2.5")),  # 2 on either side
+        (_BYTES / 50, _BYTES * 0.9, ("0 … 5.1", "0 … 229.5")),
     ],
 )
 def test_splits_of_different_scales_are_refused_with_both_ranges(train, test, ranges, number):
@@ -163,11 +168,31 @@ def test_splits_of_different_scales_are_refused_with_both_ranges(train, test, ra
         (_BYTES, np.zeros((2, 8, 8))),
         (np.zeros((6, 8, 8)), _BYTES / 255),
         (_BYTES / 255, _BYTES[:1] / 1000),
+        (_BYTES / 1500, _BYTES / 255),  # dark images to train on
+        (_BYTES // 20, _BYTES),
+        (_BYTES / 255, 3.9 * _BYTES / 255),
+        (_BYTES / 255 - 0.5, 3.9 * (_BYTES / 255 - 0.5)),
+        (_BYTES / 15, _BYTES / 4),  # above 64, but not of the scale of bytes
+        (_BYTES > 99, _BYTES / 170),
     ],
 )
-def test_splits_of_one_scale_are_taken_though_their_ranges_differ(train, test):
-    train = np.resize(train, (6, 8, 8))
-    assert given_arrays((train, np.arange(6), test, np.zeros(len(test), int))).num_test == len(test)
+def test_splits_of_one_scale_are_taken_though_their_ranges_differ_and_nothing_is_clipped(train, test):
+    train, test = np.resize(train, (6, 8, 8)).astype(float), test.astype(float)
+    data = given_arrays((train, np.arange(6), test, np.zeros(len(test), int)))
+    floats = np.concatenate([train.ravel(), test.ravel()])
+    found = np.concatenate([data.train_images.ravel(), data.test_images.ravel()])
+    assert np.abs(np.polyval(np.polyfit(floats, found, 1), floats) - found).max() < 1  # one straight line for both
+
+
+@pytest.mark.parametrize("scale, offset", [(1 / 255, 0.0), (1 / 127.5, -1.0), (0.1, 3.0)])
+def test_test_images_brighter_than_the_training_images_stretch_both(capsys, scale, offset):
+    train, test = scale * _BYTES + offset, scale * 2 * _BYTES + offset
+    data = given_arrays((train, np.arange(6), test, np.arange(6)))
+    np.testing.assert_allclose(data.train_images[..., 0], _BYTES / 2, atol=0.5001)
+    np.testing.assert_array_equal(data.test_images[..., 0], _BYTES)
+    stretched = f"{offset:.4g} … {offset + scale * 510:.4g}"
+    said = f"the data: images are float64 in {stretched}; {stretched} becomes 0 … 255, in whole numbers"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

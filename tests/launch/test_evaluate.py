@@ -39,6 +39,16 @@ def test_a_shipped_network_is_evaluated_on_its_data_set(launch):
     assert float(out.split()[1].rstrip("%")) <= 1
 
 
+def test_a_file_of_test_images_alone_is_evaluated_and_not_trained_on(launch, digits_npz, tmp_path):
+    with np.load(digits_npz) as file:
+        np.savez(tmp_path / "test.npz", test_images=file["test_images"], test_labels=file["test_labels"])
+    code, told, _ = launch("evaluate", "--pretrained=digits", f"--npz={digits_npz}")
+    assert code == 0 and "num_examples: 200" in told
+    assert launch("evaluate", "--pretrained=digits", f"--npz={tmp_path}/test.npz")[:2] == (0, told)
+    code, _, err = launch("train", f"--npz={tmp_path}/test.npz", f"--run_dir={tmp_path}/run", *TINY)
+    assert code == launcher.EXIT_ERROR and "test.npz lacks train_images, train_labels" in err
+
+
 def test_an_unknown_network_and_two_networks_are_refused_in_one_line(launch):
     code, _, err = launch("evaluate", "--pretrained=cifar11")
     assert (
