@@ -32,7 +32,7 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
     """Writes the network, standardisation included, as a SavedModel that needs nothing of ours.
 
     Args:
-      network: keras.Model. From `all_conv_resnet`.
+      network: keras.Model. From standardised images to logits, as `build_network` makes it.
       config: TrainConfig. Which data to evaluate on by default is stored beside the model.
       path: str. A directory; a SavedModel that is there is replaced.
 

@@ -1,8 +1,9 @@
 """Networks whose weights are part of the package: `load("digits")`.
 
     name            network                      trained on                        evaluated on by default
-    digits          of the mnist preset          MNIST without mnist_sample's      mnist_sample's test digits
-                                                 test digits
+    digits          of the mnist preset          MNIST's training digits without   mnist_sample's test digits
+                                                 the 1,000 that mnist_sample
+                                                 tests on
     cifar10_fast    of the cifar10_fast preset   CIFAR-10's training images        CIFAR-10's test images
 
 docs/results.md has the commands that trained them and their errors. The weights are float16 in NumPy's .npz format,
@@ -27,7 +28,7 @@ class Pretrained:
 
     Attributes:
       model: ModelConfig.
-      dataset: str. What to evaluate it on, of whose training images it has seen the training split alone.
+      dataset: str. The set on whose test images, none of which it was trained on, it is evaluated by default.
     """
 
     model: ModelConfig
