@@ -19,6 +19,7 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.figures import convergence_figure, save_figure
 from identity_matters.runs.files import replacing
+from identity_matters.runs.record import evaluated_split
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -83,7 +84,7 @@ def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], d
       rows: Those of metrics.csv.
       directory: RunDirectory.
     """
-    save_figure(convergence_figure(rows), directory.file("convergence.png"))
+    save_figure(convergence_figure(rows, split=evaluated_split(vars(config))), directory.file("convergence.png"))
     with replacing(directory.file("model.keras")) as temporary:
         network.save(temporary)
     if keras.backend.backend() == "tensorflow":

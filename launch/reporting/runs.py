@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import flat
+from identity_matters.runs.record import evaluated_split, flat
 from identity_matters.runs.tables import read_rows
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Run(NamedTuple):
     @property
     def error(self) -> str:
         """Returns what the errors of a training run are that its tables call test errors."""
-        return "held-out error" if self.settings.get("validation_examples") else "test error"
+        return f"{evaluated_split(self.settings)} error"
 
     @property
     def machine(self) -> str:

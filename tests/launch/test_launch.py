@@ -304,17 +304,21 @@ def test_plot_redraws_from_the_csv_alone(trained, launch, tmp_path):
 
 
 def test_errors_on_held_out_images_are_called_so(launch, tmp_path, monkeypatch):
+    from identity_matters import export
     from identity_matters.runs import recording
 
     drawn, draw = [], recording.convergence_figure
-    monkeypatch.setattr(recording, "convergence_figure", lambda *of, **how: drawn.append(draw(*of, **how)) or drawn[-1])
+    for module in (recording, export):
+        monkeypatch.setattr(
+            module, "convergence_figure", lambda *of, **how: drawn.append(draw(*of, **how)) or drawn[-1]
+        )
     arguments = [f"--npz={npz(tmp_path / 'data.npz')}", f"--run_dir={tmp_path}/run", "--validation_examples=5"]
     arguments += "--stem_width=2 --widths=2 --blocks_per_stage=1 --train_steps=2 --decay_steps= --batch_size=8".split()
     code, out, err = launch("train", *arguments)
     assert code == 0, err
     assert len(re.findall(r" held-out error \d", out)) == 2 and "test error" not in out
-    (figure,) = drawn  # TensorBoard's
-    assert figure.axes[0].get_legend().texts[1].get_text().startswith("held-out error (")
+    assert len(drawn) == 2  # TensorBoard's and convergence.png
+    assert all(figure.axes[0].get_legend().texts[1].get_text().startswith("held-out error (") for figure in drawn)
 
 
 def test_a_diverging_run_exits_with_its_own_code(launch, tmp_path):
