@@ -79,15 +79,13 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
         kind = Muon
         options |= {"newton_schulz_steps": config.newton_schulz_steps, "name": "muon"}
     else:
-        kind = _sgd_of_replicas() if on_replicas else keras.optimizers.SGD
+        kind = keras.optimizers.SGD
         options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}
+        if on_replicas:  # Muon sums first by itself
+            from identity_matters.distributed.replicated import summing_first
+
+            kind = summing_first(kind)
     return kind(**options)
-
-
-def _sgd_of_replicas() -> type:
-    from identity_matters.distributed.replicated import summing_first
-
-    return summing_first(keras.optimizers.SGD)
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
