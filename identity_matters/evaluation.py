@@ -15,6 +15,7 @@ from identity_matters.data.npz import has_changed
 from identity_matters.data.own import as_examples, require_stored
 from identity_matters.export import DATA_FIELDS, DATA_FILE, DIGEST, export
 from identity_matters.fields import from_json, require
+from identity_matters.optimization import is_among_highest
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import read_json
 from identity_matters.runs.record import data_places
@@ -131,9 +132,9 @@ def _num_right(model: Classifier, batches: Iterable, progress: bool) -> tuple[in
     with tqdm(unit=" images", disable=not progress, delay=0.01) as bar:  # not before the lines that tell of the data
         for images, labels in batches:
             _check_batch(images, labels, model.image_shape, model.num_classes)
-            rank = _label_ranks(model.logits(images), labels)
-            top1 += int(np.sum(rank < 1))
-            top5 += int(np.sum(rank < 5))
+            logits = keras.ops.convert_to_tensor(model.logits(images))
+            top1 += int(keras.ops.sum(is_among_highest(labels, logits, 1)))
+            top5 += int(keras.ops.sum(is_among_highest(labels, logits, 5)))
             num_examples += len(labels)
             bar.update(len(labels))
     return top1, top5, num_examples
@@ -198,10 +199,3 @@ def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_class
         raise UserError(f"labels must be integers, got {labels.dtype}")
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise UserError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
-
-
-def _label_ranks(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns how many classes score above the label's: int [n]. Ties and NaN count as above."""
-    label_scores = np.take_along_axis(logits, labels[:, None], axis=1)
-    num_not_below = np.sum(~(logits < label_scores), axis=1)  # the label itself is one of them
-    return num_not_below - 1

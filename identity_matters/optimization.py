@@ -118,7 +118,7 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
     """Whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
 
     Keras's own top-k counts every tie as right: of a network with dead outputs, whose logits are equal, it says that
-    nothing is wrong. `evaluation.evaluate` has this rule too.
+    nothing is wrong. `evaluation.evaluate` counts by this function too.
 
     Args:
       labels: int tensor [n] or [n, 1].

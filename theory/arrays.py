@@ -28,3 +28,16 @@ def finite(name: str, value: np.ndarray) -> np.ndarray:
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, got an infinite or NaN entry")
     return array
+
+
+def second_moment(name: str, value: np.ndarray) -> np.ndarray:
+    """Returns value [d, d] as float64; ValueError as `finite`, or where no random vector x has it as E[x xᵀ]."""
+    array = finite(name, value)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
+        raise ValueError(f"{name} must have the shape [d, d], got {array.shape}")
+    if not np.allclose(array, array.T, rtol=1e-10, atol=1e-12 * np.abs(array).max()):
+        raise ValueError(f"{name} must be symmetric: it is the second moment E[x xᵀ]")
+    eigenvalues = np.linalg.eigvalsh(array)
+    if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
+        raise ValueError(f"{name} must be positive semidefinite, as E[x xᵀ] is, got an eigenvalue {eigenvalues[0]:.3g}")
+    return array
