@@ -30,6 +30,7 @@ def risk_and_gradient(weights: np.ndarray, gap: np.ndarray) -> tuple[float, np.n
     Args:
       weights: [num_units, shortcut_depth, d, d]. gap: [d, d].
     """
+    weights, gap = real("weights", weights), real("gap", gap)
     identity = np.eye(len(gap))
     before = [[identity] for _ in weights]  # W^{r,l}···W^{r,1}, l = 0 … n
     for products, unit in zip(before, weights):
