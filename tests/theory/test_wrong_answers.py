@@ -224,7 +224,7 @@ MISTAKES = {
     "complex moments": (shortcut_networks.moments, (X, COMPLEX), "y must be real numbers"),
     "complex least squares": (shortcut_networks.minimum_loss, (X, COMPLEX), "y must be real numbers"),
     "complex gradient": (shortcut_networks.gradient, (np.zeros((1, 1, 3, 3)) * 1j, X, Y), "weights must be real"),
-    "complex weights at the saddle": (saddle_escape.risk_and_gradient, (LAYERS[None] * 1j, EYE), "weights must be real"),
+    "complex weights at zero": (saddle_escape.risk_and_gradient, (LAYERS[None] * 1j, EYE), "weights must be real"),
     "complex gap": (shortcut_hessians.moment_gap, (COMPLEX, Y), "x must be real numbers"),
     "complex rotation": (rotations.rotation_roots, (np.eye(2) * 1j, 3), "Q must be real numbers"),
     "complex normal": (rotations.block_diagonalize, (EYE * 1j,), "U must be real numbers"),
