@@ -9,7 +9,8 @@ The operations are those of the convolutions of forward and backward pass (ident
 the bytes are four a trained weight, summed by a ring: each device sends and receives every chunk
 twice. rounds(n) is 2 (n − 1) for a ring, 2 log₂ n for NCCL's trees, with which the bandwidth term is the same.
 The all-reduce comes after the backward pass, as in our training, which does not overlap them.
-Strong scaling shares the batch; weak scaling gives each device a whole one.
+Strong scaling shares the batch, among as many devices as it has images at most; weak scaling gives each device a whole
+one.
 
 The default rate is the paper's K40: about 50,000 steps in about 24 hours. Bandwidth and latency are of a
 10 Gbit/s network; benchmarks.scaling measures a sum over this machine's loopback.
@@ -84,10 +85,13 @@ def main(model: CostModel) -> None:
     lines, last = [], {}
     for count in COUNTS:
         strong, weak = (model.step_seconds(work, num_bytes, count) for work in (flops / count, flops))
-        efficiencies = {"strong": one / strong / count, "weak": one / weak}
+        efficiencies = {"weak": one / weak}
+        cells = ("–", "–", "–")
+        if count <= batch_size:  # a device needs an image at least
+            efficiencies["strong"] = one / strong / count
+            cells = (f"{1e3 * strong:.1f}", f"{one / strong:.1f}", f"{efficiencies['strong']:.0%}")
         last |= {kind: count for kind, efficiency in efficiencies.items() if efficiency >= PAYS}
         reduce = f"{1e3 * model.all_reduce_seconds(num_bytes, count):.1f}"
-        cells = (f"{1e3 * strong:.1f}", f"{one / strong:.1f}", f"{efficiencies['strong']:.0%}")
         lines.append((str(count), reduce, *cells, f"{1e3 * weak:.1f}", f"{efficiencies['weak']:.0%}"))
     print(
         table(

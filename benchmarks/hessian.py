@@ -117,7 +117,7 @@ def _tape_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) -
 
 def _check_same(other: np.ndarray, result: np.ndarray) -> None:
     difference = np.abs(other - result).max() / np.abs(result).max()
-    if difference > 1e-9:
+    if not difference <= 1e-9:
         raise ArithmeticError(f"a peer's Hessian differs from ours by {difference:.1e}")
 
 

@@ -192,7 +192,7 @@ def _exact_rows(benchmark: LanczosBenchmark, peer: dict[str, float] | None) -> l
     eigenvalues = np.linalg.eigvalsh(np.stack([mvp_fn(row) for row in np.eye(dim)]))
     exact, trace = eigenvalues[np.abs(eigenvalues).argmax()], eigenvalues.sum()
     apply = ours(EXACT, benchmark)["apply"]
-    found = ritz(lanczos(apply, dim, benchmark.order, benchmark.seed, np.float32))
+    found = ritz(lanczos(apply, dim, min(benchmark.order, dim), benchmark.seed, np.float32))
     best = np.abs(found.values).argmax()
     by_hutchinson = hutchinson(apply, dim, TRACE_VECTORS, benchmark.seed, dtype=np.float32)
     values = {

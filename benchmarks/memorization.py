@@ -5,21 +5,22 @@
 
 Every image gets a random label. "Build" is memorize (peeling), "verify" the scores of all images, compared with
 their labels. "Bare products" are the matrix products of both in NumPy, and nothing else: A_0 x twice, the
-inner products of each block's points with all later ones, U h and V a of each block for every
-image; the same panels, on the same threads. Peak memory is a fresh process's (VmHWM), x included.
+inner products of each block's points with all later ones, U h of each block for every image; in
+panels, on the same threads. V a is left out: a block moves as many points as it is wide, so that all
+blocks together need it of each image once. Peak memory is a fresh process's (VmHWM), x included.
 The table is of float64 networks on the first --table_points images; float32 is the same network in float32.
 
-Measured on 2 cores of an Intel Xeon (Sapphire Rapids, AVX-512), NumPy 2.4, CIFAR-10's 50,000 images of 3,072
-numbers, width 64, 782 blocks; 0.03 cores busy with other things; medians of 3:
+Measured on 2 cores of an AMD EPYC (Zen 5, AVX-512), NumPy 2.4, CIFAR-10's 50,000 images of 3,072
+numbers, width 64, 782 blocks; 0.01 cores busy with other things; medians of 3:
 
     | step                       | seconds |   min – max | / bare products |
     | -------------------------- | ------: | ----------: | --------------: |
-    | build + verify             |    6.85 |    6.46 – 8 |            1.14 |
-    | build                      |    2.89 |  2.71 – 3.3 |           0.482 |
-    | verify                     |    3.96 | 3.75 – 4.69 |            0.66 |
-    | bare products              |    6.69 |    6 – 6.77 |               1 |
+    | build + verify             |    3.64 |  3.6 – 3.81 |            1.48 |
+    | build                      |     1.5 | 1.49 – 1.67 |           0.617 |
+    | verify                     |    2.13 | 2.11 – 2.14 |           0.865 |
+    | bare products              |    2.44 |  2.43 – 2.7 |               1 |
 
-No output of 50,000 was wrong, the largest error of a score 1.0e-4 (float32_error 3.6e-3), the smallest
+No output of 50,000 was wrong, the largest error of a score 1.1e-4 (float32_error 3.6e-3), the smallest
 gap 3.8e-3; peak memory 1.41 × the data of 614 MB. The first 10,000 images (memorising all 50,000 in float64 at
 width 2 takes 25,000 blocks):
 
@@ -154,11 +155,10 @@ def bare_products(x: np.ndarray, network: "MemorizingNetwork") -> None:
 
     def forward(start: int) -> None:
         h = z[start : start + PANEL]
-        products, sums = np.empty((width, len(h)), dtype), np.empty((len(h), width), dtype)
-        for U, V in zip(network.U, network.V):
+        products = np.empty((width, len(h)), dtype)
+        for U in network.U:
             np.matmul(U, h.T, out=products)
-            np.matmul(products.T, V.T, out=sums)
-        sums @ network.head_U.T @ network.head_V.T
+        h @ network.head_U.T @ network.head_V.T
 
     in_parallel(project, range(0, num_points, PANEL))
     in_parallel(gram, range(network.num_layers))

@@ -135,7 +135,8 @@ def _measurements(
         return per_epoch(slice(None))
 
     def loop() -> float:
-        return sum(per_epoch(slice(run, run + 1)) for run in range(TIMED_RUNS)) / TIMED_RUNS * runs
+        timed = min(TIMED_RUNS, runs)
+        return sum(per_epoch(slice(run, run + 1)) for run in range(timed)) / timed * runs
 
     train = _gradient_tape_training(network, x, y)
     ours = descend(network, starts[:1], x, y, rates[:1], peer_epochs).losses[:-1, 0]

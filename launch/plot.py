@@ -14,7 +14,6 @@ writes runs/first/comparison.png: the errors of several training runs in one fig
 
 import dataclasses
 import importlib
-import itertools
 import os
 from typing import TYPE_CHECKING, Literal
 
@@ -78,14 +77,13 @@ def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":
       UserError: one of them has no metrics.csv that can be read, or is named twice.
     """
     from identity_matters.runs.figures import comparison_figure
+    from identity_matters.runs.files import names_apart
     from identity_matters.runs.tables import read_metrics
     from launch.train import split_of
 
     twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
     require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
-    parts = [os.path.abspath(path).split(os.sep) for path in run_dirs]
-    ends = (["/".join(of_path[-length:]) for of_path in parts] for length in itertools.count(1))
-    names = next(names for names in ends if len(set(names)) == len(names))
+    names = names_apart(run_dirs)
     runs = {name: read_metrics(os.path.join(path, "metrics.csv")) for name, path in zip(names, run_dirs)}
     return {"comparison": comparison_figure(runs, title, dict(zip(names, map(split_of, run_dirs))))}
 

@@ -53,22 +53,32 @@ def main(config: ReportConfig, run_dir: str) -> None:
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":
-    """Returns the figures of the runs of a report, by the names of the run and of the figure."""
-    from identity_matters.runs.directory import read_record
+    """Returns the figures of the runs of a report, by the names of the run and of the figure.
+
+    Raises:
+      UserError: a run that the report names is gone.
+    """
+    from identity_matters.runs.files import names_apart
+    from identity_matters.runs.record import read_record
     from launch.reporting.quick import QUICK
     from launch.reporting.runs import figures_of
 
-    names = read_record(run_dir)["config"]["runs"]
-    folders = split_names(names) or [os.path.join(run_dir, quick.name) for quick in QUICK]
-    paths = [os.path.normpath(folder) for folder in folders if read_record(folder)]  # an interrupted one lacks some
-    names = [os.path.basename(path) for path in paths]
+    record = read_record(run_dir)
+    given = [_found_from(record, name) for name in split_names(record["config"]["runs"])]
+    gone = [path for path in given if not read_record(path)]
+    require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
+    quick = [path for path in (os.path.join(run_dir, quick.name) for quick in QUICK) if read_record(path)]
+    paths = given or quick  # of an interrupted report some are missing
+    labels = [name.replace("/", "_") for name in names_apart(paths)]
+    if len(set(labels)) < len(labels):  # of a/b_c and a_b/c
+        labels = [f"{number}_{label}" for number, label in enumerate(labels, 1)]
+    of_runs = zip(labels, map(figures_of, paths))
+    return {f"{label}_{name}": figure for label, figures in of_runs for name, figure in figures.items()}
 
-    def label(path: str) -> str:
-        """Returns the name of a run; where two have the same, with those of the folders above it."""
-        name = os.path.basename(path)
-        return name if names.count(name) == 1 else path.strip(os.sep).replace(os.sep, "_")
 
-    return {f"{label(path)}_{name}": figure for path in paths for name, figure in figures_of(path).items()}
+def _found_from(record: dict, path: str) -> str:
+    """Returns a path that a report names: seen from where it was made, unless it is found from here."""
+    return path if os.path.exists(path) else os.path.join(str(record.get("folder", "")), path)
 
 
 def cli() -> None:

@@ -50,6 +50,7 @@ def hutchinson(
       num_vectors: int. Products with H, at most.
       seed: int. Of the vectors.
       tolerance: float. Stop earlier, from 5 vectors on, once the standard error of the trace is at most so much of it.
+        0 takes all vectors, as a few may agree by chance.
       dtype: Of the vectors that mvp_fn is given.
 
     Raises:
@@ -72,7 +73,7 @@ def hutchinson(
         change = estimate - mean
         mean += change / count
         squares += change * (estimate - mean)
-        if count >= FEWEST and standard_error(traces) <= tolerance * abs(np.mean(traces)):
+        if tolerance and count >= FEWEST and standard_error(traces) <= tolerance * abs(np.mean(traces)):
             break
     diagonal_error = np.sqrt(squares / (count - 1) / count) if count > 1 else np.full(dim, np.nan)
     return Hutchinson(float(np.mean(traces)), float(standard_error(traces)), mean, diagonal_error, count)

@@ -5,6 +5,7 @@ somebody writes to it, reading a device may never end, and a header may declare 
 """
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -35,6 +36,17 @@ def open_file(path: str) -> BinaryIO:
         os.close(descriptor)
         raise UserError(f"{path} is no regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def names_apart(paths: list[str]) -> list[str]:
+    """Returns a name for each of several paths, all different: as much of its end as tells all of them apart.
+
+    >>> names_apart(["runs/a/first", "runs/b/first"])
+    ['a/first', 'b/first']
+    """
+    parts = [os.path.abspath(path).split(os.sep) for path in paths]
+    ends = (["/".join(of_path[-length:]) for of_path in parts] for length in itertools.count(1))
+    return next(names for names in ends if len(set(names)) == len(names))
 
 
 def require_regular(path: str) -> None:

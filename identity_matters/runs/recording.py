@@ -9,7 +9,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.record import evaluated_split
-from identity_matters.runs.tables import read_metrics, write_metrics
+from identity_matters.runs.tables import as_written, read_metrics, write_metrics
 from identity_matters.runs.tensorboard import open_events, session, tag
 
 HISTOGRAM_BINS = 64
@@ -63,7 +63,8 @@ class Recorder:
 
         TensorBoard also gets histograms of the network's kernels, and the convergence figure so far.
         """
-        self.rows.append(row)
+        # As a reader of the table has it: the figures of a resumed run are those of one that was never interrupted.
+        self.rows.append(as_written(row))
         if self._writer is None:
             return
         for name, value in row.items():

@@ -108,8 +108,17 @@ def write_metrics(path: str, rows: list[dict]) -> None:
     )
     table.writeheader()
     for row in rows:
-        table.writerow({key: f"{value:.7g}" if isinstance(value, float) else value for key, value in row.items()})
+        table.writerow({key: _text(value) for key, value in row.items()})
     write_text(path, text.getvalue())
+
+
+def as_written(row: dict[str, float]) -> dict[str, float]:
+    """Returns a row as `write_metrics` leaves it to a reader: floats of 7 digits."""
+    return {name: float(_text(value)) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def _text(value: float | str) -> float | str:
+    return f"{value:.7g}" if isinstance(value, float) else value
 
 
 def read_rows(path: str) -> list[dict]:

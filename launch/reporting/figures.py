@@ -80,7 +80,7 @@ def paper_figures(runs: list[Run]) -> list[PaperFigure]:
 
 
 def _figure_1(run: Run) -> PaperFigure:
-    last, dataset = run.rows[-1], str(run.settings.get("dataset", ""))
+    last, dataset = run.rows[-1], run.data
     told = f"no number: the paper does not train on {dataset}"
     if run.settings.get("npz"):
         told = "no number: these data are the user's own"
@@ -102,7 +102,7 @@ def _changed(run: Run, dataset: str) -> list[str]:
 def _figure_2(run: Run) -> PaperFigure:
     """The norms of --experiment=norms, whose variants differ in depth alone; cannot be told where one has none."""
     last = final_rows(run.rows)
-    ended = [row for row in last if is_number(row["kernel_norm"])]  # it is empty where a run diverged
+    ended = [row for row in last if is_number(row.get("kernel_norm"))]  # it is empty where a run diverged
     found = {name: column(select(ended, variant=name), "kernel_norm") for name in {row["variant"] for row in last}}
     norms = {
         family: [float(found[name].mean()) if len(found[name]) else None for name in names]
@@ -116,7 +116,9 @@ def _figure_2(run: Run) -> PaperFigure:
     says = "the deeper a residual network is, the smaller its average Frobenius norm when training ends"
     num_runs = str(len({row["seed"] for row in ended}))
     statement = Statement(says, ours, numbers, num_runs)
-    shown = "Average Frobenius norm of the kernels along training, by depth, in 5 epochs for the paper's 200"
+    epochs = max((row["epoch"] for row in ended), default=0)
+    shown = f"Average Frobenius norm of the kernels along training on {run.data}, by depth"
+    shown += f", in {epochs:.3g} epochs for the paper's 200" if epochs else ""
     drawn = run.pictures["kernel_norms"]
     return PaperFigure("Li et al., Figure 2", shown, run, drawn, "", run.time, num_runs, [statement])
 

@@ -68,8 +68,9 @@ def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[st
         if run.kind == "train":
             told = "" if run.record["status"] == "done" else f" Its status is {run.record['status']}."
             if run.rows:
-                last, data = run.rows[-1], run.settings.get("npz") or run.settings.get("dataset", "")
-                told = f"{percent(last['test_top1_error'])} {run.error} on {data} after {last['step']:,} steps.{told}"
+                last = run.rows[-1]
+                reached = f"{percent(last['test_top1_error'])} {run.error} on {run.data}"
+                told = f"{reached} after {last['step']:,} steps.{told}"
             lines.append((f"Training, {run.name}", told or "No results."))
     judged = [
         s.ours for figure in drawn for s in figure.statements if figure.title.startswith("Li") and not figure.note

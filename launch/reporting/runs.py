@@ -67,6 +67,11 @@ class Run(NamedTuple):
         return flat(self.record["config"])
 
     @property
+    def data(self) -> str:
+        """Returns the name of the data set or of the .npz file of a training run, or of several on the same data."""
+        return str(self.settings.get("npz") or self.settings.get("dataset", ""))
+
+    @property
     def error(self) -> str:
         """Returns what the errors of a training run are that its tables call test errors."""
         return f"{evaluated_split(self.settings)} error"

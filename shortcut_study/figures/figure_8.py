@@ -107,11 +107,11 @@ def _drop(rows: list[dict]) -> Finding:
     for seed in sorted({row["seed"] for row in rows}):
         taken = [row for row in select(rows, seed=seed) if row["index"] != ""]
         index, loss = column(taken, "index"), column(taken, "excess_loss")
-        if len(taken) > 1:
-            half = int(np.argmax(loss <= loss[0] / 2))  # 0 where it was not reached
+        if len(taken) > 1 and (loss <= loss[0] / 2).any():
+            half = int(np.argmax(loss <= loss[0] / 2))
             means.append((index[0], index[: half + 1].min(), index.min()))
     if not means:
-        return Finding("8", claim, None, "no run came below its first loss", 0)
+        return Finding("8", claim, None, "no run came to half its first loss", 0)
     start, by_half, least = np.mean(means, axis=0)
     numbers = f"means: {start:.1%} at the start, {by_half:.1%} by the first Hessian at half the excess loss or less, "
     numbers += f"{least:.1%} at the least"
@@ -125,6 +125,8 @@ def _steepest(run: list[dict]) -> Finding:
         return Finding("8", claim, None, "the run diverged", 1)
     epochs, index, gradient = (column(run, name) for name in ("epoch", "index", "gradient_norm"))
     largest, fall = int(gradient.argmax()), index[0] - index.min()
+    if fall <= 0:
+        return Finding("8", claim, None, "the index does not fall", 1)
     first, last = (int(np.argmax(index <= index[0] - share * fall)) for share in (0.1, 0.9))
     numbers = f"largest gradient at epoch {epochs[largest]:.0f}; 10 % of the fall by epoch {epochs[first]:.0f}, "
     numbers += f"90 % by {epochs[last]:.0f}"

@@ -3,9 +3,12 @@
 from types import SimpleNamespace
 
 import keras
+import numpy as np
 import pytest
 
 from identity_matters.runs import recording
+from identity_matters.runs.figures import learning_rate_drops
+from identity_matters.runs.tables import read_metrics
 
 KEYS = ("learning_rate", "train_top1_error", "test_top1_error", "images_per_second")
 
@@ -51,3 +54,15 @@ def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, mon
     with pytest.raises(OSError, match=f"cannot write {run.path}: No space left on device"):
         for step in range(100):  # as many as would fill a queue
             recorder.add(row(step), network)
+
+
+def test_a_resumed_run_draws_the_picture_of_one_that_was_never_interrupted(run, network):
+    """The float32 nearest to 0.01 lies below it: a rate of the run after one of the table would look like a drop."""
+    rate = {"learning_rate": float(np.float32(0.01))}
+    whole = recording.Recorder(run, 0)
+    for step in (5, 10):
+        whole.add(row(step) | rate, network)
+    resumed = recording.Recorder(run, 5)
+    resumed.add(row(10) | rate, network)
+    assert resumed.rows == whole.rows == read_metrics(run.file("metrics.csv"))
+    assert learning_rate_drops(resumed.rows) == []

@@ -137,6 +137,13 @@ def test_ablations_have_their_table_and_picture(tmp_path):
     assert "25.00 %" in found.text and len(found.all("img", "src")) == 1
 
 
+def test_a_run_on_a_file_is_shown_with_the_file_and_not_with_the_preset_s_data_set(trained_run, tmp_path):
+    shutil.copytree(trained_run, tmp_path / "run")
+    edit(tmp_path / "run", {"npz": "mine.npz"})
+    (figure,) = figures.paper_figures([read_run(str(tmp_path / "run"), str(tmp_path))])
+    assert figure.shown == "Top-1 error along training, on mine.npz"
+
+
 NORMS = {"pre-activation ResNet-8": 3.0, "pre-activation ResNet-32": 2.0, "ours of 8 layers": 0.5}
 
 
@@ -158,6 +165,7 @@ def test_the_norms_of_resnets_are_figure_2_and_judged(tmp_path, deepest, told):
     assert (figure.title, statement.ours, statement.num_runs) == ("Li et al., Figure 2", told, "1")
     last, diverged = (f"{2 * deepest:.3g}", "") if deepest else ("–", "; 1 of 3 runs diverged")
     assert statement.numbers == f"pre-activation ResNet-N: 6, {last}; ours of N layers: 1{diverged}"
+    assert figure.shown.endswith("training on cifar10, by depth, in 1 epochs for the paper's 200")
     assert "Li et al., Figure 2" not in [line.what for line in figures.missing(runs, [figure])]
     assert "Li et al., Figure 2" in [line.what for line in figures.missing([], [])]
 
@@ -229,8 +237,20 @@ def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(trained_run
         shutil.copytree(trained_run, tmp_path / folder / "run")
     written([checked_run], tmp_path / "report")
     written([tmp_path / "a" / "run", f" {tmp_path / 'b' / 'run'}"], tmp_path / "report")
-    prefix = str(tmp_path).strip("/").replace("/", "_")
-    assert list(report.figures(str(tmp_path / "report"))) == [f"{prefix}_{name}_run_convergence" for name in "ab"]
+    assert list(report.figures(str(tmp_path / "report"))) == ["a_run_convergence", "b_run_convergence"]
+
+
+def test_plot_draws_a_report_from_another_folder_and_names_a_run_that_is_gone(trained_run, tmp_path, monkeypatch):
+    names = ["a/b_c", "d/b_c", "a_b/c"]
+    for name in names:
+        shutil.copytree(trained_run, tmp_path / "there" / name)
+    monkeypatch.chdir(tmp_path / "there")
+    written(names, tmp_path / "report")
+    monkeypatch.chdir(tmp_path)
+    assert list(report.figures("report")) == ["1_a_b_c_convergence", "2_d_b_c_convergence", "3_a_b_c_convergence"]
+    shutil.rmtree(tmp_path / "there" / "a_b")
+    with pytest.raises(UserError, match="report is a report on runs that are no longer there: .*there/a_b/c"):
+        report.figures("report")
 
 
 def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
@@ -347,6 +367,15 @@ def test_a_quick_run_that_fails_is_named_with_its_log(launch, tmp_path, monkeypa
     monkeypatch.setattr(quick, "QUICK", (Quick("claims", "launch.check_theory", ("--claim=hm.none",), "a second"),))
     code, _, err = launch("report", f"--run_dir={tmp_path}/report")
     assert code == 1 and "launch.check_theory ended with exit code 1" in err and f"{tmp_path}/report/claims.log" in err
+
+
+def test_a_run_that_failed_before_and_does_not_start_now_is_no_result(launch, tmp_path, monkeypatch):
+    begin(tmp_path / "report", report.ReportConfig(), "report")
+    with RunDirectory(str(tmp_path / "report" / "claims"), check_theory.CheckConfig(), "check_theory") as run:
+        run.set_status("failed")
+    monkeypatch.setattr(quick, "QUICK", (Quick("claims", "launch.nothing", (), "a second"),))
+    code, _, err = launch("report", f"--run_dir={tmp_path}/report")
+    assert code == 1 and "launch.nothing ended with exit code 1 before it was done" in err
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
