@@ -59,26 +59,21 @@ def figures(run_dir: str) -> "dict[str, Figure]":
       UserError: a run that the report names is gone.
     """
     from identity_matters.runs.files import names_apart
-    from identity_matters.runs.record import read_record
+    from identity_matters.runs.record import read_record, seen_from_start
     from launch.reporting.quick import QUICK
     from launch.reporting.runs import figures_of
 
     record = read_record(run_dir)
-    given = [_found_from(record, name) for name in split_names(record["config"]["runs"])]
+    given = [seen_from_start(record, name) for name in split_names(record["config"]["runs"])]
     gone = [path for path in given if not read_record(path)]
     require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
-    quick = [path for path in (os.path.join(run_dir, quick.name) for quick in QUICK) if read_record(path)]
-    paths = given or quick  # of an interrupted report some are missing
+    quick = (os.path.join(run_dir, run.name) for run in QUICK)
+    paths = given or [path for path in quick if read_record(path)]  # an interrupted report lacks some
     labels = [name.replace("/", "_") for name in names_apart(paths)]
     if len(set(labels)) < len(labels):  # of a/b_c and a_b/c
         labels = [f"{number}_{label}" for number, label in enumerate(labels, 1)]
     of_runs = zip(labels, map(figures_of, paths))
     return {f"{label}_{name}": figure for label, figures in of_runs for name, figure in figures.items()}
-
-
-def _found_from(record: dict, path: str) -> str:
-    """Returns a path that a report names: seen from where it was made, unless it is found from here."""
-    return path if os.path.exists(path) else os.path.join(str(record.get("folder", "")), path)
 
 
 def cli() -> None:

@@ -50,13 +50,15 @@ def data_places(record: dict) -> dict[str, str]:
     Args:
       record: dict. What the config.json of a training run holds.
     """
-    config, folder = record["config"], record.get("folder")
-    places = {name: config[name] for name in ("data_dir", "npz") if name in config}
-    if not isinstance(folder, str):  # an earlier version's
-        return places
-    return {
-        name: os.path.join(folder, path) if path and not os.path.exists(path) else path for name, path in places.items()
-    }
+    config = record["config"]
+    return {name: seen_from_start(record, config[name]) for name in ("data_dir", "npz") if name in config}
+
+
+def seen_from_start(record: dict, path: str) -> str:
+    """Returns a path of a run's config: seen from where the run was started, unless it is found from here."""
+    folder = record.get("folder")
+    is_known = isinstance(folder, str)  # not of an earlier version
+    return os.path.join(folder, path) if is_known and path and not os.path.exists(path) else path
 
 
 def require_mounted(path: str) -> None:
