@@ -73,7 +73,7 @@ def initial_spectra(models: Iterable[keras.Model], images: np.ndarray, labels: n
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
         mvp_fn, dim = block(*mean_product(product, model, images, labels, len(images)), residual_kernel_entries(model))
         decomposition = lanczos(mvp_fn, dim, dim)
-        found = summarize(ritz(decomposition).values, dim * decomposition.rounding)
+        found = summarize(ritz(decomposition).values, decomposition.rounding)
         yield found.columns() | {"num_weights": dim}
 
 

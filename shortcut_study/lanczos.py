@@ -30,8 +30,10 @@ class Decomposition(NamedTuple):
       residual: β, the norm of what the last product has outside the basis; 0 where the basis spans everything.
       basis: Qᵀ [k, dim], rows orthonormal.
       asymmetry: Largest |uᵀHv − vᵀHu| seen, over the largest |entry| of T.
-      rounding: ε · largest |entry| of T, ε of the basis's type or the products', the coarser of the two; off-diagonal
-        entries below k times that are set to 0.
+      rounding: What finite precision may move a Ritz value by, (k ε + √k asymmetry) · largest |entry| of T, ε of the
+        basis's type or the products', the coarser of the two. The first term bounds the rounding of the iteration. The
+        second estimates that of the products, whose errors show in the basis as asymmetry: a k × k matrix of random
+        entries of that size has a norm of about √k of it. Off-diagonal entries below half of the first term are 0.
     """
 
     diagonal: np.ndarray
@@ -48,7 +50,8 @@ class Ritz(NamedTuple):
     Attributes:
       values: θ [k].
       weights: [k], squared first components of T's eigenvectors; their sum is 1.
-      error_bounds: ‖H z − θ z‖ [k], z the Ritz vector: some eigenvalue of H is as near to θ as that.
+      error_bounds: ‖H z − θ z‖ [k], z the Ritz vector: some eigenvalue of H is as near to θ as that. It may be another
+        than the largest, which a starting vector almost orthogonal to its eigenvector does not see.
       coefficients: [k, k], T's eigenvectors in columns; z = coefficients[:, i] @ basis.
       rounding: The decomposition's.
     """
@@ -110,7 +113,10 @@ def lanczos(
         coefficients[-2:-1] -= off_diagonal[step - 1 : step]
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
         if asymmetry > SYMMETRY_TOLERANCE * scale:
-            raise ValueError(f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}")
+            raise ValueError(
+                f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}; if rounding "
+                "makes it so, as at a loss near 0, compute the products in float64"
+            )
         if norm <= (step + 1) / 2 * epsilon * scale or step + 1 == dim:  # rounding, of which `ritz` adds twice that
             off_diagonal[step] = 0
         so_far = _decomposition(diagonal, off_diagonal, basis[: step + 1], asymmetry, scale, epsilon)
@@ -133,12 +139,14 @@ def _decomposition(
         float(off_diagonal[steps - 1]),
         basis,
         asymmetry / scale if scale else 0.0,
-        epsilon * scale,
+        rounding=steps * epsilon * scale + steps**0.5 * asymmetry,
     )
 
 
 def converged(count: int, tolerance: float) -> Callable:
-    """Returns a `stop` for `lanczos`: the count largest and the count smallest eigenvalues are known to the tolerance.
+    """Returns a `stop` for `lanczos`: as many Ritz values at either end have error bounds within the tolerance.
+
+    Each is then an eigenvalue to the tolerance. That no other lies beyond them is very likely, not certain.
 
     Args:
       count: int.
@@ -188,6 +196,8 @@ def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.n
         raise ValueError(
             f"mvp_fn must return real numbers, got {found.dtype}: for H = S + iK, K = −Kᵀ, give [S −K; K S]"
         )
+    if found.dtype.kind == "V":  # what NumPy knows of bfloat16 is its size
+        raise ValueError(f"mvp_fn must return numbers whose rounding NumPy knows, got {found.dtype}; take float32")
     product = np.array(found, vector.dtype)
     if product.shape != vector.shape:
         raise ValueError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")
@@ -216,9 +226,9 @@ def _norm(vector: np.ndarray) -> float:
 def ritz(decomposition: Decomposition) -> Ritz:
     """Returns Ritz values with weights and error bounds.
 
-    The bound ‖Hz − θz‖ = β|s_k| (Parlett, §13.2) is of exact arithmetic. Added is k times rounding, for that of the
-    iteration, of entries of T taken as 0, and of products as exact as their type allows.
+    The bound ‖Hz − θz‖ = β|s_k| (Parlett, §13.2) is of exact arithmetic. Added is the decomposition's rounding, which
+    is an estimate in so far as that of the products is.
     """
     values, coefficients = scipy.linalg.eigh_tridiagonal(decomposition.diagonal, decomposition.off_diagonal)
-    bounds = decomposition.residual * np.abs(coefficients[-1]) + len(values) * decomposition.rounding
+    bounds = decomposition.residual * np.abs(coefficients[-1]) + decomposition.rounding
     return Ritz(values, coefficients[0] ** 2, bounds, coefficients, decomposition.rounding)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from shortcut_study.lanczos import Ritz, lanczos, ritz
 
-ZERO = 10  # a node counts as 0 within so many times the rounding
+STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
 ONE_POINT = 1e-9  # of the largest |node|: nodes that lie no further apart are one point
 DENSITY_MARGIN = 6  # σ that the grid of a density reaches beyond the extreme nodes
@@ -30,7 +30,7 @@ class Quadrature(NamedTuple):
 
     Attributes:
       nodes, weights, error_bounds: [num_vectors, order]; each row of weights sums to 1.
-      rounding: Largest of the decompositions'.
+      rounding: Largest of the decompositions': a node no larger counts as 0.
     """
 
     nodes: np.ndarray
@@ -60,8 +60,9 @@ class Summary(NamedTuple):
       p10_abs: 10th percentile of |λ|, by the weights.
       condition_number: max_abs / p10_abs; inf where p10_abs counts as 0.
       index: Share of negative eigenvalues, by the weights; what counts as 0 is not negative.
-      p10_range: (low, high) that holds the 10th percentile of the measure which the starting vectors see.
-      index_range: (low, high), without and with what counts as 0, that holds its share of negative eigenvalues.
+      p10_range: (low, high) that holds the 10th percentile of the measure which the starting vectors see; of the
+        eigenvalues, but for 1 of 20 cases, where `summary` was given their number.
+      index_range: (low, high), without and with what counts as 0, that holds the share of negative ones likewise.
     """
 
     max_abs: float
@@ -86,9 +87,8 @@ def ritz_by_vector(
     The memory of one basis serves all of them.
 
     Args:
-      mvp_fn, dim, order, dtype: As for `lanczos`.
+      mvp_fn, dim, order, dtype, seed: As for `lanczos`.
       vectors: Numbers of the starting vectors.
-      seed: int.
       stop: As for `lanczos`, for the first vector; the others take as many steps as it.
     """
     memory = None
@@ -110,8 +110,7 @@ def lanczos_quadrature(
 ) -> Quadrature:
     """Returns Ritz values and weights of `num_vectors` random starting vectors.
 
-    The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large
-    matrices need few.
+    The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large matrices need few.
 
     Args:
       mvp_fn, dim, order, dtype, stop: As for `ritz_by_vector`.
@@ -152,7 +151,12 @@ def density(quadrature: Quadrature, width: float | None = None, num_points: int 
       width: float. σ of the Gaussians, in units of λ; None: 1% of the distance between the extreme nodes,
         or the largest |node| where they are one point.
       num_points: int. Of the grid, evenly spaced; raised if less than 4 fall into one σ.
+
+    Raises:
+      ValueError: a width that is not positive.
     """
+    if width is not None and not width > 0:
+        raise ValueError(f"width must be positive, got {width}")
     low, high = quadrature.nodes.min(), quadrature.nodes.max()
     if width is None:
         largest = max(-low, high)
@@ -171,48 +175,56 @@ def density(quadrature: Quadrature, width: float | None = None, num_points: int 
 def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """Returns the `count` largest Ritz values, descending, or the smallest, ascending, and their error bounds.
 
-    They are those of the starting vector whose bounds on them are best. From one vector an eigenvalue shows
-    once, however often it is repeated.
+    Each is the outermost of its rank over the starting vectors, as the i-th largest Ritz value never lies above the
+    i-th largest eigenvalue (Cauchy). From one vector an eigenvalue shows once, however often it is repeated.
     """
-    chosen = np.s_[:, ::-1] if largest else np.s_[:, :]
-    nodes, bounds = quadrature.nodes[chosen][:, :count], quadrature.error_bounds[chosen][:, :count]
-    best = bounds.sum(1).argmin()
-    return nodes[best], bounds[best]
+    chosen = np.s_[:, : -count - 1 : -1] if largest else np.s_[:, :count]
+    nodes, bounds = quadrature.nodes[chosen], quadrature.error_bounds[chosen]
+    outermost = nodes.argmax(0) if largest else nodes.argmin(0), np.arange(nodes.shape[1])
+    return nodes[outermost], bounds[outermost]
 
 
-def summary(quadrature: Quadrature) -> Summary:
+def summary(quadrature: Quadrature, dim: int | None = None) -> Summary:
     """Returns condition number and index (Li et al., footnote 1 and §5.2), estimated, with their possible range.
 
-    A quadrature knows the share of a measure in an interval but for the weights of the nodes at
-    its ends (inequalities of Chebyshev, Markov and Stieltjes). A wide range says that the order does
-    not resolve the question: Lanczos finds the ends of a spectrum first, and what is crowded
-    around 0 last. That n/10 of a measure is not n/10 of the eigenvalues is a sampling error
-    besides, of order 1/√(n · num_vectors).
+    A quadrature knows the share of a measure in an interval but for the weights of the nodes at its ends (inequalities
+    of Chebyshev, Markov and Stieltjes). A wide range says that the order does not resolve the question: Lanczos finds
+    the ends of a spectrum first, and what is crowded around 0 last. Besides, a share p of the eigenvalues has a share
+    p ± √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after Dirichlet.
+
+    Args:
+      quadrature: Quadrature.
+      dim: int. n; the ranges are widened by two such standard errors. None leaves this out.
     """
-    nodes, max_abs = quadrature.nodes, float(np.abs(quadrature.nodes).max())
-    zero = ZERO * quadrature.rounding
-    negative = np.where(nodes < -zero, quadrature.weights, 0).sum(1).mean()
+    nodes, max_abs, zero = quadrature.nodes, float(np.abs(quadrature.nodes).max()), quadrature.rounding
+
+    def sampling(share: float) -> float:
+        variance = 2 * max(share * (1 - share), 0) / ((dim + 2) * len(nodes)) if dim else 0
+        return STANDARD_ERRORS * variance**0.5
+
     sizes = np.unique(np.abs(nodes))
     least, most = _shares(quadrature, -sizes, sizes)
-    p10_low = sizes[np.argmax(most >= 0.1)] if _shares(quadrature, 0, 0)[1] < 0.1 else 0.0
-    is_exact = quadrature.error_bounds.max() <= 2 * nodes.shape[1] * quadrature.rounding  # no eigenvalue is beyond
-    p10_high = sizes[np.argmax(least >= 0.1)] if least[-1] >= 0.1 else max_abs if is_exact else np.inf
-    p10_abs = _percentile(np.abs(nodes).ravel(), quadrature.weights.ravel() / len(nodes))
+    low, high = 0.1 - sampling(0.1), 0.1 + sampling(0.1)
+    p10_low = sizes[np.argmax(most >= low)] if _shares(quadrature, 0, 0)[1] < low else 0.0
+    is_exact = quadrature.error_bounds.max() <= 2 * quadrature.rounding  # no eigenvalue is beyond
+    p10_high = sizes[np.argmax(least >= high)] if least[-1] >= high else max_abs if is_exact else np.inf
+    p10_abs = _percentile_10(np.abs(nodes).ravel(), quadrature.weights.ravel() / len(nodes))
     below_zero = np.nextafter(-zero, -np.inf)  # as H = 0 has nodes at 0, and a rounding of 0
+    fewest, most_of_all = (float(_shares(quadrature, -np.inf, end)[i]) for i, end in enumerate((below_zero, zero)))
     return Summary(
         max_abs,
         p10_abs,
         condition_number=max_abs / p10_abs if p10_abs > zero else np.inf,
-        index=float(negative),
+        index=float(np.where(nodes < -zero, quadrature.weights, 0).sum(1).mean()),
         p10_range=(float(p10_low), float(p10_high)),
-        index_range=(float(_shares(quadrature, -np.inf, below_zero)[0]), float(_shares(quadrature, -np.inf, zero)[1])),
+        index_range=(max(fewest - sampling(fewest), 0.0), min(most_of_all + sampling(most_of_all), 1.0)),
     )
 
 
-def _percentile(sizes: np.ndarray, weights: np.ndarray, share: float = 0.1) -> float:
-    """Where so much of the weight is passed, half of each node's weight lying on either side of it."""
+def _percentile_10(sizes: np.ndarray, weights: np.ndarray) -> float:
+    """Where a tenth of the weight is passed, half of each node's weight lying on either side of it."""
     order = np.argsort(sizes)
-    return float(np.interp(share, np.cumsum(weights[order]) - weights[order] / 2, sizes[order]))
+    return float(np.interp(0.1, np.cumsum(weights[order]) - weights[order] / 2, sizes[order]))
 
 
 def _shares(quadrature: Quadrature, low: np.ndarray | float, high: np.ndarray | float) -> np.ndarray:

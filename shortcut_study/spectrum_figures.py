@@ -10,10 +10,12 @@ NUM_MARKED = 3  # eigenvalues at either end
 
 
 def ritz_rows(vector: int, ritz: Ritz) -> list[dict]:
-    """Returns one row a Ritz value of a starting vector: vector, eigenvalue, weight, error_bound."""
+    """Returns one row a Ritz value of a starting vector: vector, eigenvalue, weight, error_bound, rounding."""
+    columns = zip(ritz.values, ritz.weights, ritz.error_bounds)
     return [
         {"vector": vector, "eigenvalue": float(value), "weight": float(weight), "error_bound": float(bound)}
-        for value, weight, bound in zip(ritz.values, ritz.weights, ritz.error_bounds)
+        | {"rounding": ritz.rounding}
+        for value, weight, bound in columns
     ]
 
 
@@ -25,13 +27,13 @@ def density_rows(density: Density) -> list[dict]:
     ]
 
 
-def quadrature_from_rows(rows: list[dict], dtype: type = np.float32) -> Quadrature:
-    """Returns what `ritz_rows` of all starting vectors says; dtype is that of the Lanczos vectors."""
+def quadrature_from_rows(rows: list[dict]) -> Quadrature:
+    """Returns what `ritz_rows` of all starting vectors says."""
     columns = [
         np.array([float(row[name]) for row in rows]).reshape(len({row["vector"] for row in rows}), -1)
         for name in ("eigenvalue", "weight", "error_bound")
     ]
-    return Quadrature(*columns, rounding=float(np.finfo(dtype).eps * np.abs(columns[0]).max()))
+    return Quadrature(*columns, rounding=max(float(row["rounding"]) for row in rows))
 
 
 def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:

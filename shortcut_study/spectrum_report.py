@@ -31,8 +31,8 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     if order == dim:
         return "\n".join([*lines, "", *_of_all(quadrature)])
     mean, error = lanczos_quadrature.trace_mean(quadrature, lambda values: values)
-    summary = lanczos_quadrature.summary(quadrature)
-    lines += ["", _condition_number(summary, lanczos_quadrature.ZERO * quadrature.rounding), _index(summary)]
+    summary = lanczos_quadrature.summary(quadrature, dim)
+    lines += ["", _condition_number(summary, quadrature.rounding), _index(summary)]
     lines.append(f"mean eigenvalue: {mean:.4g}" + (f" ± {error:.1g}" if len(quadrature.nodes) > 1 else ""))
     return "\n".join(lines)
 
@@ -41,7 +41,7 @@ def _of_all(quadrature: Quadrature) -> list[str]:
     """Condition number, index and mean of Ritz values that are all eigenvalues, but for rounding."""
     dim = quadrature.nodes.shape[1]
     eigenvalues, _ = lanczos_quadrature.extreme_eigenvalues(quadrature, dim, largest=False)
-    rounding = dim * quadrature.rounding
+    rounding = quadrature.rounding
     found = summarize(eigenvalues, rounding)
     low, high = found.index_range
     return [

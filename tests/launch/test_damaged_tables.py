@@ -77,7 +77,7 @@ def tables() -> dict[str, dict[str, list[dict]]]:
     """Kind of run to the tables that it is drawn from."""
     rng = np.random.default_rng(0)
     ritz = [
-        {"vector": vector, "eigenvalue": float(value), "weight": 1 / 8, "error_bound": 1e-3}
+        {"vector": vector, "eigenvalue": float(value), "weight": 1 / 8, "error_bound": 1e-3, "rounding": 1e-6}
         for vector in range(2)
         for value in np.sort(rng.normal(size=8))
     ]

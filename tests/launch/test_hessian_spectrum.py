@@ -64,7 +64,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(spectrum_run, trained
     assert (record["status"], record["num_weights"], record["num_examples"]) == ("done", 1188, 60)
     assert (run_dir / "spectrum.png").read_bytes().startswith(b"\x89PNG")
     rows, density = read(run_dir)
-    assert len(rows) == 40 and list(rows[0]) == ["vector", "eigenvalue", "weight", "error_bound"]
+    assert len(rows) == 40 and list(rows[0]) == ["vector", "eigenvalue", "weight", "error_bound", "rounding"]
     grid, heights = ([row[name] for row in density] for name in ("eigenvalue", "density"))
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 

@@ -153,7 +153,15 @@ def test_a_title_with_signs_of_formulas_is_drawn_as_it_is(tmp_path, launch, monk
     assert "<!-- 50 % of $\\frac{a$ -->" in (tmp_path / out.strip()).read_text()
 
 
-EIGENVALUE = {"vector": 0, "eigenvalue": 1, "weight": 1, "error_bound": 0, "density": 1, "standard_error": 0}
+EIGENVALUE = {
+    "vector": 0,
+    "eigenvalue": 1,
+    "weight": 1,
+    "error_bound": 0,
+    "rounding": 0,
+    "density": 1,
+    "standard_error": 0,
+}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from shortcut_study import lanczos as lz
 from shortcut_study import quadrature as quad
@@ -109,6 +110,19 @@ def test_the_error_bounds_are_bounds_and_not_vacuous(dtype):
     assert found.error_bounds[-1] < 1e-3 < found.error_bounds.max()
     halved = found.error_bounds / 2  # negative control: half of it is no bound of the residual
     assert (residuals[:-5] > halved[:-5]).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_error_bounds_hold_for_products_that_are_less_exact_than_their_type(seed):
+    values = np.append(np.linspace(-1, 3, 395), [10, 20, 30, 40, 50])
+    h, noise = matrix(values), 1e-3 * np.random.default_rng(seed).standard_normal((400, 400))
+    d = lz.lanczos(lambda v: ((h + noise) @ v).astype(np.float32), 400, 40, seed, np.float32)
+    found = lz.ritz(d)
+    errors = np.abs(found.values[:, None] - values).min(1)
+    assert (errors <= found.error_bounds).all()
+    of_iteration = 40 * np.finfo(np.float32).eps * np.abs(found.values).max()
+    assert errors[-5:].max() > of_iteration  # negative control: the rounding of the iteration alone
+    assert found.error_bounds[-1] < 100 * errors[-5:].max()
 
 
 def test_the_norm_of_a_long_float32_vector_and_its_orthogonality_do_not_suffer():
@@ -265,7 +279,28 @@ def test_a_singular_matrix_has_condition_number_infinity_and_no_negative_zeros()
     assert found.index == 0
 
 
-def test_extreme_eigenvalues_are_those_of_the_vector_with_the_best_bounds():
+@pytest.mark.parametrize("order", [30, 100])
+def test_the_ranges_hold_the_shares_of_the_eigenvalues_but_for_one_of_twenty_cases(order):
+    values = np.linspace(-1, 2, 100)
+    h, exact = matrix(values), spectrum(matrix(values))
+    held = np.zeros((2, 2))  # with the number of eigenvalues and without, index and percentile
+    for seed in range(60):
+        found = quad.lanczos_quadrature(product_with(h), 100, order, num_vectors=1, seed=seed)
+        for row, dim in enumerate((100, None)):
+            s = quad.summary(found, dim)
+            held[row, 0] += s.index_range[0] <= exact.index <= s.index_range[1]
+            held[row, 1] += s.p10_range[0] <= exact.p10_abs <= s.p10_range[1]
+    assert (held[0] >= 54).all() and held[1, 0] < 40
+
+
+def test_extreme_eigenvalues_are_the_outermost_over_the_vectors_not_those_with_the_best_bounds():
+    nodes = np.array([[-3.0, 0.0, 5.0], [-4.0, 1.0, 4.0]])
+    of_two = quad.Quadrature(nodes, np.full((2, 3), 1 / 3), np.array([[0.3, 0.2, 0.1], [0.03, 0.02, 0.01]]), 1e-9)
+    for largest, expected in ((True, ([5, 1, -3], [0.1, 0.02, 0.3])), (False, ([-4, 0, 4], [0.03, 0.2, 0.01]))):
+        np.testing.assert_array_equal(quad.extreme_eigenvalues(of_two, 3, largest), expected)
+
+
+def test_extreme_eigenvalues_are_within_their_bounds():
     h = semicircle(300)
     eigenvalues = np.linalg.eigvalsh(h)
     q = quad.lanczos_quadrature(product_with(h), 300, 40, num_vectors=3)
@@ -303,6 +338,7 @@ MISTAKES = {
     "order 0": ({"order": 0}, "order must lie in 1–5, the dimension, got 0"),
     "order above the dimension": ({"order": 6}, "got 6"),
     "a product that is too short": ({"mvp_fn": lambda v: v[:-1]}, r"must return shape \(5,\), got \(4,\)"),
+    "bfloat16": ({"mvp_fn": lambda v: tf.cast(v, tf.bfloat16).numpy()}, "NumPy knows, got bfloat16; take float32"),
     "NaN": ({"mvp_fn": lambda v: v * np.nan}, "infinite or NaN"),
     "memory of another type": ({"out": np.empty((5, 5), np.float32)}, "float64, got"),
     "too little memory": ({"out": np.empty((2, 5))}, r"\[≥ 3, 5\]"),
@@ -314,6 +350,13 @@ def test_a_mistake_is_named(name):
     changes, message = MISTAKES[name]
     with pytest.raises(ValueError, match=message):
         lz.lanczos(**({"mvp_fn": lambda v: v, "dim": 5, "order": 3} | changes))
+
+
+@pytest.mark.parametrize("width", [0, -0.1, np.nan])
+def test_a_density_of_no_width_is_refused(width):
+    found = quad.lanczos_quadrature(product_with(matrix(SPECTRA["simple"])), 40, 3, num_vectors=1)
+    with pytest.raises(ValueError, match="^width must be positive, got "):
+        quad.density(found, width)
 
 
 def test_a_quadrature_of_no_vectors_is_refused():
