@@ -66,7 +66,7 @@ def _data(config: StudyConfig) -> "StudyData":
         raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
     images, labels, num_classes = arrays.train_images, arrays.train_labels, arrays.num_classes
     x, y = whitened_components(
-        images, labels, num_classes, num_classes, config.input_scale, config.centred, config.mean_over_outputs
+        images, labels, num_classes, config.input_scale, config.centred, config.mean_over_outputs
     )
     if config.figure not in ("all", "convolutional"):
         return StudyData(x, y)

@@ -1,6 +1,7 @@
 """The Hessian along training: a Keras callback for `model.fit`, which writes to TensorBoard."""
 
 import os
+import warnings
 
 import keras
 import numpy as np
@@ -8,6 +9,7 @@ import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss
 from shortcut_study.model_checks import check_examples, check_model
+from shortcut_study.model_copies import layers_of
 from shortcut_study.model_hessian import compiled_product, label_spec, mean_product
 from shortcut_study.quadrature import Quadrature, lanczos_quadrature, trace_mean
 
@@ -20,7 +22,8 @@ class HessianCallback(keras.callbacks.Callback):
     Writes to log_dir the scalars hessian/largest, hessian/smallest and hessian/trace, and the histogram
     hessian/eigenvalues, at the number of epochs done, which starts at fit's initial_epoch; and the scalars into the
     logs of the epoch, so that keras.callbacks.CSVLogger and History have them if they come later in the list of
-    callbacks.
+    callbacks. What cannot be measured, as where training diverged or the loss is within rounding of 0, is NaN, with a
+    warning. A network whose batch normalisation has averaged no batches yet is not measured before training.
 
     >>> callback = HessianCallback(images, labels, log_dir="logs", every=5)  # doctest: +SKIP
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
@@ -71,7 +74,7 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network as it is before the first update."""
-        if not self._is_measured:
+        if not self._is_measured and not _lacks_averages(self.model):
             self._measure(epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
@@ -88,7 +91,14 @@ class HessianCallback(keras.callbacks.Callback):
     def _measure(self, epoch: int) -> dict[str, float]:
         order, num_vectors, seed = self._lanczos
         mvp_fn, dim = mean_product(self._product, self.model, self._images, self._labels, self._batch_size)
-        quadrature = lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32)
+        self._is_measured = True
+        try:
+            quadrature = lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32)
+        except ValueError as reason:
+            warnings.warn(f"the Hessian after {epoch} epochs is not measured: {reason}", stacklevel=2)
+            unknown = dict.fromkeys(("largest", "smallest", "trace"), np.nan)
+            self.history.append({"epoch": epoch} | unknown | {"trace_standard_error": np.nan})
+            return unknown
         mean, error = trace_mean(quadrature, lambda values: values)
         row = {"largest": float(quadrature.nodes.max()), "smallest": float(quadrature.nodes.min()), "trace": mean * dim}
         with self._writer.as_default(epoch):
@@ -96,9 +106,17 @@ class HessianCallback(keras.callbacks.Callback):
                 tf.summary.scalar(f"hessian/{name}", value)
             tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
             self._writer.flush()
-        self._is_measured = True
         self.history.append({"epoch": epoch} | row | {"trace_standard_error": error * dim})
         return row
+
+
+def _lacks_averages(model: keras.Model) -> bool:
+    """Whether a layer of batch normalisation has the averages that it was made with, 0 and 1."""
+    return any(
+        not np.any(layer.moving_mean) and np.all(layer.moving_variance == 1)
+        for layer in layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+    )
 
 
 def eigenvalue_levels(quadrature: Quadrature, count: int = NUM_LEVELS) -> np.ndarray:

@@ -79,9 +79,23 @@ def summed_loss(loss: Loss) -> Callable:
         losses = of_examples(_of_rank(labels, outputs), outputs)
         if not losses.shape.rank:
             raise ValueError("the loss must give one value an example, without a mean over them; it gave one number")
+        if losses.shape[0] not in (None, outputs.shape[0]):
+            raise ValueError(f"the loss must give one value an example, it gave {losses.shape} for {outputs.shape}")
         return tf.reduce_sum(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1))
 
     return total
+
+
+def check_loss(total_loss: Callable, label_spec: tf.TensorSpec, outputs: keras.KerasTensor) -> None:
+    """Raises ValueError where a loss as from `summed_loss` gives [n] for m examples.
+
+    Args:
+      total_loss: callable.
+      label_spec: Shape and type of the labels of a batch.
+      outputs: Shape and type of those of the model.
+    """
+    for count in (2, 3):  # a loss [classes] would be one an example for as many examples as classes
+        total_loss(*(tf.zeros((count, *(size or 1 for size in x.shape[1:])), x.dtype) for x in (label_spec, outputs)))
 
 
 def _of_rank(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

@@ -44,7 +44,6 @@ def whitened_components(
     images: np.ndarray,
     labels: np.ndarray,
     num_classes: int,
-    num_components: int = 10,
     scale: float = 1.0,
     centred: bool = True,
     mean_over_outputs: bool = False,
@@ -58,30 +57,27 @@ def whitened_components(
     Args:
       images: [m, …], any numbers.
       labels: [m] int in 0 … num_classes − 1.
-      num_classes: int. The number of components: inputs and targets have the width of the network.
-      num_components: int.
+      num_classes: int. Also the number of components: inputs and targets have the width of the network.
       scale: float. Standard deviation of each input (root mean square where they are not centred).
       centred: bool. Subtract the mean image; else second moments about 0 are whitened.
       mean_over_outputs: bool. Scale inputs and targets such that the loss is averaged over the outputs.
 
     Raises:
-      ValueError: a number of components other than that of the classes, or one that the images do not have.
+      ValueError: labels of no class, or images of fewer dimensions than there are classes.
     """
-    if num_components != num_classes:
-        raise ValueError(
-            f"an n-shortcut network has inputs and targets of one width: num_components must be the number of classes, "
-            f"{num_classes}, got {num_components}"
-        )
+    labels = np.asarray(labels)
+    if not 0 <= labels.min() <= labels.max() < num_classes:
+        raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
     pixels = np.asarray(images).reshape(len(images), -1).astype(np.float64)
     if centred:
         pixels -= pixels.mean(axis=0)
     variances, directions = np.linalg.eigh(pixels.T @ pixels / len(pixels))
-    variances, directions = variances[::-1][:num_components], directions[:, ::-1][:, :num_components]
-    if len(variances) < num_components or variances[-1] <= 1e-12 * variances[0]:
+    variances, directions = variances[::-1][:num_classes], directions[:, ::-1][:, :num_classes]
+    if len(variances) < num_classes or variances[-1] <= 1e-12 * variances[0]:
         rank = int((variances > 1e-12 * variances[0]).sum())
-        raise ValueError(f"the {len(pixels)} images span only {rank} dimensions, num_components is {num_components}")
+        raise ValueError(f"the {len(pixels)} images span only {rank} dimensions, there are {num_classes} classes")
     # An eigenvector's sign is LAPACK's choice: make its largest entry positive.
-    largest = directions[np.abs(directions).argmax(axis=0), np.arange(num_components)]
+    largest = directions[np.abs(directions).argmax(axis=0), np.arange(num_classes)]
     whitened = pixels @ (directions * np.sign(largest)) / np.sqrt(variances)
     both = np.sqrt(2 / num_classes) if mean_over_outputs else 1.0
     return Regression(both * scale * whitened, both * np.eye(num_classes)[labels])

@@ -6,10 +6,11 @@ compute the same from moments without that stop.
 """
 
 import re
-from collections.abc import Callable
 
 import keras
 import tensorflow as tf
+
+from shortcut_study.model_copies import check_copy, copy_model, layers_of, named
 
 
 def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
@@ -22,7 +23,8 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
       dtype: str. float32 or float64.
 
     Raises:
-      ValueError: the model is of a class of its own, or a layer of another type is of a class that Keras cannot copy.
+      ValueError: the model is of a class of its own; a layer of another type is of a class that Keras cannot copy; or a
+        copy computes something else, as of a layer whose configuration leaves out an argument.
     """
 
     def clone(layer: keras.Layer) -> keras.Layer:
@@ -33,11 +35,19 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
             if not layer.variables and layer.compute_dtype == dtype:
                 return layer
             raise ValueError(
-                f"layer {layer.name}, a {type(layer).__name__}, cannot be copied: it needs an __init__ with **kwargs "
+                f"{named(layer)} cannot be copied: it needs an __init__ with **kwargs "
                 f"and a get_config of the other arguments; a Lambda must be made with dtype={dtype!r}"
             ) from error
 
-    return _copy(model, clone, dtype)
+    copy = copy_model(model, clone, dtype)
+    # Against half precision the copy differs by rounding; a copy in the model's own types does not.
+    check_copy(model, copy_model(model, _clone_or_keep) if computes_in_half(model) else copy)
+    return copy
+
+
+def computes_in_half(model: keras.Model) -> bool:
+    """Returns whether a layer of the model computes in float16 or bfloat16, as in mixed precision."""
+    return any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers_of(model))
 
 
 def twice_differentiable(model: keras.Model) -> keras.Model:
@@ -46,42 +56,19 @@ def twice_differentiable(model: keras.Model) -> keras.Model:
     A layer that Keras cannot copy, such as a Lambda, is the model's own, with its weights.
 
     Raises:
-      ValueError: the model is of a class of its own.
+      ValueError: the model is of a class of its own, or a copy computes something else, as for `with_dtype`.
     """
-
-    def clone(layer: keras.Layer) -> keras.Layer:
-        try:
-            return _REPLACEMENTS.get(type(layer), type(layer)).from_config(layer.get_config())
-        except _NOT_COPIED:
-            return layer
-
-    return _copy(model, clone)
-
-
-def _copy(model: keras.Model, clone_function: Callable, dtype: str = "") -> keras.Model:
-    if getattr(model, "inputs", None) is None:
-        raise ValueError(f"the model must be functional or sequential, and built; got a {type(model).__name__}")
-
-    def of_type(x: keras.KerasTensor) -> keras.KerasTensor:
-        """The clone's inputs would be float32 in any case, and round what a float64 model is given."""
-        kept = dtype if dtype and "float" in x.dtype else x.dtype
-        return keras.Input(batch_shape=(None, *x.shape[1:]), dtype=kept, name=x.name)  # any number of examples
-
-    is_list = isinstance(
-        model, keras.Sequential
-    )  # of one input; other models have them in the structure they were given
-    inputs = keras.tree.map_structure(of_type, model.inputs if is_list else model.input)
-
-    def clone(layer: keras.Layer) -> keras.Layer:
-        """Copies models in the model in the same way; Keras's own recursion would make their inputs float32."""
-        return _copy(layer, clone_function, dtype) if getattr(layer, "inputs", None) else clone_function(layer)
-
-    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone)
-    copy.set_weights(model.get_weights())
-    for layer in copy.layers:
-        if hasattr(layer, "finalize_state"):  # Normalization computes by constants that it makes of its weights here
-            layer.finalize_state()
+    copy = copy_model(model, lambda layer: _clone_or_keep(layer, _REPLACEMENTS.get(type(layer))))
+    check_copy(model, copy)
     return copy
+
+
+def _clone_or_keep(layer: keras.Layer, replacement: type | None = None) -> keras.Layer:
+    """Returns a copy of a layer, of a class that replaces its own if one is given, or the layer itself."""
+    try:
+        return (replacement or type(layer)).from_config(layer.get_config())
+    except _NOT_COPIED:
+        return layer
 
 
 def check_twice_differentiable(graph: tf.Graph, outputs: tf.Tensor, takes_logits: bool = True) -> None:

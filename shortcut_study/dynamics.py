@@ -20,6 +20,7 @@ import numpy as np
 
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear
+from theory.arrays import finite
 from theory.shortcut_networks import least_squares_map, minimum_loss, moments
 
 DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 where that is larger
@@ -72,9 +73,10 @@ def descend(
       on_epoch: callable. Called without arguments after each epoch, e.g. to move a progress bar.
 
     Raises:
-      ValueError: shapes that do not belong together.
+      ValueError: shapes that do not belong together, numbers that are not real and finite.
     """
-    weights, learning_rates = np.array(weights, np.float64), np.asarray(learning_rates, np.float64)
+    # copied, as the descent writes into them
+    weights, learning_rates = finite("weights", weights).copy(), finite("learning_rates", learning_rates)
     if weights.shape[1:] != network.shape or learning_rates.shape != weights.shape[:1]:
         raise ValueError(
             f"weights and learning_rates must have shapes [B, {', '.join(map(str, network.shape))}] and [B], "

@@ -11,8 +11,20 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature_products import Loss, gauss_newton_vector_product, hessian_vector_product, summed_loss
-from shortcut_study.differentiable import check_product, check_twice_differentiable, twice_differentiable
+from shortcut_study.curvature_products import (
+    Loss,
+    check_loss,
+    gauss_newton_vector_product,
+    hessian_vector_product,
+    summed_loss,
+)
+from shortcut_study.differentiable import (
+    check_product,
+    check_twice_differentiable,
+    computes_in_half,
+    twice_differentiable,
+    with_dtype,
+)
 from shortcut_study.model_checks import check_examples, check_model
 
 CLASS_LABELS = tf.TensorSpec([None], tf.int32)
@@ -42,8 +54,8 @@ def model_mvp(
     (4, [0.125, -0.125, 0.0, 0.0])
 
     Args:
-      model: keras.Model. Images to logits, functional or sequential, under Keras's TensorFlow backend. Its Hessian is
-        that of float32 arithmetic if the layers compute so; see `with_dtype`.
+      model: keras.Model. Images to logits, functional or sequential, under Keras's TensorFlow backend. Products are
+        computed in the type of its weights, of a model in mixed precision too; see `with_dtype` for float64.
       images: [m, …] as the model takes them (standardised, for all_conv_resnet).
       labels: int [m] or [m, 1], below the number of the model's outputs; or what the loss takes.
       batch_size: int. Examples at a time; memory grows with it, the result does not depend on it.
@@ -167,14 +179,17 @@ def compiled_product(
     Raises:
       ValueError: as `model_mvp` about the model.
     """
-    network, total_loss = twice_differentiable(model), summed_loss(loss)
+    dtype = model.trainable_variables[0].dtype
+    # Products in bfloat16 are right to two digits only.
+    network = twice_differentiable(with_dtype(model, dtype) if computes_in_half(model) else model)
+    total_loss = summed_loss(loss)
+    check_loss(total_loss, label_spec, network.outputs[0])
     outputs_fn = _flat_outputs(network, training)
 
     def traced(weights: tf.Tensor, others: list, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         outputs = outputs_fn(weights, others, images)
         return outputs, total_loss(labels, outputs)
 
-    dtype = model.trainable_variables[0].dtype
     num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     flat, images = tf.TensorSpec([num_weights], dtype), tf.TensorSpec([None, *model.inputs[0].shape[1:]], dtype)
     others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]

@@ -16,17 +16,20 @@ RESIDUAL_BLOCK = re.compile(r"^stage\d+_block\d+")
 def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
     """Returns where the weights of each layer stand in the flat weights, by the layer's name.
 
-    By block, the layers of a residual block count as one, which has the block's name.
+    By block, the layers of a residual block count as one, which has the block's name. Of layers of one name, as two
+    models in a model can have, the second is "name (2)".
 
     Args:
       model: keras.Model.
       by_block: bool.
     """
     found: dict[str, list] = {}
-    for variable in model.trainable_variables:
+    paths = [variable.path for variable in model.trainable_variables]
+    for i, variable in enumerate(model.trainable_variables):
         layer = variable.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
-        name = RESIDUAL_BLOCK.match(layer) if by_block else None
-        found.setdefault(name.group() if name else layer, []).append(variable)
+        residual = RESIDUAL_BLOCK.match(layer) if by_block else None
+        name, occurrence = residual.group() if residual else layer, 1 + paths[:i].count(variable.path)
+        found.setdefault(f"{name} ({occurrence})" if occurrence > 1 else name, []).append(variable)
     return {name: positions(model, variables) for name, variables in found.items()}
 
 

@@ -85,6 +85,12 @@ def test_a_run_that_diverges_is_marked_and_stops_no_other():
     np.testing.assert_allclose(found.losses[:, ::2], kept.losses, rtol=1e-12)
 
 
+def test_complex_weights_are_refused_whose_imaginary_part_would_be_lost():
+    network = ShortcutNetwork(width=2, num_units=1, shortcut_depth=1)
+    with pytest.raises(ValueError, match="^weights must be real numbers, got complex128$"):
+        descend(network, np.full((1, *network.shape), 1j), np.eye(2), np.eye(2), [0.1], 1)
+
+
 def test_weights_that_overflow_in_one_step_are_a_divergence_too():
     network, (x, y) = NETWORKS["relu"], data()
     found = descend(network, starts(network), x, y * 1e3, np.array([1e-5, 1e307, 1e-5]), 5)

@@ -112,8 +112,9 @@ def test_they_are_the_leading_left_singular_vectors(digits):
     np.testing.assert_allclose(np.abs(left.T @ x) / np.sqrt(1000), np.eye(10), atol=1e-8)
 
 
-def test_too_few_images_or_another_number_of_components_are_refused(digits):
+def test_too_few_images_and_labels_of_no_class_are_refused(digits):
     with pytest.raises(ValueError, match="only 4 dimensions"):
         whitened_components(digits[0][:5], digits[1][:5], num_classes=10)
-    with pytest.raises(ValueError, match="got 7"):
-        whitened_components(*digits, num_classes=10, num_components=7)
+    for wrong in (digits[1] - 1, digits[1] + 1):
+        with pytest.raises(ValueError, match=f"labels must lie in 0–9, got {wrong.min()}–{wrong.max()}"):
+            whitened_components(digits[0], wrong, num_classes=10)

@@ -1,0 +1,70 @@
+"""The Hessian along `fit` where there is nothing to measure, or not yet; test_curvature.py has its numbers."""
+
+import keras
+import numpy as np
+import pytest
+
+from shortcut_study import part_spectra
+from shortcut_study.callback import HessianCallback
+
+RNG = np.random.default_rng(0)
+X, CLASSES = RNG.standard_normal((12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def fitted(model, tmp_path, **options):
+    """The callback after an `fit` of two epochs."""
+    callback = HessianCallback(X, CLASSES, tmp_path, order=5)
+    model.compile(options.pop("optimizer", "sgd"), CROSS_ENTROPY)
+    model.fit(X, CLASSES, verbose=0, callbacks=[callback], **{"epochs": 2} | options)
+    return callback
+
+
+def two_layers(*between):
+    keras.utils.set_random_seed(0)
+    return keras.Sequential([keras.Input((4,)), keras.layers.Dense(5, "tanh"), *between, keras.layers.Dense(3)])
+
+
+def diverged():
+    model = two_layers()
+    model.layers[-1].bias.assign([np.nan, 0, 0])
+    return model, X, CLASSES
+
+
+def fitted_to_rounding():
+    """One kernel whose logits are 16 for the right class and 0 else: a loss of 2e-7."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.layers[0].kernel.assign(16 * np.eye(4, 3))
+    return model, np.eye(4, dtype=np.float32)[:3], np.arange(3)
+
+
+@pytest.mark.parametrize(
+    "make, reason", [(diverged, "mvp_fn returned an infinite"), (fitted_to_rounding, "mvp_fn is not symmetric")]
+)
+def test_training_goes_on_where_there_is_nothing_to_measure(make, reason, tmp_path):
+    model, x, y = make()
+    callback = HessianCallback(x, y, tmp_path, order=5)
+    model.compile("sgd", CROSS_ENTROPY)
+    with pytest.warns(UserWarning, match=f"^the Hessian after . epochs is not measured: {reason}"):
+        model.fit(x, y, epochs=2, verbose=0, callbacks=[callback])
+    assert [row["epoch"] for row in callback.history] == [0, 1, 2]
+    assert all(np.isnan(row["largest"]) and np.isnan(row["trace"]) for row in callback.history)
+
+
+def test_batch_normalisation_is_not_measured_before_it_has_averages(tmp_path):
+    model = two_layers(keras.layers.BatchNormalization())
+    assert [row["epoch"] for row in fitted(model, tmp_path).history] == [1, 2]
+    again = fitted(model, tmp_path, initial_epoch=2, epochs=3)
+    assert [row["epoch"] for row in again.history] == [2, 3]
+
+
+def test_layers_of_one_name_are_parts_of_their_own():
+    def inner(name):
+        inputs = keras.Input((4,))
+        return keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs), name=name)
+
+    model = keras.Sequential([keras.Input((4,)), inner("a"), inner("b"), keras.layers.Dense(3, name="last")])
+    found = part_spectra.parts(model)
+    names = [name.removeprefix(f"{model.name}/") for name in found]
+    assert names == ["dense", "dense (2)", "last"] and [len(entries) for entries in found.values()] == [20, 20, 15]
+    assert sorted(np.concatenate(list(found.values()))) == list(range(55))
