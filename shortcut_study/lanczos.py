@@ -112,11 +112,7 @@ def lanczos(
         scale = max(scale, abs(diagonal[step]), norm)
         coefficients[-2:-1] -= off_diagonal[step - 1 : step]
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
-        if asymmetry > SYMMETRY_TOLERANCE * scale:
-            raise ValueError(
-                f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}; if rounding "
-                "makes it so, as at a loss near 0, compute the products in float64"
-            )
+        _check_symmetric(asymmetry, scale)
         if norm <= (step + 1) / 2 * epsilon * scale or step + 1 == dim:  # rounding, of which `ritz` adds twice that
             off_diagonal[step] = 0
         so_far = _decomposition(diagonal, off_diagonal, basis[: step + 1], asymmetry, scale, epsilon)
@@ -126,6 +122,14 @@ def lanczos(
             _orthogonalize(vector := random.standard_normal(dim, dtype=dtype), basis[: step + 1])
             norm = _norm(vector)
     return so_far
+
+
+def _check_symmetric(asymmetry: float, scale: float) -> None:
+    if asymmetry > SYMMETRY_TOLERANCE * scale:
+        raise ValueError(
+            f"mvp_fn is not symmetric: |uᵀHv − vᵀHu| = {asymmetry:.3g}, where H is about {scale:.3g}; if rounding "
+            "makes it so, as at a loss near 0, compute the products in float64"
+        )
 
 
 def _decomposition(
