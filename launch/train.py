@@ -26,6 +26,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig
+from identity_matters.data.arrays import note
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory
 from identity_matters.runs.errors import EXIT_DIVERGED
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
     was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
+    late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]
+    if late:  # easily left as it was by a --train_steps that shortens a preset
+        beyond = ", ".join(map(str, late))
+        note(f"the learning rate does not drop at decay_steps {beyond}: train_steps is {config.train_steps}")
     with terminal.quiet_import():
         from identity_matters import training
 

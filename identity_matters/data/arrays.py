@@ -105,7 +105,7 @@ def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes:
 
 
 def note(line: str) -> None:
-    """Tells on stderr how the data were taken."""
+    """Tells on stderr how something was taken."""
     print(f"note: {line}", file=sys.stderr, flush=True)
 
 

@@ -137,7 +137,7 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
                 axes.plot([depth] * len(values), values, marker, color=colour, alpha=0.5, markersize=5)
                 if values:
                     means.append((depth, np.mean(values)))
-            axes.plot(*zip(*means), color=colour, label=f"{initializer} initializer")
+            axes.plot(*zip(*means or [(np.nan, np.nan)]), color=colour, label=f"{initializer} initializer")
         axes.set(xlabel="convolutions", ylabel=f"top-1 {label}", xscale="log")
         axes.set_xticks(ticks, ticks)
         axes.minorticks_off()

@@ -325,7 +325,9 @@ def test_a_diverging_run_exits_with_its_own_code(launch, tmp_path):
     data = npz(tmp_path / "data.npz")
     arguments = [f"--npz={data}", f"--run_dir={tmp_path}/run", "--learning_rate=1e30", "--clip_norm=0", "--widths=2,4"]
     arguments += "--stem_width=2 --blocks_per_stage=1,1 --train_steps=8 --eval_every=4 --batch_size=8".split()
-    code, out, _ = launch("train", *arguments)
+    code, out, err = launch("train", *arguments)
     assert code == EXIT_DIVERGED
+    late = [line for line in err.splitlines() if line.startswith("note: the learning rate")]
+    assert late == ["note: the learning rate does not drop at decay_steps 700, 1000: train_steps is 8"]
     assert out.splitlines()[-1].startswith("diverged: the loss became NaN or infinite at step")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "diverged"

@@ -170,7 +170,7 @@ EIGENVALUE = {
         functools.partial(figures.convergence_figure, []),
         functools.partial(figures.comparison_figure, {}),
         functools.partial(figures.ablation_figure, []),
-        functools.partial(figures.depth_figure, [], {}),
+        functools.partial(figures.depth_figure, [], {"small": {}, "standard": {}}),
         functools.partial(figures.norms_figure, []),
         functools.partial(spectrum_figure, [EIGENVALUE], [EIGENVALUE]),
     ],
