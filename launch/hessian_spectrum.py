@@ -4,12 +4,12 @@
 
 takes the network that launch.train left in runs/first and the mean cross-entropy over its first
 500 training images, not augmented: 2 minutes on 2 cores for the mnist preset. Prints the extreme
-eigenvalues with error bounds (an eigenvalue lies so near), and the condition number and the share of
-negative eigenvalues with the range that they can lie in, two standard errors of sampling included;
-the range alone where it is wide, because a larger --order is needed. With as many steps as weights
-all eigenvalues are known, but for rounding. Leaves results.csv (every Ritz value of every starting
-vector), density.csv and spectrum.png. The same command again continues after the last finished
-starting vector.
+eigenvalues with error bounds (some eigenvalue lies within), and the condition number and the share
+of negative eigenvalues with the range that they can lie in, two standard errors of sampling included;
+the range alone where it is wide, because a larger --order or more --num_vectors are needed. With as
+many steps as weights all eigenvalues are known, but for rounding. Leaves results.csv (every Ritz
+value of every starting vector), density.csv and spectrum.png. The same command again continues after
+the last finished starting vector.
 
 --per_layer and --per_block add the spectra of the diagonal blocks of the Hessian that belong to
 single layers and to residual blocks, in layers.csv and blocks.csv with a picture each. Every

@@ -41,7 +41,7 @@ def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
     was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
     late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]
-    if late:  # easily left as it was by a --train_steps that shortens a preset
+    if late and not was_done:  # --train_steps can shorten a preset and leave its decay_steps beyond the end
         beyond = ", ".join(map(str, late))
         note(f"the learning rate does not drop at decay_steps {beyond}: train_steps is {config.train_steps}")
     with terminal.quiet_import():

@@ -22,8 +22,9 @@ class HessianCallback(keras.callbacks.Callback):
     Writes to log_dir the scalars hessian/largest, hessian/smallest and hessian/trace, and the histogram
     hessian/eigenvalues, at the number of epochs done, which starts at fit's initial_epoch; and the scalars into the
     logs of the epoch, so that keras.callbacks.CSVLogger and History have them if they come later in the list of
-    callbacks. What cannot be measured, as where training diverged or the loss is within rounding of 0, is NaN, with a
-    warning. A network whose batch normalisation has averaged no batches yet is not measured before training.
+    callbacks. What cannot be measured, as where training diverged or the loss is within rounding of 0, is NaN in
+    history and logs, with a warning. A network whose batch normalisation has averaged no batches yet is not measured
+    before training.
 
     >>> callback = HessianCallback(images, labels, log_dir="logs", every=5)  # doctest: +SKIP
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
@@ -40,7 +41,7 @@ class HessianCallback(keras.callbacks.Callback):
       history: list of dict. epoch, largest, smallest, trace, and its standard error (NaN for one vector).
 
     Raises:
-      ValueError: every is not positive; from fit, as `model_mvp`.
+      ValueError: every, order or num_vectors is not positive; from fit, as `model_mvp`.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class HessianCallback(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         check_examples(images, labels, loss, batch_size)
-        if every < 1:
-            raise ValueError(f"every must be at least 1, got {every}")
+        if min(every, order, num_vectors) < 1:
+            raise ValueError(f"every, order and num_vectors must be at least 1, got {every}, {order} and {num_vectors}")
         self._images, self._labels, self._batch_size, self._loss = images, labels, batch_size, loss
         self._every, self._lanczos = every, (order, num_vectors, seed)
         self._log_dir, self._writer = os.fspath(log_dir), None
@@ -76,6 +77,7 @@ class HessianCallback(keras.callbacks.Callback):
         """Measures the network as it is before the first update."""
         if not self._is_measured and not _lacks_averages(self.model):
             self._measure(epoch)
+        self._is_measured = True
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network after every so many epochs."""
@@ -91,7 +93,6 @@ class HessianCallback(keras.callbacks.Callback):
     def _measure(self, epoch: int) -> dict[str, float]:
         order, num_vectors, seed = self._lanczos
         mvp_fn, dim = mean_product(self._product, self.model, self._images, self._labels, self._batch_size)
-        self._is_measured = True
         try:
             quadrature = lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32)
         except ValueError as reason:

@@ -87,7 +87,7 @@ def summed_loss(loss: Loss) -> Callable:
 
 
 def check_loss(total_loss: Callable, label_spec: tf.TensorSpec, outputs: keras.KerasTensor) -> None:
-    """Raises ValueError where a loss as from `summed_loss` gives [n] for m examples.
+    """Raises ValueError where a loss as from `summed_loss` does not give one value an example.
 
     Args:
       total_loss: callable.
@@ -95,7 +95,8 @@ def check_loss(total_loss: Callable, label_spec: tf.TensorSpec, outputs: keras.K
       outputs: Shape and type of those of the model.
     """
     for count in (2, 3):  # a loss [classes] would be one an example for as many examples as classes
-        total_loss(*(tf.zeros((count, *(size or 1 for size in x.shape[1:])), x.dtype) for x in (label_spec, outputs)))
+        specs = (tf.TensorSpec((count, *x.shape[1:]), x.dtype) for x in (label_spec, outputs))
+        tf.function(total_loss, autograph=False).get_concrete_function(*specs)
 
 
 def _of_rank(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

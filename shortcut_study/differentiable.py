@@ -5,7 +5,10 @@ a term; it stays symmetric, so no check of symmetry tells. So Keras's normalisat
 compute the same from moments without that stop.
 """
 
+import contextlib
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -29,8 +32,8 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
 
     def clone(layer: keras.Layer) -> keras.Layer:
         try:
-            config = layer.get_config()
-            return type(layer).from_config(config | {"dtype": dtype} if "dtype" in config else config)
+            with _making_layers_of(dtype):
+                return type(layer).from_config(_in_dtype(layer.get_config(), dtype))
         except _NOT_COPIED as error:
             if not layer.variables and layer.compute_dtype == dtype:
                 return layer
@@ -40,9 +43,35 @@ def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
             ) from error
 
     copy = copy_model(model, clone, dtype)
+    for layer in layers_of(copy):
+        types = {layer.compute_dtype, *(weight.dtype for weight in layer.weights)}
+        if any("float" in other and other != dtype for other in types if other):
+            raise ValueError(
+                f"{named(layer)} stays {layer.compute_dtype}: it must take a dtype and give it to its layers"
+            )
     # Against half precision the copy differs by rounding; a copy in the model's own types does not.
     check_copy(model, copy_model(model, _clone_or_keep) if computes_in_half(model) else copy)
     return copy
+
+
+@contextlib.contextmanager
+def _making_layers_of(dtype: Any) -> Iterator[None]:
+    """Opens a context in which a layer's __init__ makes layers of a type, or a policy, of Keras by default."""
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(dtype)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
+def _in_dtype(config: Any, dtype: str) -> Any:
+    """Returns a layer's configuration, and those of layers in it, with another dtype where there is one."""
+    if isinstance(config, list | tuple):
+        return type(config)(_in_dtype(value, dtype) for value in config)
+    if not isinstance(config, dict):
+        return config
+    return {name: dtype if name == "dtype" else _in_dtype(value, dtype) for name, value in config.items()}
 
 
 def computes_in_half(model: keras.Model) -> bool:
@@ -66,7 +95,10 @@ def twice_differentiable(model: keras.Model) -> keras.Model:
 def _clone_or_keep(layer: keras.Layer, replacement: type | None = None) -> keras.Layer:
     """Returns a copy of a layer, of a class that replaces its own if one is given, or the layer itself."""
     try:
-        return (replacement or type(layer)).from_config(layer.get_config())
+        with _making_layers_of(
+            getattr(layer, "dtype_policy", keras.config.dtype_policy())
+        ):  # the + of tensors has none
+            return (replacement or type(layer)).from_config(layer.get_config())
     except _NOT_COPIED:
         return layer
 

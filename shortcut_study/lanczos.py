@@ -148,7 +148,7 @@ def _decomposition(
 
 
 def converged(count: int, tolerance: float) -> Callable:
-    """Returns a `stop` for `lanczos`: as many Ritz values at either end have error bounds within the tolerance.
+    """Returns a `stop` for `lanczos`: the error bounds of `count` Ritz values at each end are within the tolerance.
 
     Each is then an eigenvalue to the tolerance. That no other lies beyond them is very likely, not certain.
 

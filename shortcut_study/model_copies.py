@@ -1,6 +1,6 @@
 """Copies of Keras models whose layers are changed on the way, and a check that they are the same network."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -8,8 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 TOLERANCE = 1e-3  # of the largest |output|: far above rounding, far below the difference of another network
+ROUNDING = 1e-6  # of the largest |input|: what float32 makes of a sum of numbers of that size that cancel
 UNKNOWN_SIZE = 32  # of an axis that a model leaves open
-_COPIED_WHOLE = "its get_config must say all that its __init__ takes, and all that was set since but for weights"
+_COPIED_WHOLE = (
+    "its get_config must say all that its __init__ takes; what is set later, weights aside, must be an argument too"
+)
 
 
 def copy_model(model: keras.Model, clone_function: Callable, dtype: str = "") -> keras.Model:
@@ -51,20 +54,17 @@ def copy_model(model: keras.Model, clone_function: Callable, dtype: str = "") ->
     return copy
 
 
-def layers_of(model: keras.Model) -> Iterator[keras.Layer]:
-    """Yields the layers of a model, in place of the models in it theirs."""
-    for layer in model.layers:
-        if hasattr(layer, "layers"):
-            yield from layers_of(layer)
-        else:
-            yield layer
+def layers_of(model: keras.Model) -> list[keras.Layer]:
+    """Returns the layers of a model, of models in it and of layers in them, each before those in it."""
+    others = keras.Model | keras.layers.InputLayer
+    return [layer for layer in model._flatten_layers() if not isinstance(layer, others)]
 
 
 def check_copy(model: keras.Model, copy: keras.Model) -> None:
-    """Checks on a few random numbers that a copy computes what its model does, layer by layer.
+    """Checks on a few random numbers that a copy computes what its model does.
 
-    The outputs alone would not tell: a last layer of zeros hides what the others do. Models in the model are checked by
-    themselves.
+    Layers that are called once are compared one by one: the outputs alone would not tell, as a last layer of zeros
+    hides what the others do. Models in the model are checked by themselves.
 
     Raises:
       ValueError: a layer's copy gives another output, or the copy trains other weights.
@@ -73,23 +73,24 @@ def check_copy(model: keras.Model, copy: keras.Model) -> None:
     for layer, copied in pairs:
         if getattr(layer, "inputs", None):
             check_copy(layer, copied)
-    compared = [pair for pair in pairs if pair[0] is not pair[1] and all(map(_has_output, pair))]
-    layers, copies = ([pair[i] for pair in compared] for i in range(2))
-    if not (_is_within(model, layers) and _is_within(copy, copies)):
-        layers, copies = [], []
-    batch = keras.tree.map_structure(_random_batch, _inputs(model))
+    if _trained(model) != _trained(copy):
+        raise ValueError("the copy of the model trains other weights than the model, or in another order")
+    is_any_size = model.inputs[0].shape[0] is None  # the outputs of all layers for a large batch are too much to hold
+    compared = [pair for pair in pairs if is_any_size and pair[0] is not pair[1] and all(map(_is_called_once, pair))]
+    graphs = [_graph(of, [pair[i] for pair in compared]) for i, of in enumerate((model, copy))]
+    random = np.random.default_rng(0)
+    batch = keras.tree.map_structure(lambda x: _random_batch(x, random), _inputs(model))
     try:
-        outputs, again = (_outputs(model, layers)(batch) for _ in range(2))
+        found, again = graphs[0](batch), graphs[0](batch)
     except (TypeError, ValueError, tf.errors.OpError):
         return  # a model that takes other numbers than these
-    others = _outputs(copy, copies)(batch)
-    for layer, first, second, other in zip([*layers, None], outputs, again, others):
+    others = graphs[1](batch)
+    for number, layer in enumerate([*(layer for layer, _ in compared), None]):
+        first, second, other = (of[str(number)] for of in (found, again, others))
         # What draws random numbers is check_twice_differentiable's to refuse.
         if not _differ(first, second) and _differ(first, other):
             subject = named(layer) if layer else "a layer"
             raise ValueError(f"{subject} computes something else as a copy: {_COPIED_WHOLE}")
-    if _trained(model) != _trained(copy):
-        raise ValueError("the copy of the model trains other weights than the model, or in another order")
 
 
 def named(layer: keras.Layer) -> str:
@@ -102,41 +103,42 @@ def _inputs(model: keras.Model) -> Any:
     return model.inputs[0] if isinstance(model, keras.Sequential) else model.input
 
 
-def _has_output(layer: keras.Layer) -> bool:
-    """Whether a layer has an output; those of models in the model are in a graph of their own."""
-    try:
-        return layer.output is not None and not getattr(layer, "inputs", isinstance(layer, keras.layers.InputLayer))
-    except (AttributeError, ValueError):
-        return False
+def _is_called_once(layer: keras.Layer) -> bool:
+    """Whether a layer is called once, so that its output is that of one place; models have theirs in another graph."""
+    return not isinstance(layer, keras.Model | keras.layers.InputLayer) and len(layer._inbound_nodes) == 1
 
 
-def _is_within(model: keras.Model, layers: list[keras.Layer]) -> bool:
-    """Whether the layers' outputs are in the model's graph; a layer has that of its first call, perhaps elsewhere."""
-    try:
-        return bool(_outputs(model, layers))
-    except ValueError:
-        return False
-
-
-def _random_batch(x: keras.KerasTensor) -> np.ndarray:
-    """Returns numbers of an input's shape and type, the same at every call."""
-    shape, random = (x.shape[0] or 2, *(size or UNKNOWN_SIZE for size in x.shape[1:])), np.random.default_rng(0)
+def _random_batch(x: keras.KerasTensor, random: np.random.Generator) -> np.ndarray:
+    """Returns numbers of an input's shape and type."""
+    shape = x.shape[0] or 2, *(size or UNKNOWN_SIZE for size in x.shape[1:])
     return random.standard_normal(shape).astype(x.dtype) if "float" in x.dtype else random.integers(0, 2, shape)
 
 
-def _outputs(model: keras.Model, layers: list[keras.Layer]) -> keras.Model:
-    """Returns a model of the outputs of layers, and last those of the model."""
-    return keras.Model(_inputs(model), [*(layer.output for layer in layers), model.outputs])
+def _graph(model: keras.Model, layers: list[keras.Layer]) -> keras.Model:
+    """Returns a model of the inputs and outputs of layers, by number, and last of the model."""
+    ends = [*((layer.input, layer.output) for layer in layers), (_inputs(model), model.outputs)]
+    return keras.Model(
+        _inputs(model), {str(i): {"inputs": inputs, "outputs": outputs} for i, (inputs, outputs) in enumerate(ends)}
+    )
 
 
-def _differ(outputs: Any, others: Any) -> bool:
-    """Whether two structures of tensors differ by more than the rounding of float32 explains."""
-    for first, second in zip(keras.tree.flatten(outputs), keras.tree.flatten(others)):
-        first, second = (keras.ops.convert_to_numpy(keras.ops.cast(x, "float64")) for x in (first, second))
-        scale = np.abs(first[np.isfinite(first)]).max(initial=0)
-        if first.shape != second.shape or not np.allclose(first, second, 0, TOLERANCE * scale, equal_nan=True):
-            return True
-    return False
+def _differ(ends: dict, of_other: dict) -> bool:
+    """Whether the outputs of a layer differ from other ones by more than the rounding of float32 explains."""
+    outputs, others = _arrays(ends["outputs"]), _arrays(of_other["outputs"])
+    rounding = ROUNDING * _largest(_arrays(ends["inputs"]))  # as a mean of what was normalised has nothing else
+    return any(
+        first.shape != second.shape
+        or not np.allclose(first, second, rtol=0, atol=TOLERANCE * _largest([first]) + rounding, equal_nan=True)
+        for first, second in zip(outputs, others)
+    )
+
+
+def _arrays(tensors: Any) -> list[np.ndarray]:
+    return [keras.ops.convert_to_numpy(keras.ops.cast(x, "float64")) for x in keras.tree.flatten(tensors)]
+
+
+def _largest(arrays: list[np.ndarray]) -> float:
+    return max((np.abs(array[np.isfinite(array)]).max(initial=0) for array in arrays), default=0.0)
 
 
 def _trained(model: keras.Model) -> list[int]:

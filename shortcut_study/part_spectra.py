@@ -7,6 +7,7 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
+from shortcut_study.model_copies import layers_of
 from shortcut_study.model_hessian import block, positions
 from shortcut_study.quadrature import extreme_eigenvalues, lanczos_quadrature, trace_mean
 
@@ -23,13 +24,20 @@ def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
       model: keras.Model.
       by_block: bool.
     """
+    owners = {id(weight): layer for layer in layers_of(model) for weight in layer.weights}  # layers in layers come last
+    of_name: dict[str, list] = {}  # the layers of each name
     found: dict[str, list] = {}
-    paths = [variable.path for variable in model.trainable_variables]
-    for i, variable in enumerate(model.trainable_variables):
-        layer = variable.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
+    trained = {id(variable) for variable in model.trainable_variables}
+    for weight in model.weights:
+        layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
         residual = RESIDUAL_BLOCK.match(layer) if by_block else None
-        name, occurrence = residual.group() if residual else layer, 1 + paths[:i].count(variable.path)
-        found.setdefault(f"{name} ({occurrence})" if occurrence > 1 else name, []).append(variable)
+        name, owner = residual.group() if residual else layer, owners[id(weight)]
+        namesakes = of_name.setdefault(layer, [])
+        if owner not in namesakes:
+            namesakes.append(owner)
+        number = namesakes.index(owner) + 1
+        if id(weight) in trained:
+            found.setdefault(f"{name} ({number})" if number > 1 else name, []).append(weight)
     return {name: positions(model, variables) for name, variables in found.items()}
 
 

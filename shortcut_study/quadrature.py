@@ -210,14 +210,14 @@ def summary(quadrature: Quadrature, dim: int | None = None) -> Summary:
     p10_high = sizes[np.argmax(least >= high)] if least[-1] >= high else max_abs if is_exact else np.inf
     p10_abs = _percentile_10(np.abs(nodes).ravel(), quadrature.weights.ravel() / len(nodes))
     below_zero = np.nextafter(-zero, -np.inf)  # as H = 0 has nodes at 0, and a rounding of 0
-    fewest, most_of_all = (float(_shares(quadrature, -np.inf, end)[i]) for i, end in enumerate((below_zero, zero)))
+    lowest, highest = (float(_shares(quadrature, -np.inf, end)[i]) for i, end in enumerate((below_zero, zero)))
     return Summary(
         max_abs,
         p10_abs,
         condition_number=max_abs / p10_abs if p10_abs > zero else np.inf,
         index=float(np.where(nodes < -zero, quadrature.weights, 0).sum(1).mean()),
         p10_range=(float(p10_low), float(p10_high)),
-        index_range=(max(fewest - sampling(fewest), 0.0), min(most_of_all + sampling(most_of_all), 1.0)),
+        index_range=(max(lowest - sampling(lowest), 0.0), min(highest + sampling(highest), 1.0)),
     )
 
 

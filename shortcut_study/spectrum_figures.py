@@ -28,12 +28,12 @@ def density_rows(density: Density) -> list[dict]:
 
 
 def quadrature_from_rows(rows: list[dict]) -> Quadrature:
-    """Returns what `ritz_rows` of all starting vectors says."""
+    """Returns what `ritz_rows` of all starting vectors says; an earlier version's rows are without rounding."""
     columns = [
         np.array([float(row[name]) for row in rows]).reshape(len({row["vector"] for row in rows}), -1)
         for name in ("eigenvalue", "weight", "error_bound")
     ]
-    return Quadrature(*columns, rounding=max(float(row["rounding"]) for row in rows))
+    return Quadrature(*columns, rounding=max(float(row.get("rounding", columns[2].min())) for row in rows))
 
 
 def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:

@@ -2,6 +2,8 @@
 
 import itertools
 
+import numpy as np
+
 from shortcut_study import quadrature as lanczos_quadrature
 from shortcut_study.hessian import summarize
 from shortcut_study.quadrature import Quadrature, Summary
@@ -14,7 +16,8 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     """Returns the extreme eigenvalues with error bounds, condition number, index and mean, as lines.
 
     A condition number whose 10th percentile is known to no better than a factor of 2, and an index known to no better
-    than 10 points, are not printed: their range is, and that a larger order would resolve them. At order = dim there is
+    than 10 points, are not printed: their range is, and whether a larger order or more vectors would resolve them. At
+    order = dim there is
     none: the Ritz values are all eigenvalues, and the three numbers are theirs, without weights.
 
     Args:
@@ -31,8 +34,9 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     if order == dim:
         return "\n".join([*lines, "", *_of_all(quadrature)])
     mean, error = lanczos_quadrature.trace_mean(quadrature, lambda values: values)
-    summary = lanczos_quadrature.summary(quadrature, dim)
-    lines += ["", _condition_number(summary, quadrature.rounding), _index(summary)]
+    # As it is, and without the error of sampling, which more vectors make smaller and a larger order does not.
+    summaries = lanczos_quadrature.summary(quadrature, dim), lanczos_quadrature.summary(quadrature)
+    lines += ["", _condition_number(*summaries, quadrature.rounding), _index(*summaries)]
     lines.append(f"mean eigenvalue: {mean:.4g}" + (f" ± {error:.1g}" if len(quadrature.nodes) > 1 else ""))
     return "\n".join(lines)
 
@@ -58,20 +62,25 @@ def _ratio(max_abs: float, p10_abs: float, rounding: float) -> str:
     return f"condition number: {max_abs / p10_abs:.4g}, {largest} over 10th percentile {p10_abs:.2g}"
 
 
-def _condition_number(summary: Summary, rounding: float) -> str:
+def _condition_number(summary: Summary, of_order: Summary, rounding: float) -> str:
     low, high = summary.p10_range
     largest = f"largest |eigenvalue| {summary.max_abs:.4g}"
     if high <= rounding:
         return _ratio(summary.max_abs, high, rounding)
-    if not high <= RESOLVED_FACTOR * low:
-        return (
-            f"condition number: not resolved, {largest} over 10th percentile in {low:.2g} – {high:.2g}; raise --order"
-        )
+    if not _is_factor(low, high):
+        advice = "num_vectors" if _is_factor(*of_order.p10_range) else "order"
+        known = f"{largest} over 10th percentile in {low:.2g} – {high:.2g}"
+        return f"condition number: not resolved, {known}; raise --{advice}"
     return f"{_ratio(summary.max_abs, summary.p10_abs, rounding)} (in {low:.2g} – {high:.2g})"
 
 
-def _index(summary: Summary) -> str:
+def _is_factor(low: float, high: float) -> bool:
+    return high <= RESOLVED_FACTOR * low
+
+
+def _index(summary: Summary, of_order: Summary) -> str:
     low, high = summary.index_range
     if high - low > RESOLVED_SHARE:
-        return f"index: not resolved, {low:.2%} – {high:.2%} of the eigenvalues are negative; raise --order"
+        advice = "order" if np.ptp(of_order.index_range) > RESOLVED_SHARE else "num_vectors"
+        return f"index: not resolved, {low:.2%} – {high:.2%} of the eigenvalues are negative; raise --{advice}"
     return f"index: {summary.index:.2%} of the eigenvalues are negative (in {low:.2%} – {high:.2%})"

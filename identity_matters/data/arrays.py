@@ -105,7 +105,7 @@ def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes:
 
 
 def note(line: str) -> None:
-    """Tells on stderr how something was taken."""
+    """Prints a note on stderr."""
     print(f"note: {line}", file=sys.stderr, flush=True)
 
 

@@ -13,7 +13,7 @@ CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 def fitted(model, tmp_path, **options):
-    """The callback after an `fit` of two epochs."""
+    """The callback after a `fit` of two epochs."""
     callback = HessianCallback(X, CLASSES, tmp_path, order=5)
     model.compile(options.pop("optimizer", "sgd"), CROSS_ENTROPY)
     model.fit(X, CLASSES, verbose=0, callbacks=[callback], **{"epochs": 2} | options)
@@ -54,6 +54,11 @@ def test_training_goes_on_where_there_is_nothing_to_measure(make, reason, tmp_pa
 def test_batch_normalisation_is_not_measured_before_it_has_averages(tmp_path):
     model = two_layers(keras.layers.BatchNormalization())
     assert [row["epoch"] for row in fitted(model, tmp_path).history] == [1, 2]
+    every_other = HessianCallback(X, CLASSES, tmp_path, order=5, every=2)
+    fresh = two_layers(keras.layers.BatchNormalization())
+    fresh.compile("sgd", CROSS_ENTROPY)
+    fresh.fit(X, CLASSES, epochs=4, verbose=0, callbacks=[every_other])
+    assert [row["epoch"] for row in every_other.history] == [2, 4]
     again = fitted(model, tmp_path, initial_epoch=2, epochs=3)
     assert [row["epoch"] for row in again.history] == [2, 3]
 
@@ -68,3 +73,6 @@ def test_layers_of_one_name_are_parts_of_their_own():
     names = [name.removeprefix(f"{model.name}/") for name in found]
     assert names == ["dense", "dense (2)", "last"] and [len(entries) for entries in found.values()] == [20, 20, 15]
     assert sorted(np.concatenate(list(found.values()))) == list(range(55))
+    model.layers[0].layers[1].kernel.trainable = False
+    found = part_spectra.parts(model)
+    assert [entries.tolist() for entries in found.values()] == [[0, 1, 2, 3], list(range(4, 24)), list(range(24, 39))]

@@ -342,8 +342,9 @@ def test_a_continued_fit_is_measured_at_the_epochs_that_it_has(model, tmp_path):
 
 
 def test_a_callback_that_can_never_measure_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
-        HessianCallback(X, CLASSES, str(tmp_path), every=0)
+    for name, message in (("every", "0, 20 and 1"), ("order", "1, 0 and 1"), ("num_vectors", "1, 20 and 0")):
+        with pytest.raises(ValueError, match=f"must be at least 1, got {message}"):
+            HessianCallback(X, CLASSES, str(tmp_path), **{name: 0})
     with pytest.raises(ValueError, match="one label an image"):
         HessianCallback(X, CLASSES[:3], str(tmp_path))
 

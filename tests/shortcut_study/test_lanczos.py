@@ -283,14 +283,20 @@ def test_a_singular_matrix_has_condition_number_infinity_and_no_negative_zeros()
 def test_the_ranges_hold_the_shares_of_the_eigenvalues_but_for_one_of_twenty_cases(order):
     values = np.linspace(-1, 2, 100)
     h, exact = matrix(values), spectrum(matrix(values))
-    held = np.zeros((2, 2))  # with the number of eigenvalues and without, index and percentile
+    held, widths = np.zeros((2, 2)), []  # with the number of eigenvalues and without, index and percentile
     for seed in range(60):
         found = quad.lanczos_quadrature(product_with(h), 100, order, num_vectors=1, seed=seed)
         for row, dim in enumerate((100, None)):
             s = quad.summary(found, dim)
             held[row, 0] += s.index_range[0] <= exact.index <= s.index_range[1]
             held[row, 1] += s.p10_range[0] <= exact.p10_abs <= s.p10_range[1]
+            widths.append([np.ptp(s.index_range), np.ptp(s.p10_range)])
     assert (held[0] >= 54).all() and held[1, 0] < 40
+    widened = np.mean(widths[::2], 0) - np.mean(widths[1::2], 0)
+    sampling = 4 * np.sqrt(
+        2 * np.array([0.33 * 0.67, 0.1 * 0.9]) / 102
+    )  # of the shares; 3 is the spectrum's length / 2
+    assert (widened <= 1.2 * sampling * [1, 3 / 2]).all()
 
 
 def test_extreme_eigenvalues_are_the_outermost_over_the_vectors_not_those_with_the_best_bounds():

@@ -102,11 +102,107 @@ def test_a_layer_that_another_model_called_first_is_no_obstacle():
     shared = keras.layers.Dense(4, "tanh")
     model_of(shared)
     first = keras.Input((4,))
-    twice = shared(shared(first))
+    twice = shared(shared(first)) + first
     mvp_fn, dim = model_mvp(keras.Model(first, keras.layers.Dense(3)(twice)), X, CLASSES, 12)
     assert np.isfinite(mvp_fn(np.ones(dim))).all()
+    scaled = Scaled(3.0)
     with pytest.raises(ValueError, match="^a layer computes something else as a copy"):  # by the outputs alone
-        twice_differentiable(keras.Model(first, Scaled(3.0)(twice)))
+        twice_differentiable(keras.Model(first, scaled(scaled(twice))))
+
+
+def test_a_layer_of_two_calls_is_no_obstacle_in_whatever_order_the_copy_makes_them():
+    """Keras copies by depth, so that the first call of the copy is another than that of the model."""
+    keras.utils.set_random_seed(0)
+    shared, first = keras.layers.Dense(4, "tanh"), keras.Input((4,))
+    late = shared(keras.layers.Dense(4)(first))
+    early = shared(first)
+    for _ in range(6):
+        early = keras.layers.Dense(4, "tanh")(early)
+    model = keras.Model(first, keras.layers.Dense(3)(keras.layers.Concatenate()([early, late])))
+    np.testing.assert_allclose(with_dtype(model, "float64")(X), model(X), atol=1e-5)
+
+
+def test_a_layer_whose_output_is_rounding_alone_is_no_obstacle():
+    keras.utils.set_random_seed(0)
+    first = keras.Input((8, 8, 3))
+    normalised = keras.layers.GroupNormalization(-1)(keras.layers.Conv2D(8, 3)(first))
+    means = keras.layers.Dense(8, "sigmoid")(keras.layers.GlobalAveragePooling2D()(normalised))
+    outputs = keras.layers.Dense(3)(keras.layers.Flatten()(keras.layers.Multiply()([normalised, means])))
+    for copy in (twice_differentiable, lambda model: with_dtype(model, "float64")):
+        assert copy(keras.Model(first, outputs)).count_params() == keras.Model(first, outputs).count_params()
+
+
+def test_inputs_of_one_shape_are_given_other_numbers():
+    inputs = [keras.Input((4,)), keras.Input((4,))]
+    outputs = keras.layers.Dense(3)(Scaled(3.0)(keras.layers.Subtract()(inputs)))
+    with pytest.raises(ValueError, match="a Scaled, computes something else"):
+        with_dtype(keras.Model(inputs, outputs), "float32")
+
+
+class Block(keras.layers.Layer):
+    """Makes its layers as Keras's guides do; `layers` is a number here."""
+
+    def __init__(self, units=4, layers=2, **options):
+        super().__init__(**options)
+        self.units, self.layers = units, layers
+        self.inner = [keras.layers.Dense(units, "tanh") for _ in range(layers)]
+
+    def get_config(self):
+        return super().get_config() | {"units": self.units, "layers": self.layers}
+
+    def build(self, shape):
+        for layer in self.inner:
+            layer.build(shape)
+
+    def call(self, inputs):
+        for layer in self.inner:
+            inputs = layer(inputs)
+        return inputs
+
+
+class Fixed(keras.layers.Layer):
+    """Keeps its own type, whatever its configuration is given."""
+
+    def __init__(self, **options):
+        super().__init__(**options | {"dtype": "float32"})
+
+    def call(self, inputs):
+        return inputs
+
+
+@pytest.fixture
+def mixed_precision():
+    keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+def test_layers_in_layers_take_the_type_too_and_one_that_does_not_is_named(mixed_precision):
+    model = keras.Sequential([keras.Input((4,)), Block(), keras.layers.Dense(3)])
+    mvp_fn, dim = model_mvp(model, X, CLASSES, 12)
+    vector = RNG.standard_normal(dim)
+    exact = model_mvp(with_dtype(model, "float64"), X, CLASSES, 12)[0](vector)
+    np.testing.assert_allclose(mvp_fn(vector), exact, atol=1e-6)
+    assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    timed = keras.layers.TimeDistributed(keras.layers.Dense(3))
+    copy = with_dtype(keras.Sequential([keras.Input((2, 4)), timed]), "float64")
+    assert {weight.dtype for weight in copy.weights} == {"float64"}
+    with pytest.raises(ValueError, match="a Fixed, stays float32: it must take a dtype"):
+        with_dtype(keras.Sequential([keras.Input((4,)), Fixed(), keras.layers.Dense(3)]), "float64")
+
+
+def test_a_model_all_in_float32_is_taken_so_whatever_the_global_policy_is(mixed_precision):
+    layers = [keras.layers.Lambda(lambda x: 2 * x, dtype="float32"), keras.layers.Dense(3, dtype="float32")]
+    mvp_fn, dim = model_mvp(keras.Sequential([keras.Input((4,)), *layers]), X, CLASSES, 12)
+    assert mvp_fn(np.ones(dim)).dtype == np.float32
+
+
+def test_outputs_of_unknown_size_are_no_obstacle():
+    model = keras.Sequential([keras.Input((None, None, 3)), keras.layers.Conv2D(2, 3, padding="same")])
+    images, labels = RNG.standard_normal((3, 8, 8, 3)), RNG.integers(0, 2, (3, 8, 8))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    mvp_fn, dim = model_mvp(model, images, labels, 3, loss=loss)
+    assert np.isfinite(mvp_fn(np.ones(dim))).all()
 
 
 def test_weights_that_are_frozen_one_by_one_stay_so():
