@@ -134,7 +134,7 @@ def _differ(ends: dict, of_other: dict) -> bool:
 
 
 def _arrays(tensors: Any) -> list[np.ndarray]:
-    return [keras.ops.convert_to_numpy(keras.ops.cast(x, "float64")) for x in keras.tree.flatten(tensors)]
+    return [keras.ops.convert_to_numpy(x).astype(np.float64) for x in keras.tree.flatten(tensors)]
 
 
 def _largest(arrays: list[np.ndarray]) -> float:
