@@ -47,13 +47,13 @@ def convergence_figure(rows: list[dict[str, float]], title: str = "", split: str
     return figure
 
 
-def _label_errors(axes: Axes, title: str) -> None:
-    """Labels axes on which errors are drawn against steps."""
+def _label_errors(axes: Axes, title: str, **legend: Any) -> None:
+    """Labels axes on which errors are drawn against steps; legend: options of its legend."""
     axes.set(xlabel="steps", ylabel="top-1 error", xlim=(0, None), ylim=(0, None))
     axes.set_title(title, parse_math=False)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(alpha=0.3)
-    for text in axes.legend().get_texts():  # names of directories may hold the signs of formulas
+    for text in axes.legend(**legend).get_texts():  # names of directories may hold the signs of formulas
         text.set_parse_math(False)
 
 
@@ -65,7 +65,7 @@ def comparison_figure(runs: dict[str, list[dict]], title: str = "", splits: dict
       title: str. What stands above the figure.
       splits: For each name what `record.evaluated_split` says (None: test).
     """
-    figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(6, 4 + 0.2 * len(runs)), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for i, (name, rows) in enumerate(runs.items()):
         steps, last = [row["step"] for row in rows], rows[-1]["test_top1_error"]
@@ -74,7 +74,7 @@ def comparison_figure(runs: dict[str, list[dict]], title: str = "", splits: dict
             errors = [row[f"{column}_top1_error"] for row in rows]
             axes.plot(steps, errors, style, color=f"C{i % 10}", marker="." if len(rows) < 40 else "", label=label)
     axes.plot([], [], "--", color="0.4", label="training error")
-    _label_errors(axes, title)
+    _label_errors(axes, title, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # below: many runs would hide the lines
     return figure
 
 
