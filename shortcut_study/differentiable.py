@@ -94,10 +94,9 @@ def twice_differentiable(model: keras.Model) -> keras.Model:
 
 def _clone_or_keep(layer: keras.Layer, replacement: type | None = None) -> keras.Layer:
     """Returns a copy of a layer, of a class that replaces its own if one is given, or the layer itself."""
+    policy = getattr(layer, "dtype_policy", keras.config.dtype_policy())  # the + of tensors has none
     try:
-        with _making_layers_of(
-            getattr(layer, "dtype_policy", keras.config.dtype_policy())
-        ):  # the + of tensors has none
+        with _making_layers_of(policy):
             return (replacement or type(layer)).from_config(layer.get_config())
     except _NOT_COPIED:
         return layer

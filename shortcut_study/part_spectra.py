@@ -31,7 +31,7 @@ def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
     for weight in model.weights:
         layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
         residual = RESIDUAL_BLOCK.match(layer) if by_block else None
-        name, owner = residual.group() if residual else layer, owners[id(weight)]
+        name, owner = residual.group() if residual else layer, owners.get(id(weight))
         namesakes = of_name.setdefault(layer, [])
         if owner not in namesakes:
             namesakes.append(owner)

@@ -11,12 +11,9 @@ NUM_MARKED = 3  # eigenvalues at either end
 
 def ritz_rows(vector: int, ritz: Ritz) -> list[dict]:
     """Returns one row a Ritz value of a starting vector: vector, eigenvalue, weight, error_bound, rounding."""
-    columns = zip(ritz.values, ritz.weights, ritz.error_bounds)
-    return [
-        {"vector": vector, "eigenvalue": float(value), "weight": float(weight), "error_bound": float(bound)}
-        | {"rounding": ritz.rounding}
-        for value, weight, bound in columns
-    ]
+    names = ("eigenvalue", "weight", "error_bound")
+    columns = zip(ritz.values.tolist(), ritz.weights.tolist(), ritz.error_bounds.tolist())
+    return [{"vector": vector} | dict(zip(names, row)) | {"rounding": ritz.rounding} for row in columns]
 
 
 def density_rows(density: Density) -> list[dict]:

@@ -17,8 +17,8 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
 
     A condition number whose 10th percentile is known to no better than a factor of 2, and an index known to no better
     than 10 points, are not printed: their range is, and whether a larger order or more vectors would resolve them. At
-    order = dim there is
-    none: the Ritz values are all eigenvalues, and the three numbers are theirs, without weights.
+    order = dim there is no range: the Ritz values are all eigenvalues, and the three numbers are theirs, without
+    weights.
 
     Args:
       quadrature: Quadrature.
