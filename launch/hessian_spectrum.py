@@ -107,7 +107,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     kept = os.path.join(run_dir, CHECKPOINT)
     model = finished_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
     check_order(config.order, model)
-    check_batch_norm(model, config.at_step, config.batch_moments)
+    check_batch_norm(model, config.batch_moments)
     with RunDirectory(run_dir, config, "hessian_spectrum") as run:
         known = run.record.get(DIGEST)
         if known and known != weights_digest(model):

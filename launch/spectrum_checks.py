@@ -39,14 +39,10 @@ def check_order(order: int, model: "keras.Model") -> None:
         )
 
 
-def check_batch_norm(model: "keras.Model", step: int, batch_moments: bool) -> None:
-    """Raises UserError for initial weights with moving averages that no batch has entered.
+def check_batch_norm(model: "keras.Model", batch_moments: bool) -> None:
+    """Raises UserError for moving averages that no batch has entered, unless batches have their own moments."""
+    from shortcut_study.model_checks import without_averages
 
-    Args:
-      model: keras.Model.
-      step: int. Updates done; -1: all of a run.
-      batch_moments: bool. Whether batches are normalised by their own moments instead.
-    """
-    names = [layer.name for layer in model.layers if type(layer).__name__ == "BatchNormalization"]
-    if names and step == 0 and not batch_moments:
-        raise UserError(f"{names[0]} has averaged no batches before the first step; add --batch_moments")
+    names = without_averages(model)
+    if names and not batch_moments:
+        raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")

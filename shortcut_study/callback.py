@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss
-from shortcut_study.model_checks import check_examples, check_model
-from shortcut_study.model_copies import layers_of
+from shortcut_study.model_checks import check_examples, check_model, without_averages
 from shortcut_study.model_hessian import compiled_product, label_spec, mean_product
 from shortcut_study.quadrature import Quadrature, lanczos_quadrature, trace_mean
 
@@ -75,7 +74,7 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network as it is before the first update."""
-        if not self._is_measured and not _lacks_averages(self.model):
+        if not self._is_measured and not without_averages(self.model):
             self._measure(epoch)
         self._is_measured = True
 
@@ -109,15 +108,6 @@ class HessianCallback(keras.callbacks.Callback):
             self._writer.flush()
         self.history.append({"epoch": epoch} | row | {"trace_standard_error": error * dim})
         return row
-
-
-def _lacks_averages(model: keras.Model) -> bool:
-    """Whether a layer of batch normalisation has the averages that it was made with, 0 and 1."""
-    return any(
-        not np.any(layer.moving_mean) and np.all(layer.moving_variance == 1)
-        for layer in layers_of(model)
-        if isinstance(layer, keras.layers.BatchNormalization)
-    )
 
 
 def eigenvalue_levels(quadrature: Quadrature, count: int = NUM_LEVELS) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss
+from shortcut_study.model_copies import layers_of
 
 
 def check_model(model: keras.Model) -> None:
@@ -31,6 +32,17 @@ def check_model(model: keras.Model) -> None:
         raise ValueError(f"need a model of one input and one output, got {len(model.inputs)}, {len(model.outputs)}")
     if getattr(model, "outputs", None) and getattr(model.outputs[0], "_keras_mask", None) is not None:
         raise ValueError("the model masks some of its outputs, which Keras leaves out of the loss; here all count")
+
+
+def without_averages(model: keras.Model) -> list[str]:
+    """Returns the names of the layers of batch normalisation whose averages are those they were made with, 0 and 1."""
+    return [
+        layer.name
+        for layer in layers_of(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        and not np.any(layer.moving_mean)
+        and np.all(layer.moving_variance == 1)
+    ]
 
 
 def check_examples(

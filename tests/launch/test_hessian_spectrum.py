@@ -375,10 +375,14 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, trained_
     record["config"]["model"] |= {"use_batch_norm": True, "residual_initializer": "standard"}
     (run_dir / "config.json").write_text(json.dumps(record))
     code, _, err = launch(*flags(run_dir, tmp_path / "refused"), "--at_step=0")
-    assert code == 1 and "stem_bn has averaged no batches before the first step; add --batch_moments" in err
+    assert code == 1 and "stem_bn has averaged no batches yet; add --batch_moments" in err
     code, _, _ = launch(*flags(run_dir, tmp_path / "own"), "--at_step=0", "--batch_moments")
     config = finished_run.read_config(str(run_dir))
-    build_network(config.model, config.seed).save(run_dir / "model.keras")
-    launch(*flags(run_dir, tmp_path / "averages"))
+    model = build_network(config.model, config.seed)
+    model.save(run_dir / "model.keras")
     launch(*flags(run_dir, tmp_path / "final"), "--batch_moments")
+    for average in (variable for variable in model.variables if variable.name.startswith("moving_")):
+        average.assign(average + 0.1)
+    model.save(run_dir / "model.keras")
+    launch(*flags(run_dir, tmp_path / "averages"))
     assert code == 0 and read(tmp_path / "own") == read(tmp_path / "final") != read(tmp_path / "averages")
