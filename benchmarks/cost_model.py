@@ -1,4 +1,4 @@
-"""Predict when another device still pays: a step's time on 1 … 512 devices, from operations, bytes and four rates.
+"""Predict when another device still pays: a step's time on 1 … 512 devices, from operations, bytes and three rates.
 
     python -m benchmarks.cost_model                                       Table 1's network, batch 128
     python -m benchmarks.cost_model --preset=imagenet_wide --tflops=100 --gigabytes=25
@@ -25,7 +25,7 @@ from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher, terminal
 
-COUNTS = tuple(2**i for i in range(10))
+COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 128, 256, 512)  # 48: the paper's 6 machines of 8
 PAYS = 0.5  # efficiency below which another device hardly does
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters import ablation_figures
 from identity_matters.ablation_config import AblationConfig
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import load
@@ -227,10 +228,10 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     ablations; depths where networks of several depths are compared, as in the statements; kernel_norms of
     --experiment=norms.
     """
-    found = {"ablations": figures.ablation_figure(rows, title)}
+    found = {"ablations": ablation_figures.ablation_figure(rows, title)}
     present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
     if any(len(present & of_initializer.keys()) > 1 for of_initializer in compared.values()):
-        found["depths"] = figures.depth_figure(rows, compared, title)
+        found["depths"] = ablation_figures.depth_figure(rows, compared, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
-        found["kernel_norms"] = figures.norms_figure(rows, title)
+        found["kernel_norms"] = ablation_figures.norms_figure(rows, title)
     return found

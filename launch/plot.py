@@ -9,7 +9,8 @@ launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spec
 
     python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third
 
-writes runs/first/comparison.png: the errors of several training runs in one figure.
+writes runs/first/comparison.png: the errors of several training runs in one figure. With
+--names="ours,ours,its twin" the legend has these names, and runs of one name are drawn as one group.
 """
 
 import dataclasses
@@ -37,14 +38,18 @@ class PlotConfig:
       title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study have their own.
       format: What kind of file to write.
       beside: Directories of other training runs, with commas between them, to compare this one with.
+      names: A name for each of the runs compared, this one's first, with commas between them (empty: directories). Runs
+        of one name share a colour and a line of the legend, which gives the mean of their errors.
     """
 
     title: str = ""
     format: Literal["png", "pdf", "svg"] = "png"
     beside: str = ""
+    names: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        require(self.beside or not self.names, "names are of runs that are compared; name the others with beside")
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
@@ -54,7 +59,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     if config.beside:
         others = split_names(config.beside)
         require(others, f"beside names no directory, got {config.beside!r}")
-        figures = _comparison([run_dir, *others], config.title)
+        figures = _comparison([run_dir, *others], config)
         print("\n".join(save_figures(figures, run_dir, config.format)))
         return
     record = read_record(run_dir)
@@ -70,11 +75,11 @@ def main(config: PlotConfig, run_dir: str) -> None:
     print("\n".join(paths))
 
 
-def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":
-    """Returns the figure of several training runs by name, each named by as much of its path's end as tells them apart.
+def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
+    """Returns the figure of several training runs, each named by as much of its path's end as tells them apart.
 
     Raises:
-      UserError: one of them has no metrics.csv that can be read, or is named twice.
+      UserError: one of them has no metrics.csv that can be read, or is named twice; there are more or fewer names.
     """
     from identity_matters.runs.figures import comparison_figure
     from identity_matters.runs.files import names_apart
@@ -83,9 +88,10 @@ def _comparison(run_dirs: list[str], title: str) -> "dict[str, Figure]":
 
     twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
     require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
-    names = names_apart(run_dirs)
-    runs = {name: read_metrics(os.path.join(path, "metrics.csv")) for name, path in zip(names, run_dirs)}
-    return {"comparison": comparison_figure(runs, title, dict(zip(names, map(split_of, run_dirs))))}
+    names = [name.strip() for name in config.names.split(",")] if config.names else names_apart(run_dirs)
+    require(len(names) == len(run_dirs), f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
+    tables = [read_metrics(os.path.join(path, "metrics.csv")) for path in run_dirs]
+    return {"comparison": comparison_figure(list(zip(names, map(split_of, run_dirs), tables)), config.title)}
 
 
 def _kind_of_tables(run_dir: str) -> str:

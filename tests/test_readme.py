@@ -84,6 +84,19 @@ def test_every_link_leads_to_a_file(path):
     assert not missing
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_every_link_to_a_heading_leads_to_one(path):
+    links = re.findall(r"\]\((?!http)([^)#\s]*)#([^)\s]+)\)", path.read_text())
+    missing = [link for link in links if link[1] not in anchors(path.parent / link[0] if link[0] else path)]
+    assert not missing
+
+
+def anchors(page: pathlib.Path) -> set[str]:
+    """What a page's headings are called in its links."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def snippets() -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
 

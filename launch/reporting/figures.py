@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from identity_matters.ablation_figures import by_depth
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.directory import as_json
-from identity_matters.runs.figures import by_depth
 from identity_matters.runs.record import flat
 from identity_matters.runs.tables import final_rows
 from launch.reporting.captions import SHOWN

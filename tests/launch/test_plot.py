@@ -10,6 +10,7 @@ from begun import begin
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from identity_matters import ablation_figures
 from identity_matters.config import TrainConfig
 from identity_matters.runs import figures
 from identity_matters.runs.directory import RunDirectory
@@ -168,10 +169,10 @@ EIGENVALUE = {
     "draw",
     [
         functools.partial(figures.convergence_figure, []),
-        functools.partial(figures.comparison_figure, {}),
-        functools.partial(figures.ablation_figure, []),
-        functools.partial(figures.depth_figure, [], {"small": {}, "standard": {}}),
-        functools.partial(figures.norms_figure, []),
+        functools.partial(figures.comparison_figure, []),
+        functools.partial(ablation_figures.ablation_figure, []),
+        functools.partial(ablation_figures.depth_figure, [], {"small": {}, "standard": {}}),
+        functools.partial(ablation_figures.norms_figure, []),
         functools.partial(spectrum_figure, [EIGENVALUE], [EIGENVALUE]),
     ],
     ids=lambda draw: draw.func.__name__,
@@ -183,15 +184,15 @@ def test_every_figure_with_a_title_takes_it_as_it_is(draw):
 
 def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
     rows = [{"step": 1, "train_top1_error": 0.5, "test_top1_error": 0.5}]
-    figures.save_figures({"a": figures.comparison_figure({"$\\x$": rows})}, str(tmp_path), "svg")
+    figures.save_figures({"a": figures.comparison_figure([("$\\x$", "test", rows)])}, str(tmp_path), "svg")
     assert "<!-- $\\x$ (50.00% test error at the end) -->" in (tmp_path / "a.svg").read_text()
 
 
-def compared(monkeypatch, first, beside):
+def compared(monkeypatch, first, beside, names=""):
     """The axes and the words of the legend of launch.plot --run_dir=FIRST --beside=BESIDE."""
     saved = {}
     monkeypatch.setattr(figures, "save_figures", lambda drawn, *_: saved.update(drawn) or list(drawn))
-    plot.main(plot.PlotConfig(beside=str(beside)), str(first))
+    plot.main(plot.PlotConfig(beside=str(beside), names=names), str(first))
     (axes,) = saved["comparison"].axes
     return axes, [text.get_text() for text in axes.get_legend().texts]
 
@@ -216,6 +217,23 @@ def test_several_runs_in_one_figure(tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=message):
             plot.main(plot.PlotConfig(beside=beside), str(first))
+
+
+def test_runs_of_one_name_share_a_colour_and_a_line_of_the_legend(tmp_path, monkeypatch):
+    first, *others = (write_run(tmp_path / f"seed{i}", error) for i, error in enumerate((0.5, 0.25, 0.375)))
+    beside = ",".join(map(str, others))
+    axes, labels = compared(monkeypatch, first, beside, "our, its twin,our")
+    assert labels == [
+        "our (43.75% ± 8.84% test error at the end, n = 2)",
+        "its twin (25.00% test error at the end)",
+        "training error",
+    ]
+    assert [line.get_ydata()[-1] for line in axes.lines[:6:2]] == [0.5, 0.375, 0.25]
+    assert [line.get_color() for line in axes.lines[:6]] == ["C0"] * 4 + ["C1"] * 2
+    with pytest.raises(UserError, match="^names has 2 names for 3 runs: a,b$"):
+        compared(monkeypatch, first, beside, "a,b")
+    with pytest.raises(UserError, match="^names are of runs that are compared"):
+        plot.PlotConfig(names="a")
 
 
 def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, monkeypatch):
