@@ -21,6 +21,7 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
+from identity_matters.keras_settings import require_usual_keras
 from identity_matters.model import BATCH_NORM, all_conv_resnet, dtype_policy, kernel_regularizer, layer_seed
 from identity_matters.runs.errors import UserError
 
@@ -147,10 +148,12 @@ def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
       seed: int. Every kernel is drawn from (seed, its layer's name) alone. Defaults to 0.
 
     Raises:
-      UserError: the strides of all_conv_resnet do not divide the images, or another's are under 9 pixels a side.
+      UserError: the strides of all_conv_resnet do not divide the images, another's are under 9 pixels a side, or Keras
+        has other settings than its usual ones.
     """
     if config.network == "all_conv_resnet":
         return all_conv_resnet(config, seed)
+    require_usual_keras()
     config.check_image_shape()
     return NETWORKS[config.network](config, seed)
 

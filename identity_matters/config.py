@@ -80,8 +80,10 @@ class ModelConfig:
             min(self.widths + self.blocks_per_stage) >= 1,
             f"widths and blocks_per_stage must be at least 1, got {self.widths} and {self.blocks_per_stage}",
         )
+        require(self.projection_scale <= 1e9, f"projection_scale must be at most 1e9, got {self.projection_scale}")
+        is_growing = list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0]
         require(
-            not self.shortcut or list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0],
+            not self.shortcut or is_growing or self.network != "all_conv_resnet",
             f"shortcuts pad with zero channels, so widths must not decrease, got {(self.stem_width,) + self.widths}",
         )
         require(
@@ -142,7 +144,7 @@ class TrainConfig:
       train_steps: Gradient updates in all.
       batch_size: Examples per update.
       optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's; muon: Nesterov's momentum,
-        orthogonalised for each convolution kernel, other variables as nesterov.
+        orthogonalised for each convolution kernel, plain for other variables.
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
       newton_schulz_steps: muon: steps of the iteration that orthogonalises.

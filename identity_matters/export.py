@@ -7,7 +7,6 @@ The SavedModel takes raw images and needs TensorFlow alone:
 
 import json
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 import keras
@@ -64,7 +63,6 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
         os.makedirs(os.path.join(temporary, "assets.extra"))
         with open(os.path.join(temporary, DATA_FILE), "w") as file:
             json.dump(_data_fields(config), file)
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _data_fields(config: TrainConfig) -> dict:

@@ -22,6 +22,7 @@ import numpy as np
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
+from identity_matters.keras_settings import require_usual_keras
 from identity_matters.presets import MODEL_PRESETS as PRESETS
 
 # Of He et al.'s code. Keras's epsilon, 1e-3, is of the size of the variances that the small initialiser begins with.
@@ -76,8 +77,9 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
       stage2_block1_conv1.
 
     Raises:
-      UserError: the strides do not divide the sides of the images.
+      UserError: the strides do not divide the sides of the images, or Keras has other settings than its usual ones.
     """
+    require_usual_keras()
     config.check_image_shape()
     images = keras.Input(config.image_shape, name="images")
     x = _convolution(images, config, config.stem_width, "stem_conv", seed, config.stem_stride, config.stem_kernel_size)

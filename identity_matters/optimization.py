@@ -129,8 +129,9 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
       float32 tensor [n].
     """
     labels = ops.cast(ops.reshape(labels, (-1, 1)), "int32")
-    not_below = ops.logical_not(logits < ops.take_along_axis(logits, labels, axis=1))  # the label is one of them
-    return ops.cast(ops.sum(ops.cast(not_below, "int32"), axis=1) <= count, "float32")
+    # Counted are those below it: TensorFlow turns the opposite of a < b into a ≥ b, which NaN makes another question.
+    below = ops.sum(ops.cast(logits < ops.take_along_axis(logits, labels, axis=1), "int32"), axis=1)
+    return ops.cast(below >= logits.shape[-1] - count, "float32")
 
 
 def _jit_compile(choice: str) -> bool | str:

@@ -29,11 +29,10 @@ from identity_matters.presets import TRAIN_PRESETS as PRESETS
 from identity_matters.runs.callbacks import RunCallbacks, checked_callbacks
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import Diverged, Preempted, WorkerLost
+from identity_matters.runs.errors import Diverged, Preempted, WorkerLost, reporting_lack_of_memory
 from identity_matters.runs.progress import Progress, StepCallback
-from identity_matters.runs.recording import Recorder, describe, kernel_norms
+from identity_matters.runs.recording import Recorder, describe, kernel_norms, was_done
 from identity_matters.runs.signals import StopRequest, deferring
-from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
     from identity_matters.data.tfds import TfdsSource
@@ -94,8 +93,10 @@ def train(
             raise Diverged(record["diverged_at_step"], config.steps_per_execution)
         if record["final_row"]:
             return record["final_row"] if directory else {}
-        with recording_failure(directory, workers), reporting_unreadable_data(), workers.reporting_lost_workers():
-            return Training(config, data, workers, directory, callbacks).run()
+        too_large = f"batch_size {config.batch_size} and this network need more memory than there is; make one smaller"
+        with recording_failure(directory, workers), reporting_lack_of_memory(too_large):
+            with reporting_unreadable_data(), workers.reporting_lost_workers():
+                return Training(config, data, workers, directory, callbacks).run()
 
 
 class Training:
@@ -128,7 +129,7 @@ class Training:
         self.was_done = False
         if directory:
             self.state.restore(directory.file("checkpoints"), config.train_steps)
-            self.was_done = _was_done(directory, self.state.step)
+            self.was_done = was_done(directory, self.state.step)
             if not self.was_done:  # else it stays so: what interrupts the results must not have it train on
                 directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
         self.was_done = bool(workers.broadcast([self.was_done])[0])
@@ -242,9 +243,3 @@ class Training:
             print(f"worker {self.workers.rank} is done: {describe(self.recorder.rows[-1], self.config)}", flush=True)
         self.workers.meet()  # the chief once it has written all: where it has not, the job is not done
         return self.recorder.rows[-1] if self.directory else {}
-
-
-def _was_done(directory: RunDirectory, step: int) -> bool:
-    """Returns whether the run ended at this step, by a callback perhaps: its results alone are to be written again."""
-    metrics = directory.file("metrics.csv")
-    return directory.status == "done" and os.path.exists(metrics) and read_metrics(metrics)[-1]["step"] == step

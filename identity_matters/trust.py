@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from identity_matters.keras_settings import require_usual_keras
 from identity_matters.runs.errors import UserError, first_line
 from identity_matters.runs.files import MAX_TEXT_BYTES, open_file, require_regular
 
@@ -43,6 +44,7 @@ def load_network(path: str) -> keras.Model:
       UserError: it is no such file, is damaged, or holds a class that no network of ours has, or weights that are not
         finite.
     """
+    require_usual_keras()
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             if archive.getinfo("config.json").file_size > MAX_TEXT_BYTES:
@@ -77,6 +79,8 @@ def check_saved_model(path: str) -> None:
     """
     from tensorflow.python.saved_model import loader_impl
 
+    if not any(os.path.lexists(os.path.join(path, f"saved_model.{kind}")) for kind in ("pb", "pbtxt")):
+        raise UserError(f"{path} is not a SavedModel of this project: there is no saved_model.pb")
     for folder, _, names in os.walk(path):
         for name in names:
             require_regular(os.path.join(folder, name))

@@ -24,8 +24,10 @@ from identity_matters.fields import check_fields
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.directory import require_no_foreign_files
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.files import write_text
 from identity_matters.runs.record import require_mounted
-from launch import launcher
+from identity_matters.unread import unread_fields
+from launch import config_flags, launcher
 from launch.jobs import kubernetes, local, slurm
 
 
@@ -89,12 +91,9 @@ class ClusterConfig:
             launcher.require_printable(name, getattr(self, name))
         if self.slurm and self.kubernetes:
             raise UserError("--slurm and --kubernetes exclude one another")
-        if self.submit and not (self.slurm and self.write):
+        self._check_kind()
+        if self.submit and not self.write:
             raise UserError("--submit needs --slurm and --write=FILE")
-        if (self.kubeflow or self.image or self.volume_claim) and not self.kubernetes:
-            raise UserError("--kubeflow, --image and --volume_claim need --kubernetes")
-        if self.write and not (self.slurm or self.kubernetes):
-            raise UserError("--write needs --slurm or --kubernetes")
         if self.kubernetes and not (self.image and self.volume_claim):
             raise UserError("--kubernetes needs --image=IMAGE and --volume_claim=CLAIM")
         if self.is_asynchronous:
@@ -106,6 +105,20 @@ class ClusterConfig:
             raise UserError(
                 f"batch_size must be a multiple of the number of devices, {replicas}, got {self.train.batch_size}"
             )
+
+    def _check_kind(self) -> None:
+        """Raises UserError for a flag of another kind of job, which nothing would read."""
+        of_nodes = ("write", "job_name", "nodes", "gpus_per_node", "cpus_per_node", "memory_per_node")
+        for kind, is_there, names in (
+            ("--slurm or --kubernetes", self.is_remote, of_nodes),
+            ("--slurm", self.slurm, ("submit", "hours", "partition", "setup")),
+            ("--kubernetes", self.kubernetes, ("kubeflow", "image", "volume_claim", "volume_path")),
+            ("a job on this machine; another has --nodes", not self.is_remote, ("num_workers",)),
+            ("--strategy=parameter_server", self.is_asynchronous, ("num_servers",)),
+        ):
+            for name in names:
+                if not is_there and getattr(self, name) != getattr(type(self), name):
+                    raise UserError(f"--{name} needs {kind}")
 
     @property
     def is_remote(self) -> bool:
@@ -130,7 +143,7 @@ PRESETS = {name: ClusterConfig(train=train) for name, train in TRAIN_PRESETS.ite
 def main(config: ClusterConfig, run_dir: str) -> int:
     """Runs the job on this machine, or writes and submits what Slurm or Kubernetes runs; returns the exit code."""
     require_mounted(run_dir)
-    flags = launcher.flags_of(config.train, TRAIN_PRESETS)
+    flags = config_flags.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
         require_no_foreign_files(run_dir)  # before the log is one
         command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *flags]
@@ -143,8 +156,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     if not config.write:
         print(text, end="")
         return 0
-    with open(config.write, "w", encoding="utf-8") as file:
-        file.write(text)
+    write_text(config.write, text)
     submit = ["sbatch", config.write] if config.slurm else ["kubectl", "apply", "-f", config.write]
     print(f"written: {config.write}")
     if not config.submit:
@@ -158,7 +170,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__)
+    launcher.run(main, PRESETS, manual=__doc__, without_effect=lambda config: unread_fields(config.train))
 
 
 if __name__ == "__main__":

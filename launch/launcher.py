@@ -12,6 +12,7 @@ Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 import contextlib
 import dataclasses
 import difflib
+import functools
 import os
 import re
 import signal
@@ -22,9 +23,11 @@ from typing import Any
 
 from absl import flags
 
+from identity_matters.data.arrays import note
 from identity_matters.runs import signals
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line
 from launch import terminal
+from launch.config_flags import flag_fields, written
 from launch.help_page import description, help_page
 
 # Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
@@ -38,6 +41,7 @@ def run(
     has_run_dir: bool = True,
     needs_run_dir: bool = True,
     run_dir_text: str = "Where the run's files go; the same command again continues it. Required.",
+    without_effect: Callable[[Any], dict[str, str]] = lambda config: {},
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
 
@@ -52,6 +56,8 @@ def run(
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
       run_dir_text: What --help says of it.
+      without_effect: Gives for a config the fields that nothing reads, and why; a line names those of them that a flag
+        has set.
     """
     terminal.open_outputs()
     with terminal.ignoring_hangup(), signals.listening():
@@ -59,7 +65,8 @@ def run(
         try:
             with signals.interruptible():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
-                code = _call(main, presets, values, lambda: _help(manual, presets, values, run_dir_text), needs_run_dir)
+                help_text = functools.partial(_help, manual, presets, values, run_dir_text)
+                code = _call(main, presets, values, help_text, needs_run_dir, without_effect)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # twice says no more than once
             resumes = has_run_dir and values["run_dir"].value
@@ -71,7 +78,12 @@ def run(
 
 
 def _call(
-    main: Callable, presets: dict, values: flags.FlagValues, help_text: Callable[[], str], needs_run_dir: bool
+    main: Callable,
+    presets: dict,
+    values: flags.FlagValues,
+    help_text: Callable[[], str],
+    needs_run_dir: bool,
+    without_effect: Callable[[Any], dict[str, str]],
 ) -> int | None:
     """Calls main with the config that the command line gives, or prints the help; returns what main returns."""
     arguments = _parse(values, sys.argv)
@@ -80,7 +92,10 @@ def _call(
     if arguments:
         raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
     with user_errors():
-        config = _config(values, presets)
+        config, changes = _config(values, presets)
+    for name, why in without_effect(config).items():
+        if name in changes:
+            note(f"--{name} has no effect: {why}")
     if "run_dir" not in values:
         return main(config)
     run_dir = values["run_dir"].value
@@ -123,35 +138,6 @@ def user_errors() -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
-def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
-    """Returns (field, default, config that holds it) of every flag; those of nested configs come after its own."""
-    own, nested = [], []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            nested += flag_fields(value)
-        elif field.metadata.get("flag", True):
-            own.append((field, value, config))
-    return own + nested
-
-
-def flags_of(config: Any, presets: dict[str, Any]) -> list[str]:
-    """Returns the flags that give this config: --preset, of the nearest preset, and what differs from it."""
-
-    def differing(preset: Any) -> list[str]:
-        pairs = zip(flag_fields(config), flag_fields(preset))
-        return [_written(field.name, value) for (field, value, _), (_, old, _) in pairs if value != old]
-
-    found = [[f"--preset={name}", *differing(preset)] for name, preset in presets.items()]
-    return min(found, key=len)
-
-
-def _written(name: str, value: Any) -> str:
-    if isinstance(value, bool):
-        return f"--{'' if value else 'no'}{name}"
-    return f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-
-
 def _define_flags(presets: dict, has_run_dir: bool) -> flags.FlagValues:
     values = flags.FlagValues()
     flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
@@ -187,8 +173,8 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
     return rest
 
 
-def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns the preset with the given flags in place of its values."""
+def _config(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Returns the preset with the given flags in place of its values, and those that differ from them."""
     if "preset" in values and values["preset"].value not in presets:
         raise UserError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
     preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
@@ -197,7 +183,7 @@ def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     for name in changes:
         if name in refused:
             raise UserError(f"--{name} is {refused[name]}")
-    return _replaced(preset, changes)
+    return _replaced(preset, changes), changes
 
 
 def _changes(preset: Any, values: flags.FlagValues) -> dict[str, Any]:
@@ -244,7 +230,7 @@ def _help(manual: str, presets: dict, values: flags.FlagValues, run_dir_text: st
             (f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's.")
         )
     for field, default, holder in (entry for entry in flag_fields(first) if entry[0].name not in refused):
-        example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
+        example = f"--[no]{field.name}" if isinstance(default, bool) else written(field.name, default)
         entries.append((example, description(field, holder)))
     entries.append(("--traceback", "Show where in the code an error arose."))
     return help_page(manual, entries)

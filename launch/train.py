@@ -31,6 +31,7 @@ from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory
 from identity_matters.runs.errors import EXIT_DIVERGED
 from identity_matters.runs.record import evaluated_split
+from identity_matters.unread import unread_fields
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def split_of(run_dir: str) -> str:
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    launcher.run(main, TRAIN_PRESETS, manual=__doc__)
+    launcher.run(main, TRAIN_PRESETS, manual=__doc__, without_effect=unread_fields)
 
 
 if __name__ == "__main__":

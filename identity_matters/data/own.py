@@ -28,6 +28,9 @@ _MAX_FACTOR = 30
 # have fewer than 64 of the 256 levels that both are stretched to.
 _MAX_REACH = 3
 _LEAST_RANGE = 1e-35  # 255 over it is within float32
+# The least maximum of images that are taken to be of the scale 0 … 1: of less than this, as of images that were divided
+# by 255 twice, bytes would keep fewer than 17 levels.
+_LEAST_OF_UNIT = 1 / 16
 
 
 def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
@@ -170,7 +173,7 @@ def _stretched(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray
 
 def _usual_range(images: dict[str, np.ndarray], low: float, high: float) -> tuple[float, float] | None:
     """Returns 0 … 1 or 0 … 255 where images in low … high are of that scale, else None."""
-    if low >= 0 and high <= 1:
+    if low >= 0 and _LEAST_OF_UNIT <= high <= 1:
         return 0.0, 1.0
     first = next(iter(images.values()))
     # Not where rounding to whole numbers would leave few of them.

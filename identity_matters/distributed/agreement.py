@@ -17,6 +17,7 @@ from identity_matters.data.loading import load
 from identity_matters.data.npz import npz_digest
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
+from identity_matters.keras_settings import require_usual_keras
 from identity_matters.runs.checkpoint import has_checkpoints
 from identity_matters.runs.directory import Busy, RunDirectory, as_json
 from identity_matters.runs.errors import Diverged, UserError
@@ -33,11 +34,12 @@ def join(config: TrainConfig) -> Workers | None:
     """Returns the workers, once all of them are there; None on a server whose chief is gone.
 
     Raises:
-      UserError: config is no TrainConfig, or TF_CONFIG cannot be used.
+      UserError: config is no TrainConfig, TF_CONFIG cannot be used, or Keras has other settings than its usual ones.
       WorkerLost: another worker does not come.
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {shown(config)}")
+    require_usual_keras()
     if config.strategy == "parameter_server":
         from identity_matters.distributed import parameter_server
 

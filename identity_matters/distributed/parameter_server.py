@@ -72,10 +72,19 @@ def join() -> Coordinator | None:
     """Returns the coordinator on the chief, once all workers and servers are there; None on these, once it is gone.
 
     Raises:
-      UserError: TF_CONFIG is missing or cannot be used, or the port that it gives this task is taken.
+      UserError: TF_CONFIG is missing or cannot be used, the port that it gives this task is taken, or Keras runs on
+        another backend than TensorFlow.
       WorkerLost: another task does not come.
     """
-    cluster, kind, index = parse_tf_config(os.environ.get("TF_CONFIG", ""), ("chief", "worker", "ps"))
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise UserError(f"strategy parameter_server needs KERAS_BACKEND=tensorflow, got {backend}")
+    if not os.environ.get("TF_CONFIG"):
+        raise UserError(
+            "strategy parameter_server needs several processes, named in TF_CONFIG: "
+            "python -m launch.cluster --strategy=parameter_server starts them on this machine"
+        )
+    cluster, kind, index = parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         if not cluster.get(needed):
             raise UserError(
@@ -186,6 +195,19 @@ class AsynchronousModel:
         self._evaluated.set_weights(self._network.get_weights())
         return self._local.evaluate(batches, **arguments)
 
+    def _apply(
+        self, variable: keras.Variable, momentum: keras.Variable | None, gradient: tf.Tensor, rate: tf.Tensor
+    ) -> tf.Operation:
+        """Updates a variable, and its momentum if it has one, on its server, as one locked operation."""
+        if momentum is None:
+            return tf.raw_ops.ResourceApplyGradientDescent(
+                var=variable.value.handle, alpha=rate, delta=gradient, use_locking=True
+            )
+        return tf.raw_ops.ResourceApplyKerasMomentum(
+            var=variable.value.handle, accum=momentum.value.handle, lr=rate, grad=gradient,
+            momentum=self._config.momentum, use_locking=True, use_nesterov=self._config.optimizer == "nesterov",
+        )  # fmt: skip
+
     def _compute_and_send_gradient(self, images: Iterator, plan: tf.Tensor, labels: tf.Tensor) -> dict[str, tf.Tensor]:
         """Computes a gradient on a worker and sends it to the servers; returns the figures from before the update."""
         config, network, optimizer = self._config, self._network, self.optimizer
@@ -199,13 +221,11 @@ class AsynchronousModel:
         if config.clip_norm:
             gradients, _ = tf.clip_by_global_norm(gradients, config.clip_norm)
         rate = tf.cast(learning_rate_schedule(config)(read), tf.float32)
+        momenta = optimizer.momentums or [None] * len(gradients)  # none where momentum is 0
         applied = [
-            tf.raw_ops.ResourceApplyKerasMomentum(
-                var=variable.value.handle, accum=momentum.value.handle, lr=rate, grad=gradient,
-                momentum=config.momentum, use_locking=True, use_nesterov=config.optimizer == "nesterov",
-            )
-            for variable, momentum, gradient in zip(network.trainable_variables, optimizer.momentums, gradients)
-        ]  # fmt: skip
+            self._apply(variable, momentum, gradient, rate)
+            for variable, momentum, gradient in zip(network.trainable_variables, momenta, gradients, strict=True)
+        ]
         with tf.control_dependencies(applied):
             number = optimizer.iterations.value.assign_add(1)
         return {

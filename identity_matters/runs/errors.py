@@ -74,6 +74,20 @@ class Unreadable(OSError):
 
 
 @contextlib.contextmanager
+def reporting_lack_of_memory(message: str) -> Iterator[None]:
+    """Opens a context that raises a UserError with this message where the memory of the machine or a GPU ran out."""
+    try:
+        yield
+    except Exception as error:
+        # TensorFlow's ResourceExhaustedError and JAX's XlaRuntimeError speak of full disks and long messages too.
+        is_exhausted = "exhausted" in f"{type(error)}{error}".lower()
+        is_short = is_exhausted and re.search("OOM|[Oo]ut of memory|allocate", str(error))
+        if not isinstance(error, MemoryError) and not is_short:
+            raise
+        raise UserError(message) from error
+
+
+@contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """Opens a context whose OSErrors name a file: that of a full disk names none by itself."""
     try:

@@ -128,6 +128,8 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path that becomes `path` when the block ends: a file or folder, whole or not at all.
 
+    What has the name is replaced at the very end, so that it stands where the block or the disk fails.
+
     So also where the power fails: what is written is on the disk before it has its name, and both before this returns.
     """
     path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
@@ -137,10 +139,25 @@ def replacing(path: str) -> Iterator[str]:
         with naming(path):
             yield temporary
             _flush(temporary, *pathlib.Path(temporary).rglob("*"))
-            os.replace(temporary, path)
+            _rename(temporary, path)
             _flush(folder or ".")
     finally:
         remove(temporary)
+
+
+def _rename(temporary: str, path: str) -> None:
+    """Renames a file or folder. A folder replaces a folder in two steps, as no single call does that."""
+    if not (os.path.isdir(temporary) and os.path.isdir(path)) or os.path.islink(path):
+        os.replace(temporary, path)
+        return
+    old = f"{temporary}_old"
+    os.replace(path, old)
+    try:
+        os.replace(temporary, path)
+    except BaseException:
+        os.replace(old, path)
+        raise
+    remove(old)
 
 
 def _flush(*paths: str | os.PathLike) -> None:

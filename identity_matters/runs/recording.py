@@ -63,7 +63,7 @@ class Recorder:
 
         TensorBoard also gets histograms of the network's kernels, and the convergence figure so far.
         """
-        # As a reader of the table has it: the figures of a resumed run are those of one that was never interrupted.
+        # As a reader of the table has it, so that a resumed run goes on with the same figures.
         self.rows.append(as_written(row))
         if self._writer is None:
             return
@@ -84,3 +84,9 @@ class Recorder:
         if self._writer:
             self._writer.file_writer.add_summary(self._end)
             self._writer.close()
+
+
+def was_done(directory: RunDirectory, step: int) -> bool:
+    """Returns whether the run ended at this step, by a callback perhaps: its results alone are to be written again."""
+    metrics = directory.file("metrics.csv")
+    return directory.status == "done" and os.path.exists(metrics) and read_metrics(metrics)[-1]["step"] == step

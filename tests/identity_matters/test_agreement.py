@@ -1,17 +1,22 @@
 """What workers agree on before they train, and what they wait for: seen from one of them, the other being played."""
 
+import dataclasses
 import json
 
+import keras
 import numpy as np
 import pytest
 from refusals import refused
 
 from identity_matters import training
+from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.distributed import agreement
 from identity_matters.distributed.workers import Workers
+from identity_matters.model import all_conv_resnet
 from identity_matters.runs.errors import Diverged, WorkerLost
 from identity_matters.runs.record import read_record
+from identity_matters.trust import load_network
 
 
 class Chief(Workers):
@@ -47,6 +52,32 @@ def said(tmp_path):
 def test_what_is_no_config_is_refused_with_where_to_find_one(tmp_path, config):
     message = refused(training.train, config, tmp_path / "run")
     assert message == f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {config!r}"
+
+
+def test_parameter_servers_need_tensorflow_and_the_processes_of_a_job(tmp_path, monkeypatch):
+    config = TrainConfig(strategy="parameter_server")
+    assert "launch.cluster --strategy=parameter_server starts them" in refused(training.train, config, tmp_path / "run")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    message = "strategy parameter_server needs KERAS_BACKEND=tensorflow, got jax"
+    assert refused(training.train, config, tmp_path / "run") == message
+
+
+@pytest.mark.parametrize("name, other", [("image_data_format", "channels_first"), ("floatx", "float64")])
+def test_other_settings_of_keras_are_refused_with_how_to_mend_them(tmp_path, tiny_config, trained_run, name, other):
+    usual = getattr(keras.config, name)()
+    getattr(keras.config, f"set_{name}")(other)
+    try:
+        for function, *arguments in (
+            (training.train, tiny_config, tmp_path / "run"),
+            (all_conv_resnet, tiny_config.model),
+            (build_network, dataclasses.replace(tiny_config.model, network="resnet_20")),
+            (load_network, str(trained_run / "model.keras")),
+        ):
+            message = refused(function, *arguments)
+            assert message.startswith(f"Keras's {name} is {other!r} and must be {usual!r}: keras.config.set_{name}(")
+    finally:
+        getattr(keras.config, f"set_{name}")(usual)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_worker_on_other_data_is_refused(said):

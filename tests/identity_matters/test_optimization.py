@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.evaluation import evaluate
@@ -21,8 +22,9 @@ def test_ties_and_nan_count_against_the_label(num_classes, count):
     pairs = zip(labels, logits)
     expected = [sum(not other < row[label] for other in np.delete(row, label)) < count for label, row in pairs]
     for shape in ((200,), (200, 1)):
-        found = is_among_highest(labels.reshape(shape), keras.ops.convert_to_tensor(logits), count)
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(found), expected)
+        for function in (is_among_highest, tf.function(is_among_highest)):  # whose graph TensorFlow rewrites
+            found = function(labels.reshape(shape), keras.ops.convert_to_tensor(logits), count)
+            np.testing.assert_array_equal(keras.ops.convert_to_numpy(found), expected)
 
 
 def test_a_network_of_equal_logits_is_wrong_everywhere_in_training_as_in_evaluate():

@@ -195,6 +195,14 @@ def test_test_images_brighter_than_the_training_images_stretch_both(capsys, scal
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("scale, low", [(1 / 255, 0), (1 / 255 / 15.9, 0), (1 / 255 / 16.1, 255), (1 / 255**2, 255)])
+def test_images_far_below_1_keep_their_levels(scale, low):
+    """From 0 … 1 to 0 … 1/16 they are taken as they are, so that a dark part of a set stays dark; below, stretched."""
+    data = given_arrays((scale * _BYTES, np.arange(6), scale * _BYTES, np.arange(6)))
+    assert data.train_images.max() == (low or round(255**2 * scale))
+    assert len(np.unique(data.train_images)) >= 17 and not data.train_images.min()
+
+
 @pytest.mark.parametrize(
     "number, limit", [(np.float16, 65504), (np.float16, 1e-3), (np.float32, 3.4e38), (np.float64, 1.7e308)]
 )

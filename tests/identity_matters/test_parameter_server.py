@@ -35,11 +35,11 @@ def end_of(run_dir, num_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["nesterov", "momentum"])
-def test_with_one_worker_it_is_plain_sgd(tmp_path, optimizer):
+@pytest.mark.parametrize("flag", ["--optimizer=nesterov", "--optimizer=momentum", "--momentum=0"])
+def test_with_one_worker_it_is_plain_sgd(tmp_path, flag):
     alone, server = tmp_path / "alone", tmp_path / "server"
     for run_dir, num_workers in ((alone, 0), (server, 1)):
-        assert start(run_dir, f"--optimizer={optimizer}", num_workers=num_workers).wait() == 0, log_of(run_dir)
+        assert start(run_dir, flag, num_workers=num_workers).wait() == 0, log_of(run_dir)
     (expected, row), (found, other_row) = end_of(alone, 40), end_of(server, 40)
     assert expected.keys() == found.keys()
     for name in expected:

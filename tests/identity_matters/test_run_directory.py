@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -50,8 +49,33 @@ def test_a_folder_named_with_a_slash_at_its_end_is_replaced_as_without(tmp_path)
         with replacing(f"{tmp_path}/folder/") as temporary:
             os.makedirs(temporary)
             open(os.path.join(temporary, "file"), "w").write(content)
-            shutil.rmtree(f"{tmp_path}/folder/")
         assert os.listdir(tmp_path) == ["folder"] and (tmp_path / "folder" / "file").read_text() == content
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_folder_stands_where_the_disk_fails_its_successor(tmp_path, monkeypatch, call):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").touch()
+    calls, real = [], getattr(os, call)
+
+    def full(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:  # of the renames the second: the old folder has given its name away
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments)
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space left on device"), replacing(f"{tmp_path}/folder") as temporary:
+        os.mkdir(temporary)
+        open(os.path.join(temporary, "new"), "w").close()
+    assert os.listdir(tmp_path) == ["folder"] and os.listdir(tmp_path / "folder") == ["old"]
+
+
+def test_a_file_does_not_replace_a_folder(tmp_path):
+    (tmp_path / "name").mkdir()
+    with pytest.raises(OSError), replacing(f"{tmp_path}/name") as temporary:
+        open(temporary, "w").close()
+    assert os.listdir(tmp_path) == ["name"] and (tmp_path / "name").is_dir()
 
 
 def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
 from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import read_record
+from identity_matters.runs.errors import UserError, reporting_lack_of_memory
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 
@@ -334,3 +335,22 @@ def test_every_variant_trains_and_is_exported(tmp_path, changes):
         arrays = final_arrays(tmp_path / "run")
         assert all(array.dtype != np.float16 and array.dtype.kind in "fi" for array in arrays.values())
         assert arrays["variable/stage1_block1_conv1/kernel"].dtype == np.float32
+
+
+@pytest.mark.parametrize("widths", [(2**17,), (2,)], ids=["the network", "the batch"])
+def test_what_does_not_fit_into_memory_is_said_in_one_line(tmp_path, tiny_config, monkeypatch, widths):
+    model = dataclasses.replace(tiny_config.model, stem_width=2, widths=widths, blocks_per_stage=(1,))
+    if widths == (2,):
+        monkeypatch.setattr(keras.Model, "fit", lambda *_, **__: tf.zeros([2**20, 2**20]))
+    config = dataclasses.replace(tiny_config, model=model)
+    message = "batch_size 16 and this network need more memory than there is; make one smaller"
+    assert refused(training.train, config, tmp_path / "run") == message
+
+
+def test_other_errors_are_not_taken_for_lack_of_memory():
+    full = tf.errors.ResourceExhaustedError(None, None, "/disk/file; No space left on device")
+    for error in (full, ValueError("cannot allocate")):
+        with pytest.raises(type(error)), reporting_lack_of_memory("memory"):
+            raise error
+    with pytest.raises(UserError, match="^memory$"), reporting_lack_of_memory("memory"):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes")  # as JAX says it

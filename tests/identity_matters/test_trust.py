@@ -174,6 +174,12 @@ def test_a_pipe_in_a_saved_model_is_not_waited_for(trained_run, tmp_path, place)
     assert "is no regular file" in refused(evaluate, str(path), "mnist_sample")
 
 
+def test_a_folder_that_is_no_saved_model_is_called_so_and_not_searched(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    message = f"{tmp_path} is not a SavedModel of this project: there is no saved_model.pb"
+    assert refused(evaluate, str(tmp_path), "mnist_sample") == message
+
+
 @pytest.fixture
 def run(trained_run, tmp_path):
     shutil.copytree(trained_run, tmp_path / "run")

@@ -14,7 +14,7 @@ from processes import children, until
 from refusals import refused
 
 from identity_matters.presets import TRAIN_PRESETS
-from launch import cluster, launcher
+from launch import cluster, config_flags, launcher
 from launch.cluster import PRESETS, ClusterConfig
 from launch.jobs import local, resources
 
@@ -246,18 +246,18 @@ def test_the_workers_of_a_killed_launcher_die_too(tmp_path):
 
 def test_flags_of_a_config_give_it_back():
     for name, preset in TRAIN_PRESETS.items():
-        assert launcher.flags_of(preset, TRAIN_PRESETS) == [f"--preset={name}"]
+        assert config_flags.flags_of(preset, TRAIN_PRESETS) == [f"--preset={name}"]
     changed = dataclasses.replace(
         TRAIN_PRESETS["mnist"],
         random_flip=True,
         decay_steps=(5, 7),
         model=dataclasses.replace(TRAIN_PRESETS["mnist"].model, shortcut=False, widths=(3, 4, 5)),
     )
-    flags = launcher.flags_of(changed, TRAIN_PRESETS)
+    flags = config_flags.flags_of(changed, TRAIN_PRESETS)
     assert sorted(flags) == ["--decay_steps=5,7", "--noshortcut", "--preset=mnist", "--random_flip", "--widths=3,4,5"]
     values = launcher._define_flags(TRAIN_PRESETS, True)
     launcher._parse(values, ["train", *flags])
-    assert launcher._config(values, TRAIN_PRESETS) == changed
+    assert launcher._config(values, TRAIN_PRESETS)[0] == changed
 
 
 MISTAKES = {
@@ -265,7 +265,14 @@ MISTAKES = {
     "too many servers": ({"num_servers": 30_000}, "num_servers must be at most 1000"),
     "both": ({"slurm": True, "kubernetes": True}, "exclude"),
     "submit what": ({"slurm": True, "submit": True}, "--write"),
-    "kubeflow alone": ({"kubeflow": True}, "--kubernetes"),
+    "kubeflow alone": ({"kubeflow": True}, "--kubeflow needs --kubernetes"),
+    "workers there": (
+        {"slurm": True, "num_workers": 6},
+        "--num_workers needs a job on this machine; another has --nodes",
+    ),
+    "nodes here": ({"nodes": 4}, "--nodes needs --slurm or --kubernetes"),
+    "hours of a pod": ({"kubernetes": True, "image": "i", "volume_claim": "c", "hours": 1}, "--hours needs --slurm"),
+    "servers without": ({"num_servers": 2}, "--num_servers needs --strategy=parameter_server"),
     "no image": ({"kubernetes": True, "volume_claim": "c"}, "--image"),
     "no volume": ({"kubernetes": True, "image": "i"}, "--volume_claim"),
     "write locally": ({"write": "x"}, "--slurm or --kubernetes"),

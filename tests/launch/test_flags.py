@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from launching import LAUNCHERS, presets_of
 
 from identity_matters.runs.errors import UserError
-from launch import launcher
+from launch import config_flags, launcher
 
 NUMBERS = [
     "0",
@@ -50,7 +50,7 @@ VALUES = st.one_of(
 
 def check(name, data):
     presets = presets_of(name)
-    fields = launcher.flag_fields(next(iter(presets.values())))
+    fields = config_flags.flag_fields(next(iter(presets.values())))
     names = data.draw(st.lists(st.sampled_from([field.name for field, *_ in fields]), min_size=1, max_size=3))
     argv = ["", *(f"--{data.draw(st.sampled_from(['', 'no']))}{name}={data.draw(VALUES)}" for name in names)]
     values = launcher._define_flags(presets, has_run_dir=True)
@@ -92,7 +92,7 @@ def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
     def held(name, **given):
         values = launcher._define_flags(presets_of(name), has_run_dir=True)
         launcher._parse(values, ["", *(f"--{flag}={path}" for flag, path in given.items())])
-        config = launcher._config(values, presets_of(name))
+        config, _ = launcher._config(values, presets_of(name))
         return [getattr(config, flag) if flag != "run_dir" else values["run_dir"].value for flag in given]
 
     assert held("train", run_dir="~/y2", data_dir="~", npz="a/~/b~") == ["/home/ann/y2", "/home/ann", "a/~/b~"]
@@ -103,7 +103,7 @@ def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
     texts = {
-        field.name for field, *_ in launcher.flag_fields(next(iter(presets_of(name).values()))) if field.type is str
+        field.name for field, *_ in config_flags.flag_fields(next(iter(presets_of(name).values()))) if field.type is str
     }
-    none = {"claim", "dataset", "image", "job_name", "only", "partition", "pretrained", "setup", "title"}
+    none = {"claim", "dataset", "image", "job_name", "names", "only", "partition", "pretrained", "setup", "title"}
     assert texts <= launcher.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home

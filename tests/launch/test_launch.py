@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from launching import LAUNCHERS, presets_of
 
-from identity_matters.config import TrainConfig
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.errors import EXIT_DIVERGED
-from launch import launcher
+from identity_matters.unread import unread_fields
+from launch import config_flags, launcher, train
 from launch.help_page import field_descriptions, help_page
 
 
@@ -183,7 +184,7 @@ def test_help_whose_reader_is_gone_ends_quietly(name):
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_field_has_a_flag_and_a_description(name):
-    for field, _, holder in launcher.flag_fields(next(iter(presets_of(name).values()))):
+    for field, _, holder in config_flags.flag_fields(next(iter(presets_of(name).values()))):
         assert field_descriptions(holder)[field.name].endswith((".", ")")), field.name  # and not "Raises:"
 
 
@@ -331,3 +332,22 @@ def test_a_diverging_run_exits_with_its_own_code(launch, tmp_path):
     assert late == ["note: the learning rate does not drop at decay_steps 700, 1000: train_steps is 8"]
     assert out.splitlines()[-1].startswith("diverged: the loss became NaN or infinite at step")
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "diverged"
+
+
+def test_a_flag_that_nothing_reads_is_named_with_the_reason(tmp_path, launch, monkeypatch):
+    monkeypatch.setattr(train, "main", lambda config, run_dir: 0)
+    given = "--schedule=linear --decay_steps=1 --newton_schulz_steps=9 --network=resnet_20 --widths=8,4,8"
+    code, _, err = launch("train", f"--run_dir={tmp_path}", "--data_dir=x", *given.split())
+    assert code == 0 and err.splitlines() == [
+        "note: --decay_steps has no effect: schedule is linear",
+        "note: --newton_schulz_steps has no effect: optimizer is momentum",
+        "note: --data_dir has no effect: dataset is mnist_sample, which comes with a package",
+        "note: --widths has no effect: network is resnet_20",
+    ]
+
+
+def test_the_fields_that_are_said_to_be_unread_exist():
+    every = TrainConfig(npz="x", schedule="constant", model=ModelConfig(network="all_cnn_c"))
+    fields = {field.name for config in (TrainConfig, ModelConfig) for field in dataclasses.fields(config)}
+    assert len(unread_fields(every)) > 15 and unread_fields(every).keys() <= fields
+    assert not unread_fields(TrainConfig(optimizer="muon"))
