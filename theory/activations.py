@@ -106,8 +106,8 @@ def first_derivative(position: str, activation: ActivationLike) -> float:
     first = derivatives_at_zero(position, activation)[1]
     if not math.isfinite(first):
         raise ValueError(
-            f"no Hessian exists at zero with {activation!r} at {position}, which lacks a first derivative at 0; put it "
-            "at pre, or use a smooth activation"
+            f"in general no Hessian exists at zero with {activation!r} at {position}, which lacks a first derivative "
+            "at 0; put it at pre, or use a smooth activation"
         )
     return first
 
@@ -124,5 +124,5 @@ def check_slopes_bounded(mid: ActivationLike, post: ActivationLike) -> None:
             steep = not nearer <= MAX_GROWTH * beside
         if steep:
             raise ValueError(
-                f"no Hessian exists at zero with {activation!r} at {position}: its slope at 0 has no bound"
+                f"in general no Hessian exists at zero with {activation!r} at {position}: its slope at 0 has no bound"
             )

@@ -14,7 +14,8 @@ Parameters are ordered as in Definition 5: unit, layer in the unit, column, row.
 
 σ_pre acts on the data, so what counts there is its values (and for n = 1 its derivative) at the
 data; σ_mid and σ_post act on zero, so what counts is their derivatives there. The paper also
-claims the theorem for ReLU: at mid or post no Hessian exists at zero, and these functions say so.
+claims the theorem for ReLU: with it at mid or post in general no Hessian exists at zero (docs/theory.md
+says when one does), and these functions refuse it.
 """
 
 import math
@@ -102,7 +103,7 @@ def hessian_at_zero(
     first, second = first_derivative("post", post), derivatives_at_zero("post", post)[2]
     if not math.isfinite(second):
         raise ValueError(
-            f"no Hessian exists at zero for n = 1 with {post!r} at post, which has no second derivative at 0"
+            f"in general no Hessian exists at zero for n = 1 with {post!r} at post, which has no second derivative at 0"
         )
     A, B = _one_layer_blocks(x, y, activation_named(pre), first, second, several=num_units > 1)
     later = np.tri(num_units, k=-1)
@@ -229,7 +230,7 @@ def _one_layer_blocks(
         return np.zeros((d * d, d * d)), B.reshape(d * d, d * d)
     slopes = pre.derivative(x)
     if pre is ACTIVATIONS["relu"] and (x == 0).any():
-        raise ValueError("ReLU at pre has no derivative at the zeros among the data: no Hessian exists for n = 1")
+        raise ValueError("ReLU at pre has no derivative at the zeros among the data: no Hessian for n = 1 in general")
     passed = np.einsum("ma,mj,mi->aji", x - y, slopes, s, optimize=True) / m
     A = np.einsum("ab,ij->jaib", eye, moment) + np.einsum("jb,aji->jaib", eye, passed)
     return first**2 * A.reshape(d * d, d * d), B.reshape(d * d, d * d)

@@ -258,11 +258,20 @@ def test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_zero_and_at_
     np.testing.assert_allclose(sh.hessian_at_zero(x, y, 2, 2, pre="relu"), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("place", ["mid", "post"])
+def test_on_data_symmetric_about_0_relu_at_mid_or_post_has_half_the_linear_networks_quadratic_form(place):
+    x, y = (np.concatenate([half, -half]) for half in data(9, 3, seed=10))
+    linear = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y)
+    assert growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y, **{place: "relu"}) == pytest.approx(
+        [value / 2 for value in linear], rel=1e-3
+    )
+
+
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
 @pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("post", 1), ("post", 2)])
 def test_relu_at_mid_or_post_is_refused_but_the_order_of_stationarity_stands(function, place, shortcut_depth):
     x, y = data(9, 3, seed=10)
-    with pytest.raises(ValueError, match=f"^no Hessian exists at zero with 'relu' at {place}") as caught:
+    with pytest.raises(ValueError, match=f"^in general no Hessian exists at zero with 'relu' at {place}") as caught:
         function(x, y, 2, shortcut_depth, **{place: "relu"})
     assert "\n" not in str(caught.value)
     assert stationarity.order_of_stationarity(x, y, shortcut_depth, **{place: "relu"}) == (shortcut_depth - 1, False)
