@@ -67,6 +67,16 @@ def activation_named(activation: ActivationLike) -> Activation:
     return ACTIVATIONS[activation]
 
 
+def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
+    """Returns σ_pre(x) of what stands at pre; ValueError where it is infinite or NaN, as log is at negative numbers."""
+    with np.errstate(all="ignore"):
+        values = np.asarray(activation_named(activation).function(x))
+    if not np.isfinite(values).all():
+        at = x[~np.isfinite(values)].flat[0]
+        raise ValueError(f"pre must be finite at the data, but {activation!r} is not at {at:.6g}")
+    return values
+
+
 def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[float, float, float]:
     """Returns (0, σ′(0), σ″(0)) of what stands at position mid or post (Li et al., Theorem 1 needs σ(0) = 0).
 

@@ -32,7 +32,9 @@ from theory.activations import (
     derivatives_at_zero,
     first_derivative,
     slope_at_zero,
+    values_at_data,
 )
+from theory.arrays import mean_products
 from theory.shortcut_networks import checked_counts, checked_data
 
 
@@ -43,11 +45,11 @@ def moment_gap(x: np.ndarray, y: np.ndarray, pre: ActivationLike = "linear") -> 
     identity is the least squares map: then zero is degenerate, and no tiny M must be taken for a matrix.
 
     Raises:
-      ValueError: x and y of different shapes, non-finite numbers, an unknown activation.
+      ValueError: x and y of different shapes, non-finite numbers, an unknown activation, one that is not finite at the
+        data; products of the data beyond float64's range.
     """
     x, y = checked_data(x, y)
-    error, s = x - y, activation_named(pre).function(x)
-    M, rounding = error.T @ s / len(x), np.finfo(np.float64).eps * (np.abs(error).T @ np.abs(s))
+    M, rounding = mean_products(x - y, values_at_data(pre, x))
     return M if (np.abs(M) > rounding).any() else np.zeros_like(M)
 
 
@@ -214,7 +216,7 @@ def condition_number_lower_bound(x: np.ndarray, y: np.ndarray, num_units: int) -
     smallest = np.linalg.svd(moment_gap(x, y), compute_uv=False)[-1]
     if smallest == 0:
         return math.inf
-    return float(num_units * np.linalg.eigvalsh(x.T @ x / len(x))[-1] / smallest)
+    return float(num_units * np.linalg.eigvalsh(mean_products(x, x)[0])[-1] / smallest)
 
 
 def _one_layer_blocks(
@@ -222,13 +224,15 @@ def _one_layer_blocks(
 ) -> tuple:
     """A and B of (13), [d², d²] each; A only where there are several units."""
     m, d = x.shape
-    s, eye = pre.function(x), np.eye(x.shape[1])
-    moment = s.T @ s / m
+    s, eye = values_at_data(pre, x), np.eye(x.shape[1])
+    moment, _ = mean_products(s, s)
     bent = np.einsum("mi,mj,mk->ijk", y - x, s, s, optimize=True) / m if second else np.zeros((d, d, d))
     B = np.einsum("ab,ij->jaib", eye, first**2 * moment) - second * np.einsum("ab,aij->jaib", eye, bent)
     if not several:
         return np.zeros((d * d, d * d)), B.reshape(d * d, d * d)
-    slopes = pre.derivative(x)
+    slopes = np.asarray(pre.derivative(x))
+    if not np.isfinite(slopes).all():
+        raise ValueError(f"{pre!r} at pre has no derivative at some of the data: no Hessian for n = 1 in general")
     if pre is ACTIVATIONS["relu"] and (x == 0).any():
         raise ValueError("ReLU at pre has no derivative at the zeros among the data: no Hessian for n = 1 in general")
     passed = np.einsum("ma,mj,mi->aji", x - y, slopes, s, optimize=True) / m
