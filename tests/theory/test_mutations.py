@@ -11,7 +11,7 @@ import importlib
 import numpy as np
 import pytest
 
-from theory import claims
+from theory import claims, projection_width
 from theory.shortcut_hessians import Spectrum
 from theory.stationarity import Escape, Stationarity
 from theory.table_1 import Count
@@ -152,7 +152,7 @@ OTHER_SIDE = {
     "hm.eq_2.3": larger,
     "hm.convergence": scaled(0.9),
     "hm.claim_C.2": larger,
-    "hm.theorem_3.2_width": scaled(100),
+    "hm.theorem_3.2_width": scaled(2),
     "ours.norm_lower_bound": larger,
     "ours.one_shortcut_growth": scaled(20),
     "ours.polar": scaled(1.01),
@@ -188,3 +188,9 @@ def test_a_check_fails_when_the_function_it_lists_is_broken(monkeypatch, claim):
 @pytest.mark.parametrize("claim", OTHER_SIDE)
 def test_a_check_fails_when_a_number_is_off_to_the_other_side(monkeypatch, claim):
     assert not check_when_broken(monkeypatch, claim, OTHER_SIDE[claim]).holds
+
+
+def test_the_check_of_the_width_fails_where_the_papers_width_keeps_all_distances(monkeypatch):
+    monkeypatch.setattr(projection_width, "draw_projection", lambda rng, width, dim: np.eye(dim))
+    check = claims.check("hm.theorem_3.2_width", seed=3, trials=20)
+    assert not check.holds and check.counterexample == "k = 10 ln n/ρ² keeps distances to 1 ± ρ/3"
