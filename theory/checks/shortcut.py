@@ -43,6 +43,8 @@ def definition_4(rng: np.random.Generator, trials: int) -> Evidence:
         small, large = (_increase(weights, t, x, y) for t in (1e-3, 2e-3))
         order = stationarity.order_of_stationarity(x, y, depth)
         require(order.exact, "the order is exact on generic data")
+        at_identity = stationarity.order_of_stationarity(x, x, depth)  # M = 0: L(tW) − L(0) ~ t²ⁿ
+        require(not at_identity.exact, "the order is said to be exact where the identity is the best map")
         pairs.append((abs(math.log2(abs(large / small)) - (order.order + 1)), 0.05))
 
     return at_most(pairs)
@@ -81,7 +83,9 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Evidence:
         depth, place = 1 + (trial // 2) % 4, ("mid", "post")[trial % 2]
         weights, x, y = _steep_ray(rng, depth, places[place])
         small, large = (_increase(weights, t, x, y, *places[place]) for t in (1e-4, 2e-4))
-        order = stationarity.order_of_stationarity(x, y, depth, *places[place]).order
+        order, exact = stationarity.order_of_stationarity(x, y, depth, *places[place])
+        is_linear = (depth, place) == (1, "mid")  # n = 1 has no mid
+        require(exact == is_linear, f"exact is {exact} for ReLU at {place}, n = {depth}")
         pairs.append((abs(math.log2(abs(large / small)) - (order + 1)), 0.05))
         x, y = (np.concatenate([half, -half]) for half in (x, y))
         weights = _ray(rng, 2, x, y)
