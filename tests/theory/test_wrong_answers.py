@@ -320,6 +320,16 @@ MISTAKES = {
         (),
         "the layers must be as wide as input and output, 3 and 3, got m = 1",
     ),
+    "a prediction for a method that there is none of": (
+        saddle_escape.predicted_steps,
+        ("orthogonalized", 2, 1.0, 0.01, 0.1),
+        "method must be one of descent, momentum, orthogonalised, got 'orthogonalized'",
+    ),
+    "least steps of a method that there is none of": (
+        saddle_escape.least_steps,
+        ("adam", 0.01 * np.ones((1, 2, 3, 3)), EYE, 0.1),
+        "method must be one of descent, momentum, orthogonalised, got 'adam'",
+    ),
     "targets of another length": (
         shortcut_networks.loss,
         (np.zeros((1, 2, 3, 3)), X, Y[:1]),
