@@ -192,11 +192,19 @@ def default_width(x: np.ndarray, method: str = "peeling") -> int:
     if method == "peeling":
         return max(8, math.ceil(2 * math.log(len(x))))
     if method == "paper":
-        norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
+        x = finite("x", x)
+        scale = float(np.abs(x).max()) or 1.0  # squares might leave the range of float64
+        x = x / scale
+        norms = np.linalg.norm(x, axis=1)
+        if norms.min() == 0:
+            raise ValueError(
+                f"method 'paper' without a width needs points of one norm (Assumption 3.1), got point "
+                f"{int(norms.argmin())} at the origin; leave it out or give a width"
+            )
         if norms.min() < 0.999 * norms.max():
             raise ValueError(
                 f"method 'paper' without a width needs points of one norm (Assumption 3.1), got norms from "
-                f"{norms.min():.4g} to {norms.max():.4g}; normalise them or give a width"
+                f"{float(norms.min()) * scale:.4g} to {float(norms.max()) * scale:.4g}; normalise them or give a width"
             )
         x = x / norms[:, None]
     rho = separation(x)

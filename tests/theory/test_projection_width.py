@@ -47,6 +47,23 @@ def test_separation_is_the_squared_distance_of_unit_vectors():
     assert separation(np.array([[1.0, 0], [2, 0]])) < 0  # <x_1, x_2> > |x_1|²: no width helps
 
 
+@pytest.mark.parametrize("scale", [1e-310, 1e-170, 1e160])
+def test_the_default_width_does_not_depend_on_the_scale(scale):
+    x, _ = unit_points(20, 100)
+    assert default_width(scale * x, "paper") == default_width(x, "paper") == common_bias_width(20, separation(x))
+
+
+def test_small_points_of_one_norm_are_memorised_with_a_common_bias():
+    network = memorize(1e-200 * np.eye(3), np.arange(3), 3, method="paper")
+    assert network(1e-200 * np.eye(3)).argmax(1).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("x", [np.zeros((1, 3)), np.eye(3)[[0, 1, 2]] * [[1], [0], [1]]])
+def test_a_common_bias_without_a_width_names_a_point_at_the_origin(x):
+    with pytest.raises(ValueError, match=f"got point {len(x) // 2} at the origin; leave it out or give a width$"):
+        memorize(x, np.arange(len(x)), 3, method="paper")
+
+
 @pytest.mark.parametrize("method, enough", [("row_bias", row_bias_width), ("paper", common_bias_width)])
 def test_the_proved_width_is_enough_and_a_quarter_of_it_is_not(method, enough):
     x, labels = unit_points(100, 300)
