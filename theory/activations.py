@@ -77,6 +77,13 @@ def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
     return values
 
 
+def check_known(pre: ActivationLike, mid: ActivationLike, post: ActivationLike) -> None:
+    """Raises ValueError for a name that there is none of, also where σ does not count, as σ_mid for n = 1."""
+    for activation in (pre, mid, post):
+        if not isinstance(activation, tuple):
+            activation_named(activation)
+
+
 def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[float, float, float]:
     """Returns (0, σ′(0), σ″(0)) of what stands at position mid or post (Li et al., Theorem 1 needs σ(0) = 0).
 

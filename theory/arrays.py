@@ -30,6 +30,13 @@ def finite(name: str, value: np.ndarray) -> np.ndarray:
     return array
 
 
+def require_at_least(least: float, **values: float) -> None:
+    """Raises ValueError, which names the value, unless each of the values is a number of at least `least`."""
+    for name, value in values.items():
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
 def mean_products(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns (1/m) Σ left rightᵀ [d, k] over examples in rows, and of each entry what is within rounding of 0.
 

@@ -28,6 +28,7 @@ from theory.activations import (
     Activation,
     ActivationLike,
     activation_named,
+    check_known,
     check_slopes_bounded,
     derivatives_at_zero,
     first_derivative,
@@ -94,6 +95,7 @@ def hessian_at_zero(
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, shortcut_depth)
+    check_known(pre, mid, post)
     d = x.shape[1]
     if shortcut_depth >= 3:
         check_slopes_bounded(mid, post)
@@ -155,6 +157,7 @@ def spectrum_at_zero(
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, shortcut_depth)
+    check_known(pre, mid, post)
     d = x.shape[1]
     if shortcut_depth >= 3:
         check_slopes_bounded(mid, post)
