@@ -67,6 +67,23 @@ def activation_named(activation: ActivationLike) -> Activation:
     return ACTIVATIONS[activation]
 
 
+def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
+    """Returns σ_pre(x) of what stands at pre; ValueError where it is infinite or NaN, as log is at negative numbers."""
+    with np.errstate(all="ignore"):
+        values = np.asarray(activation_named(activation).function(x))
+    if not np.isfinite(values).all():
+        at = x[~np.isfinite(values)].flat[0]
+        raise ValueError(f"pre must be finite at the data, but {activation!r} is not at {at:.6g}")
+    return values
+
+
+def check_known(pre: ActivationLike, mid: ActivationLike, post: ActivationLike) -> None:
+    """Raises ValueError for a name that there is none of, also where σ does not count, as σ_mid for n = 1."""
+    for activation in (pre, mid, post):
+        if not isinstance(activation, tuple):
+            activation_named(activation)
+
+
 def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[float, float, float]:
     """Returns (0, σ′(0), σ″(0)) of what stands at position mid or post (Li et al., Theorem 1 needs σ(0) = 0).
 
@@ -106,8 +123,8 @@ def first_derivative(position: str, activation: ActivationLike) -> float:
     first = derivatives_at_zero(position, activation)[1]
     if not math.isfinite(first):
         raise ValueError(
-            f"no Hessian exists at zero with {activation!r} at {position}, which lacks a first derivative at 0; put it "
-            "at pre, or use a smooth activation"
+            f"in general no Hessian exists at zero with {activation!r} at {position}, which lacks a first derivative "
+            "at 0; put it at pre, or use a smooth activation"
         )
     return first
 
@@ -124,5 +141,5 @@ def check_slopes_bounded(mid: ActivationLike, post: ActivationLike) -> None:
             steep = not nearer <= MAX_GROWTH * beside
         if steep:
             raise ValueError(
-                f"no Hessian exists at zero with {activation!r} at {position}: its slope at 0 has no bound"
+                f"in general no Hessian exists at zero with {activation!r} at {position}: its slope at 0 has no bound"
             )

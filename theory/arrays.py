@@ -30,6 +30,34 @@ def finite(name: str, value: np.ndarray) -> np.ndarray:
     return array
 
 
+def require_at_least(least: float, **values: float) -> None:
+    """Raises ValueError, which names the value, unless each of the values is a number of at least `least`."""
+    for name, value in values.items():
+        if not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def mean_products(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (1/m) Σ left rightᵀ [d, k] over examples in rows, and of each entry what is within rounding of 0.
+
+    Args:
+      left, right: [m, d] and [m, k] float64, finite.
+
+    Raises:
+      ValueError: products that are infinite in float64, or so small that they lose digits.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, sizes = left.T @ right / len(left), np.abs(left).T @ np.abs(right)
+    numbers, largest = np.finfo(np.float64), sizes.max()
+    meet = (left.any(1) & right.any(1)).any()  # or the mean is 0
+    if not np.isfinite(largest) or meet and largest < numbers.tiny / numbers.eps:
+        raise ValueError(
+            "the data's mean products leave the range of float64, as numbers of up to "
+            f"{np.abs(left).max():.2g} and {np.abs(right).max():.2g} are multiplied: bring x and y to another scale"
+        )
+    return mean, numbers.eps * sizes
+
+
 def second_moment(name: str, value: np.ndarray) -> np.ndarray:
     """Returns value [d, d] as float64; ValueError as `finite`, or where no random vector x has it as E[x xᵀ]."""
     array = finite(name, value)

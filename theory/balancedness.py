@@ -79,8 +79,18 @@ def product_velocity(W: np.ndarray, gradient: np.ndarray, num_layers: int) -> np
     Args:
       W: [d, d]. gradient: ∂f/∂W [d, d], 2(W − R)Σ for the risk of `linear_residual`. num_layers: ℓ.
     """
-    u, sigma, vt = np.linalg.svd(finite("W", W))
+    W, gradient = _of_one_shape(W=W, gradient=gradient)
+    u, sigma, vt = np.linalg.svd(W)
     return -u @ (_factors(sigma, num_layers) * (u.T @ gradient @ vt.T)) @ vt
+
+
+def _of_one_shape(**matrices: np.ndarray) -> list[np.ndarray]:
+    """The matrices in float64; ValueError unless they are finite and of one shape [d, d]: NumPy would stretch them."""
+    arrays = [finite(name, matrix) for name, matrix in matrices.items()]
+    shapes = [array.shape for array in arrays]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 2 or shapes[0][0] != shapes[0][1]:
+        raise ValueError(f"{' and '.join(matrices)} must have one shape [d, d], got {' and '.join(map(str, shapes))}")
+    return arrays
 
 
 def _factors(sigma: np.ndarray, num_layers: int) -> np.ndarray:
@@ -95,7 +105,7 @@ def deficiency_margin(W: np.ndarray, R: np.ndarray) -> float:
 
     For Σ = I, while f does not rise, σ_min(W) ≥ c at every later W too.
     """
-    W, R = finite("W", W), finite("R", R)
+    W, R = _of_one_shape(W=W, R=R)
     return float(np.linalg.svd(R, compute_uv=False)[-1] - np.linalg.norm(W - R))
 
 

@@ -131,9 +131,9 @@ def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance
 
 
 def excess_floor(phi: np.ndarray) -> float:
-    """Σ_{φ<0} φ²: gradient descent from zero stays above it and tends to it (Bartlett et al. 2018, failure).
+    """Σ_{φ<0} φ²: gradient descent from zero does not fall below it and tends to it (Bartlett et al. 2018, failure).
 
-    For a symmetric R, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; each λ stays positive. For even ℓ, not
+    For a symmetric R, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; no λ becomes negative. For even ℓ, not
     in the paper, w = λ^ℓ ≥ 0 whatever λ is: the floor then holds at every learning rate, and for every method whose
     layers stay equal and symmetric, momentum and orthogonalised updates among them. That is exact arithmetic: rounding
     leaves the strict saddle of ℓ = 2 in the end, and orthogonalised updates make full steps of it. The floor does not

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.arrays import finite, real, second_moment
+from theory.arrays import finite, real, require_at_least, second_moment
 
 _EPSILON = np.finfo(np.float64).eps
 
@@ -60,11 +60,16 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     12.0
 
     Raises:
-      ValueError: shapes that do not belong together, non-finite numbers, a Sigma that is no second moment.
+      ValueError: shapes that do not belong together, non-finite numbers, a Sigma that is no second moment, a risk
+        beyond float64's range.
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
-    E = error(A, R)
-    return float(np.vdot(E, E @ Sigma))
+    with np.errstate(over="ignore", invalid="ignore"):
+        E = error(A, R)
+        excess = float(np.vdot(E, E @ Sigma))
+    if not math.isfinite(excess):
+        raise ValueError("the risk must lie in the range of float64: bring A, R and Sigma to another scale")
+    return excess
 
 
 def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
@@ -128,7 +133,7 @@ def standard_gradient(W: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.nda
 
 def project(A: np.ndarray, radius: float) -> np.ndarray:
     """Returns the nearest point of B_τ in Frobenius norm: every singular value above τ becomes τ."""
-    _require_nonnegative(radius=radius)
+    require_at_least(0, radius=radius)
     u, sigma, vt = np.linalg.svd(finite("A", A))
     return (u * np.minimum(sigma, radius)[..., None, :]) @ vt
 
@@ -148,7 +153,8 @@ def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: 
     2ℓ(1+τ)^{2ℓ−2} λ_max(Σ) + 2(ℓ−1)(1+τ)^{ℓ−2} (λ_max(Σ) · excess_risk)^½: the first derivative of the
     product costs at most √ℓ(1+τ)^{ℓ−1} a unit of ‖Δ‖_F, the second (ℓ−1)(1+τ)^{ℓ−2}.
     """
-    _require_nonnegative(radius=radius, excess_risk=excess_risk)
+    require_at_least(0, radius=radius, excess_risk=excess_risk)
+    require_at_least(1, num_layers=num_layers)
     Sigma = checked_problem(np.zeros((1, *np.shape(R))), R, Sigma)[2]
     largest, growth = np.linalg.eigvalsh(Sigma)[-1], 1 + radius
     first = 2 * num_layers * growth ** (2 * num_layers - 2) * largest
@@ -160,7 +166,8 @@ def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, le
 
     For η ≤ 1/L, L of `smoothness_bound`, while iterates stay in B_τ, and `above_rounding`'s Σ; 1 from τ = 1 on, ℓ ≥ 2.
     """
-    _require_nonnegative(radius=radius)
+    require_at_least(0, radius=radius)
+    require_at_least(1, num_layers=num_layers)
     least, inside = above_rounding(second_moment("Sigma", Sigma))[1], max(0.0, 1 - radius)
     return 1 - 2 * learning_rate * num_layers * inside ** (2 * num_layers - 2) * least
 
@@ -198,21 +205,17 @@ def gradient_descent(
     for step in range(1, num_steps + 1):
         with np.errstate(over="ignore", invalid="ignore"):
             A = A - learning_rate * gradient(A, R, Sigma)
-            excess = risk(A, R, Sigma) if np.isfinite(A).all() else math.inf
-        if not math.isfinite(excess):
-            raise ValueError(f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large")
+        try:
+            excess = risk(A, R, Sigma)
+        except ValueError:  # beyond float64's range: R and Sigma are as at the start
+            told = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
+            raise ValueError(told) from None
         if radius is not None:
             A = project(A, radius)
             excess = risk(A, R, Sigma)
         risks.append(excess)
         norms.append(max_spectral_norm(A))
     return Descent(A, np.array(risks), np.array(norms))
-
-
-def _require_nonnegative(**values: float) -> None:
-    for name, value in values.items():
-        if not value >= 0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
 
 
 def _products(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,9 +5,9 @@
     k = c (log n)/ρ², "c = 10 works"        row_bias_width: O(log(n)/ρ); common_bias_width: O(log(n)/ρ²)
     z(i) = A_0 x(i), A_0 ~ N(0, 1/k)        width = k
 
-c = 10 does not work: for 1,000 random unit vectors in R^512 it gives k = 27, where one bias per
-block needs about 100, one per row 40. Not in the paper: the two widths below, which are proved.
-Peeling has no such condition: any distinct points, any k.
+c = 10 does not work: for 200 unit vectors all at squared distance ρ = 1 it gives k = 53, where some
+distance is off by more than ρ/3 and no common bias exists (`checks.widths.paper_width`). Not in the
+paper: the two widths below, which are proved. Peeling has no such condition: any distinct points, any k.
 """
 
 import math
@@ -80,7 +80,9 @@ def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> fl
     (r(r − 1)/2) · ½ I_{1 − c²}((k − 1)/2, ½), I the regularised incomplete beta function: the share of the sphere in a
     cap. Hardt & Ma §3 say that k > 4 log r leaves none; for r = 1,000, k = 28 it is 1,435.
     """
-    if width < 1 or not 0 <= cosine <= 1:
+    if not isinstance(num_surrogates, numbers.Integral) or num_surrogates < 1:
+        raise ValueError(f"num_surrogates must be a whole number of at least 1, got {num_surrogates!r}")
+    if not width >= 1 or not 0 <= cosine <= 1:
         raise ValueError(f"width must be at least 1 and cosine in [0, 1], got {width} and {cosine}")
     pairs = num_surrogates * (num_surrogates - 1) / 2
     return float(pairs * special.betainc((width - 1) / 2, 0.5, 1 - cosine**2) / 2)
@@ -192,11 +194,19 @@ def default_width(x: np.ndarray, method: str = "peeling") -> int:
     if method == "peeling":
         return max(8, math.ceil(2 * math.log(len(x))))
     if method == "paper":
-        norms = np.linalg.norm(np.asarray(x, np.float64), axis=1)
+        x = finite("x", x)
+        scale = float(np.abs(x).max()) or 1.0  # squares might leave the range of float64
+        x = x / scale
+        norms = np.linalg.norm(x, axis=1)
+        if norms.min() == 0:
+            raise ValueError(
+                f"method 'paper' without a width needs points of one norm (Assumption 3.1), got point "
+                f"{int(norms.argmin())} at the origin; leave it out or give a width"
+            )
         if norms.min() < 0.999 * norms.max():
             raise ValueError(
                 f"method 'paper' without a width needs points of one norm (Assumption 3.1), got norms from "
-                f"{norms.min():.4g} to {norms.max():.4g}; normalise them or give a width"
+                f"{float(norms.min()) * scale:.4g} to {float(norms.max()) * scale:.4g}; normalise them or give a width"
             )
         x = x / norms[:, None]
     rho = separation(x)

@@ -10,8 +10,9 @@ x + V ReLU(U x). Read literally: with |||A||| = max(‖U_i‖, ‖V_i‖) ≤ τ
 
 Certain (not in the paper; each is also checked in numbers by the tests):
  1. w = 0 is critical: f(tD) − f(0) = t² q(D) + O(t⁴), q(D) = −(2/m) Σ rᵀV ReLU(U x) summed over blocks, r = y − x.
-    q(−D) ≠ q(D), so there is no Hessian; q < 0 somewhere unless Σ r ReLU(u·x) = 0 for all u. So the literal analogue is
-    false. Likewise a critical point stays critical when a unit u = v = 0 is added, and can usually be left downhill.
+    q(−D) ≠ q(D), so there is no Hessian, unless Σ r|u·x| = 0 for all u, as for data symmetric about 0; q < 0 somewhere
+    unless Σ r ReLU(u·x) = 0 for all u. So the literal analogue is false. Likewise a critical point stays critical when
+    a unit u = v = 0 is added, and can usually be left downhill.
  2. f is constant along u → cu, v → v/c; units with one activation pattern on the sample mix by GL(s). These directions
     leave the Hessian before its sign is read. A unit that is active on no input is flat in all its 2d directions.
  3. One block: f is homogeneous of degree 4 in (student, teacher) together, so the radius changes nothing.

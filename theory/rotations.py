@@ -10,7 +10,7 @@ import math
 import numpy as np
 from scipy import linalg
 
-from theory.arrays import finite, real
+from theory.arrays import finite, real, require_at_least
 
 # Eigenvalues nearer than this share of the largest stay in one block. What is dropped between blocks is rounding over
 # this share.
@@ -31,8 +31,14 @@ def rotation_roots(Q: np.ndarray, num_roots: int) -> tuple[np.ndarray, np.ndarra
 
     Returns:
       W [2, 2], by exactly 2 sin(|θ|/2q) from I, and Λ [2, 2].
+
+    Raises:
+      ValueError: Q is not orthogonal [2, 2], or q < 1.
     """
     Q = real("Q", Q)
+    require_at_least(1, num_roots=num_roots)
+    if Q.shape != (2, 2) or not np.abs(Q.T @ Q - np.eye(2)).max() < 1e-10:
+        raise ValueError(f"Q must be orthogonal [2, 2], got {Q.tolist() if Q.size <= 4 else Q.shape}")
     reflection = np.diag([1.0, 1.0 if np.linalg.det(Q) > 0 else -1.0])
     turned = Q @ reflection
     return rotation(math.atan2(turned[1, 0], turned[0, 0]) / num_roots), reflection

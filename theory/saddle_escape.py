@@ -93,7 +93,11 @@ def predicted_steps(
     Args:
       method: One of update_rules.METHODS.
       shortcut_depth: n. gap: σ > 0. start: w₀. learning_rate: η.
+
+    Raises:
+      ValueError: no such method.
     """
+    update_rules.check_method(method)
     end = (HALF * gap) ** (1 / shortcut_depth)
     if start >= end:
         return 0.0
@@ -130,8 +134,9 @@ def least_steps(method: update_rules.Method, weights: np.ndarray, gap: np.ndarra
     Descent: ∫_{N₀}^{N₁} dN/Nⁿ⁻¹ / (ηg): (N₁ − N₀)/(ηg), log(N₁/N₀)/(ηg), (1/N₀ − 1/N₁)/(ηg) for n = 1, 2, 3; momentum
     (1 − μ) times that; orthogonalised (N₁ − N₀)/η. N₁, g of `reach`, N₀ the largest norm at the start.
 
-    Args and units as `steps_to_leave`; infinite for a start at zero, n ≥ 2.
+    Args and units as `steps_to_leave`; infinite for a start at zero, n ≥ 2; ValueError if there is no such method.
     """
+    update_rules.check_method(method)
     num_units, n = weights.shape[:2]
     start = float(np.linalg.norm(weights, 2, axis=(2, 3)).max())
     end, slope = reach(num_units, n, gap)

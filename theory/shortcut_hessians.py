@@ -14,7 +14,8 @@ Parameters are ordered as in Definition 5: unit, layer in the unit, column, row.
 
 σ_pre acts on the data, so what counts there is its values (and for n = 1 its derivative) at the
 data; σ_mid and σ_post act on zero, so what counts is their derivatives there. The paper also
-claims the theorem for ReLU: at mid or post no Hessian exists at zero, and these functions say so.
+claims the theorem for ReLU: with it at mid or post in general no Hessian exists at zero (docs/theory.md
+says when one does), and these functions refuse it.
 """
 
 import math
@@ -27,11 +28,14 @@ from theory.activations import (
     Activation,
     ActivationLike,
     activation_named,
+    check_known,
     check_slopes_bounded,
     derivatives_at_zero,
     first_derivative,
     slope_at_zero,
+    values_at_data,
 )
+from theory.arrays import mean_products
 from theory.shortcut_networks import checked_counts, checked_data
 
 
@@ -42,11 +46,11 @@ def moment_gap(x: np.ndarray, y: np.ndarray, pre: ActivationLike = "linear") -> 
     identity is the least squares map: then zero is degenerate, and no tiny M must be taken for a matrix.
 
     Raises:
-      ValueError: x and y of different shapes, non-finite numbers, an unknown activation.
+      ValueError: x and y of different shapes, non-finite numbers, an unknown activation, one that is not finite at the
+        data; products of the data beyond float64's range.
     """
     x, y = checked_data(x, y)
-    error, s = x - y, activation_named(pre).function(x)
-    M, rounding = error.T @ s / len(x), np.finfo(np.float64).eps * (np.abs(error).T @ np.abs(s))
+    M, rounding = mean_products(x - y, values_at_data(pre, x))
     return M if (np.abs(M) > rounding).any() else np.zeros_like(M)
 
 
@@ -91,6 +95,7 @@ def hessian_at_zero(
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, shortcut_depth)
+    check_known(pre, mid, post)
     d = x.shape[1]
     if shortcut_depth >= 3:
         check_slopes_bounded(mid, post)
@@ -102,7 +107,7 @@ def hessian_at_zero(
     first, second = first_derivative("post", post), derivatives_at_zero("post", post)[2]
     if not math.isfinite(second):
         raise ValueError(
-            f"no Hessian exists at zero for n = 1 with {post!r} at post, which has no second derivative at 0"
+            f"in general no Hessian exists at zero for n = 1 with {post!r} at post, which has no second derivative at 0"
         )
     A, B = _one_layer_blocks(x, y, activation_named(pre), first, second, several=num_units > 1)
     later = np.tri(num_units, k=-1)
@@ -152,6 +157,7 @@ def spectrum_at_zero(
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, shortcut_depth)
+    check_known(pre, mid, post)
     d = x.shape[1]
     if shortcut_depth >= 3:
         check_slopes_bounded(mid, post)
@@ -213,7 +219,7 @@ def condition_number_lower_bound(x: np.ndarray, y: np.ndarray, num_units: int) -
     smallest = np.linalg.svd(moment_gap(x, y), compute_uv=False)[-1]
     if smallest == 0:
         return math.inf
-    return float(num_units * np.linalg.eigvalsh(x.T @ x / len(x))[-1] / smallest)
+    return float(num_units * np.linalg.eigvalsh(mean_products(x, x)[0])[-1] / smallest)
 
 
 def _one_layer_blocks(
@@ -221,15 +227,17 @@ def _one_layer_blocks(
 ) -> tuple:
     """A and B of (13), [d², d²] each; A only where there are several units."""
     m, d = x.shape
-    s, eye = pre.function(x), np.eye(x.shape[1])
-    moment = s.T @ s / m
+    s, eye = values_at_data(pre, x), np.eye(x.shape[1])
+    moment, _ = mean_products(s, s)
     bent = np.einsum("mi,mj,mk->ijk", y - x, s, s, optimize=True) / m if second else np.zeros((d, d, d))
     B = np.einsum("ab,ij->jaib", eye, first**2 * moment) - second * np.einsum("ab,aij->jaib", eye, bent)
     if not several:
         return np.zeros((d * d, d * d)), B.reshape(d * d, d * d)
-    slopes = pre.derivative(x)
+    slopes = np.asarray(pre.derivative(x))
+    if not np.isfinite(slopes).all():
+        raise ValueError(f"{pre!r} at pre has no derivative at some of the data: no Hessian for n = 1 in general")
     if pre is ACTIVATIONS["relu"] and (x == 0).any():
-        raise ValueError("ReLU at pre has no derivative at the zeros among the data: no Hessian exists for n = 1")
+        raise ValueError("ReLU at pre has no derivative at the zeros among the data: no Hessian for n = 1 in general")
     passed = np.einsum("ma,mj,mi->aji", x - y, slopes, s, optimize=True) / m
     A = np.einsum("ab,ij->jaib", eye, moment) + np.einsum("jb,aji->jaib", eye, passed)
     return first**2 * A.reshape(d * d, d * d), B.reshape(d * d, d * d)

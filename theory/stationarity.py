@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.activations import ActivationLike, check_slopes_bounded, derivatives_at_zero, slope_at_zero
+from theory.activations import ActivationLike, check_known, check_slopes_bounded, derivatives_at_zero, slope_at_zero
 from theory.shortcut_hessians import moment_gap
 from theory.shortcut_networks import checked_counts, checked_data, checked_weights
 
@@ -80,6 +80,7 @@ def order_of_stationarity(
     """
     x, y = checked_data(x, y)
     checked_counts(1, shortcut_depth)
+    check_known(pre, mid, post)
     check_slopes_bounded(mid if shortcut_depth > 1 else "linear", post)
     slope = derivatives_at_zero("post", post)[1]
     if shortcut_depth > 1:
@@ -105,6 +106,7 @@ def leading_term(
     """
     x, y = checked_data(x, y)
     weights = checked_weights(weights)
+    check_known(pre, mid, post)
     M = moment_gap(x, y, pre)
     traces = [np.trace(np.linalg.multi_dot([*unit[::-1], M.T])) for unit in weights]
     return float(slope_at_zero(weights.shape[1], mid, post) * sum(traces))

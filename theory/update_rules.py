@@ -42,11 +42,16 @@ def direction(method: Method, gradient: np.ndarray, buffer: np.ndarray) -> tuple
     Raises:
       ValueError: no such method.
     """
+    check_method(method)
     if method == "descent":
         return gradient, buffer
     buffer = MOMENTUM * buffer + gradient
     if method == "momentum":
         return buffer, buffer
-    if method == "orthogonalised":
-        return polar_factor(gradient + MOMENTUM * buffer), buffer
-    raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    return polar_factor(gradient + MOMENTUM * buffer), buffer
+
+
+def check_method(method: Method) -> None:
+    """Raises ValueError unless method is one of METHODS."""
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")

@@ -91,6 +91,14 @@ def test_a_negative_eigenvalue_keeps_the_floor_at_any_rate_for_even_depth_and_no
     assert descent.recursion_risks(phi, 3, 0.25, 400)[-1] >= 1
 
 
+def test_with_the_largest_step_a_negative_eigenvalue_is_at_the_floor_after_one_step():
+    phi = np.array([-1.0])
+    rate = descent.largest_learning_rate(phi, 8)
+    assert descent.eigenvalue_recursion(phi, 8, rate, 3).ravel().tolist() == [1, 0, 0, 0]
+    assert descent.recursion_risks(phi, 8, rate, 3).tolist() == [4, 1, 1, 1]
+    assert descent.excess_floor(phi) == 1
+
+
 def test_minus_identity_has_a_small_solution_that_descent_does_not_find():
     A = factorization.factorize(-np.eye(2), 8)
     assert linear_residual.max_spectral_norm(A) == pytest.approx(2 * np.sin(np.pi / 16))

@@ -11,7 +11,7 @@ import importlib
 import numpy as np
 import pytest
 
-from theory import claims
+from theory import claims, linear_output, projection_width
 from theory.shortcut_hessians import Spectrum
 from theory.stationarity import Escape, Stationarity
 from theory.table_1 import Count
@@ -147,19 +147,37 @@ MUTATIONS = {
     "ours.ball_risk": scaled(0.9),
     "ours.reordering_risk": scaled(0.005),
 }
-# The opposite error, where a check might see one side alone.
+always_exact = changed(lambda found: found._replace(exact=True))
+# The opposite error, where a check might see one side alone, and errors in what else the function returns.
 OTHER_SIDE = {
     "hm.eq_2.3": larger,
     "hm.convergence": scaled(0.9),
     "hm.claim_C.2": larger,
-    "hm.theorem_3.2_width": scaled(100),
+    "hm.theorem_3.2_width": scaled(2),
     "ours.norm_lower_bound": larger,
-    "ours.one_shortcut_growth": scaled(20),
+    "li.definition_4": always_exact,
+    "li.theorem_1_relu": always_exact,
+    "li.theorem_1.2": (
+        changed(lambda found: Escape(found.direction, 100 * found.curvature)),
+        changed(lambda found: Escape(found.direction, -found.curvature)),
+    ),
+    "ours.one_shortcut_growth": larger,
     "ours.polar": scaled(1.01),
     "ours.monotone_descent": larger,
     "ours.straight_line": scaled(0.9),
+    "zlg.theorem_3.1": (
+        changed(lambda said: said._replace(allowed=1e6 * said.allowed, applies=True)),
+        changed(lambda said: said._replace(applies=True)),
+        changed(lambda said: said._replace(rate=1.0)),
+    ),
+    "ours.widened_gradient_bound": vanishing,
+    "ours.singular_target": scaled(1.01),
+    "acgh.margin": (vanishing, scaled(-5)),
+    "ours.drift_bound": scaled(1.01),
+    "ours.saddle_order": (vanishing, scaled(0.7)),
     "ours.saddle_time": scaled(0.7),
     "sh.local_minima": scaled(1.01),
+    "ours.reordering_risk": (scaled(1.01), lambda function: linear_output.ball_risk_bound),
 }
 FEW = ("hm.eq_2.5", "hm.eq_2.3", "hm.theorem_2.1", "hm.lemma_B.2", "hm.theorem_3.2", "li.theorem_1.3", "li.eq_14")
 
@@ -187,4 +205,13 @@ def test_a_check_fails_when_the_function_it_lists_is_broken(monkeypatch, claim):
 @pytest.mark.slow
 @pytest.mark.parametrize("claim", OTHER_SIDE)
 def test_a_check_fails_when_a_number_is_off_to_the_other_side(monkeypatch, claim):
-    assert not check_when_broken(monkeypatch, claim, OTHER_SIDE[claim]).holds
+    mutations = OTHER_SIDE[claim] if isinstance(OTHER_SIDE[claim], tuple) else (OTHER_SIDE[claim],)
+    for mutation in mutations:
+        with monkeypatch.context() as patch:
+            assert not check_when_broken(patch, claim, mutation).holds
+
+
+def test_the_check_of_the_width_fails_where_the_papers_width_keeps_all_distances(monkeypatch):
+    monkeypatch.setattr(projection_width, "draw_projection", lambda rng, width, dim: np.eye(dim))
+    check = claims.check("hm.theorem_3.2_width", seed=3, trials=20)
+    assert not check.holds and check.counterexample == "k = 10 ln n/ρ² keeps distances to 1 ± ρ/3"

@@ -21,7 +21,8 @@ def least_worst_norm(gamma, num_layers) -> float:
 
 
 @pytest.mark.parametrize(
-    "num_layers, gamma, reached, polar", [(5, 1.6, 3.953, 0.888), (7, 0.2, 2.0, 0.463), (100, 0.1, 0.1308, 0.0319)]
+    "num_layers, gamma, reached, polar",
+    [(5, 1.6, 3.953, 0.888), (7, 0.2, 2.0, 0.463), (9, 1.5, 2.0, 0.4645), (100, 0.1, 0.1308, 0.0319)],
 )
 def test_the_printed_construction_misses_the_printed_bound_that_polar_meets(num_layers, gamma, reached, polar):
     R = np.diag([-math.exp(gamma), -1.0, 1.0])
@@ -47,6 +48,8 @@ def test_the_printed_construction_misses_the_printed_bound_that_polar_meets(num_
         (10, [(0, 0.5253), (2.1255, 2.4779)]),
         (11, [(0, 0.9967)]),
         (12, [(0, 1.4681)]),
+        (13, [(0, 0.1445), (0.7620, 1.9395)]),
+        (15, [(0, 0.8112), (2.5639, 2.8823)]),
         (16, [(0, 1.1445)]),
         (32, [(0, 0.5583)]),
     ],

@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.spatial import distance
 from unit_points import unit_points
 
 from theory.memorization import memorize
@@ -45,6 +47,23 @@ def test_separation_is_the_squared_distance_of_unit_vectors():
     assert separation(np.array([[1.0, 0], [2, 0]])) < 0  # <x_1, x_2> > |x_1|²: no width helps
 
 
+@pytest.mark.parametrize("scale", [1e-310, 1e-170, 1e160])
+def test_the_default_width_does_not_depend_on_the_scale(scale):
+    x, _ = unit_points(20, 100)
+    assert default_width(scale * x, "paper") == default_width(x, "paper") == common_bias_width(20, separation(x))
+
+
+def test_small_points_of_one_norm_are_memorised_with_a_common_bias():
+    network = memorize(1e-200 * np.eye(3), np.arange(3), 3, method="paper")
+    assert network(1e-200 * np.eye(3)).argmax(1).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("x", [np.zeros((1, 3)), np.eye(3)[[0, 1, 2]] * [[1], [0], [1]]])
+def test_a_common_bias_without_a_width_names_a_point_at_the_origin(x):
+    with pytest.raises(ValueError, match=f"got point {len(x) // 2} at the origin; leave it out or give a width$"):
+        memorize(x, np.arange(len(x)), 3, method="paper")
+
+
 @pytest.mark.parametrize("method, enough", [("row_bias", row_bias_width), ("paper", common_bias_width)])
 def test_the_proved_width_is_enough_and_a_quarter_of_it_is_not(method, enough):
     x, labels = unit_points(100, 300)
@@ -83,6 +102,31 @@ def test_as_many_random_unit_vectors_are_close_as_the_law_says():
     assert np.mean(found) == pytest.approx(correlated_pairs(200, 6), rel=0.03)
     assert correlated_pairs(2, 2) == pytest.approx(1 / 3)  # within 60° of each other on the circle
     assert correlated_pairs(1000, 28) > 1000 and correlated_pairs(1000, 100) < 1
+
+
+def distances_off(num_points, width, share):
+    """How many of the n(n + 1)/2 distances of {0, x_1, …, x_n} are off by more than a share, on average."""
+    ends = width * np.square([1 - share, 1 + share])
+    return num_points * (num_points + 1) / 2 * (stats.chi2.cdf(ends[0], width) + stats.chi2.sf(ends[1], width))
+
+
+def test_the_papers_width_keeps_no_distances_to_a_third_at_rho_1_and_a_width_four_times_as_large_does():
+    n, printed = 200, int(np.ceil(10 * np.log(200)))
+    x = np.hstack([np.ones((n, 1)), np.eye(n)]) / np.sqrt(2)
+    assert separation(x) == pytest.approx(1)
+    off = {}
+    for width in (printed, 4 * printed):
+        z = np.stack([x @ draw_projection(np.random.default_rng(seed), width, n + 1).T for seed in range(40)])
+        z = np.concatenate([np.zeros((40, 1, width)), z], axis=1)
+        off[width] = [(np.abs(distance.pdist(points) - 1) > 1 / 3).sum() for points in z]
+    assert min(off[printed]) > 0 and max(off[4 * printed]) == 0
+    assert np.mean(off[printed]) == pytest.approx(distances_off(n, printed, 1 / 3), rel=0.2)
+
+
+def test_with_a_logarithm_to_the_base_2_the_papers_width_breaks_ever_more_distances():
+    counts = [distances_off(n, int(np.ceil(10 * np.log2(n))), 1 / 3) for n in (200, 10**4, 10**6)]
+    assert counts == pytest.approx([0.76, 4.48, 40.6], rel=0.01)
+    assert distances_off(200, 53, 1 / 3) == pytest.approx(11.6, rel=0.01)
 
 
 @pytest.mark.parametrize("bias, needed", [("printed", 6), ("common", 4), ("row", 2)])

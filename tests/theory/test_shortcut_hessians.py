@@ -258,11 +258,20 @@ def test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_zero_and_at_
     np.testing.assert_allclose(sh.hessian_at_zero(x, y, 2, 2, pre="relu"), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("place", ["mid", "post"])
+def test_on_data_symmetric_about_0_relu_at_mid_or_post_has_half_the_linear_networks_quadratic_form(place):
+    x, y = (np.concatenate([half, -half]) for half in data(9, 3, seed=10))
+    linear = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y)
+    assert growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y, **{place: "relu"}) == pytest.approx(
+        [value / 2 for value in linear], rel=1e-3
+    )
+
+
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
 @pytest.mark.parametrize("place, shortcut_depth", [("mid", 2), ("post", 1), ("post", 2)])
 def test_relu_at_mid_or_post_is_refused_but_the_order_of_stationarity_stands(function, place, shortcut_depth):
     x, y = data(9, 3, seed=10)
-    with pytest.raises(ValueError, match=f"^no Hessian exists at zero with 'relu' at {place}") as caught:
+    with pytest.raises(ValueError, match=f"^in general no Hessian exists at zero with 'relu' at {place}") as caught:
         function(x, y, 2, shortcut_depth, **{place: "relu"})
     assert "\n" not in str(caught.value)
     assert stationarity.order_of_stationarity(x, y, shortcut_depth, **{place: "relu"}) == (shortcut_depth - 1, False)
@@ -309,6 +318,7 @@ def test_equal_eigenvalues_are_listed_once():
 
 
 X, Y = np.array([[1.0, 0.0], [2.0, 1.0]]), np.ones((2, 2))
+LOG = Activation(np.log, lambda z: np.where(z == 0, math.inf, 1.0), (0.0, 0.0, 0.0))
 MISTAKES = {
     "shapes": ((X, Y[:1], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(2, 2\) and \(1, 2\)"),
     "vectors": ((X[0], Y[0], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(2,\)"),
@@ -324,6 +334,13 @@ MISTAKES = {
     "complex": ((X, Y * 1j, 1, 2), {}, "y must be real numbers, got complex128"),
     "words": ((X, np.array([["a", "b"]] * 2), 1, 2), {}, "y must be real numbers, got <U1"),
     "three numbers": ((X, Y, 1, 2), {"mid": (1, 2, 3)}, r"mid must be a name, .* got \(1, 2, 3\)"),
+    "log of 0": ((X, Y, 1, 2), {"pre": LOG}, "pre must be finite at the data, but Activation.* is not at 0"),
+    "log of 0, n = 1": ((X, Y, 1, 1), {"pre": LOG}, "pre must be finite at the data"),
+    "a root at 0": ((X, Y, 2, 1), {"pre": LOG._replace(function=np.sqrt)}, ".* at pre has no derivative at some of"),
+    "large numbers": ((1e160 * X, 1e160 * Y, 2, 2), {}, r"the data's mean products .* up to 1e\+160 and 2e\+160 are"),
+    "small numbers": ((1e-170 * X, 1e-170 * Y, 2, 2), {}, "the data's mean products leave the range of float64"),
+    "large numbers, n = 1": ((1e160 * X, Y, 2, 1), {}, "the data's mean products leave the range of float64"),
+    "small numbers, n = 1": ((1e-170 * X, Y, 2, 1), {}, "the data's mean products leave the range of float64"),
     "ReLU at pre at 0": ((X, Y, 2, 1), {"pre": "relu"}, "ReLU at pre has no derivative at the zeros among the data"),
 }
 
@@ -337,11 +354,23 @@ def test_what_the_theorem_does_not_cover_is_refused_in_one_line(function, mistak
     assert "\n" not in str(caught.value)
 
 
+def test_data_of_any_scale_within_float64_have_one_condition_number():
+    x, y = data(12, 3, seed=14)
+    for shortcut_depth in (1, 2):
+        number = sh.condition_number_at_zero(x, y, 2, shortcut_depth)
+        for scale in (1e-140, 1e140):
+            scaled = sh.condition_number_at_zero(scale * x, scale * y, 2, shortcut_depth)
+            assert scaled == pytest.approx(number) and math.isfinite(number)
+    assert not sh.moment_gap(np.diag([1e-200, 1e-200]), np.zeros((2, 2)) + np.diag([1e-200, 1e-200])).any()  # y = x
+
+
 def test_the_lower_bound_needs_two_dimensions_and_two_units():
     with pytest.raises(ValueError, match="^the bound needs d ≥ 2 and num_units ≥ 2, got 1 and 3$"):
         sh.condition_number_lower_bound(X[:, :1], Y[:, :1], 3)
     with pytest.raises(ValueError, match="^the bound needs d ≥ 2 and num_units ≥ 2, got 2 and 1$"):
         sh.condition_number_lower_bound(X, Y, 1)
+    with pytest.raises(ValueError, match="^the data's mean products leave the range of float64"):
+        sh.condition_number_lower_bound(1e160 * X, 1e160 * Y, 4)
 
 
 # Of the functions that take mid and shortcut_depth this one alone asks a mid of n = 1 to be 0 at 0, and takes n = 0.

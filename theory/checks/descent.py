@@ -102,14 +102,21 @@ def floor(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def singular(rng: np.random.Generator, trials: int) -> Evidence:
-    """An eigenvalue 0: the excess against its bound."""
+    """An eigenvalue 0: the excess against its bound, and the bound against the excess where steps are small.
+
+    A step takes x = λ^{−p}, p = 2ℓ − 2, to x (1 − u)^{−p}, u ≤ η, which is at most x (1 + pu (1 − u)^{−p−1}), the
+    function being convex. So x grows by pη(1 − η)^{−p−1} at most, and the bound is at most that power ℓ/(ℓ − 1) off.
+    """
 
     def pairs() -> Pairs:
         for _ in range(trials):
-            num_layers, num_steps = int(rng.integers(2, 65)), int(rng.integers(1, 2_000))
-            rate = rng.uniform(0.01, 0.5)
-            risk = descent.recursion_risks(np.zeros(1), num_layers, rate, num_steps)[-1]
-            yield risk, descent.singular_risk_bound(num_layers, rate, num_steps)
+            num_layers, num_steps = int(rng.integers(2, 65)), int(rng.integers(0, 2_000))
+            for rate in (rng.uniform(0.01, 0.5), rng.uniform(0.5, 1) * 1e-3 / num_layers):
+                risk = descent.recursion_risks(np.zeros(1), num_layers, rate, num_steps)[-1]
+                bound = descent.singular_risk_bound(num_layers, rate, num_steps)
+                yield risk, bound * (1 + ROUNDING)
+            power = (2 * num_layers - 1) * num_layers / (num_layers - 1)
+            yield bound, risk * (1 - 2 * rate) ** -power * (1 + ROUNDING)  # η is 2·rate
 
     return at_most(pairs())
 
@@ -156,7 +163,7 @@ def projected(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def widened_bound(rng: np.random.Generator, trials: int) -> Evidence:
-    """‖∇f‖² of widened networks against the bound, and the gradient against complex steps."""
+    """‖∇f‖² of widened networks against the bound, equal for A = B = sI, W_i = −τI, Σ = I; the gradient itself."""
     errors = []
 
     def pairs() -> Pairs:
@@ -175,6 +182,12 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Evidence:
                 reference = complex_step_gradient(functools.partial(_widened_risk, problem), layers)
                 errors.append(relative_error(gradient, reference))
             yield np.square(gradient).sum() * (1 + ROUNDING), widened_descent.gradient_lower_bound(problem, layers)
+            scaled, eye = rng.uniform(0.5, 2) * np.eye(d), np.eye(d)
+            problem = widened_descent.Widened(scaled, scaled, rng.standard_normal((d, d)), eye)
+            layers = -rng.uniform(0.02, 0.9) * np.repeat(eye[None], num_layers, axis=0)
+            square = np.square(widened_descent.risk_and_gradient(problem, layers)[1]).sum()
+            bound = widened_descent.gradient_lower_bound(problem, layers)
+            yield from ((square * (1 + ROUNDING), bound), (bound * (1 + ROUNDING), square))
 
     evidence = at_least(pairs())
     require(max(errors) < ROUNDING, f"the gradient of the widened network is off by {max(errors):.1e}")
@@ -182,7 +195,7 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def widened_rate(rng: np.random.Generator, trials: int) -> Evidence:
-    """From zero, targets of any sign are reached at the guaranteed rate, inside max ‖W_i‖ ≤ 1/(2ℓ)."""
+    """From zero, targets of any sign are reached at the guaranteed rate, inside max ‖W_i‖ ≤ 1/(2ℓ); its constants."""
 
     def pairs() -> Pairs:
         for trial in range(max(2, trials // 10)):
@@ -191,6 +204,11 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Evidence:
             problem, num_layers = widened_descent.identity_maps(R, scale), int(rng.integers(1, 33))
             said = widened_descent.guarantee(problem, num_layers)
             require(said.applies, "the guarantee does not apply where it should")
+            beyond = widened_descent.identity_maps(R, scale * (1 - 1e-6))
+            require(not widened_descent.guarantee(beyond, num_layers).applies, "the guarantee applies beyond its bound")
+            yield abs(said.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
+            gain = 2 * said.learning_rate * num_layers * scale**4 / math.e
+            yield abs((1 - said.rate) / gain - 1), ROUNDING
             layers, risks = widened_descent.descend(problem, num_layers, said.learning_rate, 20)
             yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), said.rate
             yield linear_residual.max_spectral_norm(layers), 1 / (2 * num_layers)

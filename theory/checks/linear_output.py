@@ -61,8 +61,10 @@ def ball(rng: np.random.Generator, trials: int) -> Evidence:
 def regrouped(rng: np.random.Generator, trials: int) -> Evidence:
     """f at teachers with blocks in another order against the bound; τ⁸ at the minimum; one block that does not fall.
 
-    Regrouping is a permutation of blocks here. The last part is a local minimum of one block in the population, whose
-    f/f(0) is the same at every radius: so f ≤ c τ⁴ f(0) does not hold for all local minima in the ball.
+    Regrouping is a permutation of blocks here. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
+    ReLU changes, have just the bound; for small τ it is near ℓ²(ℓ − 1)²τ⁸. The last part is a local minimum of one
+    block in the population, whose f/f(0) is the same at every radius: so f ≤ c τ⁴ f(0) does not hold for all local
+    minima in the ball.
     """
 
     def pairs() -> Pairs:
@@ -76,6 +78,13 @@ def regrouped(rng: np.random.Generator, trials: int) -> Evidence:
             )[0][0]
             moment = np.square(x).sum() / x.shape[1]
             yield found, linear_output.reordering_risk_bound(depth, radius, moment)
+            teacher, x = _anticommuting_blocks(rng, radius)
+            found = relu_networks.risk_and_gradient(teacher[:, ::-1], x, relu_networks.forward(teacher, x))[0][0]
+            said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
+            yield from ((found, said * (1 + ROUNDING)), (said, found * (1 + ROUNDING)))
+        for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
+            small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
+            yield abs(small - 1), depth * 1e-6
         for radius in (0.05, 0.5):
             point = relu_search.swapped_blocks(radius)
             yield point["risk"] * point["risk_at_zero"], linear_output.reordering_risk_bound(2, 0.8 * radius, 2.0)
@@ -86,6 +95,13 @@ def regrouped(rng: np.random.Generator, trials: int) -> Evidence:
     return evidence._replace(
         counterexample=f"one block of 4 units has a bad local minimum with f/f(0) = {shares[0]:.1e} at every radius"
     )
+
+
+def _anticommuting_blocks(rng: np.random.Generator, radius: float) -> tuple[np.ndarray, np.ndarray]:
+    """A teacher [1, 2, 2, 2, 2] of blocks x + τ²O₁x and x + τ²O₂x on the positive x [1, 50, 2] that it is given too."""
+    turns = np.array([[[1.0, 0], [0, -1]], [[0, 1], [1, 0]]])  # each is its own transpose
+    teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
+    return teacher, rng.uniform(0.5, 2, (1, 50, 2))
 
 
 def one_block_minimum(seed: int = 44) -> list[float]:

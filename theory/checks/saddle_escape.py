@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from theory import saddle_escape, update_rules
-from theory.checks.evidence import Evidence, at_least, at_most, require
+from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, require
+from theory.saddle_escape import HALF
 
 RATES = {"descent": 0.02, "momentum": 0.0005, "orthogonalised": 0.01}
 
@@ -29,7 +30,12 @@ def prediction(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def order(rng: np.random.Generator, trials: int) -> Evidence:
-    """Steps measured from random starts against the least number proved; and how they grow when the start shrinks."""
+    """Steps measured from random starts against the least number proved; and how they grow when the start shrinks.
+
+    The least number is also tried from above, on aligned starts with gap = σ·(orthogonal): orthogonalised updates are
+    less than a step above it. Descent moves w by ηwⁿ⁻¹(σ − wⁿ), h = 1 − √½ of σ less at most, where the least number
+    has ηwⁿ⁻¹(1 + h)σ; and a step multiplies w by 1 + z, log(1 + z) ≥ z/(1 + z), z ≤ ησ for n ≥ 2.
+    """
 
     def pairs() -> Iterator[tuple[float, float]]:
         for depth in (1, 2, 3):
@@ -40,6 +46,16 @@ def order(rng: np.random.Generator, trials: int) -> Evidence:
                     start = size * rng.standard_normal((int(rng.integers(1, 4)), depth, 3, 3))
                     seen = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
                     yield seen, saddle_escape.least_steps(method, start, gap, RATES[method])
+            sigma = rng.uniform(0.5, 2)
+            gap = sigma * np.linalg.qr(rng.standard_normal((3, 3)))[0]
+            start = saddle_escape.aligned_start(0.1, depth, gap)
+            most = {"descent": (1 + HALF) / (1 - HALF) * (1 + RATES["descent"] * sigma), "orthogonalised": 1}
+            for method, factor in most.items():
+                seen = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
+                yield factor * saddle_escape.least_steps(method, start, gap, RATES[method]) + 1, seen
+            momentum, descent = (saddle_escape.least_steps(name, start, gap, 0.01) for name in ("momentum", "descent"))
+            share = 1 - update_rules.MOMENTUM
+            require(abs(momentum - share * descent) <= ROUNDING * descent, "momentum's least is not 1 − μ of descent's")
 
     evidence = at_least(pairs())
     gap, start = np.linalg.qr(rng.standard_normal((3, 3)))[0], rng.standard_normal((2, 3, 3, 3))

@@ -43,6 +43,8 @@ def definition_4(rng: np.random.Generator, trials: int) -> Evidence:
         small, large = (_increase(weights, t, x, y) for t in (1e-3, 2e-3))
         order = stationarity.order_of_stationarity(x, y, depth)
         require(order.exact, "the order is exact on generic data")
+        at_identity = stationarity.order_of_stationarity(x, x, depth)  # M = 0: L(tW) − L(0) ~ t²ⁿ
+        require(not at_identity.exact, "the order is said to be exact where the identity is the best map")
         pairs.append((abs(math.log2(abs(large / small)) - (order.order + 1)), 0.05))
 
     return at_most(pairs)
@@ -69,10 +71,11 @@ def theorem_1_1(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Evidence:
-    """With ReLU at mid or post the exponent of L(tW) − L(0) is still n, the order n − 1; for n = 2 no Hessian exists.
+    """With ReLU at mid or post the exponent of L(tW) − L(0) is still n, the order n − 1; the quadratic form for n = 2.
 
     A quadratic form is the same along D and −D, which fails at mid, and takes opposite values along (W₁, W₂) and
-    (W₁, −W₂) once it is 0 along (W₁, 0) and (0, W₂), which fails at post.
+    (W₁, −W₂) once it is 0 along (W₁, 0) and (0, W₂), which fails at post. On data symmetric about 0, where
+    E[(y − x)|w·x|] = 0, it is half that of a linear network.
     """
     pairs, unequal = [], {"mid": [], "post": []}
     places = {"mid": ("linear", "relu", "linear"), "post": ("linear", "linear", "relu")}
@@ -80,8 +83,15 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Evidence:
         depth, place = 1 + (trial // 2) % 4, ("mid", "post")[trial % 2]
         weights, x, y = _steep_ray(rng, depth, places[place])
         small, large = (_increase(weights, t, x, y, *places[place]) for t in (1e-4, 2e-4))
-        order = stationarity.order_of_stationarity(x, y, depth, *places[place]).order
+        order, exact = stationarity.order_of_stationarity(x, y, depth, *places[place])
+        is_linear = (depth, place) == (1, "mid")  # n = 1 has no mid
+        require(exact == is_linear, f"exact is {exact} for ReLU at {place}, n = {depth}")
         pairs.append((abs(math.log2(abs(large / small)) - (order + 1)), 0.05))
+        x, y = (np.concatenate([half, -half]) for half in (x, y))
+        weights = _ray(rng, 2, x, y)
+        half = stationarity.leading_term(weights, x, y) / 2
+        # Terms of the fourth order are left out, 1e-8 times as large but for the size of the weights.
+        pairs.append((abs(_increase(weights, 1e-4, x, y, *places[place]) / 1e-8 / half - 1), 1e-3))
     for place, activations in places.items():
         for _ in range(20):
             weights, x, y = _steep_ray(rng, 2, activations)

@@ -7,13 +7,18 @@ import math
 
 import numpy as np
 from scipy import stats
+from scipy.spatial import distance
 
 from theory import memorization, projection_width, table_1
 from theory.checks.evidence import ROUNDING, Evidence, at_most, require
 
 
 def paper_width(rng: np.random.Generator, trials: int) -> Evidence:
-    """`row_bias_width` against its union bound, and how often it fails; how often the paper's k = 10 ln n/ρ² does."""
+    """`row_bias_width` against its union bound, and how often it fails; what the paper's k = 10 ln n/ρ² keeps at ρ = 1.
+
+    The paper says that it keeps all distances of {0, x_1, …, x_n} to a factor of 1 ± ρ/3. Here x_i = (e_0 + e_i)/√2, so
+    that each of these distances is 1. Were their squares kept to such a factor, the distances would be too.
+    """
     pairs = []
     for _ in range(trials):
         n, rho, failure = int(rng.integers(2, 10**6)), rng.uniform(0.05, 3.5), 10 ** rng.uniform(-6, -0.5)
@@ -22,20 +27,26 @@ def paper_width(rng: np.random.Generator, trials: int) -> Evidence:
         pairs.append((bounds[0], failure * (1 + ROUNDING)))
         if width > 2:
             pairs.append((failure, bounds[1] * (1 + ROUNDING)))  # no smaller width keeps it
-    builds, failures, printed_failures = max(10, trials // 5), 0, {"row_bias": 0, "paper": 0}
+    n, builds, failures = 200, max(10, trials // 5), 0
+    printed, printed_failures = math.ceil(10 * math.log(n)), {"distance": 0, "paper": 0, "row_bias": 0}
+    simplex = np.hstack([np.ones((n, 1)), np.eye(n)]) / math.sqrt(2)
+    pairs.append((np.abs(distance.pdist(np.vstack([0 * simplex[0], simplex])) - 1).max(), ROUNDING))
     for trial in range(builds):
         x = rng.standard_normal((60, 200))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
-        rho, printed = projection_width.separation(x), 0
+        rho = projection_width.separation(x)
         failures += _fails(x, rng, projection_width.row_bias_width(60, rho), "row_bias", trial)
-        printed = math.ceil(10 * math.log(60) / rho**2)
-        for method in printed_failures:
-            printed_failures[method] += _fails(x, rng, printed, method, trial)
-    require(printed_failures["paper"] > builds / 2, "k = 10 ln n/ρ² is enough")
+        z = simplex @ projection_width.draw_projection(rng, printed, n + 1).T
+        printed_failures["distance"] += np.abs(distance.pdist(np.vstack([0 * z[0], z])) - 1).max() > 1 / 3
+        for method in ("paper", "row_bias"):
+            printed_failures[method] += _fails(simplex, rng, printed, method, trial)
+    require(printed_failures["distance"] > builds / 2, "k = 10 ln n/ρ² keeps distances to 1 ± ρ/3")
+    require(printed_failures["paper"] > builds / 2, "k = 10 ln n/ρ² has a common bias")
     pairs.append((failures, 1 + stats.binom.isf(1e-9, builds, 0.01)))
     return at_most(pairs)._replace(
-        counterexample=f"60 random unit vectors in R²⁰⁰: k = 10 ln n/ρ² has no common bias in "
-        f"{printed_failures['paper']} of {builds} draws, and no biases one per row in {printed_failures['row_bias']}"
+        counterexample=f"ρ = 1, n = {n}, k = ⌈10 ln n⌉ = {printed}, {builds} draws: a distance is off by more than ρ/3 "
+        f"in {printed_failures['distance']}, no common bias exists in {printed_failures['paper']}, no biases one per "
+        f"row in {printed_failures['row_bias']}"
     )
 
 

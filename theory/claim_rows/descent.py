@@ -31,7 +31,7 @@ ROWS = [
     Claim(
         id="bhl.negative_eigenvalue",
         source=f"{BARTLETT}, a negative eigenvalue",
-        statement="for symmetric R descent from zero stays above excess Σ_{φ<0} φ² and tends to it, ℓ ≥ 2",
+        statement="for symmetric R descent from zero does not fall below excess Σ_{φ<0} φ² and tends to it, ℓ ≥ 2",
         verdict=RESTATED,
         proof=OUR_PROOF,
         function="descent.excess_floor",

@@ -66,9 +66,9 @@ ROWS = [
         id="hm.theorem_3.2_width",
         source="Hardt & Ma, proof of Theorem 3.2",
         statement=(
-            "one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; a common bias and k = 10 ln n/ρ² are not"
+            "one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; k = 10 ln n/ρ² does not keep all distances"
         ),
-        verdict="false: “c = 10 works” does not for one bias a block, and often not for one per row",
+        verdict="false: “c = 10 works” does not for distances to 1 ± ρ/3, one bias a block and, often, one per row",
         proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and B.2 more than it gives",
         function="projection_width.row_bias_width",
         check=widths.paper_width,

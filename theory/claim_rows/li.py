@@ -53,10 +53,13 @@ ROWS = [
     Claim(
         id="li.theorem_1_relu",
         source="Li et al., after Theorem 1",
-        statement="with ReLU at mid or post the order is n − 1, but for n = 2 no Hessian exists at zero",
+        statement=(
+            "with ReLU at mid or post the order is n − 1; for n = 2, all else linear, a Hessian exists at zero only if "
+            "E[(y − x)|w·x|] = 0 for every w"
+        ),
         verdict=(
-            "depends on the reading: of ReLU itself at mid or post false, no Hessian exists for n = 2; of a polynomial"
-            " in its place true, of another loss"
+            "depends on the reading: of ReLU itself at mid or post false, in general no Hessian exists for n = 2; of a "
+            "polynomial in its place true, of another loss"
         ),
         proof="none given",
         function="stationarity.order_of_stationarity",

@@ -90,7 +90,10 @@ ROWS = [
         id="blog.note_4",
         source="blog, note 4, on Theorem 2.1",
         statement="det R > 0, ℓ ≥ 3γ: some global minimum has |||A||| ≤ (4π+3γ)/ℓ; for det R < 0 all have |||A||| > 1",
-        verdict="false: det R > 0 is missing; with det R < 0 no γ will do from ℓ = 4π + 3γ on",
+        verdict=(
+            "depends on the reading: as a paraphrase (“Essentially, the theorem states”) of Theorem 2.1, holds; as it "
+            "stands, without det R > 0, false: with det R < 0 no γ will do from ℓ = 4π + 3γ on"
+        ),
         proof="none given",
         function="factorization.factorize",
         check=factorization.blog_note_4,
