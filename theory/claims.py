@@ -140,16 +140,19 @@ def markdown(checks: Sequence[Check] | None = None) -> str:
 
 def document() -> str:
     """Returns docs/claims.md: what the columns mean, the count of statements and the table."""
+    restated = sum(bool(claim.restates) for claim in CLAIMS.values() if claim.id.startswith(SOURCES))
     return f"""# The claims, one by one
 
 Generated from the rows in theory/claim_rows by `python -m theory.claims > docs/claims.md`; `python -m
 launch.check_theory --run_dir=runs/theory` tries every row on random instances and writes the same table with what it
 measured. *Printed statement*: whether what the paper says is true. *Printed proof*: whether the printed proof or
-construction shows it. *Our text lost*: symbols that our copy of the text has lost, no fault of the paper's. The three
-statements of Li et al.'s Theorem 1 are judged under hypotheses that suffice; those that are printed have a row of their
-own. [theory.md](theory.md) has proofs and pictures, and says what *review* and *blog* are.
+construction shows it. *Our text lost*: the papers were read as plain text, in which some minus signs, norms, transposes
+and ℓ are missing; this column says which, and no paper is blamed for it. The three statements of Li et al.'s Theorem 1
+are judged under hypotheses that suffice; those that are printed have a row of their own. [theory.md](theory.md) has
+proofs and pictures, and says what *review* and *blog* are.
 
-{summary()}.
+{summary()}. {restated} more printed rows, which restate a statement of the same text, are not
+counted.
 
 {markdown()}"""
 

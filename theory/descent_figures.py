@@ -73,7 +73,7 @@ def saddle_figure(rows: list[dict]) -> Figure:
             )
         rate = float(chosen[0]["learning_rate"])
         axes.set(title=f"{method}, η = {rate:g}", xlabel="size of the start w₀", xscale="log", yscale="log")
-        axes.set_ylim(5, 2e5)
+        axes.set_ylim(0.8, 2e5)
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("steps until the loss has halved")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)

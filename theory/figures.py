@@ -63,7 +63,7 @@ def gradient_ratios_figure(rows: list[dict]) -> Figure:
         axes.axvline(0, color="k", lw=1)
         axes.set(title=title, xlabel="log₁₀ of ‖∇f‖² over the bound; at 0 it is met with equality")
         axes.legend(fontsize=8)
-    figure.axes[0].set_ylabel(f"instances, of {len(rows):,}")
+    figure.axes[0].set_ylabel(f"instances, of {len(rows) // len(radii):,} for each τ")
     return figure
 
 
@@ -133,7 +133,9 @@ def condition_numbers_figure(rows: list[dict]) -> Figure:
     axes = figure.add_subplot()
     units = column(rows, "num_units")
     axes.plot(units, column(rows, "one_shortcut"), "s-", color="tab:red", label="n = 1")
-    axes.plot(units, column(rows, "lower_bound"), "--", color="tab:red", label="R λ_max(Sxx)/σ_min(M) ≤ n = 1")
+    axes.plot(
+        units, column(rows, "lower_bound"), "--", color="tab:red", label="proved least for n = 1: R λ_max(Sxx)/σ_min(M)"
+    )
     axes.plot(units, column(rows, "two_shortcut"), "o-", color="tab:blue", label="n = 2: cond(M)")
     axes.set(xlabel="units R", ylabel="condition number at zero", xscale="log", yscale="log")
     axes.set_title("Li et al., Theorem 1: depth-invariant for n = 2 alone")

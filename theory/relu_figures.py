@@ -41,7 +41,10 @@ def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
     for axes in figure.axes:
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    points.set_title(f"what {len(found):,} random starts led to, all settings")
+    drawn = sum(point["category"] in _STYLES for point in found)
+    points.set_title(
+        f"ends of {drawn:,} of {len(found):,} starts, without kinks and what is outside", fontsize="medium"
+    )
     shares.set_title("two blocks of two units, d = 2, m = 100")
     risks.set_title("how bad the bad local minima are")
     return figure
