@@ -29,6 +29,7 @@ from shortcut_study.config import PRESETS, StudyConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from identity_matters.data.arrays import ArrayData
     from identity_matters.runs.directory import RunDirectory
     from shortcut_study.dataset import StudyData
     from shortcut_study.jobs import Job
@@ -42,13 +43,16 @@ def main(config: StudyConfig, run_dir: str) -> None:
     with terminal.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
+        from identity_matters.data.arrays import examples_summary
         from identity_matters.runs.directory import RunDirectory
         from shortcut_study.report import seconds_by_experiment, study_jobs
 
     with launcher.user_errors():
-        data = _data(config)
+        arrays = _arrays(config)
+        data = _data(config, arrays)
         jobs = study_jobs(config, data)
-    with RunDirectory(run_dir, config, "shortcut_study") as run:
+    summary = examples_summary(arrays.train_images, arrays.train_labels)
+    with RunDirectory(run_dir, config, "shortcut_study", summary) as run:
         run.set_status("running")
         rows, report = _compute(config, run, jobs)
         run.set_status("done", num_examples=len(data.x), seconds=sum(seconds_by_experiment(rows).values()))
@@ -56,14 +60,19 @@ def main(config: StudyConfig, run_dir: str) -> None:
     print(f"files: {run_dir}")
 
 
-def _data(config: StudyConfig) -> "StudyData":
+def _arrays(config: StudyConfig) -> "ArrayData":
     from identity_matters.data.arrays import ArrayData
     from identity_matters.data.loading import load
-    from shortcut_study.dataset import StudyData, whitened_components
 
     arrays = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
     if not isinstance(arrays, ArrayData):
         raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
+    return arrays
+
+
+def _data(config: StudyConfig, arrays: "ArrayData") -> "StudyData":
+    from shortcut_study.dataset import StudyData, whitened_components
+
     images, labels, num_classes = arrays.train_images, arrays.train_labels, arrays.num_classes
     x, y = whitened_components(
         images, labels, num_classes, config.input_scale, config.centred, config.mean_over_outputs
