@@ -121,9 +121,15 @@ def falls(values: np.ndarray) -> bool | None:
     return all_of([b < a for a, b in zip(values, values[1:])])
 
 
-def grows(values: np.ndarray) -> bool | None:
-    """Returns whether every value is more than the one before, or infinite; None for fewer than two."""
-    return all_of([b > a or b == np.inf for a, b in zip(values, values[1:])])
+def grows(values: np.ndarray, bounds: np.ndarray) -> bool | None:
+    """Returns whether every value is more than the one before, as far as that can be told; None where it never can.
+
+    Args:
+      values: [n], infinite where a value is too large to be known.
+      bounds: [n], what such a value is above; elsewhere the value.
+    """
+    pairs = zip(values, values[1:], bounds[1:])
+    return all_of([bool(bound > a) for a, b, bound in pairs if bound > a or b < np.inf])
 
 
 def slope(depths: np.ndarray, logarithms: np.ndarray) -> float:
