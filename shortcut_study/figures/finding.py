@@ -64,6 +64,11 @@ class Comparison(NamedTuple):
     other: np.ndarray
     differences: np.ndarray
 
+    @property
+    def num_runs(self) -> int:
+        """Returns the number of seeds of which both runs pass losses in common."""
+        return len(self.differences)
+
 
 def compare_along_loss(rows: list[dict], kind: Kind, loss: str, name: str, log: bool = True) -> Comparison | None:
     """Returns 2-shortcut networks beside another kind along the loss; None where they pass no loss in common.
@@ -150,6 +155,13 @@ def series(depths: np.ndarray, values: np.ndarray) -> str:
 def named(what: str, depths: Collection[int]) -> str:
     """Returns depths in words, to follow on others; empty where there is none."""
     return f"; {what} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
+
+
+def diverged_runs(rows: list[dict], *kinds: Kind) -> str:
+    """Returns in words how many runs of these kinds diverged; empty where none did."""
+    seeds = {kind: {row["seed"] for row in rows_of_kind(rows, kind)} for kind in kinds}
+    lost = {kind: {row["seed"] for row in select(rows_of_kind(rows, kind), status="diverged")} for kind in kinds}
+    return "".join(f"; {len(lost[k])} of {len(seeds[k])} runs of {label(k)} diverged" for k in kinds if lost[k])
 
 
 def label(kind: Kind) -> str:
