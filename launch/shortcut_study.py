@@ -17,6 +17,7 @@ import dataclasses
 import glob
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.fields import from_json
 from identity_matters.runs.errors import UserError
 from launch import launcher, terminal
-from shortcut_study.config import PRESETS, StudyConfig
+from shortcut_study.config import PRESETS, READ_BY, StudyConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +44,7 @@ def main(config: StudyConfig, run_dir: str) -> None:
     with terminal.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
-        from identity_matters.data.arrays import examples_summary
+        from identity_matters.data.arrays import examples_summary, note
         from identity_matters.runs.directory import RunDirectory
         from shortcut_study.report import seconds_by_experiment, study_jobs
 
@@ -53,7 +54,9 @@ def main(config: StudyConfig, run_dir: str) -> None:
         jobs = study_jobs(config, data)
     summary = examples_summary(arrays.train_images, arrays.train_labels)
     with RunDirectory(run_dir, config, "shortcut_study", summary) as run:
-        run.set_status("running")
+        run.set_status("running", num_examples=len(data.x))
+        for name in config.unread():
+            note(f"{name} has no effect: figure {config.figure} does not read it")
         rows, report = _compute(config, run, jobs)
         run.set_status("done", num_examples=len(data.x), seconds=sum(seconds_by_experiment(rows).values()))
     print(report)
@@ -135,7 +138,7 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         with made_of(path):
             save_figures(figures(run.path), run.path)
             _write_events(run, rows, config.hparams)
-            text = report.report(rows, config.is_toy_size)
+            text = report.report(rows, toys(run.path))
         write_text(run.file("results.md"), text)
         bar.update(1)
     return rows, text
@@ -146,19 +149,29 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     from identity_matters.runs.tables import read_rows
     from shortcut_study.report import draw_figure, figures_with_data
 
-    rows, is_toy = read_rows(os.path.join(run_dir, "results.csv")), is_toy_size(run_dir)
-    return {f"figure_{name}": draw_figure(name, rows, is_toy) for name in figures_with_data(rows)}
+    rows, small = read_rows(os.path.join(run_dir, "results.csv")), toys(run_dir)
+    return {f"figure_{name}": draw_figure(name, rows, name in small) for name in figures_with_data(rows)}
 
 
-def is_toy_size(run_dir: str) -> bool:
-    """Returns whether a study's config.json says that it only shows that the study runs."""
+def toys(run_dir: str) -> list[str]:
+    """Returns the names of the figures that at the size in a study's config.json only show that they run."""
+    from identity_matters.runs.directory import read_record
+
+    config, record = config_of(run_dir), read_record(run_dir) or {}
+    known = record.get("num_examples")  # none in a run of an earlier version that is not done
+    num_examples = known if isinstance(known, int) else config.examples or sys.maxsize
+    return [figure for figure in READ_BY if config.is_toy_size(figure, num_examples)]
+
+
+def config_of(run_dir: str) -> StudyConfig:
+    """Returns the config of a study; the default where there is no config.json."""
     from identity_matters.runs.directory import read_record
 
     record = read_record(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
     with launcher.user_errors():
-        return from_json(StudyConfig(), fields).is_toy_size
+        return from_json(StudyConfig(), fields)
 
 
 def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:

@@ -40,12 +40,12 @@ class Finding(NamedTuple):
     num_runs: int
 
 
-def findings_table(findings: list[Finding], is_toy_size: bool = False) -> str:
-    """Returns the findings as a Markdown table; at toy size none of them is judged."""
+def findings_table(findings: list[Finding], toys: Collection[str] = ()) -> str:
+    """Returns the findings as a Markdown table; those of figures of toy size, by name, are not judged."""
     words = {True: "holds", False: "does not hold", None: "cannot be told"}
     lines = ["| figure | the paper says | on our data | numbers | n |", "|---|---|---|---|--:|"]
     for f in findings:
-        answer = "not judged" if is_toy_size else words[f.holds]
+        answer = "not judged" if f.figure in toys else words[f.holds]
         lines.append(f"| {f.figure} | {f.claim} | {answer} | {f.numbers} | {f.num_runs} |".replace("|λ|", "\\|λ\\|"))
     return "\n".join(lines)
 
