@@ -56,6 +56,13 @@ def mark_infinite(axes: Axes, places: list, colour: str, label: str | None = Non
                   transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
 
 
+def mark_zero(axes: Axes, places: list, colour: str, label: str) -> None:
+    """Draws triangles at the bottom edge, where a quantity is 0 within rounding."""
+    if places:
+        axes.plot(places, [0.03] * len(places), "v", color=colour, mfc="none", clip_on=False,
+                  transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
+
+
 def loss_axis(axes: Axes, lowest: float = 0.0) -> None:
     """Makes the x axis logarithmic from the lowest loss, but not below `lowest`, up to the highest, as in the paper."""
     axes.set_xscale("log")

@@ -27,6 +27,10 @@ from shortcut_study.rows import along_loss, depths_in, kinds_in, rows_of_kind, s
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR))
 _LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
 _PANELS = {"max_abs": "largest |λ|", "p10_abs": "10th percentile of |λ|", "condition_number": "condition number"}
+_MARKS = {
+    "p10_abs": (drawing.mark_zero, "0 within rounding"),
+    "condition_number": (drawing.mark_infinite, "beyond float64"),
+}
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -97,19 +101,24 @@ def draw(rows: list[dict]) -> Figure:
 
 
 def draw_spectra(rows: list[dict], activations: str) -> Figure:
-    """Returns means over runs, interpolated between the losses at which Hessians were taken, which are points."""
+    """Returns means over runs, interpolated between the losses at which Hessians were taken, which are points.
+
+    A 10th percentile that is 0 within rounding is no number for a mean: it is marked at the bottom edge.
+    """
     figure = Figure(figsize=(14, 4.4), dpi=110, layout="constrained")
     found = select(rows, experiment="spectrum_at_losses", activations=activations)
     loss, text = drawing.LOSSES[activations]
     for axes, (name, title) in zip(figure.subplots(1, 3), _PANELS.items()):
         for kind in kinds_in(found):
             taken = [row for row in rows_of_kind(found, kind) if row[name] != ""]
-            finite = [row for row in taken if 0 < row[name] < np.inf]
+            lost = [row for row in taken if name in _MARKS and row["condition_number"] == np.inf]
+            finite = [row for row in taken if 0 < row[name] < np.inf and row not in lost]
             drawing.draw_band(axes, along_loss(finite, loss, name), drawing.COLOURS[kind], LABELS[kind], log=True)
             axes.plot([row[loss] for row in finite], [row[name] for row in finite], ".", ms=4, alpha=0.5,
                       color=drawing.COLOURS[kind])  # fmt: skip
-            beyond = [row[loss] for row in taken if row[name] == np.inf]
-            drawing.mark_infinite(axes, beyond, drawing.COLOURS[kind], f"{LABELS[kind]}: beyond float64")
+            if lost:
+                mark, words = _MARKS[name]
+                mark(axes, [row[loss] for row in lost], drawing.COLOURS[kind], f"{LABELS[kind]}: {words}")
         axes.set(title=title, xlabel=text, yscale="log")
         drawing.loss_axis(axes)
         drawing.legend(axes, fontsize=8)
