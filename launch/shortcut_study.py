@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.fields import from_json
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, VaryingSizes
 from launch import launcher, terminal
 from shortcut_study.config import PRESETS, READ_BY, StudyConfig
 
@@ -67,7 +67,12 @@ def _arrays(config: StudyConfig) -> "ArrayData":
     from identity_matters.data.arrays import ArrayData
     from identity_matters.data.loading import load
 
-    arrays = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
+    try:
+        arrays = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
+    except VaryingSizes as error:  # its advice is for launch.train
+        raise UserError(
+            f"the images of {config.dataset} vary in size; choose a set of small images of one size"
+        ) from error
     if not isinstance(arrays, ArrayData):
         raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
     return arrays
@@ -194,7 +199,7 @@ def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> N
     for name in _event_files(run.path):
         if name in listed:  # of an earlier end of this run: TensorBoard would show both
             os.remove(run.file(name))
-    run.set_status("running", event_files=names)
+    run.set_status("running", event_files=names, num_examples=run.record["num_examples"])
     for name in names:
         os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
         os.replace(os.path.join(folder, name), run.file(name))
