@@ -199,7 +199,8 @@ def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> N
     for name in _event_files(run.path):
         if name in listed:  # of an earlier end of this run: TensorBoard would show both
             os.remove(run.file(name))
-    run.set_status("running", event_files=names, num_examples=run.record["num_examples"])
+    kept = {name: value for name, value in run.record.items() if name == "num_examples"}
+    run.set_status("running", event_files=names, **kept)
     for name in names:
         os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
         os.replace(os.path.join(folder, name), run.file(name))
