@@ -20,20 +20,22 @@ from identity_matters.runs.machine import machine
 OTHERS = "other processes, CPU cores"
 
 
-def interleaved(measurements: dict[Any, Callable[[], float]], repeats: int) -> dict[Any, list[float]]:
-    """Returns what each measurement gives, by name: taken as a, b, c, a, b, c, …, after one round that does not count.
+def interleaved(
+    measurements: dict[Any, Callable[[], float]], repeats: int, uncounted: int = 1
+) -> dict[Any, list[float]]:
+    """Returns what each measurement gives, by name: taken as a, b, c, a, b, c, …, after rounds that do not count.
 
     Under OTHERS, the CPU cores that the rest of the machine kept busy: where that is not
     near 0, the numbers are not the machine's. NaN where there is no /proc to say so (macOS).
     """
     values = {name: [] for name in (*measurements, OTHERS)}
-    for _ in range(repeats + 1):
+    for _ in range(uncounted + repeats):
         start, others = time.perf_counter(), _others_cpu_seconds()
         for name, measure in measurements.items():
             values[name].append(measure())
         cores = (_others_cpu_seconds() - others) / (time.perf_counter() - start)
         values[OTHERS].append(max(0.0, round(cores, 2)))  # below 0.01 the clock ticks are too coarse
-    return {name: numbers[1:] for name, numbers in values.items()}
+    return {name: numbers[uncounted:] for name, numbers in values.items()}
 
 
 def _others_cpu_seconds() -> float:

@@ -6,10 +6,11 @@ Ours is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Sy
 a Hessian of 737 MB. The floor is numpy.linalg.eigvalsh of the result, which every figure needs; the
 target is 15 % of it. Peers: torch.func.hessian (in a process of its own; without torch left out) and
 tf.GradientTape.jacobian, compiled, both of the loss as a function of the two moments, so that
-no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile; those of the peers are left out below.
+no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile; those of the
+peers are left out below. The others take turns.
 
-Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one); peak
-memory of the process 4.7 GiB with the peers, 3.4 without:
+Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one), by a
+version that timed one after the other; peak memory of the process 4.7 GiB with the peers, 3.4 without:
 
 | depth | weights | first call, s | ours, s |        min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
 | ----- | ------: | ------------: | ------: | ---------------: | -------------: | -----------------: | -----------: | ----------: |
@@ -19,6 +20,7 @@ memory of the process 4.7 GiB with the peers, 3.4 without:
 | 96    |   9,600 |         0.579 |   0.616 |    0.598 – 0.694 |           62.7 |               1.0% |            – |           – |
 """  # noqa: E501, a table as it is printed
 
+import contextlib
 import dataclasses
 import functools
 import resource
@@ -29,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import Peer, environment, seconds, spread, table
+from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
 from identity_matters.fields import check_fields
 from identity_matters.runs.errors import UserError
 from launch import launcher
@@ -45,8 +47,8 @@ class HessianBenchmark:
     Attributes:
       depths: Numbers of weight matrices, even.
       peer_depth: The deepest network that the peers are given; beyond they need tens of GB.
-      repeats: Timed calls of our Hessian; medians and ranges are over the calls.
-      eigenvalue_repeats: Timed eigenvalue decompositions.
+      repeats: Rounds in which our Hessian and the peers' are timed once each; medians and ranges are over the rounds.
+      eigenvalue_repeats: The same of our Hessian and its eigenvalues.
     """
 
     depths: tuple[int, ...] = (16, 32, 64, 96)
@@ -69,60 +71,73 @@ def main(benchmark: HessianBenchmark) -> None:
     print(environment())
     x, y = np.random.default_rng(0).standard_normal((2, 1000, WIDTH))
     pair = moments(x, y)
-    rows = []
+    rows, others = [], []
     for depth in benchmark.depths:
         weights = ShortcutNetwork(WIDTH, depth // 2, 2).initialize("xavier", 0) / 2
-        first, ours, result = _timed(functools.partial(hessian_from_moments, weights, *pair), benchmark.repeats)
-        floor = [seconds(np.linalg.eigvalsh, result) for _ in range(benchmark.eigenvalue_repeats)]
-        row = [f"{depth}", f"{depth * WIDTH**2:,}", f"{first:.3g}", *spread(ours), f"{np.median(floor):.3g}"]
-        row.append(f"{np.median(ours) / np.median(floor):.1%}")
-        for peer in (_torch_columns, _tape_columns):
-            row += peer(ours, result, weights, *pair) if depth <= benchmark.peer_depth else ["–", "–"]
-        rows.append(tuple(row))
+        row, busy = _row(benchmark, depth, functools.partial(hessian_from_moments, weights, *pair), (weights, *pair))
+        rows.append(row)
+        others += busy
         print(f"depth {depth}: done", flush=True)
     header = ("depth", "weights", "first call, s", "ours, s", "min – max", "eigenvalues, s", "ours / eigenvalues")
     header += ("torch: first, s", "torch / ours", "tape: first, s", "tape / ours")
-    print(f"\ntarget: at most {TARGET:.0%} of the eigenvalues\n")
+    busy = f"other processes kept {np.median(others):.2f} cores busy"
+    print(f"\ntarget: at most {TARGET:.0%} of the eigenvalues; {busy}\n")
     print(table(header, rows))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"\npeak memory of this process, peers and eigenvalues included: {peak / 2**30:.1f} GiB")
 
 
-def _timed(function: Callable[[], np.ndarray], repeats: int) -> tuple[float, list[float], np.ndarray]:
-    """Returns the seconds of the first call, those of the others, and the result."""
+def _row(
+    benchmark: HessianBenchmark, depth: int, hessian: Callable[[], np.ndarray], problem: tuple
+) -> tuple[tuple[str, ...], list[float]]:
+    """Returns the row of a depth, and the cores that other processes kept busy in each round."""
+    first, result = _first_call(hessian)
+    ours = {"ours": lambda: seconds(hessian)}
+    with contextlib.ExitStack() as stack:
+        peers_here = _peers(stack, result, problem) if depth <= benchmark.peer_depth else {}
+        turns = ours | {name: measure for name, (_, measure) in peers_here.items()}
+        found = interleaved(turns, benchmark.repeats, uncounted=0)
+    turns = ours | {"eigenvalues": lambda: seconds(np.linalg.eigvalsh, result)}
+    floor = interleaved(turns, benchmark.eigenvalue_repeats, uncounted=0)
+    row = [f"{depth}", f"{depth * WIDTH**2:,}", f"{first:.3g}", *spread(found["ours"])]
+    row += [f"{np.median(floor['eigenvalues']):.3g}", f"{np.median(ratios(floor['ours'], floor['eigenvalues'])):.1%}"]
+    for name in ("torch", "tape"):
+        ratio = f"{np.median(ratios(found[name], found['ours'])):.3g}" if name in found else "–"
+        row += [f"{peers_here[name][0]:.3g}" if name in found else "–", ratio]
+    return tuple(row), found[OTHERS] + floor[OTHERS]
+
+
+def _first_call(function: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
+    """Returns the seconds of a call that compiles, and the result."""
     start = time.perf_counter()
     result = function()
-    first = time.perf_counter() - start
-    return first, [seconds(function) for _ in range(repeats)], result
+    return time.perf_counter() - start, result
 
 
-def _torch_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) -> list[str]:
-    """Returns the cells of torch.func.hessian, timed in a process of its own; dashes without torch."""
+def _peers(
+    stack: contextlib.ExitStack, result: np.ndarray, problem: tuple
+) -> dict[str, tuple[float, Callable[[], float]]]:
+    """Returns, by name, the seconds of a peer's first call, and a function that returns those of another.
+
+    torch runs in a process of its own, which the stack ends; where it is not installed it is left out.
+    """
+    found = {}
     try:
-        with Peer(peers.dense_hessian, *problem) as peer:
-            first = peer.call("seconds")
-            _check_same(peer.call("hessian"), result)
-            return _cells(first, [peer.call("seconds") for _ in range(3)], ours)
+        peer = stack.enter_context(Peer(peers.dense_hessian, *problem))
+        found["torch"] = peer.call("seconds"), lambda: peer.call("seconds")
+        _check_same(peer.call("hessian"), result)
     except ModuleNotFoundError as error:
         print(f"torch is left out: {error}")
-        return ["–", "–"]
-
-
-def _tape_columns(ours: list[float], result: np.ndarray, *problem: np.ndarray) -> list[str]:
-    """Returns the cells of GradientTape.jacobian."""
-    first, times, other = _timed(_tape_hessian(*problem), 3)
+    tape = _tape_hessian(*problem)
+    first, other = _first_call(tape)
     _check_same(other, result)
-    return _cells(first, times, ours)
+    return found | {"tape": (first, lambda: seconds(tape))}
 
 
 def _check_same(other: np.ndarray, result: np.ndarray) -> None:
     difference = np.abs(other - result).max() / np.abs(result).max()
     if not difference <= 1e-9:
         raise ArithmeticError(f"a peer's Hessian differs from ours by {difference:.1e}")
-
-
-def _cells(first: float, times: list[float], ours: list[float]) -> list[str]:
-    return [f"{first:.3g}", f"{np.median(times) / np.median(ours):.3g}"]
 
 
 def _tape_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray) -> Callable[[], np.ndarray]:

@@ -46,6 +46,7 @@ WIDTH, NUM_SAMPLES = 10, 60_000
 NUM_PRUNED_SAMPLES = 6_000  # as networks with ReLUs have them in launch.shortcut_study
 TARGET = 20  # times as fast as the loop
 TIMED_RUNS = 2  # of a loop
+UNRESOLVED = "not resolved"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +93,7 @@ def main(benchmark: SweepBenchmark) -> None:
         network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid=mid)
         found = interleaved(_measurements(network, x, y, runs, epochs, benchmark.relu_epochs), benchmark.repeats)
         others += found[OTHERS]
-        values = [f"{np.median(found[name]):.3g}" for name in ("sweep", "loop", "peer")]
-        values += ["{} ({})".format(*spread(ratios(found[name], found["sweep"]))) for name in ("loop", "peer")]
-        rows.append((f"{mid}, depth {depth}, {runs} runs", *values))
+        rows.append((f"{mid}, depth {depth}, {runs} runs", *_cells(found)))
         print(f"{rows[-1][0]}: done", flush=True)
     header = (
         "sweep",
@@ -113,8 +112,21 @@ def main(benchmark: SweepBenchmark) -> None:
         ratio = "{} ({})".format(*spread(ratios(found["all"], found["pruned"])))
         pruned.append((f"relu, depth {depth}", count, f"{np.median(found['all']):.3g}", ratio))
     print(f"\ntarget: {TARGET} × the loop; other processes kept {np.median(others):.2f} cores busy\n")
-    print(table(header, rows) + "\n")
+    print(table(header, rows))
+    if any(UNRESOLVED in row for row in rows):
+        print(f"{UNRESOLVED}: the epochs took no longer than setting up varies; raise --epochs or --relu_epochs")
+    print()
     print(table(("Figure 10's rates, 2-shortcut", "given up", "all rates, s", "all rates / pruned"), pruned))
+
+
+def _cells(found: dict[str, list[float]]) -> list[str]:
+    """Returns seconds, and ratios to the sweep, of what took a time above 0 in every round."""
+    measured = {name for name in ("sweep", "loop", "peer") if min(found[name]) > 0}
+    cells = [f"{np.median(found[name]):.3g}" if name in measured else UNRESOLVED for name in ("sweep", "loop", "peer")]
+    for name in ("loop", "peer"):
+        are_both = {name, "sweep"} <= measured
+        cells.append("{} ({})".format(*spread(ratios(found[name], found["sweep"]))) if are_both else "–")
+    return cells
 
 
 def _measurements(

@@ -59,20 +59,25 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     return config
 
 
-def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray, np.ndarray]":
-    """Returns standardised images float32 [m, h, w, c] and labels [m] of the first examples that a run was trained on.
+def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray, np.ndarray, str]":
+    """Returns the first examples that a run was trained on: standardised images, labels, and what tells them in a line.
 
     Args:
       run_config: TrainConfig.
       count: int. Fewer where the run was trained on fewer.
+
+    Returns:
+      images float32 [m, h, w, c], labels int32 [m], and their `examples_summary`.
     """
     import numpy as np
 
+    from identity_matters.data.arrays import examples_summary
     from identity_matters.model import standardize
 
-    batches = raw_batches(run_config, min(count, run_config.train_examples or count))
-    images, labels = zip(*((np.asarray(standardize(images)), labels) for images, labels in batches))
-    return np.concatenate(images), np.concatenate(labels).astype(np.int32)
+    batches = list(raw_batches(run_config, min(count, run_config.train_examples or count)))
+    images = np.concatenate([np.asarray(standardize(raw)) for raw, _ in batches])
+    raw, labels = map(np.concatenate, zip(*batches))
+    return images, labels.astype(np.int32), examples_summary(raw, labels, are_resized=run_config.image_size > 0)
 
 
 def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:

@@ -103,12 +103,12 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     named = run_config.npz if config.data_dir else run_config.npz or run_config.data_dir
     say_named_by(os.path.join(config.saved_run, "config.json"), named)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
-    images, labels = finished_run.training_examples(run_config, config.examples)
+    images, labels, data = finished_run.training_examples(run_config, config.examples)
     kept = os.path.join(run_dir, CHECKPOINT)
     model = finished_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
     check_order(config.order, model)
     check_batch_norm(model, config.batch_moments)
-    with RunDirectory(run_dir, config, "hessian_spectrum") as run:
+    with RunDirectory(run_dir, config, "hessian_spectrum", data) as run:
         known = run.record.get(DIGEST)
         if known and known != weights_digest(model):
             raise UserError(f"{run_dir} is on other weights than {config.saved_run} has now; choose another run_dir")

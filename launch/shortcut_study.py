@@ -17,18 +17,20 @@ import dataclasses
 import glob
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.fields import from_json
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, VaryingSizes
 from launch import launcher, terminal
-from shortcut_study.config import PRESETS, StudyConfig
+from shortcut_study.config import PRESETS, READ_BY, StudyConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from identity_matters.data.arrays import ArrayData
     from identity_matters.runs.directory import RunDirectory
     from shortcut_study.dataset import StudyData
     from shortcut_study.jobs import Job
@@ -42,28 +44,43 @@ def main(config: StudyConfig, run_dir: str) -> None:
     with terminal.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
+        from identity_matters.data.arrays import examples_summary, note
         from identity_matters.runs.directory import RunDirectory
         from shortcut_study.report import seconds_by_experiment, study_jobs
 
     with launcher.user_errors():
-        data = _data(config)
+        arrays = _arrays(config)
+        data = _data(config, arrays)
         jobs = study_jobs(config, data)
-    with RunDirectory(run_dir, config, "shortcut_study") as run:
-        run.set_status("running")
+    summary = examples_summary(arrays.train_images, arrays.train_labels)
+    with RunDirectory(run_dir, config, "shortcut_study", summary) as run:
+        run.set_status("running", num_examples=len(data.x))
+        for name in config.unread():
+            note(f"{name} has no effect: figure {config.figure} does not read it")
         rows, report = _compute(config, run, jobs)
         run.set_status("done", num_examples=len(data.x), seconds=sum(seconds_by_experiment(rows).values()))
     print(report)
     print(f"files: {run_dir}")
 
 
-def _data(config: StudyConfig) -> "StudyData":
+def _arrays(config: StudyConfig) -> "ArrayData":
     from identity_matters.data.arrays import ArrayData
     from identity_matters.data.loading import load
-    from shortcut_study.dataset import StudyData, whitened_components
 
-    arrays = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
+    try:
+        arrays = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
+    except VaryingSizes as error:  # its advice is for launch.train
+        raise UserError(
+            f"the images of {config.dataset} vary in size; choose a set of small images of one size"
+        ) from error
     if not isinstance(arrays, ArrayData):
         raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
+    return arrays
+
+
+def _data(config: StudyConfig, arrays: "ArrayData") -> "StudyData":
+    from shortcut_study.dataset import StudyData, whitened_components
+
     images, labels, num_classes = arrays.train_images, arrays.train_labels, arrays.num_classes
     x, y = whitened_components(
         images, labels, num_classes, config.input_scale, config.centred, config.mean_over_outputs
@@ -126,7 +143,7 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         with made_of(path):
             save_figures(figures(run.path), run.path)
             _write_events(run, rows, config.hparams)
-            text = report.report(rows, config.is_toy_size)
+            text = report.report(rows, toys(run.path))
         write_text(run.file("results.md"), text)
         bar.update(1)
     return rows, text
@@ -137,19 +154,29 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     from identity_matters.runs.tables import read_rows
     from shortcut_study.report import draw_figure, figures_with_data
 
-    rows, is_toy = read_rows(os.path.join(run_dir, "results.csv")), is_toy_size(run_dir)
-    return {f"figure_{name}": draw_figure(name, rows, is_toy) for name in figures_with_data(rows)}
+    rows, small = read_rows(os.path.join(run_dir, "results.csv")), toys(run_dir)
+    return {f"figure_{name}": draw_figure(name, rows, name in small) for name in figures_with_data(rows)}
 
 
-def is_toy_size(run_dir: str) -> bool:
-    """Returns whether a study's config.json says that it only shows that the study runs."""
+def toys(run_dir: str) -> list[str]:
+    """Returns the names of the figures that at the size in a study's config.json only show that they run."""
+    from identity_matters.runs.directory import read_record
+
+    config, record = config_of(run_dir), read_record(run_dir) or {}
+    known = record.get("num_examples")  # none in a run of an earlier version that is not done
+    num_examples = known if isinstance(known, int) else config.examples or sys.maxsize
+    return [figure for figure in READ_BY if config.is_toy_size(figure, num_examples)]
+
+
+def config_of(run_dir: str) -> StudyConfig:
+    """Returns the config of a study; the default where there is no config.json."""
     from identity_matters.runs.directory import read_record
 
     record = read_record(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
     with launcher.user_errors():
-        return from_json(StudyConfig(), fields).is_toy_size
+        return from_json(StudyConfig(), fields)
 
 
 def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:
@@ -172,7 +199,8 @@ def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> N
     for name in _event_files(run.path):
         if name in listed:  # of an earlier end of this run: TensorBoard would show both
             os.remove(run.file(name))
-    run.set_status("running", event_files=names)
+    kept = {name: value for name, value in run.record.items() if name == "num_examples"}
+    run.set_status("running", event_files=names, **kept)
     for name in names:
         os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
         os.replace(os.path.join(folder, name), run.file(name))

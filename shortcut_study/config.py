@@ -109,11 +109,29 @@ class StudyConfig:
             f"depth and relu_depths must be multiples of shortcut_depth 2, got {self.depth} and {self.relu_depths}",
         )
 
-    @property
-    def is_toy_size(self) -> bool:
-        """Whether the study only shows that it runs: too few examples or epochs to judge the paper's statements."""
-        few = any(0 < count < 2000 for count in (self.examples, self.relu_examples))
-        return few or self.num_epochs < 500 or self.descent_epochs < 1000
+    def is_toy_size(self, figure: str, num_examples: int) -> bool:
+        """Returns whether a figure only shows that it runs: too few examples or epochs to judge the paper's statements.
+
+        Args:
+          figure: The paper's number, or convolutional.
+          num_examples: int. Of the data; networks with ReLUs may go over fewer.
+        """
+        read = READ_BY[figure]
+        counts = [num_examples, self.relu_examples or num_examples] if "relu_examples" in read else [num_examples]
+        is_short = any(name in read and getattr(self, name) < least for name, least in _JUDGED.items())
+        return min(counts) < 2000 or is_short
+
+    def is_paper_size(self, figure: str) -> bool:
+        """Returns whether a figure has the depths of the paper preset, and as many runs and epochs at least."""
+        pairs = [(getattr(self, name), getattr(PRESETS["paper"], name)) for name in _SIZES[figure]]
+        return all(set(paper) <= set(ours) if isinstance(ours, tuple) else ours >= paper for ours, paper in pairs)
+
+    def unread(self) -> list[str]:
+        """Returns the names of fields that no preset sets so and that the chosen figure does not read."""
+        read = set().union(*READ_BY.values()) if self.figure == "all" else READ_BY[self.figure]
+        fields = dict.fromkeys(name for names in READ_BY.values() for name in names)
+        changed = [n for n in fields if all(getattr(self, n) != getattr(preset, n) for preset in PRESETS.values())]
+        return [name for name in changed if name not in read]
 
     def seeds(self, count: int) -> range:
         """Returns the first `count` seeds."""
@@ -134,6 +152,32 @@ _MOST |= {"num_levels": 10_000, "examples": 2**31, "relu_examples": 2**31, "seed
 _MOST |= {"input_scale": 1e6}
 # The shortcuts of the networks of `depths` that a figure compares.
 _SHORTCUT_DEPTHS = {"3": (2,), "5": (2, 3), "9": (2, 3), "all": (2, 3)}
+
+
+_DESCENTS = ("learning_rate", "descent_epochs")
+_LINEAR_DESCENTS = ("depth", "num_runs", "xavier_learning_rate", "num_levels", *_DESCENTS)
+# What each figure reads, but for the fields that name the figure, its data, its first seed and its events.
+READ_BY = {
+    "3": ("depths", "sweep_runs", "relu_runs", "relu_examples", *_DESCENTS),
+    "5": ("depths", "num_runs"),
+    "6": ("depths", *_LINEAR_DESCENTS),
+    "7": ("depth", "relu_runs", "relu_examples", "num_levels", *_DESCENTS),
+    "8": _LINEAR_DESCENTS,
+    "9": ("depths", "sweep_runs", "num_epochs", "rates_per_decade"),
+    "10": ("relu_depths", "relu_runs", "relu_examples", "num_epochs", "relu_rates_per_decade"),
+    "convolutional": ("conv_depths", "conv_runs"),
+}
+_JUDGED = {"num_epochs": 500, "descent_epochs": 1000}  # below, a figure that reads them is a toy
+_SIZES = {  # what makes a figure as large as the paper's
+    "3": ("depths", "sweep_runs", "relu_runs", "descent_epochs"),
+    "5": ("depths", "num_runs"),
+    "6": ("depth", "num_runs", "descent_epochs"),
+    "7": ("depth", "relu_runs", "descent_epochs"),
+    "8": ("depth", "num_runs", "descent_epochs"),
+    "9": ("depths", "sweep_runs", "num_epochs"),
+    "10": ("relu_depths", "relu_runs", "num_epochs"),
+    "convolutional": ("conv_depths", "conv_runs"),
+}
 
 
 def _require(holds: object, message: str) -> None:

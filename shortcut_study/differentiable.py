@@ -103,10 +103,10 @@ def _clone_or_keep(layer: keras.Layer, replacement: type | None = None) -> keras
 
 
 def check_twice_differentiable(graph: tf.Graph, outputs: tf.Tensor, takes_logits: bool = True) -> None:
-    """Checks the graph of a loss, in which a term of the Hessian could be missing with nothing to show it.
+    """Checks the graph of a gradient, in which a term of the Hessian could be missing with nothing to show it.
 
     Args:
-      graph: Of the loss.
+      graph: Of the gradient of the loss, or of the loss alone where a Hessian of the outputs does not count.
       outputs: What the model gives, in that graph.
       takes_logits: bool. Whether the loss is that of logits.
 
@@ -129,15 +129,25 @@ def check_product(product: tf.types.experimental.PolymorphicFunction) -> None:
     Raises:
       ValueError: it has none of an operation, or takes them as 0.
     """
+    _refuse(traced_function(product).graph, _CONSTANT)
+
+
+def traced_function(
+    function: tf.types.experimental.PolymorphicFunction, *specs: Any
+) -> tf.types.experimental.ConcreteFunction:
+    """Returns a function that takes derivatives, traced.
+
+    Raises:
+      ValueError: TensorFlow has none of an operation.
+    """
     try:
-        graph = product.get_concrete_function().graph
+        return function.get_concrete_function(*specs)
     except Exception as error:  # a LookupError, as AutoGraph's own error, whose class is not public
         lacking = re.search(r"gradient registry has no entry for: (\w+)", str(error))
         if lacking is None:
             raise
         reason = f"it knows no derivative of {lacking[1]}"
         raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason}") from error
-    _refuse(graph, _CONSTANT)
 
 
 def _refuse(graph: tf.Graph, refused: dict[tuple[str, ...], str]) -> None:

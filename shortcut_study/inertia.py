@@ -158,7 +158,7 @@ def _ordered(num_smaller: Callable[[float], int], rank: int, known: dict[float, 
     low = max(size for size, count in known.items() if count <= rank)
     high = min(size for size, count in known.items() if count > rank)
     while high - low > tolerance * high:
-        middle = np.sqrt(low * high) if low > 0 else high / 2
+        middle = np.sqrt(low) * np.sqrt(high) if low > 0 else high / 2
         if not low < middle < high:
             break
         known[middle] = num_smaller(middle)

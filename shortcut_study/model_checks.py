@@ -1,4 +1,4 @@
-"""What has no Hessian product is refused in one line, before anything is compiled."""
+"""What has no Hessian product is refused in one line, before the product is compiled."""
 
 import numbers
 
@@ -7,7 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from shortcut_study.curvature_products import Loss
-from shortcut_study.model_copies import layers_of
+from shortcut_study.model_copies import layers_of, random_batch
+
+SAME = 1e-3  # of a variable's largest derivative: far below what a path that passes no gradient takes away
+ROUNDINGS = 1000  # of the largest derivative of all: more than sums of such numbers make where they cancel
 
 
 def check_model(model: keras.Model) -> None:
@@ -75,3 +78,45 @@ def check_examples(
         )
     if not loss and given[0] and not 0 <= labels.min() <= labels.max() < given[0]:
         raise ValueError(f"labels must lie in 0–{given[0] - 1}, the model's outputs, got {labels.min()}–{labels.max()}")
+
+
+def check_gradient(network: keras.Model, training: bool) -> None:
+    """Checks on a few random numbers that a network has the same gradient in its variables and in tensors.
+
+    A product takes the weights as tensors. A gradient function of a layer's own, as tf.recompute_grad makes, knows the
+    variables that the layer uses, and gives none to tensors in their place, with nothing to show it.
+
+    Args:
+      network: keras.Model.
+      training: bool.
+
+    Raises:
+      ValueError: the gradients in a variable differ by more than rounding.
+    """
+    images = random_batch(network.inputs[0], np.random.default_rng(0))
+    variables = [variable.value for variable in network.trainable_variables]
+    tensors, others = (list(map(tf.identity, of)) for of in (variables, network.non_trainable_variables))
+    try:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(tensors)
+            with keras.StatelessScope():  # the averages of batch normalisation stay as they are
+                outputs = network(images, training=training)
+            of_tensors, _ = network.stateless_call(tensors, others, images, training=training)
+            pair = [keras.tree.flatten(found)[0] for found in (outputs, of_tensors)]
+            factors = tf.random.stateless_normal(tf.shape(pair[0]), (0, 0), dtype=pair[0].dtype)
+            sums = [tf.reduce_sum(factors * found) for found in pair]
+        pairs = zip(tape.gradient(sums[0], variables), tape.gradient(sums[1], tensors))
+    except (ValueError, tf.errors.OpError):
+        return  # a model that takes images of another size, or other numbers, than these
+    # An output that is not connected with a tensor has no gradient at all, not one of zeros as behind a layer of zeros.
+    arrays = [[None if g is None else tf.convert_to_tensor(g).numpy() for g in gradients] for gradients in pairs]
+    largest = max((np.abs(expected).max() for expected, _ in arrays if expected is not None), default=0.0)
+    rounding = ROUNDINGS * np.finfo(variables[0].dtype.as_numpy_dtype).eps * largest
+    for variable, (expected, found) in zip(network.trainable_variables, arrays):
+        if expected is None:
+            continue
+        if found is None or np.abs(expected - found).max() > SAME * np.abs(expected).max() + rounding:
+            raise ValueError(
+                f"a layer passes no gradient to the weights {variable.path}, or not all of it, where they are given as "
+                "a tensor, as one with tf.recompute_grad: use keras.RematScope, or leave the gradient to TensorFlow"
+            )

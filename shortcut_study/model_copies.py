@@ -79,7 +79,7 @@ def check_copy(model: keras.Model, copy: keras.Model) -> None:
     compared = [pair for pair in pairs if is_any_size and pair[0] is not pair[1] and all(map(_is_called_once, pair))]
     graphs = [_graph(of, [pair[i] for pair in compared]) for i, of in enumerate((model, copy))]
     random = np.random.default_rng(0)
-    batch = keras.tree.map_structure(lambda x: _random_batch(x, random), _inputs(model))
+    batch = keras.tree.map_structure(lambda x: random_batch(x, random), _inputs(model))
     try:
         found, again = graphs[0](batch), graphs[0](batch)
     except (TypeError, ValueError, tf.errors.OpError):
@@ -108,8 +108,8 @@ def _is_called_once(layer: keras.Layer) -> bool:
     return not isinstance(layer, keras.Model | keras.layers.InputLayer) and len(layer._inbound_nodes) == 1
 
 
-def _random_batch(x: keras.KerasTensor, random: np.random.Generator) -> np.ndarray:
-    """Returns numbers of an input's shape and type."""
+def random_batch(x: keras.KerasTensor, random: np.random.Generator) -> np.ndarray:
+    """Returns numbers of an input's shape and type, for two examples where the shape leaves their number open."""
     shape = x.shape[0] or 2, *(size or UNKNOWN_SIZE for size in x.shape[1:])
     return random.standard_normal(shape).astype(x.dtype) if "float" in x.dtype else random.integers(0, 2, shape)
 

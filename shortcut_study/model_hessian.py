@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from shortcut_study.curvature_products import (
+    ZERO,
     Loss,
     check_loss,
     gauss_newton_vector_product,
@@ -22,10 +23,11 @@ from shortcut_study.differentiable import (
     check_product,
     check_twice_differentiable,
     computes_in_half,
+    traced_function,
     twice_differentiable,
     with_dtype,
 )
-from shortcut_study.model_checks import check_examples, check_model
+from shortcut_study.model_checks import check_examples, check_gradient, check_model
 
 CLASS_LABELS = tf.TensorSpec([None], tf.int32)
 
@@ -73,7 +75,8 @@ def model_mvp(
       ValueError: another backend, nothing to train, no examples, arrays that do not fit together or the model; a model
         of a class of its own, of weights of several types, one that gives probabilities without a loss that takes them,
         or one that TensorFlow does not differentiate twice (Dropout in training, recurrent layers, layers that stop
-        gradients); from mvp_fn, a vector of another shape.
+        gradients or, as those with tf.recompute_grad, give none to tensors in place of their weights); from mvp_fn, a
+        vector of another shape.
     """
     check_model(model)
     check_examples(images, labels, loss, batch_size, model)
@@ -187,14 +190,18 @@ def compiled_product(
     outputs_fn = _flat_outputs(network, training)
 
     def traced(weights: tf.Tensor, others: list, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        outputs = outputs_fn(weights, others, images)
-        return outputs, total_loss(labels, outputs)
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            outputs = outputs_fn(weights, others, images)
+            loss = total_loss(labels, outputs)
+        return outputs, loss if gauss_newton else tape.gradient(loss, weights, unconnected_gradients=ZERO)
 
     num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     flat, images = tf.TensorSpec([num_weights], dtype), tf.TensorSpec([None, *model.inputs[0].shape[1:]], dtype)
     others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]
-    found = tf.function(traced).get_concrete_function(flat, others, images, label_spec)
+    found = traced_function(tf.function(traced), flat, others, images, label_spec)
     check_twice_differentiable(found.graph, found.outputs[0], takes_logits=loss is None)
+    check_gradient(network, training)
 
     # One compilation, also for a smaller last batch.
     @tf.function(input_signature=[flat, others, flat, images, label_spec])

@@ -1,6 +1,6 @@
 """What a study makes of the rows of results.csv: jobs of several figures, pictures, findings, seconds, HParams."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -37,11 +37,19 @@ def draw_figure(name: str, rows: list[dict], is_toy_size: bool = False) -> Figur
     return figure
 
 
-def report(rows: list[dict], is_toy_size: bool = False) -> str:
-    """Returns results.md: each claim of the paper on the rows, and the seconds of each experiment."""
-    found = [finding for name in figures_with_data(rows) for finding in FIGURES[name].findings(rows)]
-    lines = [f"This is a {TOY}.", ""] if is_toy_size else []
-    lines += [findings_table(found, is_toy_size), "", "| experiment | activations | seconds |", "|---|---|--:|"]
+def report(rows: list[dict], toys: Collection[str] = ()) -> str:
+    """Returns results.md: each claim of the paper on the rows, and the seconds of each experiment.
+
+    Args:
+      rows: Of results.csv.
+      toys: Names of the figures that are of toy size.
+    """
+    names = figures_with_data(rows)
+    found = [finding for name in names for finding in FIGURES[name].findings(rows)]
+    small = [name for name in names if name in toys]
+    which = f"Figure {', '.join(small)}" if len(small) < len(names) else "This"
+    lines = [f"{which} is a {TOY}.", ""] if small else []
+    lines += [findings_table(found, toys), "", "| experiment | activations | seconds |", "|---|---|--:|"]
     lines += [f"| {' | '.join(names)} | {seconds:,.0f} |" for names, seconds in seconds_by_experiment(rows).items()]
     return "\n".join(lines) + "\n"
 

@@ -70,16 +70,17 @@ def over_seeds(rows: list[dict], x: str, y: str, log: bool = True) -> Band:
 def along_loss(rows: list[dict], loss: str, y: str, log: bool = True, num_points: int = 200) -> Band:
     """Returns y (or log₁₀ y) against log₁₀ of the loss, interpolated linearly in each run, as the paper does.
 
-    A run counts only between its lowest and highest loss; a point needs half of the runs.
+    A run counts only between its lowest and highest loss; a point needs half of all runs, those included that have
+    fewer than two losses.
     """
-    runs = [run for seed in sorted({row["seed"] for row in rows})
-            if (run := _run_along_loss(select(rows, seed=seed), loss, y, log))]  # fmt: skip
+    seeds = sorted({row["seed"] for row in rows})
+    runs = [run for seed in seeds if (run := _run_along_loss(select(rows, seed=seed), loss, y, log))]
     if not runs:
         return Band(*np.empty((4, 0)))
     grid = np.linspace(min(losses[0] for losses, _ in runs), max(losses[-1] for losses, _ in runs), num_points)
     values = np.array([np.interp(grid, *run, left=np.nan, right=np.nan) for run in runs])
     count = np.isfinite(values).sum(0)
-    kept = 2 * count >= len(runs)
+    kept = 2 * count >= len(seeds)
     mean = np.nanmean(values[:, kept], axis=0)
     squares = np.nansum((values[:, kept] - mean) ** 2, axis=0)
     return Band(grid[kept], mean, np.sqrt(squares / np.maximum(count[kept] - 1, 1)), count[kept])

@@ -135,7 +135,7 @@ def all_diverging(rows):
 
 
 def infinite(kind, depths):
-    lost = {"condition_number": np.inf, "p10_abs": 0.0}
+    lost = {"condition_number": np.inf, "p10_abs": 1e-18}
     return lambda rows: change(
         change(rows, "initial_spectrum", lambda r: lost if r["depth"] in depths else {}, kind=kind),
         "spectrum_at_losses", lambda r: lost if r["epoch"] != "" and r["epoch"] > 40 else {}, kind=kind,

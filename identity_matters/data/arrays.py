@@ -1,6 +1,7 @@
 """Labelled images in memory, and the embedded MNIST sample."""
 
 import dataclasses
+import hashlib
 import math
 import sys
 import zlib
@@ -102,6 +103,28 @@ def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes:
             f"{labels.max()}; for classes that are missing there, --num_classes={labels.max() + 1} "
             f"(num_classes={labels.max() + 1})"
         )
+
+
+def digest(*arrays: np.ndarray) -> str:
+    """Returns a digest of arrays: of their shapes and their bytes."""
+    found = hashlib.blake2b(digest_size=4)
+    for array in arrays:
+        found.update(f"{array.shape}".encode())
+        found.update(np.ascontiguousarray(array))
+    return found.hexdigest()
+
+
+def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool = False) -> str:
+    """Returns what tells some examples from others in a line.
+
+    Args:
+      images: uint8 [n, h, w, c].
+      labels: int [n].
+      are_resized: bool. Whether the pixels are left out: resized, they may differ from one machine to another.
+    """
+    numbers = digest(labels.astype("<i4")) if are_resized else digest(images, labels.astype("<i4"))
+    what = "labels" if are_resized else "images and labels"
+    return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {what} {numbers}"
 
 
 def note(line: str) -> None:

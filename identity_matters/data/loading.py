@@ -49,6 +49,8 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
       UserError: no such data set, or one that is not prepared (the message says what to run), or data that cannot be
         trained on.
     """
+    if config.data_dir and given is None and not config.npz and config.dataset == MNIST_SAMPLE:
+        note(f"data_dir {config.data_dir} is not read: {MNIST_SAMPLE}, the dataset, comes with the package")
     if given is not None:
         data = given_arrays(given, config.num_classes)
     elif config.npz:

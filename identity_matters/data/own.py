@@ -8,14 +8,13 @@ the range of both splits together is stretched to 0–255; a line on stderr says
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.config import MAX_CLASSES
-from identity_matters.data.arrays import ArrayData, check_arrays, note
+from identity_matters.data.arrays import ArrayData, check_arrays, digest, note
 from identity_matters.runs.errors import UserError
 
 _NAMES = ("train_images", "train_labels", "test_images", "test_labels")
@@ -51,12 +50,8 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
         raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {_described(data)}")
     arrays = {name: as_numbers(name, array) for name, array in zip(_NAMES, data)}
     found = as_array_data("the data", arrays, num_classes)
-    digest = hashlib.blake2b(digest_size=4)
-    for name in _NAMES:  # as they are trained on, of whatever type they were given
-        array = getattr(found, name)
-        digest.update(f"{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array))
-    return dataclasses.replace(found, name=f"{_PREFIX}{digest.hexdigest()}")
+    as_trained_on = (getattr(found, name) for name in _NAMES)  # of whatever type they were given
+    return dataclasses.replace(found, name=f"{_PREFIX}{digest(*as_trained_on)}")
 
 
 def _described(data: object) -> str:

@@ -17,7 +17,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data import crops
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
 from identity_matters.data.preparation import prepared_builder
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.errors import UserError, VaryingSizes
 
 # Test splits without labels, and what is evaluated instead.
 _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
@@ -75,7 +75,7 @@ class TfdsSource:
         self._stored_shape = feature.shape
         self._varies = None in self._stored_shape[:2]
         if self._varies and not image_size:
-            raise UserError(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
+            raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
         sides = (image_size, image_size) if image_size else self._stored_shape[:2]
         self.image_shape = (*sides, self._stored_shape[2])
 

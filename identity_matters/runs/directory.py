@@ -7,8 +7,8 @@
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
-holds what tells the data of a training run from others, and of an .npz file a digest: data may be moved, but not be
-changed.
+holds what tells the data of a training run, a study or a spectrum from others, and of an .npz file a digest: data may
+be moved, but not be changed.
 """
 
 import contextlib

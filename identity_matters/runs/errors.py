@@ -22,6 +22,10 @@ class UserError(ValueError):
     """Something that the user gave cannot be used; the message is one line that says what, and what to do."""
 
 
+class VaryingSizes(UserError):
+    """The images of a data set vary in size, and no image_size is given."""
+
+
 class Diverged(ArithmeticError):
     """The loss became NaN or infinite.
 

@@ -28,8 +28,12 @@ class Row(NamedTuple):
 
 
 def rows(runs: list[Run]) -> list[Row]:
-    """Returns every claim, in the order of the table, with what the runs of launch.check_theory measured of it."""
-    checked = {row["claim"]: row for run in checks(runs) for row in run.rows}
+    """Returns every claim, in the order of the table, with what the runs of launch.check_theory measured of it.
+
+    Of several runs that checked a claim the last one counts, but for one whose check failed: it counts before all.
+    """
+    found = [row for run in checks(runs) for row in run.rows]
+    checked = {row["claim"]: row for row in sorted(found, key=lambda row: row["verdict"] == FAILED)}
     return [_row(claim_id, checked.get(claim_id)) for claim_id in CLAIMS]
 
 

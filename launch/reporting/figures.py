@@ -75,8 +75,13 @@ def paper_figures(runs: list[Run]) -> list[PaperFigure]:
     """Returns the figures of both papers that the runs show, in the papers' order."""
     trained = [_figure_1(run) for run in runs if run.kind == "train" and run.pictures]
     studied = [figure for run in runs if run.kind == "shortcut_study" for figure in _of_study(run)]
-    studied += [_figure_2(run) for run in runs if run.kind == "ablations" and "kernel_norms" in run.pictures]
+    studied += [_figure_2(run) for run in _norms(runs) if run.record["status"] == "done"]
     return trained + sorted(studied, key=lambda figure: int(figure.title.rpartition(" ")[2]))
+
+
+def _norms(runs: list[Run]) -> list[Run]:
+    """Returns the runs of --experiment=norms that show some."""
+    return [run for run in runs if run.kind == "ablations" and "kernel_norms" in run.pictures]
 
 
 def _figure_1(run: Run) -> PaperFigure:
@@ -131,12 +136,12 @@ def _of_study(run: Run) -> Iterator[PaperFigure]:
     for name in [name for name in run.findings if name in SHOWN]:
         found = run.findings[name]
         statements = [
-            Statement(f.claim, "not judged" if run.is_toy else WORDS[f.holds], f.numbers, str(f.num_runs))
+            Statement(f.claim, "not judged" if name in run.toys else WORDS[f.holds], f.numbers, str(f.num_runs))
             for f in found
         ]
         counts = sorted({f.num_runs for f in found})
         num_runs = " – ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-        title, note = f"Li et al., Figure {name}", TOY if run.is_toy else ""
+        title, note = f"Li et al., Figure {name}", TOY if name in run.toys else ""
         drawn, time = run.pictures[f"figure_{name}"], run.minutes.get(name, NOT_RECORDED)
         yield PaperFigure(title, SHOWN[name], run, drawn, note, time, num_runs, statements)
 
@@ -144,15 +149,18 @@ def _of_study(run: Run) -> Iterator[PaperFigure]:
 def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
     """Returns what the papers show and the runs do not, with the reason."""
     found = [*_missing_numbers(runs)]
-    full = {figure.title for figure in figures if not figure.note}
-    small = {figure.title for figure in figures if figure.note}
+    of_paper = {name for run in runs for name in run.findings if name not in (*run.toys, *run.smaller)}
+    judged = {figure.title for figure in figures if not figure.note}
+    drawn = {figure.title for figure in figures}
     for name, shown in SHOWN.items():
         title = f"Li et al., Figure {name}"
-        if title not in full:
-            why = "drawn above at toy size only" if title in small else "not among the runs of this report"
+        if name not in of_paper:
+            why = "drawn above at toy size only" if title in drawn else "not among the runs of this report"
+            why = "drawn above, of other depths or of fewer runs or epochs" if title in judged else why
             found.append(Missing(f"{title}, at the paper's size", shown, why, STUDY.format(name, name)))
-    if "Li et al., Figure 2" not in full:
-        why = "not among the runs of this report: 50 minutes on 2 cores"
+    if "Li et al., Figure 2" not in drawn:
+        status = [f"its run is {run.record['status']}, not done" for run in _norms(runs)]
+        why = status[0] if status else "not among the runs of this report: 50 minutes on 2 cores"
         found.append(Missing("Li et al., Figure 2", "Norms of ResNets of different depths during training", why, NORMS))
     return found
 

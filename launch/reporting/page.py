@@ -63,7 +63,7 @@ def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[st
     lines = []
     for run in claims.checks(runs):
         holding = sum(row["verdict"] != claims.FAILED for row in run.rows)
-        lines.append(("Claims", f"{holding} of {len(run.rows)} checks hold. {count_claims()}."))
+        lines.append((f"Claims, {run.name}", f"{holding} of {len(run.rows)} checks hold. {count_claims()}."))
     for run in runs:
         if run.kind == "train":
             told = "" if run.record["status"] == "done" else f" Its status is {run.record['status']}."

@@ -40,7 +40,8 @@ class Run(NamedTuple):
       pictures: By name of the figure.
       findings: Of a study that is done: what it makes of the paper's statements, by figure.
       minutes: Of a study: how long the experiments of a figure took, by figure.
-      is_toy: Whether a study is too small to judge them.
+      toys: Of a study: the figures that are too small to judge them.
+      smaller: Of a study: the figures of other depths than the paper's, or of fewer runs or epochs.
       table: Of a comparison: its results as text.
       problem: Why there is no more than files; empty where there is.
     """
@@ -52,7 +53,8 @@ class Run(NamedTuple):
     pictures: dict[str, Picture] = {}
     findings: dict[str, list] = {}
     minutes: dict[str, str] = {}
-    is_toy: bool = False
+    toys: list[str] = []
+    smaller: list[str] = []
     table: str = ""
     problem: str = ""
 
@@ -145,7 +147,7 @@ def _digest(run: Run, rows: list[dict]) -> dict[str, Any]:
 
         return {"table": ablation_table(rows)}
     if run.kind == "shortcut_study":
-        from launch.shortcut_study import is_toy_size
+        from launch.shortcut_study import config_of, toys
         from shortcut_study.figures.all_figures import FIGURES
         from shortcut_study.report import figures_with_data, seconds_by_experiment
 
@@ -157,7 +159,8 @@ def _digest(run: Run, rows: list[dict]) -> dict[str, Any]:
             for name in found
             if taken.keys() >= set(FIGURES[name].EXPERIMENTS)
         }
-        return {"findings": found, "minutes": minutes, "is_toy": is_toy_size(run.name)}
+        smaller = [name for name in found if not config_of(run.name).is_paper_size(name)]
+        return {"findings": found, "minutes": minutes, "toys": toys(run.name), "smaller": smaller}
     return {}
 
 

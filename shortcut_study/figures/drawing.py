@@ -49,10 +49,17 @@ def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -
             axes.annotate(f"n = {count:.0f}", (x, y), (4, 4), textcoords="offset points", fontsize=7, color=colour)
 
 
-def mark_infinite(axes: Axes, places: list, colour: str, label: str | None = None) -> None:
-    """Draws triangles at the top edge where some run's condition number is beyond float64."""
+def mark_infinite(axes: Axes, places: list, colour: str, label: str | None = None, is_filled: bool = False) -> None:
+    """Draws triangles at the top edge where some run's condition number is too large to be known."""
     if places:
-        axes.plot(places, [0.97] * len(places), "^", color=colour, mfc="none", clip_on=False,
+        axes.plot(places, [0.97] * len(places), "^", color=colour, mfc=colour if is_filled else "none", clip_on=False,
+                  transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
+
+
+def mark_zero(axes: Axes, places: list, colour: str, label: str) -> None:
+    """Draws triangles at the bottom edge, where a quantity is 0 within rounding."""
+    if places:
+        axes.plot(places, [0.03] * len(places), "v", color=colour, mfc="none", clip_on=False,
                   transform=axes.get_xaxis_transform(), label=label)  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import drawing
 from shortcut_study.figures.finding import CONSTANT, Finding, grows, label, named, power, series, slope
-from shortcut_study.hessian import Spectrum, hessian_from_moments, spectrum
-from shortcut_study.inertia import spectrum_by_counting
+from shortcut_study.hessian import hessian_from_moments, spectrum
+from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import Job, Progress, job_key
 from shortcut_study.kinds import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
 from shortcut_study.network import ShortcutNetwork
@@ -19,6 +19,9 @@ from theory.shortcut_networks import moments
 
 EXPERIMENTS = (("initial_spectrum", LINEAR), ("spectrum_at_zero", LINEAR))
 LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting
+LARGEST_RESOLVED = 5000  # weights up to which LAPACK's are taken where counting resolves nothing: 0.2 GB, and seconds
+_BEYOND = "beyond float64"
+_UNRESOLVED = f"above {1 / SMALLEST:.0e} and not resolved"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -36,7 +39,7 @@ def _initial_spectrum(data: StudyData, kind: Kind, depth: int, seed: int) -> Job
     def compute(_: Progress) -> list[dict]:
         network = kind.network(data.x.shape[1], depth, LINEAR)
         weights = network.initialize(kind.initialisation, seed)
-        return [_linear_spectrum(network, weights, *moments(data.x, data.y)).columns()]
+        return [_linear_spectrum(network, weights, *moments(data.x, data.y))]
 
     return Job(job_key("initial_spectrum", kind, LINEAR, depth, seed), compute)
 
@@ -50,18 +53,27 @@ def _at_zero(data: StudyData, kind: Kind, depth: int) -> Job:
     def compute(_: Progress) -> list[dict]:
         if kind == ONE:
             network = ONE.network(data.x.shape[1], depth, LINEAR)
-            return [_linear_spectrum(network, np.zeros(network.shape), *moments(data.x, data.y)).columns()]
+            return [_linear_spectrum(network, np.zeros(network.shape), *moments(data.x, data.y))]
         found = spectrum_at_zero(data.x, data.y, 1, 2)  # more units only repeat the eigenvalues
         return [spectrum(np.diag(np.repeat(found.eigenvalues, found.multiplicities))).columns()]
 
     return Job(job_key("spectrum_at_zero", kind._replace(initialisation="exact_zero"), LINEAR, depth), compute)
 
 
-def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> Spectrum:
-    """Returns the spectrum from the eigenvalues of the matrix, or by counting where that is faster."""
-    if network.num_parameters <= LARGEST_MATRIX:
-        return spectrum(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
-    return spectrum_by_counting(weights, *pair, shortcut=network.shortcut)
+def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> dict[str, float | str]:
+    """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting where that is faster.
+
+    Eigenvalues count as 0 within rounding; counting tells none from 0 that is below SMALLEST of the largest. So where
+    it finds the 10th percentile there, LAPACK looks again, up to LARGEST_RESOLVED weights. Beyond, the condition number
+    is above 1/SMALLEST: its column holds inf, and that of p10_abs 0. An index that is in doubt is left out.
+    """
+    size = network.num_parameters
+    if size > LARGEST_MATRIX:
+        found = spectrum_by_counting(weights, *pair, shortcut=network.shortcut)
+        if found.condition_number < np.inf or size > LARGEST_RESOLVED:
+            low, high = found.index_range
+            return found.columns() | ({"index": ""} if low < high else {})
+    return spectrum(hessian_from_moments(weights, *pair, shortcut=network.shortcut)).columns()
 
 
 def draw(rows: list[dict]) -> Figure:
@@ -73,8 +85,9 @@ def draw(rows: list[dict]) -> Figure:
         of_this = rows_of_kind(initial, kind)
         band = over_seeds(of_this, "depth", "condition_number")
         drawing.draw_log_band(axes, band, drawing.COLOURS[kind], LABELS[kind], drawing.MARKERS[kind])
-        infinite = sorted({row["depth"] for row in of_this if row["condition_number"] == np.inf})
-        drawing.mark_infinite(axes, infinite, drawing.COLOURS[kind], "beyond float64, in some runs or all")
+        for words, depths in _infinite_depths(of_this).items():
+            text = f"{words}, in some runs or all"
+            drawing.mark_infinite(axes, depths, drawing.COLOURS[kind], text, is_filled=words == _UNRESOLVED)
     for shortcut_depth, dashes in drawing.THEOREM.items():
         predicted = select(rows, experiment="spectrum_at_zero", shortcut_depth=shortcut_depth)
         if predicted:
@@ -90,19 +103,20 @@ def draw(rows: list[dict]) -> Figure:
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.1: constant for 2-shortcuts, growing for Xavier and orthogonal, slower for orthogonal.
 
-    A depth at which a run's condition number is infinite counts as infinite.
+    A depth at which a run's condition number is infinite counts as infinite. That it grows from one infinite depth to
+    the next cannot be told; the other depths decide.
     """
     initial = select(rows, experiment="initial_spectrum")
     bands = {kind: over_seeds(rows_of_kind(initial, kind), "depth", "condition_number") for kind in kinds_in(initial)}
-    (two, numbers), count = _by_depth(rows_of_kind(initial, TWO), bands[TWO]), num_seeds(initial)
+    (two, _, numbers), count = _by_depth(rows_of_kind(initial, TWO), bands[TWO]), num_seeds(initial)
     at_zero = column(select(rows, experiment="spectrum_at_zero", shortcut_depth=2), "condition_number")
     constant = bool(two.max() < two.min() + np.log10(CONSTANT)) if len(two) > 1 else None
     numbers += f"; Theorem 1 at zero: {at_zero[0]:.4g}"
     found = [Finding("5", "2-shortcut networks have constant condition numbers", constant, numbers, count)]
     for kind in (XAVIER, ORTHOGONAL):
-        means, numbers = _by_depth(rows_of_kind(initial, kind), bands[kind])
+        means, bounds, numbers = _by_depth(rows_of_kind(initial, kind), bands[kind])
         claim = f"{label(kind)}: the condition number grows with depth"
-        found.append(Finding("5", claim, grows(means), numbers, count))
+        found.append(Finding("5", claim, grows(means, bounds), numbers, count))
     slopes = {kind: slope(bands[kind].x, bands[kind].mean) for kind in (ORTHOGONAL, XAVIER)}
     numbers = ", ".join(f"{label(kind)}{power(bands[kind].x, bands[kind].mean)}" for kind in slopes)
     slower = bool(slopes[ORTHOGONAL] < slopes[XAVIER]) if np.isfinite(list(slopes.values())).all() else None
@@ -110,9 +124,24 @@ def findings(rows: list[dict]) -> list[Finding]:
     return found + [Finding("5", claim, slower, f"where finite: {numbers}", count)]
 
 
-def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, str]:
-    """The means of log₁₀ by depth, infinite where a run's condition number is, and the finite ones in words."""
-    infinite = depths_in(select(rows, condition_number=np.inf))
-    means = dict(zip(band.x, band.mean)) | dict.fromkeys(infinite, np.inf)
-    numbers = series(band.x, 10**band.mean) + named("beyond float64 in some runs or all", infinite)
-    return np.array([means[depth] for depth in sorted(means)]), numbers
+def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
+    """The depths at which a run's condition number is infinite, by what is known of it in words."""
+    infinite = select(rows, condition_number=np.inf)
+    unresolved = select(infinite, p10_abs=0.0)
+    found = {_BEYOND: [row for row in infinite if row not in unresolved], _UNRESOLVED: unresolved}
+    return {words: depths_in(of_these) for words, of_these in found.items() if of_these}
+
+
+def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str]:
+    """The means of log₁₀ by depth, infinite where a run's condition number is; what they are above; both in words."""
+    infinite, means = _infinite_depths(rows), dict(zip(band.x, band.mean))
+    bounds = dict(means)
+    for depth in infinite.get(_UNRESOLVED, ()):
+        values = np.minimum(column(select(rows, depth=depth), "condition_number"), 1 / SMALLEST)
+        bounds[depth], means[depth] = np.log10(values).mean(), np.inf
+    for depth in infinite.get(_BEYOND, ()):
+        bounds[depth] = means[depth] = np.inf
+    numbers = series(band.x, 10**band.mean)
+    numbers += "".join(named(f"{words} in some runs or all", depths) for words, depths in infinite.items())
+    by_depth = [np.array([of[depth] for depth in sorted(means)]) for of in (means, bounds)]
+    return *by_depth, numbers

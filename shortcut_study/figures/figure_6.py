@@ -10,15 +10,27 @@ from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import drawing, figure_5
-from shortcut_study.figures.finding import NOTHING_SHARED, SAME, Finding, compare_along_loss, label, paired
+from shortcut_study.figures.finding import (
+    NOTHING_SHARED,
+    SAME,
+    Finding,
+    compare_along_loss,
+    diverged_runs,
+    label,
+    paired,
+)
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import Job, Progress, job_key
 from shortcut_study.kinds import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Kind
-from shortcut_study.rows import along_loss, depths_in, kinds_in, num_seeds, rows_of_kind, select
+from shortcut_study.rows import along_loss, depths_in, kinds_in, rows_of_kind, select
 
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR))
 _LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
 _PANELS = {"max_abs": "largest |λ|", "p10_abs": "10th percentile of |λ|", "condition_number": "condition number"}
+_MARKS = {
+    "p10_abs": (drawing.mark_zero, "0 within rounding"),
+    "condition_number": (drawing.mark_infinite, "beyond float64"),
+}
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -89,19 +101,24 @@ def draw(rows: list[dict]) -> Figure:
 
 
 def draw_spectra(rows: list[dict], activations: str) -> Figure:
-    """Returns means over runs, interpolated between the losses at which Hessians were taken, which are points."""
+    """Returns means over runs, interpolated between the losses at which Hessians were taken, which are points.
+
+    A 10th percentile that is 0 within rounding is no number for a mean: it is marked at the bottom edge.
+    """
     figure = Figure(figsize=(14, 4.4), dpi=110, layout="constrained")
     found = select(rows, experiment="spectrum_at_losses", activations=activations)
     loss, text = drawing.LOSSES[activations]
     for axes, (name, title) in zip(figure.subplots(1, 3), _PANELS.items()):
         for kind in kinds_in(found):
             taken = [row for row in rows_of_kind(found, kind) if row[name] != ""]
-            finite = [row for row in taken if 0 < row[name] < np.inf]
+            lost = [row for row in taken if name in _MARKS and row["condition_number"] == np.inf]
+            finite = [row for row in taken if 0 < row[name] < np.inf and row not in lost]
             drawing.draw_band(axes, along_loss(finite, loss, name), drawing.COLOURS[kind], LABELS[kind], log=True)
             axes.plot([row[loss] for row in finite], [row[name] for row in finite], ".", ms=4, alpha=0.5,
                       color=drawing.COLOURS[kind])  # fmt: skip
-            beyond = [row[loss] for row in taken if row[name] == np.inf]
-            drawing.mark_infinite(axes, beyond, drawing.COLOURS[kind], f"{LABELS[kind]}: beyond float64")
+            if lost:
+                mark, words = _MARKS[name]
+                mark(axes, [row[loss] for row in lost], drawing.COLOURS[kind], f"{LABELS[kind]}: {words}")
         axes.set(title=title, xlabel=text, yscale="log")
         drawing.loss_axis(axes)
         drawing.legend(axes, fontsize=8)
@@ -116,11 +133,12 @@ def findings(rows: list[dict]) -> list[Finding]:
     of_these = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
     compared = compare_along_loss(of_these, ORTHOGONAL, "excess_loss", "condition_number")
     claim = "2-shortcut and orthogonal evolve to roughly the same condition number"
+    lost = diverged_runs(of_these, TWO, ORTHOGONAL)
     if compared is None:
-        return found + [Finding("6", claim, None, NOTHING_SHARED, num_seeds(of_these))]
+        return found + [Finding("6", claim, None, NOTHING_SHARED + lost, 0)]
     ratio = 10 ** (compared.other - compared.two)[0]
-    numbers = f"ratio {ratio:.3g} at the lowest common loss"
-    return found + [Finding("6", claim, bool(1 / SAME < ratio < SAME), numbers, num_seeds(of_these))]
+    numbers = f"ratio {ratio:.3g} at the lowest common loss{lost}"
+    return found + [Finding("6", claim, bool(1 / SAME < ratio < SAME), numbers, compared.num_runs)]
 
 
 def smaller_findings(rows: list[dict], figure: str, activations: str) -> list[Finding]:
@@ -131,12 +149,13 @@ def smaller_findings(rows: list[dict], figure: str, activations: str) -> list[Fi
     for kind in (ORTHOGONAL, XAVIER):
         compared = compare_along_loss(of_these, kind, loss, "condition_number")
         claim = f"the condition number of 2-shortcut is always smaller than of {label(kind)}"
+        lost = diverged_runs(of_these, TWO, kind)
         if compared is None:
-            found.append(Finding(figure, claim, None, NOTHING_SHARED, num_seeds(of_these)))
+            found.append(Finding(figure, claim, None, NOTHING_SHARED + lost, 0))
             continue
         share, ratio = float((compared.two < compared.other).mean()), 10 ** (compared.other - compared.two)
         numbers = f"smaller at {share:.0%} of the losses from {10 ** compared.grid[-1]:.2g} to "
         numbers += f"{10 ** compared.grid[0]:.2g}; the other over 2-shortcut: {ratio[-1]:.3g} at the highest loss, "
-        numbers += f"{ratio[0]:.3g} at the lowest{paired(compared.differences)}"
-        found.append(Finding(figure, claim, share == 1, numbers, num_seeds(of_these)))
+        numbers += f"{ratio[0]:.3g} at the lowest{paired(compared.differences)}{lost}"
+        found.append(Finding(figure, claim, share == 1, numbers, compared.num_runs))
     return found

@@ -9,11 +9,19 @@ from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import DIVERGED, loss_and_gradient
 from shortcut_study.figures import drawing, figure_6
 from shortcut_study.figures.figure_3 import spaced_epochs
-from shortcut_study.figures.finding import DRAMATIC, NOTHING_SHARED, Finding, compare_along_loss, label, paired
+from shortcut_study.figures.finding import (
+    DRAMATIC,
+    NOTHING_SHARED,
+    Finding,
+    compare_along_loss,
+    diverged_runs,
+    label,
+    paired,
+)
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import Job, Progress, job_key
 from shortcut_study.kinds import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER
-from shortcut_study.rows import along_loss, depths_in, done_rows, kinds_in, num_seeds, rows_of_kind, select
+from shortcut_study.rows import along_loss, depths_in, done_rows, kinds_in, rows_of_kind, select
 from theory.figures import column
 from theory.shortcut_networks import minimum_loss
 
@@ -91,13 +99,14 @@ def findings(rows: list[dict]) -> list[Finding]:
     for kind in (ORTHOGONAL, XAVIER):
         compared = compare_along_loss(of_these, kind, "excess_loss", "index", log=False)
         claim = f"the index of 2-shortcut is always smaller than of {label(kind)}"
+        lost = diverged_runs(of_these, TWO, kind)
         if compared is None:
-            found.append(Finding("8", claim, None, NOTHING_SHARED, num_seeds(of_these)))
+            found.append(Finding("8", claim, None, NOTHING_SHARED + lost, 0))
             continue
         share = float((compared.two < compared.other).mean())
         numbers = f"smaller at {share:.0%} of the common losses; means {compared.two.mean():.1%} and "
-        numbers += f"{compared.other.mean():.1%}{paired(compared.differences)}"
-        found.append(Finding("8", claim, share == 1, numbers, num_seeds(of_these)))
+        numbers += f"{compared.other.mean():.1%}{paired(compared.differences)}{lost}"
+        found.append(Finding("8", claim, share == 1, numbers, compared.num_runs))
     found.append(_drop(rows_of_kind(of_these, TWO)))
     return found + [_steepest(done_rows(select(rows, experiment="single_run")))]
 
@@ -110,11 +119,12 @@ def _drop(rows: list[dict]) -> Finding:
         if len(taken) > 1 and (loss <= loss[0] / 2).any():
             half = int(np.argmax(loss <= loss[0] / 2))
             means.append((index[0], index[: half + 1].min(), index.min()))
+    lost = diverged_runs(rows, TWO)
     if not means:
-        return Finding("8", claim, None, "no run came to half its first loss", 0)
+        return Finding("8", claim, None, f"no run came to half its first loss{lost}", 0)
     start, by_half, least = np.mean(means, axis=0)
     numbers = f"means: {start:.1%} at the start, {by_half:.1%} by the first Hessian at half the excess loss or less, "
-    numbers += f"{least:.1%} at the least"
+    numbers += f"{least:.1%} at the least{lost}"
     holds = bool(start - least >= DRAMATIC and start - by_half > (start - least) / 2)
     return Finding("8", claim, holds, numbers, len(means))
 

@@ -40,12 +40,12 @@ class Finding(NamedTuple):
     num_runs: int
 
 
-def findings_table(findings: list[Finding], is_toy_size: bool = False) -> str:
-    """Returns the findings as a Markdown table; at toy size none of them is judged."""
+def findings_table(findings: list[Finding], toys: Collection[str] = ()) -> str:
+    """Returns the findings as a Markdown table; those of figures of toy size, by name, are not judged."""
     words = {True: "holds", False: "does not hold", None: "cannot be told"}
     lines = ["| figure | the paper says | on our data | numbers | n |", "|---|---|---|---|--:|"]
     for f in findings:
-        answer = "not judged" if is_toy_size else words[f.holds]
+        answer = "not judged" if f.figure in toys else words[f.holds]
         lines.append(f"| {f.figure} | {f.claim} | {answer} | {f.numbers} | {f.num_runs} |".replace("|λ|", "\\|λ\\|"))
     return "\n".join(lines)
 
@@ -63,6 +63,11 @@ class Comparison(NamedTuple):
     two: np.ndarray
     other: np.ndarray
     differences: np.ndarray
+
+    @property
+    def num_runs(self) -> int:
+        """Returns the number of seeds of which both runs pass losses in common."""
+        return len(self.differences)
 
 
 def compare_along_loss(rows: list[dict], kind: Kind, loss: str, name: str, log: bool = True) -> Comparison | None:
@@ -121,9 +126,15 @@ def falls(values: np.ndarray) -> bool | None:
     return all_of([b < a for a, b in zip(values, values[1:])])
 
 
-def grows(values: np.ndarray) -> bool | None:
-    """Returns whether every value is more than the one before, or infinite; None for fewer than two."""
-    return all_of([b > a or b == np.inf for a, b in zip(values, values[1:])])
+def grows(values: np.ndarray, bounds: np.ndarray) -> bool | None:
+    """Returns whether every value is more than the one before, as far as that can be told; None where it never can.
+
+    Args:
+      values: [n], infinite where a value is too large to be known.
+      bounds: [n], what such a value is above; elsewhere the value.
+    """
+    pairs = zip(values, values[1:], bounds[1:])
+    return all_of([bool(bound > a) for a, b, bound in pairs if bound > a or b < np.inf])
 
 
 def slope(depths: np.ndarray, logarithms: np.ndarray) -> float:
@@ -144,6 +155,13 @@ def series(depths: np.ndarray, values: np.ndarray) -> str:
 def named(what: str, depths: Collection[int]) -> str:
     """Returns depths in words, to follow on others; empty where there is none."""
     return f"; {what} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
+
+
+def diverged_runs(rows: list[dict], *kinds: Kind) -> str:
+    """Returns in words how many runs of these kinds diverged; empty where none did."""
+    seeds = {kind: {row["seed"] for row in rows_of_kind(rows, kind)} for kind in kinds}
+    lost = {kind: {row["seed"] for row in select(rows_of_kind(rows, kind), status="diverged")} for kind in kinds}
+    return "".join(f"; {len(lost[k])} of {len(seeds[k])} runs of {label(k)} diverged" for k in kinds if lost[k])
 
 
 def label(kind: Kind) -> str:

@@ -283,7 +283,7 @@ def test_a_figure_needs_depths_for_the_networks_that_it_compares(figure, depths,
         config = dataclasses.replace(PRESETS["smoke"], figure=figure, depths=depths)
         with RunDirectory(str(tmp_path / "run"), config, "shortcut_study") as run:
             run.set_status("running")
-            assert shortcut_study.is_toy_size(str(tmp_path / "run"))
+            assert figure in shortcut_study.toys(str(tmp_path / "run"))
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -135,6 +135,30 @@ class Compiled(keras.layers.Layer):
         return (inputs - mean) * tf.math.rsqrt(variance + 1e-3)
 
 
+class OwnGradient(keras.layers.Layer):
+    """tanh(kx)², its weight captured by a function with a gradient function, or its gradient partly constant."""
+
+    def __init__(self, stops):
+        super().__init__()
+        self.stops = stops
+
+    def get_config(self):
+        return {"stops": self.stops}
+
+    def build(self, shape):
+        self.k = self.add_weight(shape=(shape[-1], 4), name="k")
+
+    def call(self, inputs):
+        if not self.stops:
+            return tf.recompute_grad(lambda x: tf.square(tf.tanh(x @ self.k)))(inputs)
+        squared = tf.custom_gradient(lambda h: (h * h, lambda upstream: 2 * tf.stop_gradient(h) * upstream))
+        return squared(tf.tanh(inputs @ self.k))
+
+
+def own_gradient(stops):
+    return keras.Sequential([keras.Input((4,)), *layers(), OwnGradient(stops), keras.layers.Dense(3)])
+
+
 def images(*layers):
     return keras.Sequential([keras.Input((4,)), keras.layers.Reshape((2, 2, 1)), *layers, keras.layers.Flatten()])
 
@@ -150,6 +174,7 @@ REFUSED = {
     "dropout in a function": (lambda: keras.Sequential([keras.Input((4,)), *layers(), Compiled(False)]), "random"),
     "bilinear": (lambda: resized("bilinear", True), "constant the gradient of the resized image at"),
     "bicubic": (lambda: resized("bicubic", True), "ResizeBicubicGrad"),
+    "a gradient function that stops a gradient": (lambda: own_gradient(True), "stops the gradient at"),
     "softsign": (lambda: keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, "softsign")]), "SoftsignGrad"),
 }
 
@@ -165,4 +190,38 @@ def test_what_would_lack_a_term_is_refused_in_one_line(name):
 @pytest.mark.parametrize("interpolation, is_trained", [("bilinear", False), ("nearest", True)])
 def test_resizing_that_lacks_nothing_is_taken(interpolation, is_trained):
     mvp_fn, dim = model_mvp(with_dtype(resized(interpolation, is_trained), "float64"), X, CLASSES, 12)
+    assert np.isfinite(mvp_fn(np.ones(dim))).all()
+
+
+def test_a_layer_that_gives_no_gradient_to_tensors_in_place_of_its_weights_is_refused_in_one_line():
+    for gauss_newton in (False, True):
+        with pytest.raises(ValueError, match="no gradient to the weights .*/k, .* use keras.RematScope") as raised:
+            model_mvp(own_gradient(False), X, CLASSES, 12, gauss_newton=gauss_newton)
+        assert "\n" not in str(raised.value) and len(str(raised.value)) < 250
+
+
+def test_that_layer_is_refused_too_where_the_outputs_do_not_depend_on_it_yet():
+    """A last layer of zeros hides the gradient, but not the second derivative in both layers."""
+    model = own_gradient(False)
+    model.layers[-1].kernel.assign(tf.zeros_like(model.layers[-1].kernel))
+    with pytest.raises(ValueError, match="passes no gradient"):
+        model_mvp(model, X, CLASSES, 12)
+
+
+def test_what_keras_computes_again_has_the_products_of_the_plain_model():
+    with keras.RematScope(mode="full"):
+        again = with_dtype(keras.Sequential([keras.Input((4,)), *layers(), keras.layers.Dense(3, "tanh")]), "float64")
+    plain = keras.Sequential([keras.Input((4,)), *layers(), keras.layers.Dense(3, "tanh")])
+    plain = with_dtype(plain, "float64")
+    plain.set_weights(again.get_weights())
+    products = []
+    for model in (again, plain):
+        mvp_fn, dim = model_mvp(model, X, CLASSES, 12)
+        products.append(mvp_fn(np.arange(dim) / dim))
+    np.testing.assert_allclose(*products, rtol=1e-10)
+
+
+def test_a_gradient_that_is_partly_constant_has_its_gauss_newton_products():
+    """They take first derivatives of the outputs alone, which are right."""
+    mvp_fn, dim = model_mvp(with_dtype(own_gradient(True), "float64"), X, CLASSES, 12, gauss_newton=True)
     assert np.isfinite(mvp_fn(np.ones(dim))).all()

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from study_rows import EPOCHS, PAPER, ROWS, diverging, infinite, of_figure, paper_rows
+from study_rows import EPOCHS, PAPER, ROWS, change, diverging, infinite, of_figure, paper_rows
 
 from identity_matters.runs.figures import figure_to_array
 from identity_matters.runs.tables import read_rows, write_metrics
@@ -90,3 +90,18 @@ def test_figures_9_and_10_show_the_lowest_loss_and_the_rate_that_gave_it(figure,
     assert "after 60 epochs" in final_loss.get_title()
     if figure == "9":
         np.testing.assert_allclose(lines(rate)["2/|λ|_max at zero, n = 1"].get_ydata(), [2 / 4, 2 / 12, 2 / 24])
+
+
+@pytest.mark.parametrize("figure", ["6", "7"])
+def test_a_percentile_that_is_0_within_rounding_is_marked_at_the_edge_and_left_out_of_the_mean(figure):
+    lost = [{"condition_number": np.inf, "p10_abs": rounding} for rounding in (0.0, 1e-19)]
+    rows = change(of_figure(paper_rows(seeds=(0, 1, 2)), figure), "spectrum_at_losses",
+                  lambda r: lost[r["seed"]] if r["epoch"] == 77 and r["seed"] < 2 else {}, kind=XAVIER)  # fmt: skip
+    largest, percentile, ratio = FIGURES[figure].draw(rows).axes
+    (mark,) = [line for line in percentile.get_lines() if line.get_label() == f"{LABELS[XAVIER]}: 0 within rounding"]
+    assert mark.get_marker() == "v" and len(mark.get_xdata()) == 2
+    drawn = np.concatenate([line.get_ydata() for line in percentile.get_lines() if line is not mark])
+    assert np.nanmin(drawn) == np.nanmax(drawn) == 1.0
+    (mark,) = [line for line in ratio.get_lines() if line.get_label() == f"{LABELS[XAVIER]}: beyond float64"]
+    assert len(mark.get_xdata()) == 2
+    assert not [line for line in largest.get_lines() if ":" in line.get_label()]

@@ -69,6 +69,13 @@ def test_a_percentile_too_small_to_count_gives_an_infinite_condition_number():
     assert found.condition_number == np.inf and found.p10_abs == 0 and found.max_abs > 0
 
 
+def test_sizes_whose_products_underflow_are_found_as_others():
+    weights, pair = 0.7 * ShortcutNetwork(D, 3, 2).initialize("xavier", 0), moments(*data())
+    small, usual = (spectrum_by_counting(weights, *(scale * moment for moment in pair)) for scale in (1e-200, 1.0))
+    for name in ("max_abs", "p10_abs"):
+        assert getattr(small, name) == pytest.approx(1e-200 * getattr(usual, name), rel=2 * inertia.TOLERANCE, abs=0)
+
+
 def test_a_hessian_that_is_0_has_the_spectrum_of_the_zero_matrix():
     found = spectrum_by_counting(np.zeros((3, 3, D, D)), *moments(*data()))
     assert found == Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))

@@ -1,0 +1,52 @@
+"""launch.shortcut_study says which flags have no effect, and gives advice that can be followed."""
+
+import dataclasses
+
+from identity_matters.data import loading, tfds
+from identity_matters.data.arrays import mnist_sample
+from identity_matters.runs.errors import VaryingSizes
+
+FIGURE_5 = ("shortcut_study", "--figure=5", "--depths=2,3", "--num_runs=1")
+
+
+def notes(err):
+    return [line for line in err.splitlines() if line.startswith("note: ")]
+
+
+def test_flags_that_the_figure_does_not_read_are_named_and_it_is_judged_by_the_others(launch, tmp_path):
+    code, out, err = launch(*FIGURE_5, "--num_epochs=100", "--relu_examples=1000", f"--run_dir={tmp_path}")
+    assert code == 0, err
+    names = ("relu_examples", "num_epochs")
+    assert notes(err) == [f"note: {name} has no effect: figure 5 does not read it" for name in names]
+    assert "toy" not in out and "| holds |" in out
+
+
+def test_a_small_data_set_is_a_toy_as_the_first_examples_of_a_large_one_are(launch, monkeypatch, tmp_path):
+    whole = mnist_sample()
+    few = dataclasses.replace(whole, train_images=whole.train_images[:300], train_labels=whole.train_labels[:300])
+    tables = []
+    for name, data, flags in (("few", few, ()), ("first", whole, ("--examples=300",))):
+        monkeypatch.setattr(loading, "mnist_sample", lambda: data)  # noqa: B023
+        code, out, err = launch(*FIGURE_5, *flags, f"--run_dir={tmp_path}/{name}")
+        assert code == 0 and not notes(err), err
+        tables.append(out[: out.index("| experiment |")])
+    assert tables[0] == tables[1] and tables[0].startswith("This is a toy size") and "| not judged |" in tables[0]
+
+
+def test_a_data_dir_that_is_not_read_is_said(launch, tmp_path):
+    code, _, err = launch(*FIGURE_5, "--data_dir=/nonexistent", f"--run_dir={tmp_path}")
+    assert code == 0 and notes(err) == [
+        "note: data_dir /nonexistent is not read: mnist_sample, the dataset, comes with the package"
+    ]
+
+
+def test_images_of_several_sizes_are_refused_with_advice_that_this_launcher_takes(launch, monkeypatch, tmp_path):
+    def source(config):
+        raise VaryingSizes("the images of imagenet2012 vary in size; give --image_size=224 (image_size=224), say")
+
+    monkeypatch.setattr(tfds, "tfds_source", source)
+    code, out, err = launch("shortcut_study", "--dataset=imagenet2012", f"--run_dir={tmp_path}/run")
+    assert (code, out) == (1, "") and not (tmp_path / "run").exists()
+    assert err == "error: the images of imagenet2012 vary in size; choose a set of small images of one size\n"
+    code, _, err = launch("train", "--preset=imagenet", "--image_size=0", f"--run_dir={tmp_path}/run")
+    assert code == 1 and "give --image_size=224" in err.splitlines()[-1]
