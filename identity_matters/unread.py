@@ -24,7 +24,7 @@ def unread_fields(config: TrainConfig) -> dict[str, str]:
     if config.npz:
         unread |= dict.fromkeys(("dataset", "data_dir", "download"), "npz has the data")
     elif config.dataset == "mnist_sample":
-        unread |= dict.fromkeys(("data_dir", "download"), "dataset is mnist_sample, which comes with a package")
+        unread["download"] = "dataset is mnist_sample, which comes with a package"
     if config.model.network != "all_conv_resnet":
         names = {field.name for field in dataclasses.fields(ModelConfig)} - _OF_EVERY_NETWORK
         unread |= dict.fromkeys(sorted(names), f"network is {config.model.network}")

@@ -337,11 +337,11 @@ def test_a_diverging_run_exits_with_its_own_code(launch, tmp_path):
 def test_a_flag_that_nothing_reads_is_named_with_the_reason(tmp_path, launch, monkeypatch):
     monkeypatch.setattr(train, "main", lambda config, run_dir: 0)
     given = "--schedule=linear --decay_steps=1 --newton_schulz_steps=9 --network=resnet_20 --widths=8,4,8"
-    code, _, err = launch("train", f"--run_dir={tmp_path}", "--data_dir=x", *given.split())
+    code, _, err = launch("train", f"--run_dir={tmp_path}", "--download", *given.split())
     assert code == 0 and err.splitlines() == [
         "note: --decay_steps has no effect: schedule is linear",
         "note: --newton_schulz_steps has no effect: optimizer is momentum",
-        "note: --data_dir has no effect: dataset is mnist_sample, which comes with a package",
+        "note: --download has no effect: dataset is mnist_sample, which comes with a package",
         "note: --widths has no effect: network is resnet_20",
     ]
 
