@@ -92,9 +92,10 @@ def _call(
     if arguments:
         raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
     with user_errors():
-        config, changes = _config(values, presets)
+        config = _config(values, presets)
+    given = _changes(_preset(values, presets), values)
     for name, why in without_effect(config).items():
-        if name in changes:
+        if name in given:
             note(f"--{name} has no effect: {why}")
     if "run_dir" not in values:
         return main(config)
@@ -173,17 +174,22 @@ def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
     return rest
 
 
-def _config(values: flags.FlagValues, presets: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Returns the preset with the given flags in place of its values, and those that differ from them."""
+def _preset(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
+    """Returns the preset that the flags name, or the only one."""
     if "preset" in values and values["preset"].value not in presets:
         raise UserError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
-    preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
+    return presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
+
+
+def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
+    """Returns the preset with the given flags in place of its values."""
+    preset = _preset(values, presets)
     changes = _changes(preset, values)
     refused = _refusals(preset, values)
     for name in changes:
         if name in refused:
             raise UserError(f"--{name} is {refused[name]}")
-    return _replaced(preset, changes), changes
+    return _replaced(preset, changes)
 
 
 def _changes(preset: Any, values: flags.FlagValues) -> dict[str, Any]:

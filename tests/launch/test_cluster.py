@@ -257,7 +257,7 @@ def test_flags_of_a_config_give_it_back():
     assert sorted(flags) == ["--decay_steps=5,7", "--noshortcut", "--preset=mnist", "--random_flip", "--widths=3,4,5"]
     values = launcher._define_flags(TRAIN_PRESETS, True)
     launcher._parse(values, ["train", *flags])
-    assert launcher._config(values, TRAIN_PRESETS)[0] == changed
+    assert launcher._config(values, TRAIN_PRESETS) == changed
 
 
 MISTAKES = {

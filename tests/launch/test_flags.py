@@ -92,7 +92,7 @@ def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
     def held(name, **given):
         values = launcher._define_flags(presets_of(name), has_run_dir=True)
         launcher._parse(values, ["", *(f"--{flag}={path}" for flag, path in given.items())])
-        config, _ = launcher._config(values, presets_of(name))
+        config = launcher._config(values, presets_of(name))
         return [getattr(config, flag) if flag != "run_dir" else values["run_dir"].value for flag in given]
 
     assert held("train", run_dir="~/y2", data_dir="~", npz="a/~/b~") == ["/home/ann/y2", "/home/ann", "a/~/b~"]
