@@ -1,7 +1,6 @@
 """Arguments that a function of theory cannot take are refused in one clear line, before anything is computed."""
 
 import math
-import warnings
 
 import numpy as np
 import pytest
@@ -25,20 +24,13 @@ from theory import (
 )
 from theory.activations import Activation
 
+pytestmark = pytest.mark.filterwarnings("error")  # a warning is a wrong answer too
+
 X, Y = np.random.default_rng(0).standard_normal((2, 10, 3))
 EYE, LAYERS = np.eye(3), np.zeros((2, 3, 3))
 ROOT = Activation(lambda z: np.sign(z) * np.sqrt(np.abs(z)), None, (0.0, math.nan, math.nan))
 MILD_ROOT = ROOT._replace(function=lambda z: np.sign(z) * np.abs(z) ** 0.99)
 LOGARITHM = ROOT._replace(function=lambda z: z * np.log(np.abs(z)))
-
-
-@pytest.fixture(autouse=True)
-def no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
-
-
 COMPLEX = X + 1j
 # LAPACK's singular value decomposition does not end on this one.
 ENDLESS = np.array([[-0.3, 1.4, 2e-4], [np.inf, 0.95, -0.3], [0.4, 0.2, -1.1]])
