@@ -22,6 +22,8 @@ from identity_matters.runs.record import data_places
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
 
+_NO_DATASET = "a dataset must be a name, (images, labels), or batches of (images, labels)"
+
 
 def exported_data(saved_model: str) -> dict:
     """Returns the data fields of the TrainConfig of the run that left a SavedModel, or a model.keras.
@@ -152,13 +154,14 @@ def _labelled_batches(
         require(len(images) == len(labels), f"{len(images)} images, but {len(labels)} labels")
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
     if dataset is not None and not isinstance(dataset, str):
+        require(isinstance(dataset, Iterable) or hasattr(dataset, "__getitem__"), _NO_DATASET)
         return dataset
     height, width = model.image_shape[:2]
     size = height if height == width else 0  # a run's image_size makes squares
     fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": size}
     if not dataset and not npz:
         fields = exported_data(model.path)
-        say_named_by(_data_path(model.path), fields["npz"] or (not data_dir and fields["data_dir"]))
+        say_named_by(_data_path(model.path), fields, data_dir)
         fields |= {"data_dir": data_dir} if data_dir else {}
     if fields["npz"]:
         fields["num_classes"] = model.num_classes
@@ -179,7 +182,7 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
     num_left = max_examples
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise UserError("a dataset must be a name, (images, labels), or batches of (images, labels)")
+            raise UserError(_NO_DATASET)
         images, labels = batch
         if max_examples:
             images, labels = images[:num_left], labels[:num_left]

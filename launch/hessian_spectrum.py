@@ -100,8 +100,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
         from shortcut_study import model_hessian  # noqa: F401, all that is slow to import
 
     tf.config.experimental.enable_tensor_float_32_execution(False)  # of GPUs: right to three digits only
-    named = run_config.npz if config.data_dir else run_config.npz or run_config.data_dir
-    say_named_by(os.path.join(config.saved_run, "config.json"), named)
+    say_named_by(os.path.join(config.saved_run, "config.json"), vars(run_config), config.data_dir)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels, data = finished_run.training_examples(run_config, config.examples)
     kept = os.path.join(run_dir, CHECKPOINT)

@@ -44,7 +44,7 @@ def main(config: StudyConfig, run_dir: str) -> None:
     with terminal.quiet_import():
         import tensorflow  # noqa: F401, all that is slow to import
 
-        from identity_matters.data.arrays import examples_summary, note
+        from identity_matters.data.arrays import examples_summary
         from identity_matters.runs.directory import RunDirectory
         from shortcut_study.report import seconds_by_experiment, study_jobs
 
@@ -55,8 +55,6 @@ def main(config: StudyConfig, run_dir: str) -> None:
     summary = examples_summary(arrays.train_images, arrays.train_labels)
     with RunDirectory(run_dir, config, "shortcut_study", summary) as run:
         run.set_status("running", num_examples=len(data.x))
-        for name in config.unread():
-            note(f"{name} has no effect: figure {config.figure} does not read it")
         rows, report = _compute(config, run, jobs)
         run.set_status("done", num_examples=len(data.x), seconds=sum(seconds_by_experiment(rows).values()))
     print(report)
@@ -215,7 +213,7 @@ def _event_files(folder: str) -> list[str]:
 
 def cli() -> None:
     """Runs the launcher on the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__)
+    launcher.run(main, PRESETS, manual=__doc__, without_effect=StudyConfig.unread_fields)
 
 
 if __name__ == "__main__":

@@ -126,12 +126,11 @@ class StudyConfig:
         pairs = [(getattr(self, name), getattr(PRESETS["paper"], name)) for name in _SIZES[figure]]
         return all(set(paper) <= set(ours) if isinstance(ours, tuple) else ours >= paper for ours, paper in pairs)
 
-    def unread(self) -> list[str]:
-        """Returns the names of fields that no preset sets so and that the chosen figure does not read."""
-        read = set().union(*READ_BY.values()) if self.figure == "all" else READ_BY[self.figure]
-        fields = dict.fromkeys(name for names in READ_BY.values() for name in names)
-        changed = [n for n in fields if all(getattr(self, n) != getattr(preset, n) for preset in PRESETS.values())]
-        return [name for name in changed if name not in read]
+    def unread_fields(self) -> dict[str, str]:
+        """Returns the fields that the chosen figure does not read, and why."""
+        of_some = set().union(*READ_BY.values())
+        read = of_some if self.figure == "all" else READ_BY[self.figure]
+        return dict.fromkeys(sorted(of_some.difference(read)), f"figure {self.figure} does not read it")
 
     def seeds(self, count: int) -> range:
         """Returns the first `count` seeds."""

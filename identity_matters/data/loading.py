@@ -8,8 +8,8 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -49,8 +49,6 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
       UserError: no such data set, or one that is not prepared (the message says what to run), or data that cannot be
         trained on.
     """
-    if config.data_dir and given is None and not config.npz and config.dataset == MNIST_SAMPLE:
-        note(f"data_dir {config.data_dir} is not read: {MNIST_SAMPLE}, the dataset, comes with the package")
     if given is not None:
         data = given_arrays(given, config.num_classes)
     elif config.npz:
@@ -58,7 +56,7 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
     elif config.num_classes:
         raise UserError(f"num_classes is for data of your own; {config.dataset} says itself how many it has")
     elif config.dataset == MNIST_SAMPLE:
-        data = mnist_sample()
+        data = _embedded_digits(config)
     else:
         # A set that is shortened is read so far only, but what is held out comes from the end of the whole set.
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
@@ -68,6 +66,13 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
         data = source.load()
     data = shortened(held_out(data, config.validation_examples), config.train_examples, config.eval_examples)
     return resized(data, config.image_size)
+
+
+def _embedded_digits(config: TrainConfig) -> ArrayData:
+    """Returns the embedded sample, after a line that says that a data_dir is not read."""
+    if config.data_dir:
+        note(f"data_dir {config.data_dir} is not read: {MNIST_SAMPLE}, the dataset, comes with the package")
+    return mnist_sample()
 
 
 def _tfds_source(config: TrainConfig) -> "TfdsSource":
@@ -85,9 +90,16 @@ def _tfds_source(config: TrainConfig) -> "TfdsSource":
     return tfds_source(config)
 
 
-def say_named_by(path: str, place: str) -> None:
-    """Says in a line that a file, and no flag, has named the place of the data, if it has."""
-    if place:
+def say_named_by(path: str, fields: Mapping[str, Any], data_dir: str) -> None:
+    """Says in a line that a file, and no flag, has named the place of the data, if it has.
+
+    Args:
+      path: The file.
+      fields: Its dataset, data_dir and npz.
+      data_dir: What a flag names in place of its data_dir; empty without one.
+    """
+    reads_data_dir = not data_dir and fields["dataset"] != MNIST_SAMPLE
+    if place := fields["npz"] or (reads_data_dir and fields["data_dir"]):
         note(f"the data are read from {place!r}, which {path} names")
 
 
@@ -135,7 +147,7 @@ def raw_test_batches(
         name = os.path.basename(config.npz)
         images, labels = load_test_examples(config.npz, config.num_classes)
     else:
-        name, data = MNIST_SAMPLE, mnist_sample()
+        name, data = MNIST_SAMPLE, _embedded_digits(config)
         images, labels = data.test_images, data.test_labels
     images, labels = first_examples(name, "test", images, labels, config.eval_examples)
     images = resized_images(images, config.image_size, name if says_resizing else "")

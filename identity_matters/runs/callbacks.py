@@ -55,7 +55,11 @@ def checked_callbacks(
       TypeError: one of them is no Keras callback.
       UserError: one is in REFUSED, or a subclass of it, or does not know whether more or less of its metric is better.
     """
-    callbacks = tuple(_unpacked([callbacks] if isinstance(callbacks, keras.callbacks.Callback) else callbacks or ()))
+    if callbacks is None or isinstance(callbacks, keras.callbacks.Callback):
+        callbacks = [] if callbacks is None else [callbacks]
+    if not isinstance(callbacks, Iterable):
+        raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callbacks!r}")
+    callbacks = tuple(_unpacked(callbacks))
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")

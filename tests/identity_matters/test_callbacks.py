@@ -229,8 +229,9 @@ def test_the_other_callbacks_of_keras_work_together_and_change_nothing(config, p
 
 
 def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(config, tmp_path):
-    with pytest.raises(TypeError, match="keras.callbacks.Callback objects, got 'EarlyStopping'"):
-        training.train(config, tmp_path / "run", callbacks=["EarlyStopping"])
+    for callbacks, shown in ((["EarlyStopping"], "'EarlyStopping'"), (5, "5")):
+        with pytest.raises(TypeError, match=f"keras.callbacks.Callback objects, got {shown}"):
+            training.train(config, tmp_path / "run", callbacks=callbacks)
     assert not list(tmp_path.iterdir())
     from identity_matters.distributed.workers import Workers
 

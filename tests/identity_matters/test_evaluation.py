@@ -355,7 +355,7 @@ def test_numbers_out_of_range_are_refused(pixel_model, ranked, options, words):
 
 def test_what_is_no_batch_is_refused_with_what_is_wanted(pixel_model, ranked):
     images, labels, *_ = ranked
-    for dataset in (images, [images], [images, labels, labels], [images.tolist(), labels.tolist()]):
+    for dataset in (images, [images], [images, labels, labels], [images.tolist(), labels.tolist()], 5):
         assert "batches of (images, labels)" in refused(evaluate, pixel_model, dataset)
 
 

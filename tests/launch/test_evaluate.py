@@ -39,6 +39,17 @@ def test_a_shipped_network_is_evaluated_on_its_data_set(launch):
     assert float(out.split()[1].rstrip("%")) <= 1
 
 
+def test_a_data_dir_that_is_not_read_is_said_and_never_named_as_the_place_of_the_data(launch, tmp_path):
+    note = "note: data_dir /nonexistent is not read: mnist_sample, the dataset, comes with the package\n"
+    flags = ("--data_dir=/nonexistent", "--max_examples=20")
+    code, _, err = launch("evaluate", "--pretrained=digits", *flags)
+    assert code == 0 and err.count(note) == 1
+    run = tmp_path / "run"
+    assert launch("train", "--data_dir=/nonexistent", "--eval_examples=20", f"--run_dir={run}", *TINY)[0] == 0
+    code, _, err = launch("evaluate", f"--saved_model={run}")
+    assert code == 0 and note in err and "are read from" not in err
+
+
 def test_a_file_of_test_images_alone_is_evaluated_and_not_trained_on(launch, digits_npz, tmp_path):
     with np.load(digits_npz) as file:
         np.savez(tmp_path / "test.npz", test_images=file["test_images"], test_labels=file["test_labels"])
