@@ -143,7 +143,7 @@ MUTATIONS = {
     "ours.saddle_order": scaled(5),
     "ours.saddle_time": scaled(1.4),
     "sh.local_minima": scaled(0.99),
-    "kb.chain": larger,
+    "kb.chain": scaled(1.01),
     "ours.ball_risk": scaled(0.9),
     "ours.reordering_risk": scaled(0.005),
 }
@@ -177,6 +177,7 @@ OTHER_SIDE = {
     "ours.saddle_order": (vanishing, scaled(0.7)),
     "ours.saddle_time": scaled(0.7),
     "sh.local_minima": scaled(1.01),
+    "kb.chain": scaled(0.99),
     "ours.reordering_risk": (scaled(1.01), lambda function: linear_output.ball_risk_bound),
 }
 FEW = ("hm.eq_2.5", "hm.eq_2.3", "hm.theorem_2.1", "hm.lemma_B.2", "hm.theorem_3.2", "li.theorem_1.3", "li.eq_14")

@@ -120,8 +120,11 @@ def one_block_minimum(seed: int = 44) -> list[float]:
 
 
 def chain(rng: np.random.Generator, trials: int) -> Evidence:
-    """relu_search's local minima with a trained output: their risk against the best predictor linear in (h, f)."""
-    bad = []
+    """relu_search's local minima with a trained output: their risk against the best predictor linear in (h, f).
+
+    A critical point of (W, V) may lie above the best by the order of its gradient's square.
+    """
+    bad, above = [], relu_linear_output.CRITICAL**2
 
     def pairs() -> Pairs:
         for layers, width in ((1, 2), (2, 1)):
@@ -130,7 +133,7 @@ def chain(rng: np.random.Generator, trials: int) -> Evidence:
             bad.extend(row for row in rows if row["category"] == "bad_local_minimum")
             for row in rows:
                 if row["critical"]:
-                    yield row["with_output"], row["last_block"] + 1e-6
+                    yield row["with_output"], row["last_block"] + above
                 yield row["last_block"], row["with_output"] + 1e-12
 
     evidence = at_most(pairs())
