@@ -6,6 +6,8 @@
                                                  tests on
     cifar10_fast    of the cifar10_fast preset   CIFAR-10's training images        CIFAR-10's test images
 
+A network is found by the name of its preset too: `load("mnist")` is `load("digits")`.
+
 docs/results.md has the commands that trained them and their errors. The weights are float16 in NumPy's .npz format,
 which holds no code; a network computes with them in float32.
 """
@@ -39,6 +41,7 @@ NETWORKS = {
     "digits": Pretrained(MODEL_PRESETS["mnist"], "mnist_sample"),
     "cifar10_fast": Pretrained(MODEL_PRESETS["cifar10_fast"], "cifar10"),
 }
+_OF_PRESET = {"mnist": "digits"}  # where the preset has another name
 
 
 def find(name: str) -> Pretrained:
@@ -47,9 +50,10 @@ def find(name: str) -> Pretrained:
     Raises:
       UserError: there is none of that name.
     """
-    if name not in NETWORKS:
+    own_name = _OF_PRESET.get(name, name)
+    if own_name not in NETWORKS:
         raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
-    return NETWORKS[name]
+    return NETWORKS[own_name]
 
 
 def load(name: str) -> keras.Model:
@@ -59,13 +63,13 @@ def load(name: str) -> keras.Model:
     (None, 10)
 
     Args:
-      name: str. A key of NETWORKS.
+      name: str. A key of NETWORKS, or the name of its preset.
 
     Raises:
       UserError: there is none of that name.
     """
     network = build_network(find(name).model)
-    file = importlib.resources.files("identity_matters") / "weights" / f"{name}.npz"
+    file = importlib.resources.files("identity_matters") / "weights" / f"{_OF_PRESET.get(name, name)}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:
             variable.assign(weights[variable.path].astype(np.float32))

@@ -63,5 +63,12 @@ def test_weights_beyond_half_precision_are_refused(tmp_path):
     assert "beyond the range of float16" in refused(pretrained.save, network, str(tmp_path / "x.npz"))
 
 
+def test_a_network_is_found_by_the_name_of_its_preset_too():
+    own, by_preset = pretrained.load("digits"), pretrained.load("mnist")
+    assert pretrained.find("mnist") == pretrained.find("digits")
+    for variable, expected in zip(by_preset.variables, own.variables, strict=True):
+        np.testing.assert_array_equal(variable, expected)
+
+
 def test_an_unknown_network_is_refused_with_those_that_there_are():
     assert "no pretrained network 'cifar11', only digits, cifar10_fast" in refused(pretrained.load, "cifar11")
