@@ -34,7 +34,8 @@ def interleaved(
         for name, measure in measurements.items():
             values[name].append(measure())
         cores = (_others_cpu_seconds() - others) / (time.perf_counter() - start)
-        values[OTHERS].append(max(0.0, round(cores, 2)))  # below 0.01 the clock ticks are too coarse
+        # Below 0.01 the clock ticks are too coarse. In this order max keeps a NaN.
+        values[OTHERS].append(max(round(cores, 2), 0.0))
     return {name: numbers[uncounted:] for name, numbers in values.items()}
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from theory import factorization, linear_residual
-from theory.arrays import finite, real
+from theory.arrays import finite, real, require_at_least
 
 
 def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
@@ -152,8 +152,14 @@ def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -
     ℓ ≥ 2 a singular target is reached, but the steps grow like 1/ε^{1−1/ℓ}.
 
     Args:
-      num_layers: int ≥ 2. learning_rate: float ≤ ½. num_steps: int.
+      num_layers: int ≥ 2. learning_rate: float in (0, ½]. num_steps: int.
+
+    Raises:
+      ValueError: a number out of its range.
     """
+    require_at_least(2, num_layers=num_layers)
+    if not 0 < learning_rate <= 0.5:
+        raise ValueError(f"learning_rate must lie in (0, ½], got {learning_rate}")
     return (1 + 4 * (num_layers - 1) * learning_rate * num_steps) ** (-num_layers / (num_layers - 1))
 
 

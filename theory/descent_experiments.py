@@ -9,6 +9,7 @@ import numpy as np
 
 from theory import balancedness, descent, linear_residual, relu_linear_output, relu_search, saddle_escape
 from theory import linear_output as output_bounds
+from theory.rotations import rotation
 
 EIGENVALUES = (-1.0, -0.5, 0.0, 0.25, 0.5, 1.5, 2.0)
 ANGLES = (60, 120, 150, 170, 180)
@@ -83,8 +84,8 @@ def rates(seed: int = 0) -> list[dict]:
     """
     noise, angle = np.random.default_rng(seed).standard_normal((5, 5)), np.radians(100)
     near = np.eye(5) + 0.5 * noise / np.linalg.norm(noise)
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    cases = (("near I", near, 2, 80, 0.5), ("near I", near, 32, 80, 0.5), ("rotation by 100°", turn, 32, 600, angle))
+    turn = ("rotation by 100°", rotation(angle), 32, 600, angle)
+    cases = (("near I", near, 2, 80, 0.5), ("near I", near, 32, 80, 0.5), turn)
     return [row for case in cases for row in _rates(*case)]
 
 
@@ -93,7 +94,7 @@ def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float)
     identity, rows = np.eye(len(R)), []
     A, c = np.zeros((depth, *R.shape)), balancedness.deficiency_margin(identity, R)
     start = linear_residual.risk(A, R, identity)
-    rate = 1 / linear_residual.smoothness_bound(R, identity, depth, reach / depth, start)
+    rate = 1 / linear_residual.smoothness_bound(identity, depth, reach / depth, start)
     promised = {"by_norm": start, "by_seen_margin": start, "by_margin": start if c > 0 else np.nan}
     norm, least = 0.0, 1.0
     for step in range(num_steps + 1):

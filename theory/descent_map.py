@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import threadpoolctl
 
 from theory import balancedness, descent, linear_residual, update_rules
+from theory.parallel import single_threaded_products
+from theory.rotations import rotation
 from theory.update_rules import METHODS
 
 TARGETS = ("positive definite", "rotated", "indefinite", "singular")
@@ -56,8 +57,7 @@ def target_matrix(name: str, d: int, seed: int) -> np.ndarray:
         other = np.linalg.qr(rng.standard_normal((d, d)))[0]
         for plane, angle in enumerate(np.linspace(0.5, 2, d // 2)):
             pair = other[:, 2 * plane : 2 * plane + 2]
-            turn = [[math.cos(angle) - 1, -math.sin(angle)], [math.sin(angle), math.cos(angle) - 1]]
-            R = R + pair @ turn @ (pair.T @ R)
+            R = R + pair @ (rotation(angle) - np.eye(2)) @ (pair.T @ R)
     elif name not in TARGETS:
         raise ValueError(f"target must be one of {', '.join(TARGETS)}, got {name!r}")
     return R
@@ -115,7 +115,7 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
 def run(seed: int = 0, skip: int = 0) -> Iterator[list[dict]]:
     """Yields the rows of each job but the first `skip`."""
     for job in jobs()[skip:]:
-        with threadpoolctl.threadpool_limits(1, "blas"):
+        with single_threaded_products():
             yield run_job(job, seed)
 
 
@@ -149,7 +149,7 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
             promised["promised_exact"] = descent.step_bound(phi, depth, rate, TOLERANCE * unit)
     if row["status"] == "diverged":
         return promised
-    if rate <= 1 / linear_residual.smoothness_bound(R, identity, depth, row["norm"], first):
+    if rate <= 1 / linear_residual.smoothness_bound(identity, depth, row["norm"], first):
         if row["norm"] < 1:
             shrinks = linear_residual.convergence_rate_bound(identity, depth, row["norm"], rate)
             promised["promised_2_3"] = _steps(shrinks, TOLERANCE * unit / first)

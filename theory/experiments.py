@@ -85,7 +85,7 @@ def descent_rates(seed: int = 0, num_steps: int = 60) -> list[dict]:
         A, target = (0.9 * radius * _unit_layers(rng, 8, 5) for _ in range(2))
         R, Sigma = linear_residual.end_to_end(target), np.eye(5)
         start = linear_residual.risk(A, R, Sigma)
-        learning_rate = 1 / linear_residual.smoothness_bound(R, Sigma, 8, radius, start)
+        learning_rate = 1 / linear_residual.smoothness_bound(Sigma, 8, radius, start)
         descent = linear_residual.gradient_descent(A, R, Sigma, learning_rate, num_steps, radius)
         bound = linear_residual.convergence_rate_bound(Sigma, 8, radius, learning_rate)
         for step, risk in enumerate(descent.risks):

@@ -147,7 +147,7 @@ def stationarity_in_ball(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, radius
     return float(np.linalg.norm(A - project(A - gradient(A, R, Sigma), radius)))
 
 
-def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: float, excess_risk: float) -> float:
+def smoothness_bound(Sigma: np.ndarray, num_layers: int, radius: float, excess_risk: float) -> float:
     """Returns L with ‖∇²f‖ ≤ L wherever |||A||| ≤ τ and f(A) − C ≤ excess_risk. Not in the paper.
 
     2ℓ(1+τ)^{2ℓ−2} λ_max(Σ) + 2(ℓ−1)(1+τ)^{ℓ−2} (λ_max(Σ) · excess_risk)^½: the first derivative of the
@@ -155,8 +155,7 @@ def smoothness_bound(R: np.ndarray, Sigma: np.ndarray, num_layers: int, radius: 
     """
     require_at_least(0, radius=radius, excess_risk=excess_risk)
     require_at_least(1, num_layers=num_layers)
-    Sigma = checked_problem(np.zeros((1, *np.shape(R))), R, Sigma)[2]
-    largest, growth = np.linalg.eigvalsh(Sigma)[-1], 1 + radius
+    largest, growth = np.linalg.eigvalsh(second_moment("Sigma", Sigma))[-1], 1 + radius
     first = 2 * num_layers * growth ** (2 * num_layers - 2) * largest
     return float(first + 2 * (num_layers - 1) * growth ** (num_layers - 2) * math.sqrt(largest * excess_risk))
 

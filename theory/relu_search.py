@@ -33,9 +33,10 @@ from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import threadpoolctl
+from scipy import linalg
 from scipy.stats import binomtest
 
+from theory.parallel import single_threaded_products
 from theory.relu_networks import Population, Sample, balance, forward, free_directions, kink_margin, spectral_norm
 
 GRADIENT_TOLERANCE = 1e-11  # of τ‖∇f‖/f(0), which is free of scale
@@ -113,9 +114,8 @@ def _norm(g: np.ndarray) -> np.ndarray:
 
 def least_curvature(hessian: np.ndarray, directions: np.ndarray) -> float:
     """Returns one Hessian's smallest eigenvalue across the free directions over the largest in absolute value."""
-    _, values, basis = np.linalg.svd(directions)
-    rest = basis[np.count_nonzero(values > 1e-8 * values[0]) :]
-    eigenvalues = np.linalg.eigvalsh(rest @ hessian @ rest.T)
+    across = linalg.null_space(directions, rcond=1e-8)
+    eigenvalues = np.linalg.eigvalsh(across.T @ hessian @ across)
     return float(eigenvalues[0] / np.abs(eigenvalues).max())
 
 
@@ -190,7 +190,7 @@ def search(
     jobs = [(number, setting, method) for number, setting in enumerate(settings) for method in METHODS]
     for number, setting, method in jobs[skip:]:
         start, rng = perf_counter(), np.random.default_rng([seed, number])
-        with threadpoolctl.threadpool_limits(1, "blas"):  # on busy cores threads make small matrices 10 times slower
+        with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
             row, points = _measure(setting, method, trials, checks, rng)
         shared = setting._asdict() | {"method": method}
         yield shared | row | {"seconds": perf_counter() - start}, [shared | point for point in points]

@@ -21,7 +21,7 @@ from scipy import integrate
 from theory import update_rules
 from theory.arrays import real
 
-HALF = 1 - math.sqrt(0.5)  # of gap: L halves when ‖W − I − gap‖ is √½ ‖gap‖
+HALVING_SHARE = 1 - math.sqrt(0.5)  # of gap: L halves when ‖W − I − gap‖ is √½ ‖gap‖
 
 
 def risk_and_gradient(weights: np.ndarray, gap: np.ndarray) -> tuple[float, np.ndarray]:
@@ -98,7 +98,7 @@ def predicted_steps(
       ValueError: no such method.
     """
     update_rules.check_method(method)
-    end = (HALF * gap) ** (1 / shortcut_depth)
+    end = (HALVING_SHARE * gap) ** (1 / shortcut_depth)
     if start >= end:
         return 0.0
     if start == 0 and shortcut_depth > 1:
@@ -106,7 +106,8 @@ def predicted_steps(
     if method == "orthogonalised":
         return (end - start) / learning_rate
     n = shortcut_depth
-    time = integrate.quad(lambda log_w: math.exp((2 - n) * log_w) / (gap - math.exp(n * log_w)), *np.log([start, end]))
+    ends = math.log(start) if start else -math.inf, math.log(end)
+    time = integrate.quad(lambda log_w: math.exp((2 - n) * log_w) / (gap - math.exp(n * log_w)), *ends)
     return time[0] / learning_rate * (1 - update_rules.MOMENTUM if method == "momentum" else 1)
 
 
@@ -122,7 +123,7 @@ def reach(num_units: int, shortcut_depth: int, gap: np.ndarray) -> Reach:
 
     L ≤ ½ L(0) needs ‖W − I‖_F ≥ (1 − √½)‖gap‖_F; and ‖W − I‖ ≤ (1 + Nⁿ)^R − 1.
     """
-    target = HALF * np.linalg.norm(gap) / math.sqrt(len(gap))
+    target = HALVING_SHARE * np.linalg.norm(gap) / math.sqrt(len(gap))
     unit = (1 + target) ** (1 / num_units)
     slope = (target + np.linalg.norm(gap, 2)) * unit ** (num_units - 1)
     return Reach(float((unit - 1) ** (1 / shortcut_depth)), float(slope))

@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from theory import linear_residual
+
 
 class Widened(NamedTuple):
     """A problem: inward [m, d] and outward [k, m] fixed, d, k ≤ m; target R [k, d]; second moment Sigma [d, d]."""
@@ -85,7 +87,7 @@ class Guarantee(NamedTuple):
       applies: √f(0) ≤ allowed.
       allowed: σ_min(Σ) μ_A² μ_B² / (4 e^{3/2} ‖A‖ ‖B‖ ‖Σ‖^½).
       learning_rate: 1/L, L the smoothness where max ‖W_i‖ ≤ 1/(2ℓ) and f ≤ f(0).
-      rate: 1 − 2ηℓ σ_min(Σ) μ_A² μ_B²/e, by which each step multiplies f at least.
+      rate: 1 − 2ηℓ σ_min(Σ) μ_A² μ_B²/e, by which each step multiplies f at most.
     """
 
     applies: bool
@@ -103,9 +105,8 @@ def guarantee(problem: Widened, num_layers: int) -> Guarantee:
     smallest = max(float(np.linalg.eigvalsh(problem.Sigma)[0]), 0.0)
     start = math.sqrt(risk_and_gradient(problem, np.zeros((num_layers, *[len(problem.inward)] * 2)))[0])
     allowed = smallest * least**2 / (4 * math.exp(1.5) * largest * math.sqrt(moment))
-    growth = 1 + 1 / (2 * num_layers)
-    smoothness = 2 * num_layers * growth ** (2 * num_layers - 2) * largest**2 * moment
-    smoothness += 2 * (num_layers - 1) * growth ** (num_layers - 2) * largest * math.sqrt(moment) * start
+    scale = np.array([[largest**2 * moment]])
+    smoothness = linear_residual.smoothness_bound(scale, num_layers, 1 / (2 * num_layers), start**2)
     rate = 1 - 2 * num_layers * smallest * least**2 / (math.e * smoothness)
     return Guarantee(start <= allowed, allowed, 1 / smoothness, rate)
 

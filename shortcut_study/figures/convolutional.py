@@ -3,14 +3,13 @@
 With and without batch normalisation, at the initial weights of networks so small that every eigenvalue can be had.
 """
 
-import math
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
+from shortcut_study.figures.drawing import mark_infinite
 from shortcut_study.figures.finding import CONSTANT, Finding, named, series
 from shortcut_study.jobs import Job, Progress
 from shortcut_study.rows import depths_in, num_seeds, over_seeds, select
@@ -86,26 +85,14 @@ def draw(rows: list[dict]) -> Figure:
 def _draw_curve(axes: Axes, rows: list[dict], quantity: str, shortcut_depth: int, initialisation: str) -> None:
     colour = _COLOURS.get(shortcut_depth, "tab:gray")
     line, marker = _STYLES.get(initialisation, ("-.", "d"))
-    finite = {"depth": [], "mean": [], "spread": []}
-    for depth in depths_in(rows):
-        numbers = [_number(row[quantity]) for row in select(rows, depth=depth)]
-        values = [number for number in numbers if not math.isnan(number)]
-        if any(map(math.isinf, values)):
-            axes.plot(depth, 0.97, "^", color=colour, ms=9, mfc="none", transform=axes.get_xaxis_transform())
-        elif values:
-            logs = np.log10(values)
-            for name, value in zip(finite, (depth, logs.mean(), logs.std(ddof=1) if len(logs) > 1 else 0.0)):
-                finite[name].append(value)
-    mean, spread = np.array(finite["mean"]), np.array(finite["spread"])
+    infinite = depths_in([row for row in rows if row[quantity] == np.inf])
+    mark_infinite(axes, infinite, colour)
+    band = over_seeds([row for row in rows if row["depth"] not in infinite], "depth", quantity)
     count = "convolution" if shortcut_depth == 1 else "convolutions"
     text = f"shortcut over {shortcut_depth} {count}, {initialisation}"
-    axes.plot(finite["depth"], 10**mean, line, marker=marker, ms=5, color=colour, label=text)
-    axes.fill_between(finite["depth"], 10 ** (mean - spread), 10 ** (mean + spread), color=colour, alpha=0.12, lw=0)
-
-
-def _number(value: object) -> float:
-    """NaN for an empty field of a CSV file."""
-    return math.nan if value == "" else float(value)
+    axes.plot(band.x, 10**band.mean, line, marker=marker, ms=5, color=colour, label=text)
+    low, high = 10 ** (band.mean - band.std), 10 ** (band.mean + band.std)
+    axes.fill_between(band.x, low, high, color=colour, alpha=0.12, lw=0)
 
 
 def findings(rows: list[dict]) -> list[Finding]:

@@ -87,7 +87,8 @@ def descend_pruned(
       on_epoch: Called after each epoch.
 
     Returns:
-      descent of B runs, NaN in the last epoch of those given up; index of such a rate -> the rate that bounds it.
+      descent of B runs, of those given up NaN in the last epoch and the weights of the probe; index of such a rate ->
+      the rate that bounds it.
     """
     first = max(1, int(PROBE * num_epochs))
     probe = descend(network, np.stack([start] * len(rates)), data.x, data.y, rates, first, on_epoch=on_epoch)
@@ -96,12 +97,13 @@ def descend_pruned(
     ]
     kept = [i for i in range(len(rates)) if i not in follows and probe.diverged_at[i] < 0]
     losses, excess, norms = (np.full((num_epochs + 1, len(rates)), np.nan) for _ in range(3))
-    diverged_at, bounded_by = probe.diverged_at.copy(), {}
+    weights, diverged_at, bounded_by = probe.weights.copy(), probe.diverged_at.copy(), {}
 
     def follow(runs: list[int]) -> None:
         rest = descend(network, probe.weights[runs], data.x, data.y, rates[runs], num_epochs - first, on_epoch=on_epoch)
         for whole, early, late in zip((losses, excess, norms), probe[:3], rest[:3]):
             whole[:first, runs], whole[first:, runs] = early[:first, runs], late
+        weights[runs] = rest.weights
         diverged_at[runs] = np.where(rest.diverged_at >= 0, rest.diverged_at + first, -1)
 
     follow(kept)
@@ -112,7 +114,7 @@ def descend_pruned(
             bounded_by[i] = rates[above]
         else:
             follow([i])
-    return Descent(losses, excess, norms, diverged_at, probe.weights, probe.snapshots), bounded_by
+    return Descent(losses, excess, norms, diverged_at, weights, probe.snapshots), bounded_by
 
 
 def _same_path(losses: np.ndarray, rates: np.ndarray, i: int) -> bool:

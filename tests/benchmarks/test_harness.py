@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 
 from benchmarks import harness
@@ -30,6 +31,11 @@ def test_measurements_take_turns_and_the_first_round_does_not_count():
     found = harness.interleaved({name: lambda name=name: measure(name) for name in "ab"}, 2)
     assert calls == list("ababab")
     assert found["a"] == [3, 5] and found["b"] == [4, 6] and len(found[harness.OTHERS]) == 2
+
+
+def test_where_there_is_no_proc_it_is_unknown_how_busy_the_machine_was(monkeypatch):
+    monkeypatch.setattr(harness.os.path, "exists", lambda path: False)
+    assert np.isnan(harness.interleaved({"a": lambda: 1}, 1)[harness.OTHERS]).all()
 
 
 def test_a_peer_answers_from_a_process_of_its_own_which_ends_with_it():

@@ -276,6 +276,7 @@ def test_a_rate_is_given_up_where_a_higher_one_goes_the_same_way_and_ends_lower(
     kept = [3, 4]
     np.testing.assert_array_equal(found.losses[:, kept], whole.losses[:, kept])
     np.testing.assert_array_equal(found.norms[-1, kept], whole.norms[-1, kept])
+    np.testing.assert_array_equal(found.weights[kept], whole.weights[kept])
     assert np.isnan(found.losses[-1, :3]).all()
     for i, bound in bounded_by.items():
         assert whole.losses[-1, rates == bound] < whole.losses[-1, i]

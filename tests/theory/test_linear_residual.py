@@ -246,14 +246,14 @@ def hessian_norm(A, R, x) -> float:
 def test_the_hessian_is_no_larger_than_the_smoothness_bound(num_layers, d, seed):
     A, R, x = problem(num_layers, d, seed, size=0.1)
     radius = lr.max_spectral_norm(A)
-    bound = lr.smoothness_bound(R, moment(x), num_layers, radius, naive_risk(A, R, x))
+    bound = lr.smoothness_bound(moment(x), num_layers, radius, naive_risk(A, R, x))
     assert 0.1 * bound < hessian_norm(A, R, x) <= bound * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("num_layers, tau, target", [(1, 0.4, 0.0), (3, 0.0, -1.0), (4, 0.3, -2.0), (6, 0.5, 0.0)])
 def test_the_smoothness_bound_is_reached_by_scalars_that_are_too_large(num_layers, tau, target):
     A, R, x = np.full((num_layers, 1, 1), tau), np.array([[target]]), np.array([[2.0]])
-    bound = lr.smoothness_bound(R, moment(x), num_layers, tau, naive_risk(A, R, x))
+    bound = lr.smoothness_bound(moment(x), num_layers, tau, naive_risk(A, R, x))
     assert hessian_norm(A, R, x) == pytest.approx(bound, rel=1e-6)
 
 
@@ -261,7 +261,7 @@ def test_gradient_descent_is_its_loop_and_is_as_fast_as_the_rate_bound_says():
     A0, _, x = problem(4, 3, seed=9, size=0.05)
     x /= math.sqrt(np.linalg.eigvalsh(moment(x))[-1])
     R, radius = lr.end_to_end(problem(4, 3, seed=10, size=0.1)[0]), 0.5
-    rate_of_smoothness = lr.smoothness_bound(R, moment(x), 4, radius, naive_risk(A0, R, x))
+    rate_of_smoothness = lr.smoothness_bound(moment(x), 4, radius, naive_risk(A0, R, x))
     run = lr.gradient_descent(A0, R, moment(x), 1 / rate_of_smoothness, 40)
     A = A0
     for risk, norm in zip(run.risks, run.norms):

@@ -102,7 +102,7 @@ MISTAKES = {
     "negative radius": (linear_residual.project, (LAYERS, -0.1), "radius must be at least 0, got -0.1"),
     "negative radius of a ball": (linear_residual.stationarity_in_ball, (LAYERS, EYE, EYE, -1), "radius must be"),
     "negative radius of a rate": (linear_residual.convergence_rate_bound, (EYE, 3, -1, 0.1), "radius must be"),
-    "negative radius of a bound": (linear_residual.smoothness_bound, (EYE, EYE, 3, -1, 0.1), "radius must be"),
+    "negative radius of a bound": (linear_residual.smoothness_bound, (EYE, 3, -1, 0.1), "radius must be"),
     "negative radius of a descent": (
         linear_residual.gradient_descent,
         (LAYERS, EYE, EYE, 0.1, 1, -1),
@@ -179,6 +179,12 @@ MISTAKES = {
         r"width must be at least 1 and cosine in \[0, 1\], got 2 and -0.5",
     ),
     "infinite points": (projection_width.separation, (ENDLESS,), "x must be finite"),
+    "a bound for steps too long for it": (
+        descent.singular_risk_bound,
+        (3, 1.0, 10),
+        r"learning_rate must lie in \(0, ½\], got 1.0",
+    ),
+    "that bound for one layer": (descent.singular_risk_bound, (1, 0.1, 10), "num_layers must be at least 2, got 1"),
     "a descent that climbs": (descent.step_bound, ([0.5, 2.0], 3, -0.1, 1e-6), "learning_rate must be positive"),
     "layers narrower than the input": (
         widened_descent.Widened(np.ones((1, 3)), np.ones((3, 1)), EYE, EYE).spread,
@@ -208,12 +214,12 @@ MISTAKES = {
     "one layer for layers": (linear_residual.max_spectral_norm, (EYE,), r"A must have the shape \[ℓ, d, d\], got"),
     "a negative second moment": (
         linear_residual.smoothness_bound,
-        (EYE, -EYE, 2, 0.5, 1.0),
+        (-EYE, 2, 0.5, 1.0),
         "Sigma must be positive semidefinite",
     ),
     "a negative excess risk": (
         linear_residual.smoothness_bound,
-        (EYE, EYE, 2, 0.5, -1.0),
+        (EYE, 2, 0.5, -1.0),
         "excess_risk must be at least 0, got -1.0",
     ),
     "a kind of bias that there is none of": (
@@ -255,7 +261,7 @@ MISTAKES = {
     ),
     "smoothness of no layers": (
         linear_residual.smoothness_bound,
-        (EYE, EYE, 0, 0.5, 1.0),
+        (EYE, 0, 0.5, 1.0),
         "num_layers must be at least 1, got 0",
     ),
     "a rate of fewer layers than none": (

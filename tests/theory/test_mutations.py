@@ -54,6 +54,7 @@ overshooting = changed(lambda block: (block[0], 1.01 * block[1], block[2]))  # U
 waking = changed(lambda block: (block[0], block[1], block[2] + 0.5))
 miscounted = changed(lambda count: Count(count.convolutions, count.weights + 1))
 slower = scaled(0.5)
+steeper = changed(lambda rate: 1 - 1.01 * (1 - rate))
 hasty = changed(lambda said: said._replace(rate=0.4 * said.rate))
 
 MUTATIONS = {
@@ -89,7 +90,7 @@ MUTATIONS = {
     "hm.section_5": changed(lambda point: point | {"risk": 0.0}),
     "li.definition_1": larger,
     "li.definition_4": of_higher_order,
-    "li.theorem_1_hypotheses": scaled(1.5),
+    "li.theorem_1_hypotheses": scaled(1.01),
     "li.theorem_1.1": larger,
     "li.theorem_1_relu": of_higher_order,
     "li.theorem_1.2": changed(lambda found: Escape(found.direction[:, ::-1], found.curvature)),
@@ -151,7 +152,9 @@ always_exact = changed(lambda found: found._replace(exact=True))
 # The opposite error, where a check might see one side alone, and errors in what else the function returns.
 OTHER_SIDE = {
     "hm.eq_2.3": larger,
-    "hm.convergence": scaled(0.9),
+    "hm.convergence": (scaled(0.9), steeper),
+    "review.convergence": steeper,
+    "blog.convergence": steeper,
     "hm.claim_C.2": larger,
     "hm.theorem_3.2_width": scaled(2),
     "ours.norm_lower_bound": larger,
@@ -174,9 +177,10 @@ OTHER_SIDE = {
     "ours.singular_target": scaled(1.01),
     "acgh.margin": (vanishing, scaled(-5)),
     "ours.drift_bound": scaled(1.01),
-    "ours.saddle_order": (vanishing, scaled(0.7)),
-    "ours.saddle_time": scaled(0.7),
-    "sh.local_minima": scaled(1.01),
+    "ours.saddle_order": (vanishing, scaled(0.7), larger),
+    "ours.saddle_time": (scaled(0.7), scaled(1.01)),
+    "sh.local_minima": (scaled(1.01), scaled(-1)),
+    "bhl.positive_definite": scaled(0.9),
     "kb.chain": scaled(0.99),
     "ours.reordering_risk": (scaled(1.01), lambda function: linear_output.ball_risk_bound),
 }

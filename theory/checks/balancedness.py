@@ -152,7 +152,7 @@ def deficiency(rng: np.random.Generator, trials: int) -> Evidence:
             c = balancedness.deficiency_margin(np.eye(d), R)
             start = np.zeros((num_layers, d, d))
             excess = linear_residual.risk(start, R, np.eye(d))
-            rate = 1 / linear_residual.smoothness_bound(R, np.eye(d), num_layers, 0.6 / num_layers, excess)
+            rate = 1 / linear_residual.smoothness_bound(np.eye(d), num_layers, 0.6 / num_layers, excess)
             found = linear_residual.gradient_descent(start, R, np.eye(d), rate, 30)
             W = linear_residual.end_to_end(found.A)
             yield np.linalg.svd(W, compute_uv=False)[-1] + ROUNDING, c

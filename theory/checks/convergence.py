@@ -8,6 +8,7 @@ import numpy as np
 from theory import gradient_bounds, linear_residual
 from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, require
 from theory.checks.linear import draw_layers, draw_problem
+from theory.rotations import rotation
 
 
 def descent(rng: np.random.Generator, trials: int) -> Evidence:
@@ -18,6 +19,11 @@ def descent(rng: np.random.Generator, trials: int) -> Evidence:
         rate = rng.uniform(0.001, 0.3) / Sigma[0, 0]
         end = linear_residual.gradient_descent(np.zeros((1, 1, 1)), np.array([[1.5]]), Sigma, rate, 30)
         pairs.append((end.rate, linear_residual.convergence_rate_bound(Sigma, 1, 0.5, rate)))
+    for _ in range(trials):  # the step at which (2.3) and a gain of η/2·‖∇f‖² promise a tenth
+        A, R, Sigma = draw_problem(rng)
+        step = 0.2 * linear_residual.risk(A, R, Sigma) / linear_residual.gradient_lower_bound(A, R, Sigma)
+        said = linear_residual.convergence_rate_bound(Sigma, len(A), linear_residual.max_spectral_norm(A), step)
+        pairs.append((abs(said - 0.9), ROUNDING))
     one = np.ones((1, 1))
     end = linear_residual.gradient_descent(np.full((1, 1, 1), 0.5), one, one, 1.0, 1000, radius=0.5)
     require(end.risks.min() == end.risks.max() > 0, "a step of 2/L converges")
@@ -41,8 +47,8 @@ def review_theorem_1(rng: np.random.Generator, trials: int) -> Evidence:
     residual = linear_residual.stationarity_in_ball(boundary, -np.eye(2), np.eye(2), 0.5)
     excess = linear_residual.risk(boundary, -np.eye(2), np.eye(2))
     angles = np.linspace(np.pi / 2, np.pi, 91)
-    turned = np.array([[np.cos(angles), -np.sin(angles)], [np.sin(angles), np.cos(angles)]]).transpose(2, 0, 1) / 2
-    better = min(linear_residual.risk(np.stack([A] * 3), -np.eye(2), np.eye(2)) for A in turned)
+    turned = [np.stack([rotation(angle) / 2] * 3) for angle in angles]
+    better = min(linear_residual.risk(A, -np.eye(2), np.eye(2)) for A in turned)
     require(residual < 1e-12 and better < excess, "A_i = −I/2 is no bad KKT point")
     return at_most(pairs)._replace(
         counterexample=f"R = −I₂, ℓ = 3, τ = ½: A_i = −I/2 is a KKT point (residual {residual:.0e}) "
@@ -76,7 +82,7 @@ def _rates(rng: np.random.Generator, trials: int) -> list[tuple[float, float]]:
     for _ in range(max(1, trials // 10)):
         R, Sigma = linear_residual.end_to_end(draw_layers(rng, 4, 3, 0.15)), np.eye(3)
         A = draw_layers(rng, 4, 3, 0.3)
-        rate = 1 / linear_residual.smoothness_bound(R, Sigma, 4, 0.3, linear_residual.risk(A, R, Sigma))
+        rate = 1 / linear_residual.smoothness_bound(Sigma, 4, 0.3, linear_residual.risk(A, R, Sigma))
         end = linear_residual.gradient_descent(A, R, Sigma, rate, 300, radius=0.3)
         pairs.append((end.rate, linear_residual.convergence_rate_bound(Sigma, 4, 0.3, rate)))
     return pairs

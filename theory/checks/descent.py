@@ -14,6 +14,7 @@ from scipy import linalg
 from theory import descent, factorization, linear_residual, widened_descent
 from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, relative_error, require
 from theory.checks.numeric import complex_step_gradient
+from theory.rotations import rotation
 
 Pairs = Iterator[tuple[float, float]]  # (measured, bound)
 
@@ -64,6 +65,10 @@ def steps(rng: np.random.Generator, trials: int) -> Evidence:
             risks = descent.recursion_risks(phi, num_layers, learning_rate, int(bound))
             yield float(np.argmax(risks <= 1e-8)) if risks[-1] <= 1e-8 else math.inf, bound
             yield bound, _condition_bound(phi, num_layers, learning_rate)
+            rate = rng.uniform(0.01, 0.3)  # one layer: |w − φ| shrinks by 1 − η exactly, so the bound is met
+            bound = descent.step_bound(phi[:1], 1, rate, 1e-8)
+            seen = float(np.argmax(descent.recursion_risks(phi[:1], 1, rate, int(bound) + 1) <= 1e-8))
+            yield from ((seen, bound), (bound, seen))
 
     return at_most(pairs())
 
@@ -231,10 +236,7 @@ def _normal(rng: np.random.Generator, symmetric: bool) -> np.ndarray:
     sizes = rng.uniform(0.3, 1.6, 4)
     if symmetric:
         return (basis * (sizes * rng.choice([-1, 1], 4))) @ basis.T
-    planes = [
-        size * np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-        for size, angle in zip(sizes, rng.uniform(0, math.pi, 2))
-    ]
+    planes = [size * rotation(angle) for size, angle in zip(sizes, rng.uniform(0, math.pi, 2))]
     return basis @ linalg.block_diag(*planes) @ basis.T
 
 

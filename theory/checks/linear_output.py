@@ -21,7 +21,7 @@ def local_minima(rng: np.random.Generator, trials: int) -> Evidence:
             said = linear_output.local_minimum_risk(x, features, y)
             end, stays = _descend(rng, x, features, y)
             if stays:
-                yield abs(end - said) / said, 1e-6
+                yield abs(end / said - 1), 1e-6
             yield said, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
             W, V = _saddle(x, features, y)
             there = linear_output.risk(W, V, x, features, y)
@@ -44,7 +44,7 @@ def ball(rng: np.random.Generator, trials: int) -> Evidence:
             radius = rng.uniform(0.05, 0.95)
             setting, x = relu_search.Setting(d, depth, width, 200, radius), rng.standard_normal((1, 200, d))
             student, teacher = relu_search.draw_weights(rng, 2, setting)[:, None]
-            if trial % 5 == 0:  # one input, h doubled in its direction by one and hardly shrunk by the other
+            if trial % 5 == 0:  # one input; each block of the teacher multiplies h by 1 + τ², of the student by 1 − τ²
                 x = np.ones((1, 1, 1))
                 teacher = radius * np.ones((1, depth, 2, 1, 1))
                 student = teacher * np.array([1, -1])[:, None, None]

@@ -1,12 +1,13 @@
 """Checks of the time that an n-shortcut network stays at zero: predictions and proved bounds against measured steps."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from theory import saddle_escape, update_rules
 from theory.checks.evidence import ROUNDING, Evidence, at_least, at_most, require
-from theory.saddle_escape import HALF
+from theory.saddle_escape import HALVING_SHARE
 
 RATES = {"descent": 0.02, "momentum": 0.0005, "orthogonalised": 0.01}
 
@@ -24,9 +25,20 @@ def prediction(rng: np.random.Generator, trials: int) -> Evidence:
                     rate, sigma = RATES[method], float(np.linalg.norm(gap, 2))
                     said = saddle_escape.predicted_steps(method, depth, sigma, size, rate)
                     seen = saddle_escape.steps_to_leave(method, start, gap, rate, 20_000)
+                    if method == "descent" and depth < 3:
+                        exact = _integral(depth, sigma, size) / rate
+                        yield abs(said - exact), ROUNDING * exact
                     yield abs(seen - said), 0.1 * said + (10 if method == "momentum" else 2)
 
     return at_most(pairs())
+
+
+def _integral(shortcut_depth: int, gap: float, start: float) -> float:
+    """T of `predicted_steps` in closed form, for n = 1 and 2; 0 for a start beyond its end."""
+    end = max((HALVING_SHARE * gap) ** (1 / shortcut_depth), start)
+    if shortcut_depth == 1:
+        return math.log((gap - start) / (gap - end))
+    return math.log((end / start) ** 2 * (gap - start**2) / (gap - end**2)) / (2 * gap)
 
 
 def order(rng: np.random.Generator, trials: int) -> Evidence:
@@ -49,10 +61,11 @@ def order(rng: np.random.Generator, trials: int) -> Evidence:
             sigma = rng.uniform(0.5, 2)
             gap = sigma * np.linalg.qr(rng.standard_normal((3, 3)))[0]
             start = saddle_escape.aligned_start(0.1, depth, gap)
-            most = {"descent": (1 + HALF) / (1 - HALF) * (1 + RATES["descent"] * sigma), "orthogonalised": 1}
-            for method, factor in most.items():
+            slowest = (1 + HALVING_SHARE) / (1 - HALVING_SHARE) * (1 + RATES["descent"] * sigma)
+            for method, factor in (("descent", slowest), ("orthogonalised", 1)):
                 seen = saddle_escape.steps_to_leave(method, start, gap, RATES[method], 40_000)
-                yield factor * saddle_escape.least_steps(method, start, gap, RATES[method]) + 1, seen
+                least = saddle_escape.least_steps(method, start, gap, RATES[method])
+                yield from ((seen, least), (factor * least + 1, seen))
             momentum, descent = (saddle_escape.least_steps(name, start, gap, 0.01) for name in ("momentum", "descent"))
             share = 1 - update_rules.MOMENTUM
             require(abs(momentum - share * descent) <= ROUNDING * descent, "momentum's least is not 1 − μ of descent's")

@@ -6,11 +6,13 @@ As in linear.py: random instances, the worst of them as Evidence.
 import math
 
 import numpy as np
+from scipy import linalg
 
 from theory import shortcut_hessians, shortcut_networks, stationarity
 from theory.activations import Activation, ActivationLike
 from theory.checks.evidence import ROUNDING, Evidence, at_most, require
 from theory.checks.hessian import BENT, DIFFERENCES, numeric_hessian, random_data
+from theory.rotations import rotation
 
 
 def definition_1(rng: np.random.Generator, trials: int) -> Evidence:
@@ -18,9 +20,8 @@ def definition_1(rng: np.random.Generator, trials: int) -> Evidence:
     pairs = []
     for trial in range(trials):
         basis, angles = np.linalg.qr(rng.standard_normal((4, 4)))[0], rng.uniform(-math.pi, math.pi, 2)
-        blocks = [size * np.array([[math.cos(t), -math.sin(t)], [math.sin(t), math.cos(t)]])
-                  for size, t in zip(rng.uniform(0.1, 2, 2), angles, strict=True)]  # fmt: skip
-        normal = basis @ np.block([[blocks[0], np.zeros((2, 2))], [np.zeros((2, 2)), blocks[1]]]) @ basis.T
+        blocks = [size * rotation(angle) for size, angle in zip(rng.uniform(0.1, 2, 2), angles)]
+        normal = basis @ linalg.block_diag(*blocks) @ basis.T
         sizes = np.abs(np.linalg.eigvals(normal))
         pairs.append((abs(sizes.max() / sizes.min() / np.linalg.cond(normal) - 1), ROUNDING))
         x, y = random_data(rng, dimension=2)
@@ -120,7 +121,7 @@ def hypotheses(rng: np.random.Generator, trials: int) -> Evidence:
         x += 0.2 * np.sign(x)  # away from 0
         weights = _ray(rng, depth, x, y, rough)
         expected = stationarity.leading_term(weights, x, y, rough)
-        pairs.append((abs(_increase(weights, 1e-4, x, y, rough) / 1e-4**depth / expected - 1), 0.1))
+        pairs.append((abs(_increase(weights, 1e-4, x, y, rough) / 1e-4**depth / expected - 1), 1e-3))
     pole = Activation(lambda z: 1 / np.where(z == 1, 1, z - 1), None, (-1.0, -1.0, -2.0))  # 1 at z = 1, smooth at 0
     x, y, ones = np.ones((1, 1)), np.full((1, 1), 3.0), np.ones((2, 2, 1, 1))
     changes = [_increase(t * ones, 1.0, x, y, pole) for t in (1e-2, 1e-3, 1e-4)]
