@@ -50,6 +50,8 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     """
     if isinstance(model, keras.Model):
         return _of_network(model)
+    if not isinstance(model, str | os.PathLike):
+        raise UserError(f"a network must be a path or a Keras model, got {model!r}")
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
         return _of_network(load_network(path), path)

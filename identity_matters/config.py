@@ -112,7 +112,7 @@ class ModelConfig:
         )
 
     def _advice(self, pixels: int) -> str:
-        """Returns the image size nearest to so many pixels that the strides divide, as a flag and in Python."""
+        """Returns the image size nearest to a number of pixels that the strides divide, as a flag and in Python."""
         size = max(1, round(pixels / self.downsampling)) * self.downsampling
         return f"--image_size={size} (image_size={size}), or fewer stages"
 
@@ -135,11 +135,11 @@ class TrainConfig:
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       num_classes: Number of classes of npz, where the training labels lack the last ones (0: their largest + 1).
-      train_examples: Train on the first so many examples (0: all).
-      validation_examples: Keep the last so many training examples out of training and evaluate on them in place of the
+      train_examples: Train on the first N examples (0: all).
+      validation_examples: Keep the last N training examples out of training and evaluate on them in place of the
         test examples, to choose settings by (0: evaluate on the test examples).
-      crop_padding: Zero-pad training images so many pixels a side, then crop at random. Sets whose images vary in size
-        are cropped as ImageNet is, and ignore this.
+      crop_padding: Zero-pad training images by N pixels on each side, then crop at random. Sets whose images vary in
+        size are cropped as ImageNet is, and ignore this.
       random_flip: Mirror half of the training images, left to right.
       train_steps: Gradient updates in all.
       batch_size: Examples per update.
@@ -154,12 +154,12 @@ class TrainConfig:
         steps; constant; linear, cosine: down to 0 at train_steps.
       decay_steps: piecewise: the steps of the drops; exponential: one number, the interval.
       decay_factor: What the learning rate is multiplied by at a drop.
-      warmup_steps: Raise the rate linearly over the first so many steps (0: off).
+      warmup_steps: Raise the rate linearly over the first N steps (0: off).
       clip_norm: Largest global norm of a gradient; longer ones are scaled down (0: off).
       seed: Seed of the initial weights, the order of the examples and their augmentation.
-      eval_every: Evaluate every so many steps, and after the last.
-      eval_examples: Evaluate on the first so many test examples (0: all).
-      checkpoint_every: Save a checkpoint every so many steps, and after the last.
+      eval_every: Evaluate every N steps, and after the last.
+      eval_examples: Evaluate on the first N test examples (0: all).
+      checkpoint_every: Save a checkpoint every N steps, and after the last.
       jit_compile: Compile with XLA: auto is off for TensorFlow, where XLA is slower on a CPU and Keras leaves it off
         for the sake of determinism, and on for JAX. Under TensorFlow on is for a single device.
       steps_per_execution: Steps per call into the compiled program; saves overhead on an accelerator.

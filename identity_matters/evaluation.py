@@ -12,9 +12,9 @@ from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
 from identity_matters.data.npz import has_changed
-from identity_matters.data.own import as_examples, require_stored
+from identity_matters.data.own import as_examples, as_numbers, require_stored
 from identity_matters.export import DATA_FIELDS, DATA_FILE, DIGEST, export
-from identity_matters.fields import from_json, require
+from identity_matters.fields import converted, from_json, require
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import read_json
@@ -100,7 +100,7 @@ def evaluate(
         identity_matters.data.own takes them, or a list of these two arrays; or an iterable of batches, images
         [n, h, w, c] in 0–255 and labels [n]; or None: npz or, without it, the data of the run that exported the model.
       data_dir, npz: As in TrainConfig, but that an npz may lack the training arrays. Images of another size than the
-        network's are resized, and a line says so unless the run was trained with an image_size.
+        network's are resized, and a line says so.
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Show a progress bar.
@@ -113,6 +113,7 @@ def evaluate(
     Raises:
       UserError: not a network of ours, or data that do not fit it, or a number out of range.
     """
+    max_examples, batch_size = converted("max_examples", int, max_examples), converted("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
     require(dataset is None or not npz, "a dataset and an npz are both given; give one of them")
     require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}")
@@ -165,16 +166,7 @@ def _labelled_batches(
         fields |= {"data_dir": data_dir} if data_dir else {}
     if fields["npz"]:
         fields["num_classes"] = model.num_classes
-    says_resizing = bool(npz) and not _image_size(model.path)
-    return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size, says_resizing)
-
-
-def _image_size(saved_model: str) -> int:
-    """Returns the image_size of the run that left a network; 0 where nothing says it."""
-    try:
-        return _data_fields(saved_model)[0]["image_size"]
-    except UserError:
-        return 0
+    return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
 
 
 def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -183,10 +175,11 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise UserError(_NO_DATASET)
-        images, labels = batch
+        images, labels = as_numbers("images", batch[0]), as_numbers("labels", batch[1])
+        require(images.ndim > 0 and labels.ndim > 0, _NO_DATASET)
         if max_examples:
             images, labels = images[:num_left], labels[:num_left]
-        yield np.asarray(images, np.float32), np.asarray(labels)
+        yield images.astype(np.float32, copy=False), labels
         num_left -= len(labels)
         if max_examples and not num_left:
             return

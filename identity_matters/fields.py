@@ -77,7 +77,7 @@ def check_fields(
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
     """
     for field in dataclasses.fields(config):
-        value = _converted(field.name, field.type, getattr(config, field.name))
+        value = converted(field.name, field.type, getattr(config, field.name))
         object.__setattr__(config, field.name, value)
         if isinstance(value, float):
             require(math.isfinite(value), f"{field.name} must be a finite number, got {value}")
@@ -98,7 +98,7 @@ def check_fields(
             require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
 
 
-def _converted(name: str, kind: Any, value: Any) -> Any:
+def converted(name: str, kind: Any, value: Any) -> Any:
     """Returns the value as the type of its field, or raises UserError where that would be a guess."""
     given, kind = value, get_origin(kind) or kind
     if hasattr(value, "tolist"):  # of NumPy
@@ -109,7 +109,7 @@ def _converted(name: str, kind: Any, value: Any) -> Any:
         return value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if kind is tuple and isinstance(value, list | tuple | range):
-        return tuple(_converted(name, int, item) for item in value)
+        return tuple(converted(name, int, item) for item in value)
     if kind is float and is_number:
         return float(value)
     if kind is int and is_number and (not isinstance(value, float) or value.is_integer()):

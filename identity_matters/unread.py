@@ -1,4 +1,4 @@
-"""Which fields of a training run nothing reads, beside the others as they are: a launcher says so of its flags."""
+"""Finds the fields of a training run that nothing reads, given its other fields; launchers say so of their flags."""
 
 import dataclasses
 

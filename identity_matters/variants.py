@@ -48,7 +48,7 @@ def _with_sgd(name: str, model: dict[str, Any], train: dict[str, Any], rates: tu
 
 
 def _of_depth(blocks: int, width: int) -> dict[str, Any]:
-    """A network of so many blocks a stage."""
+    """The fields of a network with `blocks` blocks in each of three stages, `width` channels in the first."""
     return {"blocks_per_stage": (blocks,) * 3, "widths": (width, 2 * width, 4 * width), "stem_width": width}
 
 

@@ -35,8 +35,7 @@ class EvaluateConfig:
         with pretrained, that network's own set).
       data_dir: Where TFDS keeps prepared data sets (empty: as in that run; for a set that is named, TFDS's default).
       npz: Your own data instead: test_images and test_labels of an .npz file, as for training; it may lack the training
-        arrays. Images of another size than the network's are resized, and a line says so unless the run had an
-        image_size.
+        arrays. Images of another size than the network's are resized, and a line says so.
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
       json: Print one line of JSON; errors are fractions.

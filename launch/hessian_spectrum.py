@@ -50,9 +50,9 @@ class SpectrumConfig:
     Attributes:
       saved_run: Directory of a finished run of launch.train. Required, or pretrained.
       pretrained: Name of a network that comes with the package, e.g. digits.
-      at_step: Of the run's weights after so many updates: 0, the initial ones, or a checkpoint that is still there; the
+      at_step: Of the run's weights after N updates: 0, the initial ones, or a checkpoint that is still there; the
         run need not be finished (-1: of the finished run).
-      examples: The loss is over the first so many training examples (or all, if there are fewer).
+      examples: The loss is over the first N training examples (or all, if there are fewer).
       order: Lanczos steps per starting vector, a Hessian product each; more resolve more eigenvalues.
       tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
         so much of the largest |eigenvalue| (0: never).
@@ -103,11 +103,12 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     say_named_by(os.path.join(config.saved_run, "config.json"), vars(run_config), config.data_dir)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels, data = finished_run.training_examples(run_config, config.examples)
+    run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
     kept = os.path.join(run_dir, CHECKPOINT)
     model = finished_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
     check_order(config.order, model)
     check_batch_norm(model, config.batch_moments)
-    with RunDirectory(run_dir, config, "hessian_spectrum", data) as run:
+    with run:
         known = run.record.get(DIGEST)
         if known and known != weights_digest(model):
             raise UserError(f"{run_dir} is on other weights than {config.saved_run} has now; choose another run_dir")
@@ -127,7 +128,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
 def _compute(
     config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", images: "np.ndarray", labels: "np.ndarray"
 ) -> None:
-    """All tables, a starting vector or a part at a time, then the figures."""
+    """Writes all tables, a starting vector or a part at a time, then the figures."""
     from tqdm import tqdm
 
     from identity_matters.runs.figures import save_figures
@@ -153,7 +154,7 @@ def _compute(
 
 
 def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: Callable) -> None:
-    """results.csv and density.csv."""
+    """Writes results.csv and density.csv, of the whole network's Hessian."""
     import numpy as np
 
     from identity_matters.runs.tables import made_of, read_rows, write_metrics
@@ -187,7 +188,7 @@ def _part_tables(config: SpectrumConfig) -> list[str]:
 def _parts(
     config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", product: tuple, table: str, expect: Callable
 ) -> None:
-    """layers.csv or blocks.csv."""
+    """Writes layers.csv or blocks.csv: the Hessian of each layer or block, the others' weights fixed."""
     from identity_matters.runs.tables import read_rows, write_metrics
     from shortcut_study.part_spectra import part_row, parts
 

@@ -19,8 +19,8 @@ import os
 from typing import TYPE_CHECKING, Literal
 
 from identity_matters.fields import check_fields, require, split_names
-from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
+from identity_matters.runs.record import read_record
 from identity_matters.runs.tables import made_of, read_rows
 from launch import launcher
 

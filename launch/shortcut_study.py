@@ -158,7 +158,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 def toys(run_dir: str) -> list[str]:
     """Returns the names of the figures that at the size in a study's config.json only show that they run."""
-    from identity_matters.runs.directory import read_record
+    from identity_matters.runs.record import read_record
 
     config, record = config_of(run_dir), read_record(run_dir) or {}
     known = record.get("num_examples")  # none in a run of an earlier version that is not done
@@ -168,7 +168,7 @@ def toys(run_dir: str) -> list[str]:
 
 def config_of(run_dir: str) -> StudyConfig:
     """Returns the config of a study; the default where there is no config.json."""
-    from identity_matters.runs.directory import read_record
+    from identity_matters.runs.record import read_record
 
     record = read_record(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}

@@ -28,7 +28,7 @@ class _Output(io.FileIO):
 
 
 def open_outputs() -> None:
-    """Puts such streams in place of sys.stdout and sys.stderr, also where a shell's `>&-` has closed them.
+    """Replaces sys.stdout and sys.stderr by streams that lose what cannot be written, also where `>&-` closed them.
 
     A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log.
     """

@@ -79,7 +79,7 @@ class HessianCallback(keras.callbacks.Callback):
         self._is_measured = True
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-        """Measures the network after every so many epochs."""
+        """Measures the network after every `every` epochs."""
         if (epoch + 1) % self._every == 0:
             found = self._measure(epoch + 1)
             if logs is not None:

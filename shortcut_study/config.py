@@ -16,7 +16,7 @@ class StudyConfig:
       figure: The paper's number, or convolutional, or all.
       dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
-      examples: Use the first so many training images (0: all).
+      examples: Use the first N training images (0: all).
       input_scale: Standard deviation of each whitened input; the paper does not say it.
       centred: Subtract the mean image before whitening.
       mean_over_outputs: Average the squared error over the outputs too, where the paper's (6) has a half of their sum.
@@ -28,7 +28,7 @@ class StudyConfig:
       num_runs: Seeds of linear networks in Figures 5, 6 and 8.
       sweep_runs: Seeds of each learning rate in Figure 9, and of the norms of linear networks in Figure 3.
       relu_runs: Seeds of networks with ReLUs, which go over the data: Figures 3, 7 and 10.
-      relu_examples: Networks with ReLUs go over the first so many of the examples (0: all).
+      relu_examples: Networks with ReLUs go over the first N of the examples (0: all).
       conv_runs: Seeds of convolutional networks.
       num_epochs: Of Figures 9 and 10.
       rates_per_decade: Learning rates from 0.001 to 10 in Figure 9.
@@ -185,7 +185,7 @@ def _require(holds: object, message: str) -> None:
 
 
 def learning_rates(per_decade: int) -> np.ndarray:
-    """Returns the learning rates of a sweep, from 0.001 to 10, so many a decade."""
+    """Returns the learning rates of a sweep, from 0.001 to 10, `per_decade` a decade."""
     return 10.0 ** (np.arange(4 * per_decade + 1) / per_decade - 3)
 
 

@@ -138,19 +138,16 @@ def resized(data: ArrayData, image_size: int) -> ArrayData:
     return dataclasses.replace(data, **{name: resized_images(getattr(data, name), image_size) for name in splits})
 
 
-def resized_images(images: np.ndarray, image_size: int, said_of: str = "") -> np.ndarray:
+def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
     """Returns images at image_size × image_size pixels, uint8 [n, image_size, image_size, c].
 
     Args:
       images: uint8 [n, h, w, c].
       image_size: int. Pixels a side (0: unchanged). The interpolation is bilinear with antialiasing.
-      said_of: str. What a line on stderr calls the data, where their images are of another size (empty: no line).
     """
     height, width = images.shape[1:3]
     if not image_size or height == width == image_size:
         return images
-    if said_of:
-        note(f"{said_of}: images of {height}x{width} pixels are resized to {image_size}x{image_size}")
     from keras import ops
 
     resized = np.empty((len(images), image_size, image_size, images.shape[-1]), np.uint8)

@@ -20,20 +20,23 @@ def window(
       is_jpeg: bool. Of a JPEG no more than the window is decoded.
       position: See above.
     """
-    shape = tf.image.extract_jpeg_shape(encoded) if is_jpeg else tf.shape(tf.io.decode_image(encoded))
+    if is_jpeg:
+        shape = tf.image.extract_jpeg_shape(encoded)
+    else:
+        image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)
+        shape = tf.shape(image)
     side = tf.cast(CROP_FRACTION * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
     place = tf.constant([0.5, 0.5]) if position is None else position[:2]
     corner = tf.cast(place * tf.cast(shape[:2] - side + 1, tf.float32), tf.int32)
     if is_jpeg:
         image = tf.io.decode_and_crop_jpeg(encoded, tf.concat([corner, [side, side]], axis=0), channels=image_shape[2])
     else:
-        image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)
         image = tf.image.crop_to_bounding_box(image, corner[0], corner[1], side, side)
     return resize(image, image_shape[:2])
 
 
 def shifted(image: tf.Tensor, padding: int, position: tf.Tensor) -> tf.Tensor:
-    """Returns an image uint8 [h, w, c] at random in its frame, up to so many pixels off; outside of it is 0."""
+    """Returns an image uint8 [h, w, c] at random in its frame, off by `padding` pixels at most; outside of it is 0."""
     height, width, channels = image.shape
     corner = tf.cast(position[:2] * (2 * padding + 1), tf.int32)
     padded = tf.pad(image, [[padding, padding], [padding, padding], [0, 0]])

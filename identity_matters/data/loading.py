@@ -126,22 +126,23 @@ def _checked_stream(source: "TfdsSource", config: TrainConfig) -> "TfdsSource":
     return source
 
 
-def raw_test_batches(
-    config: TrainConfig, batch_size: int, says_resizing: bool = False
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
+
+    Where all of them are resized, a line says so first.
 
     Args:
       config: TrainConfig. Read: npz, dataset, data_dir, image_size, num_classes, eval_examples. The npz may lack the
         training arrays.
       batch_size: int. Examples of a batch; the last may have fewer.
-      says_resizing: bool. Whether a line says that the images of an .npz file are of another size than image_size.
 
     Raises:
       UserError: as `load`.
     """
     if not config.npz and config.dataset != MNIST_SAMPLE:
-        yield from _tfds_source(config).raw_test_batches(batch_size)
+        source = _tfds_source(config)
+        _say_resizing(source.name, source.stored_shape, config.image_size)
+        yield from source.raw_test_batches(batch_size)
         return
     if config.npz:
         name = os.path.basename(config.npz)
@@ -150,6 +151,14 @@ def raw_test_batches(
         name, data = MNIST_SAMPLE, _embedded_digits(config)
         images, labels = data.test_images, data.test_labels
     images, labels = first_examples(name, "test", images, labels, config.eval_examples)
-    images = resized_images(images, config.image_size, name if says_resizing else "")
+    _say_resizing(name, images.shape[1:], config.image_size)
+    images = resized_images(images, config.image_size)
     for start in range(0, len(labels), batch_size):
         yield images[start : start + batch_size], labels[start : start + batch_size]
+
+
+def _say_resizing(name: str, shape: Sequence[int | None], image_size: int) -> None:
+    """Says in a line that images of this shape are resized, if they are; not of sets whose images vary in size."""
+    height, width = shape[:2]
+    if image_size and None not in (height, width) and (height, width) != (image_size, image_size):
+        note(f"{name}: images of {height}x{width} pixels are resized to {image_size}x{image_size}")

@@ -87,3 +87,16 @@ def _features_of_tfds_alone() -> Iterator[None]:
 
     with mock.patch.object(kind, "cls_from_name", find_own):
         yield
+
+
+def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
+    """Returns the names of an example's image and label, or raises UserError where the set has other ones."""
+    keys, features = builder.info.supervised_keys, builder.info.features
+    if (
+        not keys
+        or len(keys) != 2
+        or not isinstance(features[keys[0]], tfds.features.Image)
+        or not isinstance(features[keys[1]], tfds.features.ClassLabel)
+    ):
+        raise UserError(f"{builder.name} is not an image-classification set")
+    return keys

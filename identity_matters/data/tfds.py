@@ -9,6 +9,7 @@ import contextlib
 import re
 from collections.abc import Iterator
 
+import keras
 import numpy as np
 import tensorflow as tf
 import tensorflow_datasets as tfds
@@ -16,8 +17,12 @@ import tensorflow_datasets as tfds
 from identity_matters.config import TrainConfig
 from identity_matters.data import crops
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
-from identity_matters.data.preparation import prepared_builder
+from identity_matters.data.preparation import prepared_builder, supervised_keys
 from identity_matters.runs.errors import UserError, VaryingSizes
+
+if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs
+    with contextlib.suppress(RuntimeError):  # it is running already
+        tf.config.set_visible_devices([], "GPU")
 
 # Test splits without labels, and what is evaluated instead.
 _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
@@ -42,6 +47,7 @@ class TfdsSource:
     Attributes:
       name: str. Name of the set.
       num_train, num_test, num_classes: int. How many training examples, test examples and classes there are.
+      stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
 
     Raises:
@@ -58,7 +64,7 @@ class TfdsSource:
         eval_examples: int = 0,
     ) -> None:
         self.name, self._builder, self._image_size = builder.name, builder, image_size
-        self._image_key, self._label_key = _supervised_keys(builder)
+        self._image_key, self._label_key = supervised_keys(builder)
         for split in ("train", eval_split):
             if split not in builder.info.splits:
                 raise UserError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
@@ -72,12 +78,12 @@ class TfdsSource:
         feature = builder.info.features[self._image_key]
         if feature.np_dtype != np.uint8:
             raise UserError(f"the images of {self.name} are {np.dtype(feature.np_dtype)}; only 0–255, uint8, are read")
-        self._stored_shape = feature.shape
-        self._varies = None in self._stored_shape[:2]
+        self.stored_shape = feature.shape
+        self._varies = None in self.stored_shape[:2]
         if self._varies and not image_size:
             raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
-        sides = (image_size, image_size) if image_size else self._stored_shape[:2]
-        self.image_shape = (*sides, self._stored_shape[2])
+        sides = (image_size, image_size) if image_size else self.stored_shape[:2]
+        self.image_shape = (*sides, self.stored_shape[2])
 
     @property
     def summary(self) -> str:
@@ -166,7 +172,7 @@ class TfdsSource:
 
     def _sized(self, image: tf.Tensor) -> tf.Tensor:
         """Returns a whole image at image_size, if there is one."""
-        return image if self._stored_shape == self.image_shape else crops.resize(image, self.image_shape[:2])
+        return image if self.stored_shape == self.image_shape else crops.resize(image, self.image_shape[:2])
 
     def _encoded(self, split: str, shuffle_seed: int | None = None) -> tf.data.Dataset:
         """Returns (encoded image, label) of every example of a split, whose files a seed shuffles."""
@@ -222,19 +228,6 @@ def _test_split(builder: tfds.core.DatasetBuilder) -> str:
 def _shortened_split(split: str, count: int, builder: tfds.core.DatasetBuilder) -> str:
     """Returns TFDS's name for the first `count` examples of a split; for all of it where count is 0 or too large."""
     return f"{split}[:{count}]" if 0 < count < builder.info.splits[split].num_examples else split
-
-
-def _supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
-    """Returns the names of an example's image and label."""
-    keys, features = builder.info.supervised_keys, builder.info.features
-    if (
-        not keys
-        or len(keys) != 2
-        or not isinstance(features[keys[0]], tfds.features.Image)
-        or not isinstance(features[keys[1]], tfds.features.ClassLabel)
-    ):
-        raise UserError(f"{builder.name} is not an image-classification set")
-    return keys
 
 
 def tfds_source(config: TrainConfig) -> TfdsSource:

@@ -119,7 +119,7 @@ class RunCallbacks(keras.callbacks.Callback):
         return self._network.stop_training
 
     def begin(self, step: int, num_evaluations: int) -> None:
-        """Takes notice that training goes on after so many updates and evaluations."""
+        """Takes notice that training goes on after these numbers of updates and evaluations."""
         self._next_step, self._epoch = step, num_evaluations
         self._list.on_train_begin()
 

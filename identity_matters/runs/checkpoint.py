@@ -88,7 +88,7 @@ def has_checkpoints(directory: str) -> bool:
 
 
 def find(directory: str, step: int) -> str:
-    """Returns the path of the checkpoint of a run after so many updates.
+    """Returns the path of the checkpoint that a run saves after `step` updates.
 
     Raises:
       UserError: there is none, or none any more.

@@ -92,12 +92,12 @@ def reporting_lack_of_memory(message: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Opens a context whose OSErrors name a file: that of a full disk names none by itself."""
+def naming_file(path: str, temporary: str | None = None) -> Iterator[None]:
+    """Opens a context whose OSErrors name a file, in place of none, as on a full disk, or of a temporary one."""
     try:
         yield
     except OSError as error:
-        if error.filename is None:
+        if error.filename in (None, temporary):
             named = OSError(f"cannot write {path}: {error.strerror or error}")
             named.strerror = error.strerror
             raise named from error

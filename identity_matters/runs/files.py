@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from identity_matters.runs.errors import UserError, naming
+from identity_matters.runs.errors import UserError, naming_file
 
 MAX_TEXT_BYTES = 2**28
 MAX_DEPTH = 20  # of a JSON file: ours have 4 levels
@@ -43,7 +43,12 @@ def names_apart(paths: list[str]) -> list[str]:
 
     >>> names_apart(["runs/a/first", "runs/b/first"])
     ['a/first', 'b/first']
+
+    Raises:
+      UserError: two of them are the same.
     """
+    if len(set(map(os.path.abspath, paths))) < len(paths):
+        raise UserError(f"a directory is named twice: {', '.join(paths)}")
     parts = [os.path.abspath(path).split(os.sep) for path in paths]
     ends = (["/".join(of_path[-length:]) for of_path in parts] for length in itertools.count(1))
     return next(names for names in ends if len(set(names)) == len(names))
@@ -136,7 +141,7 @@ def replacing(path: str) -> Iterator[str]:
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".tmp{os.getpid()}_{name}")
     try:
-        with naming(path):
+        with naming_file(path, temporary):
             yield temporary
             _flush(temporary, *pathlib.Path(temporary).rglob("*"))
             _rename(temporary, path)

@@ -45,7 +45,7 @@ def read_record(path: str) -> dict | None:
 
 
 def data_places(record: dict) -> dict[str, str]:
-    """Returns data_dir and npz of a run's config: seen from where it was started, unless they are found from here.
+    """Returns data_dir and npz of a run's config, each as `seen_from_start`.
 
     Args:
       record: dict. What the config.json of a training run holds.
@@ -55,10 +55,13 @@ def data_places(record: dict) -> dict[str, str]:
 
 
 def seen_from_start(record: dict, path: str) -> str:
-    """Returns a path of a run's config: seen from where the run was started, unless it is found from here."""
-    folder = record.get("folder")
-    is_known = isinstance(folder, str)  # not of an earlier version
-    return os.path.join(folder, path) if is_known and path and not os.path.exists(path) else path
+    """Returns a path of a run's config as seen from where the run was started, or as it is, if it is found so alone.
+
+    That folder comes first: what has the same name in the current one may be another run's.
+    """
+    folder = record.get("folder")  # earlier versions did not record it
+    started = os.path.join(folder, path) if isinstance(folder, str) and path else path
+    return path if os.path.exists(path) and not os.path.exists(started) else started
 
 
 def require_mounted(path: str) -> None:

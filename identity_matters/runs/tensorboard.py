@@ -13,7 +13,7 @@ import tensorboardX
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
-from identity_matters.runs.errors import naming
+from identity_matters.runs.errors import naming_file
 from identity_matters.runs.record import flat
 
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
@@ -68,7 +68,7 @@ def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
     # The rest of the name is the second and the machine: a writer of the same second would replace the file.
     writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{os.getpid()}.{time.monotonic_ns()}")
     events = writer.file_writer.event_writer
-    events.add_event = naming(folder)(events._ev_writer.write_event)
-    events.flush = naming(folder)(events._ev_writer.flush)
+    events.add_event = naming_file(folder)(events._ev_writer.write_event)
+    events.flush = naming_file(folder)(events._ev_writer.flush)
     events.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
     return writer

@@ -123,8 +123,10 @@ def manifest(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
       flags: The other flags of launch.train.
 
     Raises:
-      UserError: job_name is none that Kubernetes takes, or run_dir would be lost with its pod.
+      UserError: job_name is none that Kubernetes takes, volume_path is relative, or run_dir would be lost with its pod.
     """
+    if not os.path.isabs(config.volume_path):
+        raise UserError(f"volume_path must be an absolute path, got {config.volume_path}")
     if not _is_under(config.volume_path, run_dir):
         raise UserError(
             f"run_dir must lie under volume_path, {config.volume_path}, where it outlives a pod, got {run_dir}"

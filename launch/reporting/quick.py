@@ -2,15 +2,16 @@
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from typing import NamedTuple
 
 from identity_matters.runs import signals
-from identity_matters.runs.directory import RunDirectory, read_record
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import EXIT_CONTINUE, Preempted, UserError
-from identity_matters.runs.record import FINISHED
+from identity_matters.runs.record import FINISHED, read_record
 from launch.jobs.resources import die_with_parent
 
 POLL_INTERVAL = 0.1  # seconds
@@ -87,13 +88,17 @@ def _run(command: list[str], log_path: str) -> int:
     with open(log_path, "w") as log:
         process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
     with signals.deferring() as stop:
+        before = signal.signal(signal.SIGINT, stop.make)  # it would come again while the run is still saving
         try:
             while process.poll() is None and not stop.is_made:
                 time.sleep(POLL_INTERVAL)
-        finally:  # also of Ctrl-C: the run is told as well, so that it saves what it has
-            if process.poll() is None:
+        finally:
+            if process.poll() is None:  # told as well, the run saves what it has
                 process.terminate()
                 process.wait()
+            signal.signal(signal.SIGINT, before)
+    if stop.number == signal.SIGINT:
+        raise KeyboardInterrupt
     if stop.is_made or process.returncode == EXIT_CONTINUE:
         raise Preempted()
     return process.returncode

@@ -8,9 +8,8 @@ import os
 import urllib.parse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from identity_matters.runs.directory import read_record
 from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import evaluated_split, flat
+from identity_matters.runs.record import evaluated_split, flat, read_record
 from identity_matters.runs.tables import read_rows
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def read_run(path: str, report_dir: str) -> Run:
         if not rows:
             return run._replace(problem=f"it holds no results: its status is {record['status']}")
         pictures = {name: picture(figure) for name, figure in figures_of(path).items()}
-        return run._replace(rows=rows, pictures=pictures, **_digest(run, rows))
+        return run._replace(rows=rows, pictures=pictures, **_details(run, rows))
     except Exception as error:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
         return run._replace(problem=f"its tables cannot be used: {kind}{error}")
@@ -140,7 +139,7 @@ def figures_of(path: str) -> "dict[str, Figure]":
     return importlib.import_module(f"launch.{read_record(path)['kind']}").figures(path)
 
 
-def _digest(run: Run, rows: list[dict]) -> dict[str, Any]:
+def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
     """What the rows of a study or of a comparison say."""
     if run.kind == "ablations":
         from identity_matters.runs.tables import ablation_table

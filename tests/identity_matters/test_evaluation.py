@@ -346,7 +346,7 @@ def test_a_list_of_two_arrays_is_taken_as_training_takes_it(pixel_model, ranked)
     [
         ({"max_examples": -1}, "max_examples must be at least 0, got -1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"batch_size": -3}, "batch_size must be at least 1, got -3"),
+        ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5"),
     ],
 )
 def test_numbers_out_of_range_are_refused(pixel_model, ranked, options, words):
@@ -355,19 +355,20 @@ def test_numbers_out_of_range_are_refused(pixel_model, ranked, options, words):
 
 def test_what_is_no_batch_is_refused_with_what_is_wanted(pixel_model, ranked):
     images, labels, *_ = ranked
-    for dataset in (images, [images], [images, labels, labels], [images.tolist(), labels.tolist()], 5):
+    several = [images, labels, labels], [images.tolist(), labels.tolist()], [(images[0, 0, 0, 0], labels[0])]
+    for dataset in (images, [images], 5, *several):
         assert "batches of (images, labels)" in refused(evaluate, pixel_model, dataset)
 
 
-def test_images_of_another_size_are_resized_in_a_line_unless_the_run_was(tiny_config, digits_npz, tmp_path, capsys):
+def test_images_of_another_size_are_resized_which_a_line_says(tiny_config, digits_npz, tmp_path, capsys):
     training.train(dataclasses.replace(tiny_config, image_size=20), tmp_path / "run")
     path = str(tmp_path / "run" / "model.keras")
     network = keras.saving.load_model(path)
     capsys.readouterr()
-    expected = evaluate(path, npz=digits_npz)
-    assert "resized" not in capsys.readouterr().err
-    assert evaluate(network, npz=digits_npz) == expected
-    assert capsys.readouterr().err == "note: digits.npz: images of 28x28 pixels are resized to 20x20\n"
+    assert evaluate(path, npz=digits_npz) == evaluate(network, npz=digits_npz)
+    assert capsys.readouterr().err == 2 * "note: digits.npz: images of 28x28 pixels are resized to 20x20\n"
+    evaluate(network, "mnist_sample", max_examples=10)
+    assert capsys.readouterr().err == "note: mnist_sample: images of 28x28 pixels are resized to 20x20\n"
 
 
 def test_a_network_is_evaluated_again_and_again_without_a_warning_with_the_weights_of_now(

@@ -20,8 +20,8 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.runs import checkpoint, figures
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.errors import UserError
-from identity_matters.runs.files import replacing
-from identity_matters.runs.record import read_record
+from identity_matters.runs.files import names_apart, replacing
+from identity_matters.runs.record import read_record, seen_from_start
 from identity_matters.runs.tables import write_metrics
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -264,6 +264,28 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path):
     message = refused(RunDirectory, str(tmp_path), TrainConfig(), data="60 images")
     assert "holds a run on other data: '100 images', now '60 images'; give the data as they were" in message
     assert RunDirectory(str(tmp_path), TrainConfig()).record["data"] == "100 images"  # who does not know them
+
+
+def test_a_path_of_a_run_is_looked_up_where_the_run_was_started_first(tmp_path, monkeypatch):
+    (tmp_path / "start" / "data").mkdir(parents=True)
+    (tmp_path / "other" / "data").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "other")
+    record = {"folder": str(tmp_path / "start")}
+    assert seen_from_start(record, "data") == str(tmp_path / "start" / "data")
+    gone = {"folder": str(tmp_path / "gone")}
+    assert seen_from_start(gone, "data") == seen_from_start({}, "data") == "data"
+    assert seen_from_start(gone, "nowhere") == str(tmp_path / "gone" / "nowhere")
+    assert seen_from_start(record, "") == ""
+
+
+def test_the_same_directory_twice_has_no_names_that_tell_it_apart():
+    assert "a directory is named twice: runs/a, ./runs/a" in refused(names_apart, ["runs/a", "./runs/a"])
+
+
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
+    with pytest.raises(OSError, match=f"cannot write {tmp_path}/missing/file: No such file"):
+        with replacing(f"{tmp_path}/missing/file") as temporary:
+            open(temporary, "w")
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):

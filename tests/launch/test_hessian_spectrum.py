@@ -290,6 +290,9 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     again, out, _ = launch(*flags(run_dir, tmp_path / "last"), f"--at_step={last}")
     assert again == 0 and "finished before" in out
 
+    code, _, err = launch(*flags(run_dir, tmp_path / "last"), "--at_step=2")
+    assert code == 1 and f"at_step ({last}, 2)" in err
+
     code, _, _ = launch(*flags(run_dir, tmp_path / "first"), "--at_step=0")
     shutil.copytree(trained_run, tmp_path / "untrained")
     config = finished_run.read_config(str(trained_run))

@@ -178,6 +178,11 @@ def test_a_run_directory_that_would_be_lost_with_its_pod_is_named():
             manifest(run_dir)
 
 
+def test_a_relative_place_of_the_volume_is_refused():
+    with pytest.raises(ValueError, match="volume_path must be an absolute path, got shared"):
+        manifest("shared/run", volume_path="shared")
+
+
 def test_data_that_no_volume_holds_are_named(capsys):
     train = dataclasses.replace(PRESETS["mnist"].train, npz="/home/me/own.npz", data_dir="/shared/tfds")
     manifest(train=train)
