@@ -68,7 +68,10 @@ ROWS = [
         statement=(
             "one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; k = 10 ln n/ρ² does not keep all distances"
         ),
-        verdict="false: “c = 10 works” does not for distances to 1 ± ρ/3, one bias a block and, often, one per row",
+        verdict=(
+            "false: with c = 10 some distance changes by more than a factor 1 ± ρ/3; no common bias exists then, and "
+            "often none per row"
+        ),
         proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and B.2 more than it gives",
         function="projection_width.row_bias_width",
         check=widths.paper_width,
