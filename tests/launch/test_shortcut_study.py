@@ -234,8 +234,9 @@ def test_another_config_in_the_same_run_dir_is_one_line(launch, three_digits, un
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     code, out, err = launch("--figure=6", f"--run_dir={tmp_path}/run", *SMALL, "--num_runs=3")
     assert code == launcher.EXIT_ERROR and not out
-    assert err.startswith("error: ") and err.count("\n") == 1
-    assert "(old, new): figure (5, 6); num_runs (2, 3)" in err
+    *notes, error = err.splitlines()
+    assert error.startswith("error: ") and "(old, new): figure (5, 6); num_runs (2, 3)" in error
+    assert all(note.endswith(" has no effect: figure 6 does not read it") for note in notes)
     assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 
 
