@@ -42,7 +42,7 @@ def exported_data(saved_model: str) -> dict:
 
 
 def _data_fields(saved_model: str) -> tuple[dict, str]:
-    """Returns what `exported_data` does, also where the data themselves are not stored, and the digest of an npz."""
+    """Returns the fields of `exported_data`, whether the data are still there or not, and the digest of an npz."""
     if not saved_model:
         raise UserError("name a dataset, an npz, or (images, labels) to evaluate on")
     is_network = saved_model.endswith(".keras")

@@ -50,10 +50,15 @@ def find(name: str) -> Pretrained:
     Raises:
       UserError: there is none of that name.
     """
-    own_name = _OF_PRESET.get(name, name)
-    if own_name not in NETWORKS:
+    return NETWORKS[_own_name(name)]
+
+
+def _own_name(name: str) -> str:
+    """Returns the key of NETWORKS that a name, perhaps of a preset, stands for; raises UserError for any other."""
+    own = _OF_PRESET.get(name, name)
+    if own not in NETWORKS:
         raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
-    return NETWORKS[own_name]
+    return own
 
 
 def load(name: str) -> keras.Model:
@@ -69,7 +74,7 @@ def load(name: str) -> keras.Model:
       UserError: there is none of that name.
     """
     network = build_network(find(name).model)
-    file = importlib.resources.files("identity_matters") / "weights" / f"{_OF_PRESET.get(name, name)}.npz"
+    file = importlib.resources.files("identity_matters") / "weights" / f"{_own_name(name)}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:
             variable.assign(weights[variable.path].astype(np.float32))

@@ -346,6 +346,7 @@ def test_a_list_of_two_arrays_is_taken_as_training_takes_it(pixel_model, ranked)
     [
         ({"max_examples": -1}, "max_examples must be at least 0, got -1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"batch_size": -3}, "batch_size must be at least 1, got -3"),
         ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5"),
     ],
 )
@@ -355,8 +356,7 @@ def test_numbers_out_of_range_are_refused(pixel_model, ranked, options, words):
 
 def test_what_is_no_batch_is_refused_with_what_is_wanted(pixel_model, ranked):
     images, labels, *_ = ranked
-    several = [images, labels, labels], [images.tolist(), labels.tolist()], [(images[0, 0, 0, 0], labels[0])]
-    for dataset in (images, [images], 5, *several):
+    for dataset in (images, [images], [images, labels, labels], [images.tolist(), labels.tolist()], 5, [(1.0, 1)]):
         assert "batches of (images, labels)" in refused(evaluate, pixel_model, dataset)
 
 
