@@ -25,12 +25,12 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from shortcut_study import ldl
 from shortcut_study.control import Stage, in_twos, stages_of_units, times_controls, times_unit
 from shortcut_study.hessian import Spectrum
 from theory.arrays import finite
+from theory.parallel import single_threaded_products
 
 TOLERANCE = 1e-4  # of an eigenvalue, relative
 SMALLEST = 1e-9  # eigenvalues of smaller size, relative to the largest, count as 0
@@ -63,7 +63,7 @@ def spectrum_by_counting(
     total = weights.size
     count = Counter(*stages_of_units(weights, input_moment, cross_moment, shortcut))
     # Matrices this small are faster on one thread of BLAS each; both signs of a shift are counted at once.
-    with threadpool_limits(1, "blas"), concurrent.futures.ThreadPoolExecutor(2) as pool:
+    with single_threaded_products(), concurrent.futures.ThreadPoolExecutor(2) as pool:
 
         def num_smaller(size: float) -> int:
             below, above = pool.map(count, (size, -size))

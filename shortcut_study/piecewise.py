@@ -15,9 +15,9 @@ import concurrent.futures
 from collections.abc import Iterator
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from shortcut_study.network import ShortcutNetwork
+from theory.parallel import single_threaded_products
 
 _PIECES = 2  # of the data, a thread each: as many on every machine, because the sum rounds by them
 _BLOCK_BYTES = 2**23  # of Σ_k A_p[k,i₁] A_q[k,i₂]
@@ -45,7 +45,7 @@ def piecewise_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarr
 
     bounds = [len(x) * i // _PIECES for i in range(_PIECES + 1)]
     # Matrices this small are faster on one thread of BLAS each.
-    with threadpool_limits(1, "blas"), concurrent.futures.ThreadPoolExecutor(_PIECES) as pool:
+    with single_threaded_products(), concurrent.futures.ThreadPoolExecutor(_PIECES) as pool:
         total = sum(pool.map(piece, bounds[:-1], bounds[1:]))
     upper = total.transpose(0, 4, 2, 1, 5, 3).reshape(network.num_parameters, -1) / len(x)
     upper = np.triu(upper)  # the blocks p = q are whole

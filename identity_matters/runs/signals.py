@@ -98,15 +98,23 @@ def listening() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferring(stop: StopRequest | None = None) -> Iterator[StopRequest]:
+def deferring_both() -> Iterator[StopRequest]:
+    """As `deferring`, for Ctrl-C too; in the main thread only."""
+    with deferring() as stop:
+        before = signal.signal(signal.SIGINT, stop.make)
+        try:
+            yield stop
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def deferring() -> Iterator[StopRequest]:
     """Opens a context in which SIGTERM makes the StopRequest that it yields, and does nothing else.
 
     Outside of `listening` this works in the main thread only; in other threads SIGTERM acts as before.
-
-    Args:
-      stop: The StopRequest. None: a new one.
     """
-    stop = stop or StopRequest()
+    stop = StopRequest()
     if _listener:
         with _listener.lock:
             _listener.stop = stop

@@ -13,7 +13,7 @@ import time
 from typing import IO
 
 from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
-from identity_matters.runs.signals import StopRequest, deferring
+from identity_matters.runs.signals import StopRequest, deferring_both
 from launch.jobs.resources import die_with_parent, free_ports, share, visible_gpus
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
@@ -44,42 +44,27 @@ def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_pa
     Returns:
       0; or the exit code of the first task that failed, 128 + its number for a signal.
     """
-    job = _Job(command, tasks, log_path)
-    before = signal.signal(signal.SIGINT, job.stop.make)
-    try:
-        with deferring(job.stop):
-            for attempt in range(max_restarts + 1):
-                if attempt:
-                    job.log(f"starting all workers again, {attempt} of at most {max_restarts} times")
-                code = job.run()
-                if code in PERMANENT or job.is_stopped:
-                    return code
-            job.log(f"giving up after {max_restarts} restarts")
-            return code
-    finally:
-        signal.signal(signal.SIGINT, before)
-        job.close()
+    with deferring_both() as stop, contextlib.closing(_Job(command, tasks, log_path, stop)) as job:
+        for attempt in range(max_restarts + 1):
+            if attempt:
+                job.log(f"starting all workers again, {attempt} of at most {max_restarts} times")
+            code = job.run()
+            if code in PERMANENT or stop.is_made:
+                return code
+        job.log(f"giving up after {max_restarts} restarts")
+        return code
 
 
 class _Job:
-    """One job's processes.
+    """One job's processes."""
 
-    Attributes:
-      stop: StopRequest. Made by a signal.
-    """
-
-    def __init__(self, command: list[str], tasks: dict[str, int], log_path: str) -> None:
+    def __init__(self, command: list[str], tasks: dict[str, int], log_path: str, stop: StopRequest) -> None:
         self._command, self._counts = command, tasks
         self._tasks = [(kind, index) for kind, count in tasks.items() for index in range(count)]
         # Of workers alone the number is enough.
         self._names = [str(index) if len(tasks) == 1 else f"{kind} {index}" for kind, index in self._tasks]
         self._log_file, self._lock = _open_log(log_path), threading.RLock()
-        self._workers, self.stop, self._passed_on_at = [], StopRequest(), None
-
-    @property
-    def is_stopped(self) -> bool:
-        """Returns whether a signal said to stop."""
-        return self.stop.is_made
+        self._workers, self._stop, self._passed_on_at = [], stop, None
 
     def run(self) -> int:
         """Starts all workers and waits for their end; returns 0 or the exit code of the first that failed."""
@@ -87,7 +72,7 @@ class _Job:
         cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in self._counts.items()}
         self._workers = []  # one by one: a signal may come between
         for kind, index in self._tasks:
-            if self.is_stopped:
+            if self._stop.is_made:
                 break
             self._workers.append(self._start(tf_config(cluster, kind, index), *self._devices(kind, index)))
         readers = [threading.Thread(target=self._forward_output, args=pair) for pair in zip(self._names, self._workers)]
@@ -103,12 +88,12 @@ class _Job:
 
     def _pass_on_signals(self) -> None:
         """Lets the workers save and leave after a signal, within the grace period; a later signal kills them."""
-        if self.is_stopped and self._passed_on_at is None:
-            self._passed_on_at = self.stop.latest_at
-            name = signal.Signals(self.stop.number).name
+        if self._stop.is_made and self._passed_on_at is None:
+            self._passed_on_at = self._stop.latest_at
+            name = signal.Signals(self._stop.number).name
             self.log(f"{name}: the workers save and leave; once more kills them")
             self._signal(signal.SIGTERM)
-        elif self.is_stopped and self.stop.latest_at > self._passed_on_at + REPEAT_INTERVAL:
+        elif self._stop.is_made and self._stop.latest_at > self._passed_on_at + REPEAT_INTERVAL:
             self._signal(signal.SIGKILL)
 
     def log(self, line: str) -> None:
@@ -173,7 +158,7 @@ class _Job:
         while any(worker.poll() is None for worker in self._workers):
             self._pass_on_signals()
             code = self._first_exit() if code is None else code
-            if deadline is None and (code is not None or self.is_stopped):
+            if deadline is None and (code is not None or self._stop.is_made):
                 deadline = time.monotonic() + self._timeout(code)
             if deadline and time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
@@ -182,11 +167,11 @@ class _Job:
         if code == EXIT_CONTINUE:  # of a worker that lost another one, which may have failed for good
             return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in self._codes()), code)
         # SIGTERM ends a worker that has nothing to save yet, and SIGKILL one that outlasts the grace period.
-        return EXIT_CONTINUE if self.is_stopped and (code is None or code > 128) else code
+        return EXIT_CONTINUE if self._stop.is_made and (code is None or code > 128) else code
 
     def _timeout(self, code: int | None) -> float:
         """Returns the seconds that the workers have left after a signal to the job, or after a worker's exit code."""
-        if self.is_stopped:
+        if self._stop.is_made:
             return GRACE_PERIOD
         return KILL_TIMEOUT if code > 128 else FAILURE_TIMEOUT
 

@@ -87,8 +87,7 @@ def _run(command: list[str], log_path: str) -> int:
     """Runs a command whose output goes to a file, and its progress bar here; returns its exit code."""
     with open(log_path, "w") as log:
         process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
-    with signals.deferring() as stop:
-        before = signal.signal(signal.SIGINT, stop.make)  # it would come again while the run is still saving
+    with signals.deferring_both() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
         try:
             while process.poll() is None and not stop.is_made:
                 time.sleep(POLL_INTERVAL)
@@ -96,7 +95,6 @@ def _run(command: list[str], log_path: str) -> int:
             if process.poll() is None:  # told as well, the run saves what it has
                 process.terminate()
                 process.wait()
-            signal.signal(signal.SIGINT, before)
     if stop.number == signal.SIGINT:
         raise KeyboardInterrupt
     if stop.is_made or process.returncode == EXIT_CONTINUE:
