@@ -13,6 +13,7 @@ from shortcut_study.model_hessian import compiled_product, label_spec, mean_prod
 from shortcut_study.quadrature import Quadrature, lanczos_quadrature, trace_mean
 
 NUM_LEVELS = 1000  # of the density in a histogram
+_UNKNOWN = dict.fromkeys(("largest", "smallest", "trace"), np.nan)
 
 
 class HessianCallback(keras.callbacks.Callback):
@@ -21,9 +22,9 @@ class HessianCallback(keras.callbacks.Callback):
     Writes to log_dir the scalars hessian/largest, hessian/smallest and hessian/trace, and the histogram
     hessian/eigenvalues, at the number of epochs done, which starts at fit's initial_epoch; and the scalars into the
     logs of the epoch, so that keras.callbacks.CSVLogger and History have them if they come later in the list of
-    callbacks. What cannot be measured, as where training diverged or the loss is within rounding of 0, is NaN in
-    history and logs, with a warning. A network whose batch normalisation has averaged no batches yet is not measured
-    before training.
+    callbacks; of an epoch between two measurements they are NaN. What cannot be measured, as where training diverged or
+    the loss is within rounding of 0, is NaN in history and logs, with a warning. A network whose batch normalisation
+    has averaged no batches yet is not measured before training.
 
     >>> callback = HessianCallback(images, labels, log_dir="logs", every=5)  # doctest: +SKIP
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
@@ -80,10 +81,9 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network after every `every` epochs."""
-        if (epoch + 1) % self._every == 0:
-            found = self._measure(epoch + 1)
-            if logs is not None:
-                logs.update({f"hessian_{name}": value for name, value in found.items() if name != "epoch"})
+        found = self._measure(epoch + 1) if (epoch + 1) % self._every == 0 else _UNKNOWN
+        if logs is not None:  # at every epoch: CSVLogger takes its columns from the first
+            logs.update({f"hessian_{name}": value for name, value in found.items()})
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Closes the event file."""
@@ -96,9 +96,8 @@ class HessianCallback(keras.callbacks.Callback):
             quadrature = lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32)
         except ValueError as reason:
             warnings.warn(f"the Hessian after {epoch} epochs is not measured: {reason}", stacklevel=2)
-            unknown = dict.fromkeys(("largest", "smallest", "trace"), np.nan)
-            self.history.append({"epoch": epoch} | unknown | {"trace_standard_error": np.nan})
-            return unknown
+            self.history.append({"epoch": epoch} | _UNKNOWN | {"trace_standard_error": np.nan})
+            return _UNKNOWN
         mean, error = trace_mean(quadrature, lambda values: values)
         row = {"largest": float(quadrature.nodes.max()), "smallest": float(quadrature.nodes.min()), "trace": mean * dim}
         with self._writer.as_default(epoch):

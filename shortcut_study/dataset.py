@@ -10,8 +10,8 @@ class Regression(NamedTuple):
     """Inputs and targets of a study's networks.
 
     Attributes:
-      x: [m, d], whitened: mean 0 and (1/m) Σ x xᵀ = I.
-      y: [m, d], one-hot.
+      x: [m, d], whitened: mean 0 and (1/m) Σ x xᵀ = I, where `whitened_components` has its defaults.
+      y: [m, d], one-hot, where it has them.
     """
 
     x: np.ndarray

@@ -56,7 +56,10 @@ def hessian(
 ) -> np.ndarray:
     """Returns the Hessian of L = 1/(2m) Σ‖y − ŷ‖² in the weights (Li et al., Definition 5).
 
-    At zero weights that of 2-shortcut networks is I_R ⊗ [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative.
+    At zero weights that of 2-shortcut networks whose mid and post activations are smooth at 0, and 0 there, is
+    I_R ⊗ [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative where A is invertible. The slope of a ReLU at
+    its kink is taken as 0: where one is there on data, as ReLUs at mid and post are at zero weights, the loss has in
+    general no Hessian, and the result is none.
 
     >>> x, y = np.random.default_rng(0).standard_normal((2, 50, 3))
     >>> network = ShortcutNetwork(width=3, num_units=4, shortcut_depth=2)
@@ -76,7 +79,7 @@ def hessian(
 
     Raises:
       ValueError: an unknown method, or one that does not apply; shapes that do not belong together, non-finite numbers;
-        an activation of one's own that does not take tensors.
+        an activation of one's own that does not take tensors, or of which TensorFlow knows no second derivative.
     """
     weights, (x, y) = finite("weights", weights), network.examples(x, y)
     if weights.shape != network.shape:

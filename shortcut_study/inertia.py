@@ -76,6 +76,8 @@ def spectrum_by_counting(
         while known.setdefault(high, num_smaller(high)) < total:
             high *= 2
         max_abs = _ordered(num_smaller, total - 1, known, tolerance)
+        if max_abs < np.finfo(np.float64).tiny:  # as of zero inputs
+            return Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))
         floor = SMALLEST * max_abs
         negative, up_to_zero = count(-floor), count(floor)
         known[floor] = vanishing = up_to_zero - negative
@@ -124,7 +126,7 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
       stages: Of all units. end: V after the last [d², d²].
       shift: float.
     """
-    value, count, growth, scale = end, 0, 1.0, np.abs(end).max()
+    value, count, growth, scale = end, 0, 1.0, np.abs(end).max() or 1.0
     for stage in reversed(stages):
         backed = times_controls(stage, value)  # GᵀV
         pivot = stage.Q + times_controls(stage, backed.T)

@@ -70,8 +70,8 @@ def over_seeds(rows: list[dict], x: str, y: str, log: bool = True) -> Band:
 def along_loss(rows: list[dict], loss: str, y: str, log: bool = True, num_points: int = 200) -> Band:
     """Returns y (or log₁₀ y) against log₁₀ of the loss, interpolated linearly in each run, as the paper does.
 
-    A run counts only between its lowest and highest loss; a point needs half of all runs, those included that have
-    fewer than two losses.
+    A run counts only between its lowest and highest loss, and not next to a value that is not finite; a point needs
+    half of all runs, those included that have fewer than two losses.
     """
     seeds = sorted({row["seed"] for row in rows})
     runs = [run for seed in seeds if (run := _run_along_loss(select(rows, seed=seed), loss, y, log))]
@@ -87,9 +87,10 @@ def along_loss(rows: list[dict], loss: str, y: str, log: bool = True, num_points
 
 
 def _run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.ndarray, np.ndarray] | None:
-    """One run's log₁₀ losses, ascending, and its values there; None for fewer than two."""
-    measured = [row for row in rows if is_number(row[loss]) and is_number(row[y])]
+    """One run's log₁₀ losses, ascending, and its values there, NaN for infinite ones; None for fewer than two."""
+    measured = [row for row in rows if is_number(row[loss]) and row[y] != ""]
     losses, values = np.log10(column(measured, loss)), column(measured, y)
+    values[~np.isfinite(values)] = np.nan  # no line is drawn past it
     losses, first = np.unique(losses, return_index=True)
     if len(losses) < 2:
         return None
@@ -110,8 +111,8 @@ class BestRate(NamedTuple):
       mean: Of the final losses; infinite where at every rate a seed diverged.
       log_std: Of their log₁₀.
       losses: By seed.
-      is_bound: Whether a seed was given up at this rate. A higher rate's loss, which it does not go below, stands for
-        it, so the mean is a lower bound.
+      is_bound: Whether a seed was given up at this rate. A higher rate's loss, below which it is taken not to go
+        (figure_10.descend_pruned), stands for it, so the mean is a lower bound.
       learned: Whether the final loss depends on the rate at all; where it does not, the rate means nothing (Li et al.,
         captions of Figures 9 and 10).
     """

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+from shortcut_study.differentiable import traced_function
 from shortcut_study.network import ShortcutNetwork
 
 _FUNCTIONS = {
@@ -27,14 +28,14 @@ def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y
     derivative is taken as 0.
 
     Raises:
-      ValueError: an activation of one's own that does not take tensors.
+      ValueError: an activation of one's own that does not take tensors, or lacks a second derivative.
     """
     per_row = 4 * len(x) * network.width * network.depth * 8  # bytes; each layer keeps a few arrays [m, width]
     rows = int(np.clip(_BLOCK_BYTES // per_row, 1, network.num_parameters))
-    block_of_rows = _compiled(network, rows)
     # The weights as Definition 5 orders them: column, then row.
     columns = tf.constant(np.swapaxes(weights, -1, -2).ravel())
     x, y = tf.constant(x), tf.constant(y)
+    block_of_rows = traced_function(_compiled(network, rows), columns, x, y, tf.constant(0))
     starts = [*range(0, network.num_parameters - rows, rows), network.num_parameters - rows]
     hessian = np.empty((network.num_parameters, network.num_parameters))
     for start in starts:
@@ -55,7 +56,8 @@ def _compiled(network: ShortcutNetwork, rows: int) -> Callable:
                 weights = tf.reshape(columns, network.shape)
                 error = y - tensor_forward(network, tf.linalg.matrix_transpose(weights), x)
                 loss = tf.reduce_sum(error * error) / (2 * tf.cast(tf.shape(x)[0], x.dtype))
-            block = tf.slice(inner.gradient(loss, columns), [start], [rows])
+            gradient = inner.gradient(loss, columns, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            block = tf.slice(gradient, [start], [rows])
         return outer.jacobian(block, columns, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
     return block_of_rows

@@ -75,8 +75,10 @@ def descend_pruned(
 
     Small steps follow one path: t steps at rate a are where t·a/b steps at rate b are. A rate of at most HIGHEST_PRUNED
     whose losses in the first share PROBE of the epochs are, to SAME_PATH, those of the next higher one at the same t·a
-    is not followed further; it ends no lower than the first higher rate that is, since that one's loss at the end is
-    no higher than where the lower one would have ended. Where it is, the lower one runs after all.
+    is not followed further; it is taken to end no lower than the first higher rate that is, where that one's loss at
+    the end is no higher than where the lower one is on the same path. Where it is higher, the lower one runs after all.
+    That they stay on one path was seen, in 30 of 30 pairs of the paper's networks; where curvature that comes later
+    makes the higher rate alone unstable, as it can at other scales of the inputs, the lower one would end lower.
 
     Args:
       network: ShortcutNetwork.

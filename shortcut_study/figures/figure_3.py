@@ -60,15 +60,17 @@ def draw(rows: list[dict]) -> Figure:
     """Returns the norms against the loss, linear and with ReLUs, and at the end of the descent against the depth."""
     figure = Figure(figsize=(14, 4.4), dpi=110, layout="constrained")
     *panels, final = figure.subplots(1, 3)
+    ends = []
     for axes, activations, colour in zip(panels, (LINEAR, RELU_MID), ("tab:blue", "tab:red")):
         found = select(rows, experiment="norms", activations=activations)
         _draw_descents(axes, found, activations)
         band = over_seeds(_last(found), "depth", "norm")
+        ends += [band] if len(band.x) else []
         drawing.draw_log_band(final, band, colour, drawing.TITLES[activations], "o-")
         drawing.mark_infinite(final, _lost(found), colour, f"{drawing.TITLES[activations]}: diverged")
-    if final.lines:
-        x, y = final.lines[0].get_data()
-        final.plot(x, y[0] * (x[0] / x) ** 0.5, "k:", lw=1, label="∝ 1/√depth")
+    if ends:
+        x, mean = ends[0].x, ends[0].mean
+        final.plot(x, 10 ** mean[0] * (x[0] / x) ** 0.5, "k:", lw=1, label="∝ 1/√depth")
     final.set(title="at the end of the descent", ylabel="average ‖W‖_F", yscale="log")
     drawing.depth_axis(final, select(rows, experiment="norms"))
     drawing.plain_labels(final.yaxis, final.get_ylim())

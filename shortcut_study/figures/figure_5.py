@@ -1,5 +1,7 @@
 """Figure 5 of Li et al.: condition number of the Hessian at initialisation against depth, linear networks."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -44,9 +46,9 @@ def _initial_spectrum(data: StudyData, kind: Kind, depth: int, seed: int) -> Job
     return Job(job_key("initial_spectrum", kind, LINEAR, depth, seed), compute)
 
 
-def jobs_at_zero(config: StudyConfig, data: StudyData) -> list[Job]:
+def jobs_at_zero(config: StudyConfig, data: StudyData, kinds: Sequence[Kind] = (ONE, TWO)) -> list[Job]:
     """Returns a job for what Theorem 1 predicts of linear 1- and 2-shortcut networks at zero weights, by depth."""
-    return [_at_zero(data, kind, depth) for depth in config.depths for kind in (ONE, TWO) if kind.takes(depth, LINEAR)]
+    return [_at_zero(data, kind, depth) for depth in config.depths for kind in kinds if kind.takes(depth, LINEAR)]
 
 
 def _at_zero(data: StudyData, kind: Kind, depth: int) -> Job:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import stdtr
 
 from shortcut_study.kinds import LABELS, TWO, Kind
-from shortcut_study.rows import BestRate, along_loss, rows_of_kind, select
+from shortcut_study.rows import Band, BestRate, along_loss, rows_of_kind, select
 
 CONSTANT = 1.1  # "constant": largest over smallest mean below this
 SAME = 3.0  # "roughly the same": ratio below this
@@ -19,6 +19,7 @@ NEAR_OPTIMAL = 1e-4  # "close to optimal": excess loss below this share of the l
 DEEP = 12  # "deep": so many weight matrices or more
 DRAMATIC = 0.02  # "drops dramatically": by this share of all eigenvalues or more
 BEYOND = 1 / np.finfo(np.float64).eps  # what an infinite condition number counts as
+CHANCE = 0.05  # p of a paired difference from which on two kinds of networks cannot be told apart
 NOTHING_SHARED = "the runs have no losses in common"
 
 
@@ -57,12 +58,14 @@ class Comparison(NamedTuple):
       grid: [p], log₁₀ of the losses, ascending.
       two, other: [p], means over the runs of the 2-shortcut networks and of the others, log₁₀ if asked for.
       differences: [n], mean of other − two over the losses that both runs of a seed pass, by seed.
+      curves: [n, p], other − two on the grid, by seed; NaN where not both runs of a seed pass.
     """
 
     grid: np.ndarray
     two: np.ndarray
     other: np.ndarray
     differences: np.ndarray
+    curves: np.ndarray
 
     @property
     def num_runs(self) -> int:
@@ -76,39 +79,66 @@ def compare_along_loss(rows: list[dict], kind: Kind, loss: str, name: str, log: 
     An infinite value counts as BEYOND: a run whose condition number is infinite is no reason to leave it out.
     """
     rows = [row | {name: BEYOND} if row[name] == np.inf else row for row in rows]
-    pair = _common(rows_of_kind(rows, TWO), rows_of_kind(rows, kind), loss, name, log)
-    if pair is None:
+    two, other = (along_loss(rows_of_kind(rows, k), loss, name, log) for k in (TWO, kind))
+    grid = _common_losses(two, other)
+    if grid is None:
         return None
-    by_seed = []
+    by_seed, curves = [], []
     for seed in sorted({row["seed"] for row in rows}):
-        of_seed = (rows_of_kind(select(rows, seed=seed), k) for k in (TWO, kind))
-        if found := _common(*of_seed, loss, name, log):
-            by_seed.append((found[2] - found[1]).mean())
-    return Comparison(*pair, np.array(by_seed))
+        of_seed = [along_loss(rows_of_kind(select(rows, seed=seed), k), loss, name, log) for k in (TWO, kind)]
+        if (shared := _common_losses(*of_seed)) is not None:
+            by_seed.append(_difference(shared, *of_seed).mean())
+            curves.append(_difference(grid, *of_seed))
+    means = (np.interp(grid, band.x, band.mean) for band in (two, other))
+    return Comparison(grid, *means, np.array(by_seed), np.array(curves).reshape(-1, len(grid)))
 
 
-def _common(ours: list[dict], others: list[dict], loss: str, name: str, log: bool) -> tuple | None:
-    two, other = (along_loss(rows, loss, name, log) for rows in (ours, others))
+def _common_losses(two: Band, other: Band) -> np.ndarray | None:
     if not len(two.x) or not len(other.x) or max(two.x[0], other.x[0]) >= min(two.x[-1], other.x[-1]):
         return None
-    grid = np.linspace(max(two.x[0], other.x[0]), min(two.x[-1], other.x[-1]), 40)
-    return grid, np.interp(grid, two.x, two.mean), np.interp(grid, other.x, other.mean)
+    return np.linspace(max(two.x[0], other.x[0]), min(two.x[-1], other.x[-1]), 40)
+
+
+def _difference(grid: np.ndarray, two: Band, other: Band) -> np.ndarray:
+    """Returns other − two at the losses of the grid; NaN where one of them does not pass."""
+    of_two, of_other = (np.interp(grid, band.x, band.mean, left=np.nan, right=np.nan) for band in (two, other))
+    return of_other - of_two
+
+
+def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
+    """Returns whether the means of 2-shortcut networks are smaller at all losses, and p where they are not, in words.
+
+    None where they are not at some, but chance may have made them so: the two cannot be told apart there by a paired
+    t-test of their differences, averaged over these losses.
+    """
+    is_larger = compared.two >= compared.other
+    if not is_larger.any():
+        return True, ""
+    there = compared.curves[:, is_larger]
+    differences = np.nanmean(there[np.isfinite(there).any(axis=1)], axis=1)
+    is_told = p_value(differences) < CHANCE and differences.mean() < 0
+    return (False if is_told else None), f"; where it is not, p = {p_value(differences):.2g}"
 
 
 def paired(differences: np.ndarray) -> str:
-    """Returns the p-value of a two-sided t-test of paired differences [n] in words; empty where n is 1."""
+    """Returns the p-value of paired differences [n] in words; empty where n is 1 or all are alike."""
+    p = p_value(differences)
+    return f"; paired over {len(differences)} seeds p = {p:.2g}" if 0 < p < 1 else ""
+
+
+def p_value(differences: np.ndarray) -> float:
+    """Returns the p-value of a two-sided t-test of paired differences [n]: 1 for n < 2, 0 where all are alike but 0."""
     count = len(differences)
-    spread = differences.std(ddof=1) if count > 1 else 0.0
-    if spread == 0:
-        return ""
-    t = differences.mean() / (spread / np.sqrt(count))
-    return f"; paired over {count} seeds p = {2 * stdtr(count - 1, -abs(t)):.2g}"
+    if count < 2 or not differences.any():
+        return 1.0
+    spread = differences.std(ddof=1)
+    return float(2 * stdtr(count - 1, -abs(differences.mean()) / (spread / np.sqrt(count)))) if spread else 0.0
 
 
-def paired_losses(ours: BestRate, other: BestRate) -> str:
-    """Returns `paired` of the log₁₀ of final losses that have a seed in common."""
+def log_ratios(ours: BestRate, other: BestRate) -> np.ndarray:
+    """Returns log₁₀ of the other's final loss over ours, by seed, of those that have a seed in common."""
     shared = [seed for seed in ours.losses if seed in other.losses]
-    return paired(np.array([np.log10(other.losses[seed] / ours.losses[seed]) for seed in shared]))
+    return np.array([np.log10(other.losses[seed] / ours.losses[seed]) for seed in shared])
 
 
 def in_both(others: dict, ours: dict, least_depth: int = 0) -> dict:

@@ -63,6 +63,21 @@ def test_batch_normalisation_is_not_measured_before_it_has_averages(tmp_path):
     assert [row["epoch"] for row in again.history] == [2, 3]
 
 
+def test_the_columns_of_a_csv_logger_are_there_where_not_every_epoch_is_measured(tmp_path):
+    model = two_layers()
+    model.compile("sgd", CROSS_ENTROPY)
+    callbacks = [
+        HessianCallback(X, CLASSES, tmp_path / "logs", order=5, every=2),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+    ]
+    history = model.fit(X, CLASSES, epochs=4, verbose=0, callbacks=callbacks).history
+    table = np.genfromtxt(tmp_path / "log.csv", delimiter=",", names=True)
+    for name in ("hessian_largest", "hessian_smallest", "hessian_trace"):
+        assert np.isnan(table[name]).tolist() == np.isnan(history[name]).tolist() == [True, False, True, False]
+    measured = [row["largest"] for row in callbacks[0].history if row["epoch"] in (2, 4)]
+    np.testing.assert_allclose(table["hessian_largest"][[1, 3]], measured, rtol=1e-6)
+
+
 def test_layers_of_one_name_are_parts_of_their_own():
     def inner(name):
         inputs = keras.Input((4,))

@@ -81,6 +81,32 @@ def test_figure_8_shows_the_index_where_it_starts_and_the_one_run():
     assert of_gradient.get_lines()[0].get_ydata().argmax() == 3
 
 
+def test_figure_8_marks_the_index_at_zero_of_these_data():
+    rows = change(of_figure(paper_rows(), "8"), "spectrum_at_zero", lambda r: {"index": 0.25})
+    by_loss = FIGURES["8"].draw(rows).axes[0]
+    assert lines(by_loss)["Theorem 1 at zero, n = 2"].get_xydata().tolist() == [[3.0, 0.25]]
+
+
+def test_the_guide_of_figure_3_begins_at_the_first_kind_that_has_ends():
+    lost = {"loss": np.nan, "excess_loss": np.nan, "norm": np.nan, "status": "diverged"}
+    rows = change(of_figure(paper_rows(), "3"), "norms", lambda r: lost if r["epoch"] else {}, activations="linear")
+    final = FIGURES["3"].draw(rows).axes[2]
+    (ends,) = [bar.lines[0] for bar in final.containers]
+    guide = lines(final)["∝ 1/√depth"]
+    np.testing.assert_allclose(guide.get_xydata()[0], ends.get_xydata()[0])
+
+
+@pytest.mark.parametrize("figure", ["6", "7"])
+def test_where_most_runs_have_an_infinite_condition_number_there_is_no_line_of_the_others(figure):
+    lost = {"condition_number": np.inf}
+    rows = of_figure(paper_rows(seeds=(0, 1, 2)), figure)
+    rows = change(rows, "spectrum_at_losses", lambda r: lost if r["epoch"] != "" and r["seed"] < 2 else {}, kind=XAVIER)
+    ratio = FIGURES[figure].draw(rows).axes[2]
+    labels = [line.get_label() for line in ratio.get_lines()]
+    assert not [label for label in labels if label.startswith(f"{LABELS[XAVIER]}, n = ")]
+    assert f"{LABELS[XAVIER]}: beyond float64" in labels
+
+
 @pytest.mark.parametrize("figure, expected", [("9", [1e-6] * 3), ("10", [0.31] * 3)])
 def test_figures_9_and_10_show_the_lowest_loss_and_the_rate_that_gave_it(figure, expected):
     final_loss, rate = FIGURES[figure].draw(of_figure(paper_rows(), figure)).axes

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
 from shortcut_study.network import ShortcutNetwork
@@ -86,6 +87,14 @@ def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_
         with pytest.raises(ValueError, match="^activation <ufunc 'sin'> must take TensorFlow tensors too") as raised:
             refused()
         assert "\n" not in str(raised.value)
+
+
+def test_an_activation_that_tensorflow_does_not_differentiate_twice_is_named_and_one_of_slope_0_is_not():
+    network, weights, x, y = problem(1, 2, ("linear", "linear", tf.nn.softsign))
+    with pytest.raises(ValueError, match="it knows no derivative of SoftsignGrad$"):
+        hessian(network, weights, x, y)
+    network, weights, x, y = problem(1, 2, ("linear", "linear", tf.round))
+    assert not hessian(network, weights, x, y).any()
 
 
 def test_the_data_may_come_in_blocks_of_any_size(monkeypatch):

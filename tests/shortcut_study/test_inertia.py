@@ -81,6 +81,15 @@ def test_a_hessian_that_is_0_has_the_spectrum_of_the_zero_matrix():
     assert found == Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))
 
 
+def test_a_hessian_that_is_0_at_other_weights_has_it_too():
+    zero = spectrum(np.zeros((2, 2)))
+    one_layer, random = np.zeros((2, 4, D, D)), np.random.default_rng(0).standard_normal((2, 2, D, D))
+    one_layer[0, 0] = np.eye(D)  # the other three of its unit are 0
+    assert not hessian_from_moments(one_layer, *moments(*data())).any()
+    assert spectrum_by_counting(one_layer, *moments(*data())) == zero
+    assert spectrum_by_counting(random, np.zeros((D, D)), np.zeros((D, D))) == zero  # no inputs
+
+
 def test_one_weight_is_counted_and_numbers_that_are_not_finite_are_refused():
     one, moment = np.ones((1, 1, 1, 1)), np.ones((1, 1))
     assert spectrum_by_counting(one, moment, moment).max_abs == pytest.approx(1, rel=1e-3)

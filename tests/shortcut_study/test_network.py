@@ -97,6 +97,14 @@ def test_the_components_are_white_and_the_targets_one_hot(digits):
     assert np.array_equal(y.argmax(1), digits[1]) and np.array_equal(y.sum(1), np.ones(1000))
 
 
+def test_inputs_have_the_scale_that_is_asked_for_and_their_mean_where_it_is_kept(digits):
+    x, _ = whitened_components(*digits, num_classes=10, scale=0.316)
+    np.testing.assert_allclose(x.T @ x / 1000, 0.316**2 * np.eye(10), atol=1e-11)
+    x, _ = whitened_components(*digits, num_classes=10, centred=False)
+    np.testing.assert_allclose(x.T @ x / 1000, np.eye(10), atol=1e-10)
+    assert np.abs(x.mean(axis=0)).max() > 0.5
+
+
 def test_a_loss_averaged_over_the_outputs_is_the_mean_of_all_squares(digits):
     x, y = whitened_components(*digits, num_classes=10)
     network = ShortcutNetwork(10, 2, 2, mid="relu")

@@ -43,6 +43,14 @@ def runs(*of_seeds):
     return [row("norms", TWO, 2, seed, loss=loss, norm=norm) for seed, run in enumerate(of_seeds) for loss, norm in run]
 
 
+def test_along_the_loss_no_line_is_drawn_past_a_value_that_is_not_finite():
+    falling = runs([(1.0, 1.0), (0.1, 2.0), (0.01, np.inf), (1e-3, 4.0), (1e-4, 5.0)])
+    band = along_loss(falling, "loss", "norm", log=False, num_points=41)
+    assert not ((band.x > -2.95) & (band.x < -1.05)).any() and {-4, -3, -1, 0} <= set(np.round(band.x, 9))
+    with_others = along_loss(runs(*[[(1.0, np.inf), (0.1, np.inf)]] * 2, [(1.0, 1.0), (0.1, 2.0)]), "loss", "norm")
+    assert not len(with_others.x)  # one run of three
+
+
 def test_along_the_loss_is_linear_in_the_logarithm_of_the_loss():
     band = along_loss(runs([(1.0, 0.0), (0.01, 4.0)]), "loss", "norm", log=False, num_points=5)
     np.testing.assert_allclose(band.x, [-2, -1.5, -1, -0.5, 0])

@@ -1,0 +1,101 @@
+"""What the figures say where a difference between two kinds of networks may be chance."""
+
+import numpy as np
+import pytest
+from study_rows import LEAST, change, of_figure, paper_rows
+
+from shortcut_study.figures.all_figures import FIGURES
+from shortcut_study.figures.finding import p_value
+from shortcut_study.kinds import ORTHOGONAL, TWO
+
+SEEDS = (0, 1, 2)
+
+
+def verdict(figure, rows, claim):
+    (found,) = [finding for finding in FIGURES[figure].findings(rows) if claim in finding.claim]
+    return found
+
+
+@pytest.mark.parametrize("factors, holds", [((0.1, 0.1, 0.11), False), ((0.01, 1.0, 1.0), None), ((1, 1, 1), True)])
+@pytest.mark.parametrize("figure, activations", [("6", "linear"), ("7", "relu_mid")])
+def test_a_condition_number_that_is_larger_at_some_losses_by_chance_is_not_told(figure, activations, factors, holds):
+    rows = change(
+        of_figure(paper_rows(seeds=SEEDS), figure),
+        "spectrum_at_losses",
+        lambda r: {"condition_number": r["condition_number"] * factors[r["seed"]]},
+        kind=ORTHOGONAL,
+        epoch=35,
+    )
+    found = verdict(figure, rows, "smaller than of orthogonal")
+    assert found.holds is holds and ("where it is not, p = " in found.numbers) == (holds is not True)
+
+
+def test_an_index_that_is_larger_at_some_losses_by_chance_is_not_told():
+    for indices, holds in (((-0.1, -0.1, -0.11), False), ((-0.3, 0.05, 0.05), None)):
+        rows = change(
+            of_figure(paper_rows(seeds=SEEDS), "8"),
+            "spectrum_at_losses",
+            lambda r, indices=indices: {"index": r["index"] + indices[r["seed"]]},
+            kind=ORTHOGONAL,
+            epoch=35,
+        )
+        assert verdict("8", rows, "smaller than of orthogonal").holds is holds
+
+
+@pytest.mark.parametrize("depth", [6, 12])
+@pytest.mark.parametrize(
+    "factors, holds",
+    [
+        ((1, 1.1, 1.2), True),
+        ((1e-3, 1.1, 1.2), None),  # a mean that is higher, of logarithms that differ by chance
+        ((1e-4, 1e-4, 1.1e-4), False),
+        ((0.1, 1e-3, 1e-3), None),  # a mean that is lower, by chance
+    ],
+)
+def test_a_final_loss_that_is_lower_by_chance_is_not_told(depth, factors, holds):
+    rows = change(
+        of_figure(paper_rows(seeds=SEEDS), "9"),
+        "learning_rates",
+        lambda r: scaled(r, factors[r["seed"]]) if r["status"] == "done" else {},
+        kind=ORTHOGONAL,
+        depth=depth,
+    )
+    found = verdict("9", rows, "end lower than orthogonal")
+    assert found.holds is (holds if depth == 12 else True)  # 6 matrices are not deep
+
+
+def scaled(r, factor):
+    return {"excess_loss": r["excess_loss"] * factor, "loss": LEAST + r["excess_loss"] * factor}
+
+
+def test_one_seed_tells_no_lower_loss():
+    rows = of_figure(paper_rows(seeds=(0,)), "9")
+    assert verdict("9", rows, "end lower than orthogonal").holds is None
+
+
+def test_differences_that_are_all_alike_are_no_chance():
+    assert p_value(np.array([0.3])) == p_value(np.zeros(4)) == p_value(np.empty(0)) == 1
+    assert p_value(np.full(4, 0.5)) == 0
+
+
+@pytest.mark.parametrize(
+    "index_at, holds",
+    [
+        (lambda epoch: 0.5 - 5e-4 * epoch / 40, None),  # one eigenvalue of 1,600, evenly
+        (lambda epoch: 0.5 if epoch <= 3 else 0.46, True),  # the gradient is largest at epoch 3
+        (lambda epoch: 0.5 if epoch <= 4 else 0.46, False),
+        (lambda epoch: 0.5 if epoch < 2 else 0.46, False),
+    ],
+)
+def test_the_gradient_is_largest_where_a_dramatic_drop_begins_or_goes_on(index_at, holds):
+    rows = change(of_figure(paper_rows(), "8"), "single_run", lambda r: {"index": index_at(r["epoch"])})
+    assert verdict("8", rows, "the gradient is largest").holds is holds
+
+
+def test_a_run_whose_only_hessian_at_half_the_loss_is_its_last_tells_no_drop_at_the_beginning():
+    rows = [
+        r
+        for r in of_figure(paper_rows(), "8")
+        if r["experiment"] != "spectrum_at_losses" or r["shortcut_depth"] != TWO.shortcut_depth or r["epoch"] in (0, 77)
+    ]
+    assert verdict("8", rows, "drops dramatically").holds is None
