@@ -106,6 +106,21 @@ def test_a_figure_is_drawn_from_its_csv_alone_and_redrawn_by_plot(name, tmp_path
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+SHOWN = {  # a figure's curves, by their labels, and the columns that they show
+    "condition_numbers": {"n = 1": "one_shortcut", "n = 2: cond(M)": "two_shortcut"},
+    "spectra": {"measured: differences of the loss": "measured", "Theorem 1": "predicted"},
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_curve_shows_the_column_that_its_label_names(name):
+    rows = SMALL[name]()
+    lines = [line for axes in figures.FIGURES[name](rows).axes for line in axes.get_lines()]
+    for label, column in SHOWN[name].items():
+        shown = [value for line in lines if line.get_label() == label for value in line.get_ydata()]
+        assert shown == [float(row[column]) for row in rows]
+
+
 @pytest.fixture(scope="module")
 def norms():
     return experiments.norms_against_layers()

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from refusals import refused
 
+from launch import cluster
 from launch.cluster import PRESETS
 from launch.jobs import kubernetes, slurm
 
@@ -23,10 +24,15 @@ def slurm_script(**changes):
 
 
 def test_the_slurm_script_is_a_shell_script_with_the_command():
-    text = slurm_script(gpus_per_node=8, nodes=4, partition="gpu", setup=". venv/bin/activate", max_restarts=7)
+    text = slurm_script(
+        gpus_per_node=8, nodes=4, partition="gpu", setup=". venv/bin/activate", max_restarts=7,
+        cpus_per_node=16, memory_per_node=64, hours=30,
+    )  # fmt: skip
     assert subprocess.run(["bash", "-n"], input=text, text=True).returncode == 0
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", text, re.M))
     assert (options["nodes"], options["gpus-per-node"], options["partition"]) == ("4", "8", "gpu")
+    assert (options["cpus-per-task"], options["mem"], options["time"]) == ("16", "64G", "30:00:00")
+    assert options["signal"] == "TERM@120"  # to srun's workers, before the time is up: docs/cluster.md
     assert options["requeue"] == "" and options["open-mode"] == "append" and options["ntasks-per-node"] == "1"
     assert shlex.join(COMMAND) in text
     assert "\n. venv/bin/activate\n" in text and "-lt 7 ]" in text
@@ -146,11 +152,20 @@ def test_the_manifest_gives_every_pod_the_cluster_and_its_index():
     assert config["cluster"]["worker"][3] == f"{name}-3.{namespace}:{service['spec']['ports'][0]['port']}"
     assert pod["subdomain"] == namespace and service["spec"]["selector"] == {"job-name": name}
     assert service["spec"]["clusterIP"] == "None"
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == "2"
+    assert service["spec"]["publishNotReadyAddresses"] is True  # workers meet before they are ready
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}  # NCCL's way between the GPUs of a pod
     assert job["spec"]["completions"] == job["spec"]["parallelism"] == 4
+
+
+@pytest.mark.parametrize("kubeflow", [False, True])
+def test_a_pod_has_its_resources_and_the_time_to_save_a_checkpoint(kubeflow):
+    job = manifest(kubeflow=kubeflow, cpus_per_node=16, memory_per_node=64)[-1]
+    template = job["spec"]["tfReplicaSpecs"]["Worker"]["template"] if kubeflow else job["spec"]["template"]
+    limits = template["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "2"}
+    assert template["spec"]["terminationGracePeriodSeconds"] == 120
 
 
 def test_a_tfjob_fits_kubeflows_model():
@@ -164,7 +179,10 @@ def test_a_tfjob_fits_kubeflows_model():
 
     parsed = client.deserialize(Response, "KubeflowOrgV1TFJob")
     assert client.sanitize_for_serialization(parsed) == job  # no field is unknown
-    pod = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]
+    workers = job["spec"]["tfReplicaSpecs"]["Worker"]
+    assert (workers["replicas"], workers["restartPolicy"]) == (2, "OnFailure")
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 6  # three restarts of each
+    pod = workers["template"]["spec"]
     _, indexed = manifest()
     assert pod["volumes"] == indexed["spec"]["template"]["spec"]["volumes"]
     assert "env" not in pod["containers"][0] and pod["containers"][0]["command"] == COMMAND
@@ -194,12 +212,27 @@ def test_data_that_no_volume_holds_are_named(capsys):
 def test_each_worker_is_started_again_at_most_so_often_and_a_mistake_ends_the_job():
     _, job = manifest(max_restarts=4)  # so does one whose peers never come, which leaves with 75
     assert job["spec"]["backoffLimitPerIndex"] == 4 and job["spec"]["maxFailedIndexes"] == 0
-    rules = {
-        tuple(rule["onExitCodes"]["values"]): rule["action"]
-        for rule in job["spec"]["podFailurePolicy"]["rules"]
-        if "onExitCodes" in rule
-    }
-    assert rules == {(1, 3): "FailJob"}
+    preempted, mistaken = job["spec"]["podFailurePolicy"]["rules"]
+    assert preempted["action"] == "Ignore" and preempted["onPodConditions"][0]["type"] == "DisruptionTarget"
+    assert mistaken["action"] == "FailJob" and mistaken["onExitCodes"]["values"] == [1, 3]
+
+
+def test_launch_cluster_prints_a_manifest_or_writes_it_and_says_what_comes_next(tmp_path, capsys):
+    config = dataclasses.replace(PRESETS["mnist"], kubernetes=True, image="i", volume_claim="c")
+    assert cluster.main(config, "/shared/run") == 0
+    assert [document["kind"] for document in yaml.safe_load_all(capsys.readouterr().out)] == ["Service", "Job"]
+    path = str(tmp_path / "job.yaml")
+    assert cluster.main(dataclasses.replace(config, write=path), "/shared/run") == 0
+    assert capsys.readouterr().out == f"written: {path}\nnext:\n  kubectl apply -f {path}\n"
+    assert [document["kind"] for document in yaml.safe_load_all((tmp_path / "job.yaml").read_text())][1] == "Job"
+
+
+def test_where_there_is_no_sbatch_the_script_is_written_and_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = tmp_path / "job.sbatch"
+    config = dataclasses.replace(PRESETS["mnist"], slurm=True, submit=True, write=str(path))
+    assert refused(cluster.main, config, str(tmp_path / "run")).startswith("there is no sbatch on this machine")
+    assert "--preset=mnist" in path.read_text()
 
 
 def test_a_job_name_that_kubernetes_does_not_take_is_named():

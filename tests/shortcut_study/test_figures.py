@@ -10,7 +10,7 @@ from identity_matters.runs.figures import figure_to_array
 from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import findings_table
-from shortcut_study.kinds import LABELS, XAVIER
+from shortcut_study.kinds import LABELS, TWO, XAVIER
 
 
 @pytest.fixture(scope="module", params=ROWS)
@@ -116,6 +116,17 @@ def test_figures_9_and_10_show_the_lowest_loss_and_the_rate_that_gave_it(figure,
     assert "after 60 epochs" in final_loss.get_title()
     if figure == "9":
         np.testing.assert_allclose(lines(rate)["2/|λ|_max at zero, n = 1"].get_ydata(), [2 / 4, 2 / 12, 2 / 24])
+
+
+@pytest.mark.parametrize("figure", ["9", "10"])
+def test_the_bars_of_final_losses_are_a_standard_deviation_of_their_logarithms(figure):
+    by_seed = lambda r: {name: r[name] * (1 + r["seed"]) for name in ("loss", "excess_loss")}  # noqa: E731
+    rows = change(of_figure(paper_rows(), figure), "learning_rates", by_seed, kind=TWO)
+    final_loss = FIGURES[figure].draw(rows).axes[0]
+    (bar,) = [bar for bar in final_loss.containers if bar.get_label() == "2-shortcut"]
+    factor = 10 ** np.std(np.log10([1, 2]), ddof=1)
+    for (_, mean), segment in zip(bar.lines[0].get_xydata(), bar.lines[2][0].get_segments()):
+        np.testing.assert_allclose(segment[:, 1], [mean / factor, mean * factor])
 
 
 @pytest.mark.parametrize("figure", ["6", "7"])
