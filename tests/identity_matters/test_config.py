@@ -143,7 +143,7 @@ def test_schedules_end_at_zero_and_warm_up_from_one_step():
 
 
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
-    """§4.1 and Table 1, but for train_steps, which ends Figure 1 here at 60,000."""
+    """§4.1 and Table 1, which do not say how many steps: docs/choices.md does."""
     preset = TRAIN_PRESETS["cifar10"]
     network = {
         "network": "all_conv_resnet",
