@@ -70,16 +70,17 @@ def train(workers: Workers, config: TrainConfig = CONFIG, with_kerass_sgd: bool 
 
 
 def moments_before_and_after(workers: Workers):
-    """Returns the moments of batch normalisation on each replica before a fit, and after it."""
+    """Returns the moments of batch normalisation on each replica before a fit, before its averaging, and after it."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, use_batch_norm=True))
     batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
     network, model = training.build(config, batches, workers)
     moments = [v for v in network.non_trainable_variables if "moving" in v.path]
     copies = lambda: [[float(copy.numpy().sum()) for copy in v.value.values] for v in moments]  # noqa: E731
-    before = copies()
+    before, trained, average = copies(), [], model._average_moments
+    model.__dict__["_average_moments"] = lambda: (trained.extend(copies()), average())  # a cached property
     batch_stream = itertools.islice(batches.train_batches(0), config.train_steps)
     model.fit(workers.distribute(batch_stream), steps_per_epoch=config.train_steps, shuffle=False, verbose=0)
-    return before, copies()
+    return before, trained, copies()
 
 
 def dropped(workers: Workers):
@@ -116,13 +117,14 @@ def main():
     _, kerass, _, _ = train(two, with_kerass_sgd=True)
     unclipped_on_one, unclipped_on_two = (train(workers, UNCLIPPED)[1] for workers in (Workers(), two))
     muon_on_one, muon_on_two = (train(workers, MUON)[1] for workers in (Workers(), two))
-    moments_before, moments = moments_before_and_after(two)
+    moments_before, moments_trained, moments = moments_before_and_after(two)
     before_fit, fitted_on_one = fitted_by_keras(contextlib.nullcontext())
     _, fitted_on_two = fitted_by_keras(two.strategy.scope())
     found = {
         "dropped": dropped(two),
         "dropped_by_one": dropped(Workers()),
         "moments_before": moments_before,
+        "moments_trained": moments_trained,
         "moments": moments,
         "moved": float(np.abs(one - before).max()),
         "weights": float(np.abs(one - ours).max()),

@@ -1,6 +1,7 @@
 """The batch stream: a pure function of (seed, step), fair, and exact on the device."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, epoch_order, plan_batch
+from identity_matters.data.batches import ArrayBatches, StreamedBatches, epoch_order, plan_batch
 from identity_matters.data.device_images import DeviceImages
 from identity_matters.model import all_conv_resnet, standardize
 
@@ -185,15 +186,27 @@ def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(
     assert not np.array_equal(images, data.train_images[plan[:, 0]])
 
 
-def test_the_training_model_feeds_the_network_the_standardised_batch(data, config):
-    network = all_conv_resnet(
+@pytest.fixture(scope="module")
+def network():
+    """Of the shape of the data. Read only."""
+    return all_conv_resnet(
         ModelConfig(image_shape=(8, 6, 3), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), num_classes=7)
     )
+
+
+def test_the_training_model_feeds_the_network_the_standardised_batch(data, config, network):
     batches = ArrayBatches(data, config)
     model = batches.attach(network)
     plan, _ = next(batches.train_batches(2))
     np.testing.assert_array_equal(model(plan), network(standardize(augmented(data.train_images, plan))))
     assert {v.path for v in model.trainable_variables} == {v.path for v in network.trainable_variables}
+
+
+def test_the_training_model_of_a_streamed_set_standardises_the_images(data, config, network):
+    batches = StreamedBatches(SimpleNamespace(image_shape=(8, 6, 3), num_test=NUM_TEST), config)
+    model = batches.attach(network)
+    np.testing.assert_array_equal(model(data.test_images), network(standardize(data.test_images)))
+    assert not np.allclose(model(data.test_images), network(data.test_images))
 
 
 def test_no_step_reads_more_of_the_bytes_than_it_needs(data):

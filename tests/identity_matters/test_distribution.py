@@ -279,10 +279,12 @@ def test_kerass_own_sgd_does_not_because_it_clips_before_it_sums(on_two_devices)
 
 
 @pytest.mark.slow
-def test_replicas_agree_on_the_moments_of_batch_normalisation(on_two_devices):
-    before, after = on_two_devices["moments_before"], on_two_devices["moments"]
-    assert len(after) >= 6 and all(first == second for first, second in after)
+def test_replicas_agree_on_the_mean_of_their_moments_of_batch_normalisation(on_two_devices):
+    before, trained, after = (on_two_devices[f"moments{name}"] for name in ("_before", "_trained", ""))
+    assert len(after) == len(trained) >= 6 and all(first == second for first, second in after)
     assert all(old != new for old, new in zip(before, after))
+    assert all(first != second for first, second in trained)
+    assert [first for first, _ in after] == pytest.approx([np.mean(pair) for pair in trained], rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.slow

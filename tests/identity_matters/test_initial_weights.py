@@ -58,6 +58,13 @@ def test_the_projection_is_random_with_variance_1_over_fan_in_and_not_trained(ci
     assert abs(kernel.std() / sigma - 1) < 5 * (0.8 / n) ** 0.5 / 2
 
 
+def test_the_projection_scale_is_a_factor_on_the_projection_alone():
+    network, scaled = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, projection_scale=3.0))
+    (path,) = changed(network, scaled)
+    assert path == "projection/kernel"
+    np.testing.assert_allclose(arrays(scaled)[path], 3 * arrays(network)[path], atol=1e-6)
+
+
 def test_zero_initialised_blocks_differ_from_standard_ones_in_the_second_kernels_only(images):
     standard, zero = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, residual_initializer="zero"))
     assert changed(standard, zero) == {p for p in arrays(zero) if p.endswith("conv2/kernel")}

@@ -1,13 +1,17 @@
-"""identity_matters.optimization: the metrics, which have evaluation's rule for ties."""
+"""identity_matters.optimization: the metrics, which have evaluation's rule for ties, and what reaches the optimiser."""
+
+import dataclasses
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import config as tensorflow_config
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
+from identity_matters.muon import orthogonalize
 from identity_matters.optimization import compile_model, is_among_highest
 
 RNG = np.random.default_rng(0)
@@ -34,3 +38,66 @@ def test_a_network_of_equal_logits_is_wrong_everywhere_in_training_as_in_evaluat
     found = network.evaluate(images, labels, verbose=0, return_dict=True)
     assert found["top1"] == found["top5"] == 0
     assert evaluate(network, (images, labels)) == {"top1_error": 1.0, "top5_error": 1.0, "num_examples": 12}
+
+
+TRAINED = TrainConfig(
+    model=ModelConfig(
+        image_shape=(8, 8, 1),
+        stem_width=2,
+        widths=(2, 4),
+        blocks_per_stage=(1, 1),
+        residual_initializer="standard",
+        train_projection=True,
+        use_batch_norm=True,
+    ),
+    schedule="constant",
+    momentum=0.8,
+    newton_schulz_steps=3,
+    decoupled_weight_decay=0.5,
+)
+
+
+def gradients(network, images, labels) -> list[np.ndarray]:
+    """Of the mean cross-entropy and the penalty, in training."""
+    with tf.GradientTape() as tape:
+        losses = keras.losses.sparse_categorical_crossentropy(labels, network(images, training=True), from_logits=True)
+        loss = tf.reduce_mean(losses) + sum(network.losses)
+    return [gradient.numpy() for gradient in tape.gradient(loss, [v.value for v in network.trainable_variables])]
+
+
+def orthogonalized(step) -> np.ndarray:
+    """The step of a kernel, by three steps of the iteration."""
+    matrix = orthogonalize(keras.ops.convert_to_tensor(step.reshape(-1, step.shape[-1])), 3)
+    return keras.ops.convert_to_numpy(matrix).reshape(step.shape)  # higher than wide, so no factor
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "nesterov", "muon"])
+def test_updates_are_those_of_the_config_and_decay_convolution_kernels_alone(optimizer):
+    config = dataclasses.replace(TRAINED, optimizer=optimizer)
+    network, reference = all_conv_resnet(config.model), all_conv_resnet(config.model)
+    compile_model(network, config)
+    images, labels = RNG.standard_normal((12, 8, 8, 1)).astype(np.float32), np.arange(12) % 10
+    momenta = [np.zeros(variable.shape, np.float32) for variable in network.trainable_variables]
+    for _ in range(2):
+        before = [variable.numpy() for variable in network.trainable_variables]
+        reference.set_weights(network.get_weights())
+        expected = []
+        for i, gradient in enumerate(gradients(reference, images, labels)):
+            momenta[i] = 0.8 * momenta[i] + gradient
+            step = momenta[i] if optimizer == "momentum" else gradient + 0.8 * momenta[i]
+            is_kernel = gradient.ndim == 4
+            decay = 0.05 * 0.5 if is_kernel else 0
+            step = orthogonalized(step) if is_kernel and optimizer == "muon" else step
+            expected.append((1 - decay) * before[i] - 0.05 * step)
+        network.train_on_batch(images, labels)
+        for variable, value in zip(network.trainable_variables, expected):
+            np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5, atol=2e-6, err_msg=variable.path)
+
+
+@pytest.mark.parametrize("choice, is_compiled", [("on", True), ("off", False), ("auto", False)])
+def test_xla_compiles_the_training_of_tensorflow_only_on_request(choice, is_compiled, monkeypatch):
+    # Where operations are to be deterministic, Keras leaves XLA off whatever is asked for.
+    monkeypatch.setattr(tensorflow_config, "is_op_determinism_enabled", lambda: False)
+    network = all_conv_resnet(TRAINED.model)
+    compile_model(network, dataclasses.replace(TRAINED, jit_compile=choice))
+    assert network.jit_compile is is_compiled

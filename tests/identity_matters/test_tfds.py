@@ -21,9 +21,11 @@ from gradient_sets import (
     gradient,
 )
 from refusals import refused
+from scipy.special import log_softmax
 
 from identity_matters import training
-from identity_matters.config import TrainConfig
+from identity_matters.classifier import load_classifier
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data import tfds as tfds_module
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import StreamedBatches
@@ -294,6 +296,17 @@ def test_a_streamed_set_of_one_size_is_trained_on_shifted_images_as_one_in_memor
     unmoved = StreamedBatches(load(png), dataclasses.replace(png, crop_padding=0, random_flip=False))
     for image, label in zip(*next(unmoved.train_batches(0))):
         np.testing.assert_array_equal(image, gradient(label, 12, 10))
+
+
+def test_a_streamed_run_reports_the_test_cross_entropy_of_the_network_that_it_leaves(png, tmp_path, monkeypatch):
+    monkeypatch.setattr(tfds_module, "MAX_BYTES_IN_MEMORY", 1000)
+    model = ModelConfig(stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1))
+    config = dataclasses.replace(png, model=model, train_steps=2, learning_rate=1e-3, crop_padding=0)
+    row = training.train(config, tmp_path)
+    images, labels = next(load(config).raw_test_batches(NUM_TEST))
+    logits = load_classifier(tmp_path).logits(images.astype(np.float32))
+    cross_entropy = -np.mean(log_softmax(logits, axis=1)[range(NUM_TEST), labels])
+    assert row["test_cross_entropy"] == pytest.approx(cross_entropy, rel=1e-5)
 
 
 def test_a_shortened_set_has_the_pixels_of_the_whole_in_runs_evaluations_and_spectra(jpeg):

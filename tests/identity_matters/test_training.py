@@ -11,6 +11,7 @@ import processes
 import pytest
 import tensorflow as tf
 from refusals import refused
+from tensorflow.python.framework import config as tensorflow_config
 
 from identity_matters import training
 from identity_matters.config import ModelConfig, TrainConfig
@@ -270,6 +271,15 @@ def test_another_seed_gives_another_run(tmp_path, tiny_run):
 def test_several_steps_per_execution_give_the_same_weights(tmp_path, tiny_run):
     training.train(dataclasses.replace(TINY, steps_per_execution=2), str(tmp_path / "run"))
     assert_same_run(tmp_path / "run", tiny_run)
+
+
+def test_operations_are_deterministic_from_before_the_first_step(tmp_path, monkeypatch):
+    found = []
+    is_enabled = tensorflow_config.is_op_determinism_enabled
+    monkeypatch.setattr(training.Training, "run", lambda self: found.append(is_enabled()) or {})
+    tensorflow_config.disable_op_determinism()
+    training.train(TINY, tmp_path)
+    assert found == [True]
 
 
 def test_a_finished_run_is_not_trained_again(tiny_run):

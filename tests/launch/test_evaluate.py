@@ -120,6 +120,13 @@ def test_a_data_set_becomes_a_file_that_training_takes(launch, tmp_path):
     assert code == launcher.EXIT_ERROR and "exists" in err
 
 
+def test_a_file_has_images_of_the_size_that_is_asked_for(launch, tmp_path):
+    code, out, _ = launch("export_npz", "--dataset=mnist_sample", "--image_size=14", f"--npz={tmp_path}/small.npz")
+    assert code == 0 and "test images [14, 14, 1]" in out
+    with np.load(tmp_path / "small.npz") as file:
+        assert file["train_images"].shape == (4000, 14, 14, 1) and file["test_images"].shape == (1000, 14, 14, 1)
+
+
 @pytest.mark.parametrize(
     "flags, words",
     [

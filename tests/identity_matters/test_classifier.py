@@ -1,0 +1,35 @@
+"""identity_matters.classifier: a network answers raw images as it does in inference."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from identity_matters.classifier import load_classifier
+from identity_matters.comparators import build_network
+from identity_matters.config import ModelConfig
+from identity_matters.model import standardize
+
+TINY = ModelConfig(
+    image_shape=(12, 12, 3),
+    stem_width=4,
+    widths=(4, 8),
+    blocks_per_stage=(1, 1),
+    residual_initializer="standard",
+    use_batch_norm=True,
+)
+
+
+@pytest.mark.parametrize("name", ["all_conv_resnet", "all_cnn_c"])
+def test_logits_are_those_of_moving_averages_and_without_dropout(name):
+    rng = np.random.default_rng(0)
+    network = build_network(dataclasses.replace(TINY, network=name))
+    for variable in network.non_trainable_variables:
+        if "moving" in variable.path:
+            variable.assign(rng.uniform(0.5, 2, variable.shape))
+    images = rng.integers(0, 256, (3, *TINY.image_shape)).astype(np.float32)
+    logits = load_classifier(network).logits(images)
+    expected = network(standardize(images), training=False).numpy()
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+    in_training = network(standardize(images), training=True).numpy()
+    assert np.abs(in_training - expected).max() > 0.01 * np.abs(expected).max()

@@ -1,0 +1,79 @@
+"""The rows of metrics.csv: what each training column holds, and that a test loss that is not finite ends the run."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from identity_matters import training
+from identity_matters.data.batches import ArrayBatches
+from identity_matters.data.loading import load
+from identity_matters.model import all_conv_resnet
+from identity_matters.runs.directory import read_record
+from identity_matters.runs.progress import Progress
+from identity_matters.runs.tables import read_metrics
+
+MEANS = ["loss", "train_cross_entropy", "train_top1_error", "train_top5_error"]
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config):
+    """Four updates of 16 of 200 examples; the rate drops after the second, and the penalty is not small."""
+    model = dataclasses.replace(tiny_config.model, weight_decay=0.1, residual_initializer="standard")
+    return dataclasses.replace(tiny_config, model=model, decay_steps=(2,), eval_every=1)
+
+
+@pytest.fixture(scope="module")
+def rows(config, tmp_path_factory):
+    """The rows of steps 1, 2, 3 and 4, of a run of 3 updates a second."""
+    run_dir = tmp_path_factory.mktemp("runs") / "every_step"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Progress, "take_rate", lambda self: 3.0)
+        training.train(config, run_dir)
+    return read_metrics(run_dir / "metrics.csv")
+
+
+def test_the_first_row_has_the_figures_of_the_initial_network_on_the_first_batch(config, rows):
+    batches = ArrayBatches(load(config), config)
+    network = all_conv_resnet(config.model, config.seed)
+    plan, labels = next(batches.train_batches(0))
+    logits = batches.attach(network)(plan).numpy()
+    cross_entropy = -np.mean(log_softmax(logits, axis=1)[range(len(labels)), labels])
+    penalty = float(sum(network.losses))
+    assert penalty > 0.1
+    assert rows[0]["train_cross_entropy"] == pytest.approx(cross_entropy, rel=1e-5)
+    assert rows[0]["loss"] == pytest.approx(cross_entropy + penalty, rel=1e-5)
+    assert rows[0]["train_top1_error"] == pytest.approx(np.mean(logits.argmax(axis=1) != labels))
+
+
+def test_a_row_has_the_means_of_the_steps_since_the_row_before(config, rows, tmp_path):
+    training.train(dataclasses.replace(config, eval_every=2), tmp_path)
+    by_twos = read_metrics(tmp_path / "metrics.csv")
+    assert [row["step"] for row in by_twos] == [2, 4]
+    for row, first, second in zip(by_twos, rows[::2], rows[1::2]):
+        assert [row[name] for name in MEANS] == pytest.approx(
+            [(first[name] + second[name]) / 2 for name in MEANS], rel=1e-5
+        )
+
+
+def test_epochs_images_and_operations_are_those_of_all_updates_so_far(rows):
+    assert [row["epoch"] for row in rows] == pytest.approx([step * 16 / 200 for step in (1, 2, 3, 4)])
+    # 2·k²·a·b·h·w each: of the stem, for the kernel and the output; of the others, for the input too.
+    stem, first, last = 2 * 9 * 4 * 28**2, 2 * 2 * 9 * 16 * 28**2, 2 * 9 * (32 + 64) * 14**2
+    operations = 16 * (2 * stem + 3 * (first + last))
+    assert [row["train_flops"] for row in rows] == pytest.approx([step * operations for step in (1, 2, 3, 4)])
+    assert [row["images_per_second"] for row in rows] == [3 * 16] * 4
+
+
+def test_the_rate_is_that_of_the_update_before_the_evaluation(rows):
+    assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.05, 0.005, 0.005])
+
+
+def test_a_test_loss_that_is_not_finite_ends_the_run_although_the_training_loss_was(config, tmp_path):
+    config = dataclasses.replace(config, learning_rate=1e30, train_steps=1)
+    with pytest.raises(training.Diverged):
+        training.train(config, tmp_path)
+    record = read_record(tmp_path)
+    assert (record["status"], record["diverged_at_step"]) == ("diverged", 1)
+    assert not (tmp_path / "metrics.csv").exists()
