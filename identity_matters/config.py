@@ -160,8 +160,8 @@ class TrainConfig:
       eval_every: Evaluate every N steps, and after the last.
       eval_examples: Evaluate on the first N test examples (0: all).
       checkpoint_every: Save a checkpoint every N steps, and after the last.
-      jit_compile: Compile with XLA: auto is off for TensorFlow, where XLA is slower on a CPU and Keras leaves it off
-        for the sake of determinism, and on for JAX. Under TensorFlow on is for a single device.
+      jit_compile: Compile with XLA: auto is on for JAX and off for TensorFlow, under which on is refused: Keras leaves
+        XLA off where runs are deterministic, and on a CPU it is slower.
       steps_per_execution: Steps per call into the compiled program; saves overhead on an accelerator.
       strategy: How several workers train: synchronous: all of them on shares of each batch; parameter_server: each on
         batches of its own, without waiting for the others.

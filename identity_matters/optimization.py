@@ -135,10 +135,10 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
 
 
 def _jit_compile(choice: str) -> bool | str:
-    """Keras's own "auto" asks for XLA; under TensorFlow it is slower on a CPU, and not taken under op determinism."""
-    if choice == "auto":
-        return False if keras.backend.backend() == "tensorflow" else "auto"
-    return choice == "on"
+    """Keras's own "auto" asks for XLA, which it then warns that it does not take under TensorFlow's op determinism."""
+    if keras.backend.backend() == "tensorflow":
+        return False
+    return "auto" if choice == "auto" else choice == "on"
 
 
 def make_deterministic(seed: int) -> None:

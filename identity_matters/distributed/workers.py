@@ -48,14 +48,16 @@ class Workers:
     def check(self, config: TrainConfig, callbacks: Sequence) -> None:
         """Raises UserError where these processes cannot train so.
 
-        See `rows`; callbacks are for one process alone, and jit_compile = on for one device: XLA refuses a step that
-        reads the variables of several. Keras's PyTorch backend has one step an execution.
+        See `rows`; callbacks are for one process alone. Where TensorFlow's operations are deterministic, as training
+        has them, Keras leaves XLA off whatever is asked for. Keras's PyTorch backend has one step an execution.
         """
         is_asynchronous = config.strategy == "parameter_server"
         if callbacks and (self.has_peers or is_asynchronous):
             raise UserError("callbacks are for one process alone; leave them out where several workers train")
-        if config.jit_compile == "on" and (self.strategy or is_asynchronous):
-            raise UserError("jit_compile is for a single device under TensorFlow; use auto or off on several, got on")
+        if config.jit_compile == "on" and keras.backend.backend() == "tensorflow":
+            raise UserError(
+                "jit_compile = on needs KERAS_BACKEND=jax: under TensorFlow runs are deterministic, without XLA"
+            )
         if config.steps_per_execution > 1 and keras.backend.backend() == "torch":
             raise UserError(f"steps_per_execution must be 1 with PyTorch, got {config.steps_per_execution}")
         self.rows(config.batch_size)

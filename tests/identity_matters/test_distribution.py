@@ -104,15 +104,18 @@ def test_a_batch_that_the_devices_do_not_divide_is_refused(batch_size):
         Workers(Replicas(6), 0, 3).rows(batch_size)
 
 
-@pytest.mark.parametrize("strategy, name", [(Replicas(2), "synchronous"), (None, "parameter_server")])
-def test_xla_is_refused_where_several_devices_would_run_without_it(strategy, name):
+@pytest.mark.parametrize(
+    "strategy, name", [(None, "synchronous"), (Replicas(2), "synchronous"), (None, "parameter_server")]
+)
+def test_xla_is_refused_where_training_would_go_without_it(strategy, name, monkeypatch):
     workers = Workers(strategy)
-    with pytest.raises(UserError, match="jit_compile is for a single device under TensorFlow"):
+    with pytest.raises(UserError, match="jit_compile = on needs KERAS_BACKEND=jax"):
         workers.check(TrainConfig(jit_compile="on", strategy=name), ())
     for choice in ("auto", "off"):
         workers.check(TrainConfig(jit_compile=choice, strategy=name), ())
+    monkeypatch.setattr("keras.backend.backend", lambda: "jax")
     Workers().check(TrainConfig(jit_compile="on"), ())
-    Workers(distribution=Devices(2)).check(TrainConfig(jit_compile="on"), ())  # JAX
+    Workers(distribution=Devices(2)).check(TrainConfig(jit_compile="on"), ())
 
 
 def test_one_worker_hears_itself():
