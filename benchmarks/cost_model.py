@@ -84,7 +84,8 @@ def main(model: CostModel) -> None:
     one = model.step_seconds(flops, num_bytes, 1)
     lines, last = [], {}
     for count in COUNTS:
-        strong, weak = (model.step_seconds(work, num_bytes, count) for work in (flops / count, flops))
+        largest_share = math.ceil(batch_size / count) / batch_size  # of the batch, on the slowest device
+        strong, weak = (model.step_seconds(work, num_bytes, count) for work in (flops * largest_share, flops))
         efficiencies = {"weak": one / weak}
         cells = ("–", "–", "–")
         if count <= batch_size:  # a device needs an image at least

@@ -127,7 +127,7 @@ def _scipy_wrapper() -> Iterator[None]:
     from shortcut_study import ldl
 
     with (
-        unittest.mock.patch.object(ldl, "ldl", lambda matrix: lapack.dsytrf(matrix, lower=1)),
+        unittest.mock.patch.object(ldl, "ldl", lambda matrix: lapack.dsytrf(matrix, lwork=64 * len(matrix), lower=1)),
         unittest.mock.patch.object(ldl, "solve", lambda *problem: lapack.dsytrs(*problem, lower=1)[0]),
     ):
         yield

@@ -12,8 +12,8 @@ runs in a process of its own.
 Without PyTorch (`pip install torch`) its lines are left out. The same step is also timed with convolutions in bfloat16
 (--mixed_precision) and with Muon, of 5 Newton–Schulz steps and with the same weight decay.
 
-"Our convolutions" divides the operations that the convolutions of a step need (model.training_flops) by the time of
-the whole step, so "ours / matrix product" counts everything else as loss. The
+"Our convolutions" divides the operations of the convolutions of a step, products with padding zeros included
+(model.training_flops), by the time of the whole step, so "ours / matrix product" counts everything else as loss. The
 measurements take turns, and a ratio is of the same minute. Distrust a table whose last line is
 not near 0: PyTorch's threads wait for each other, so a second busy process costs it more than us.
 

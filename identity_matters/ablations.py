@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from identity_matters import ablation_figures
 from identity_matters.ablation_config import AblationConfig
 from identity_matters.config import TrainConfig
+from identity_matters.data.arrays import ArrayData, examples_summary
 from identity_matters.data.loading import load
 from identity_matters.fields import require
 from identity_matters.runs import figures, tables
@@ -60,15 +61,18 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
       held-out images, or of the test.
 
     Raises:
-      UserError: the data or the run directory cannot be used, or a finished run in it is of another config than its
-        variant now has.
+      UserError: the data or the run directory cannot be used or are of other data, or a finished run in it is of
+        another config than its variant now has.
     """
     data = load(config.train)  # a mistake in what names the data must not leave a config.json
     shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
+    summary = data.summary
+    if isinstance(data, ArrayData):  # the pixels too: rows of a copy with the same labels must not be mixed with these
+        summary = examples_summary(data.train_images, data.train_labels, are_resized=bool(config.train.image_size))
     del data
     plans = [_plan(variant, base, config) for variant in config.variants]
-    with RunDirectory(run_dir, config, "ablations") as run:
+    with RunDirectory(run_dir, config, "ablations", summary) as run:
         _run_all(plans, config.experiment, run)
         rows = _write_results(config.experiment, run)
         run.set_status("done")

@@ -148,8 +148,8 @@ class TrainConfig:
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
       newton_schulz_steps: muon: steps of the iteration that orthogonalises.
-      decoupled_weight_decay: λ of w ← (1 − rate·λ) w for each convolution kernel, outside the loss; with muon it stands
-        in for weight_decay, which orthogonalised steps hardly feel.
+      decoupled_weight_decay: λ of w ← (1 − rate·λ) w for each convolution kernel, outside the loss; to be given with
+        muon in place of weight_decay, which orthogonalised steps hardly feel.
       schedule: piecewise: multiply the rate by decay_factor at each of decay_steps; exponential: every decay_steps
         steps; constant; linear, cosine: down to 0 at train_steps.
       decay_steps: piecewise: the steps of the drops; exponential: one number, the interval.

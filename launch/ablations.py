@@ -5,7 +5,7 @@
 takes every variant of --experiment (statements or rivals) and finds its learning rate on 5,000
 training images that are held out, in half of a run's steps; where the best rate is the lowest or the
 highest of those tried, up to two more. Then it trains 3 seeds at that rate on all images, seed after
-seed: about 3 minutes a run of 3e13 operations on 2 quiet cores, 4 to 5 hours in all. Leaves results.csv,
+seed: 3 to 6 minutes a run of 3e13 operations on one core, 5 to 10 hours in all. Leaves results.csv,
 ablations.png, depths.png (errors by depth, of the statements) and one run directory a run, complete as
 far as it came, and prints a table of the test errors. The same command again continues, also with more
 seeds; --only="ours,zero initializer" runs some of the variants. What results.csv holds counts as run:

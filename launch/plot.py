@@ -84,14 +84,18 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
     from identity_matters.runs.figures import comparison_figure
     from identity_matters.runs.files import names_apart
     from identity_matters.runs.tables import read_metrics
-    from launch.train import split_of
+    from launch.train import what_is_drawn
 
     twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
     require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
     names = [name.strip() for name in config.names.split(",")] if config.names else names_apart(run_dirs)
     require(len(names) == len(run_dirs), f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
     tables = [read_metrics(os.path.join(path, "metrics.csv")) for path in run_dirs]
-    return {"comparison": comparison_figure(list(zip(names, map(split_of, run_dirs), tables)), config.title)}
+    runs = []
+    for name, path, rows in zip(names, run_dirs, tables):
+        split, place = what_is_drawn(path, rows)
+        runs.append((name, split, rows, place))
+    return {"comparison": comparison_figure(runs, config.title)}
 
 
 def _kind_of_tables(run_dir: str) -> str:

@@ -65,8 +65,9 @@ def _arrays(config: StudyConfig) -> "ArrayData":
     from identity_matters.data.arrays import ArrayData
     from identity_matters.data.loading import load
 
+    named = {name: getattr(config, name) for name in ("dataset", "data_dir", "download")}
     try:
-        arrays = load(TrainConfig(dataset=config.dataset, data_dir=config.data_dir, train_examples=config.examples))
+        arrays = load(TrainConfig(**named, train_examples=config.examples))
     except VaryingSizes as error:  # its advice is for launch.train
         raise UserError(
             f"the images of {config.dataset} vary in size; choose a set of small images of one size"

@@ -30,7 +30,7 @@ from identity_matters.data.arrays import note
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory
 from identity_matters.runs.errors import EXIT_DIVERGED
-from identity_matters.runs.record import evaluated_split
+from identity_matters.runs.record import evaluated_split, place_of_last_row
 from identity_matters.unread import unread_fields
 from launch import launcher, terminal
 
@@ -81,12 +81,13 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     from identity_matters.runs.tables import read_metrics
 
     rows = read_metrics(os.path.join(run_dir, "metrics.csv"))
-    return {"convergence": convergence_figure(rows, title, split_of(run_dir))}
+    return {"convergence": convergence_figure(rows, title, *what_is_drawn(run_dir, rows))}
 
 
-def split_of(run_dir: str) -> str:
-    """Returns what `evaluated_split` says of a run, and test where its metrics.csv is without a config.json."""
-    return evaluated_split((directory.read_record(run_dir) or {"config": {}})["config"])
+def what_is_drawn(run_dir: str, rows: list[dict]) -> tuple[str, str]:
+    """Returns what `evaluated_split` and `place_of_last_row` say of a run, which may have lost its config.json."""
+    record = directory.read_record(run_dir)
+    return evaluated_split(record["config"] if record else {}), place_of_last_row(record, rows)
 
 
 def cli() -> None:

@@ -16,6 +16,7 @@ class StudyConfig:
       figure: The paper's number, or convolutional, or all.
       dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
+      download: Let TFDS download and prepare a data set that is not under data_dir.
       examples: Use the first N training images (0: all).
       input_scale: Standard deviation of each whitened input; the paper does not say it.
       centred: Subtract the mean image before whitening.
@@ -49,6 +50,7 @@ class StudyConfig:
     figure: Literal["all", "3", "5", "6", "7", "8", "9", "10", "convolutional"] = "all"
     dataset: str = "mnist_sample"
     data_dir: str = ""
+    download: bool = False
     examples: int = 0
     input_scale: float = 1.0
     centred: bool = True
@@ -161,7 +163,7 @@ READ_BY = {
     "5": ("depths", "num_runs"),
     "6": ("depths", *_LINEAR_DESCENTS),
     "7": ("depth", "relu_runs", "relu_examples", "num_levels", *_DESCENTS),
-    "8": _LINEAR_DESCENTS,
+    "8": ("depths", *_LINEAR_DESCENTS),
     "9": ("depths", "sweep_runs", "num_epochs", "rates_per_decade"),
     "10": ("relu_depths", "relu_runs", "relu_examples", "num_epochs", "relu_rates_per_decade"),
     "convolutional": ("conv_depths", "conv_runs"),

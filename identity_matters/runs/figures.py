@@ -11,25 +11,29 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from identity_matters.runs.files import replacing
+from identity_matters.runs.record import AT_THE_END
 
 # More drops than this (an exponential schedule) would hide the curves.
 MAX_MARKED_DROPS = 5
 
 
-def convergence_figure(rows: list[dict[str, float]], title: str = "", split: str = "test") -> Figure:
+def convergence_figure(
+    rows: list[dict[str, float]], title: str = "", split: str = "test", place: str = AT_THE_END
+) -> Figure:
     """Returns a figure of the top-1 training and test error against steps, the drops of the learning rate marked.
 
     Args:
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
       title: str. What stands above the figure.
       split: str. See `record.evaluated_split`.
+      place: str. See `record.place_of_last_row`.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for column, name, colour, style in (("train", "train", "tab:blue", "--"), ("test", split, "tab:red", "-")):
         errors = [row[f"{column}_top1_error"] for row in rows]
-        last = f" ({errors[-1]:.2%} at the end)" if errors and np.isfinite(errors[-1]) else ""
+        last = f" ({errors[-1]:.2%} {place})" if errors and np.isfinite(errors[-1]) else ""
         axes.plot(steps, errors, style, color=colour, marker="." if len(rows) < 40 else "", label=f"{name} error{last}")
     drops = learning_rate_drops(rows)
     if len(drops) <= MAX_MARKED_DROPS:
@@ -49,33 +53,39 @@ def _label_errors(axes: Axes, title: str, **legend: Any) -> None:
         text.set_parse_math(False)
 
 
-def comparison_figure(runs: list[tuple[str, str, list[dict]]], title: str = "") -> Figure:
+def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str = "") -> Figure:
     """Returns a figure of the top-1 errors of several runs against steps: test or held-out solid, training dashed.
 
     Runs of one name share a colour and a line of the legend, which has the mean of their errors at the end, the
-    standard deviation, and how many they are.
+    standard deviation, and how many they are. Those that did not come to their end are named there one by one.
 
     Args:
-      runs: Of each run its name, what `record.evaluated_split` says, and the rows of its metrics.csv.
+      runs: Of each run its name, what `record.evaluated_split` says, the rows of its metrics.csv and what
+        `record.place_of_last_row` says.
       title: str. What stands above the figure.
     """
-    ends: dict[tuple[str, str], list[float]] = {}
-    for name, split, rows in runs:
-        ends.setdefault((name, split), []).append(rows[-1]["test_top1_error"])
+    ends: dict[tuple[str, str], dict[str, list[float]]] = {}
+    for name, split, rows, place in runs:
+        ends.setdefault((name, split), {}).setdefault(place, []).append(rows[-1]["test_top1_error"])
     figure = Figure(figsize=(6, 4 + 0.2 * len(ends)), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    for i, ((name, split), errors) in enumerate(ends.items()):
-        spread = f" ± {np.std(errors, ddof=1):.2%}" if len(errors) > 1 else ""
-        count = f", n = {len(errors)}" if spread else ""
-        of_name = [rows for *key, rows in runs if key == [name, split]]
+    for i, ((name, split), by_place) in enumerate(ends.items()):
+        words = "; ".join(_last_errors(errors, split, place) for place, errors in sorted(by_place.items()))
+        of_name = [rows for *key, rows, _ in runs if key == [name, split]]
         for k, rows in enumerate(of_name):
-            label = None if k else f"{name} ({np.mean(errors):.2%}{spread} {split} error at the end{count})"
+            label = None if k else f"{name} ({words})"
             for column, style, text in (("test", "-", label), ("train", "--", None)):
                 ys, marker = [row[f"{column}_top1_error"] for row in rows], "." if len(rows) < 40 else ""
                 axes.plot([row["step"] for row in rows], ys, style, color=f"C{i % 10}", marker=marker, label=text)
     axes.plot([], [], "--", color="0.4", label="training error")
     _label_errors(axes, title, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # below: many runs would hide the lines
     return figure
+
+
+def _last_errors(errors: list[float], split: str, place: str) -> str:
+    if place != AT_THE_END or len(errors) == 1:
+        return f"{', '.join(f'{error:.2%}' for error in errors)} {split} error {place}"
+    return f"{np.mean(errors):.2%} ± {np.std(errors, ddof=1):.2%} {split} error {place}, n = {len(errors)}"
 
 
 def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:

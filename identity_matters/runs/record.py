@@ -10,6 +10,7 @@ from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
+AT_THE_END = "at the end"
 # The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
 KINDS = {
     "train": "model",
@@ -105,6 +106,19 @@ def evaluated_split(config: Mapping[str, Any]) -> str:
       config: The fields of its TrainConfig.
     """
     return "held-out" if config.get("validation_examples") else "test"
+
+
+def place_of_last_row(record: Mapping[str, Any] | None, rows: list[dict]) -> str:
+    """Returns in words when the last row of a run's metrics.csv was: at the end, where nothing says otherwise.
+
+    Args:
+      record: What config.json holds; None without one.
+      rows: Those of metrics.csv.
+    """
+    if not record or record["status"] == "done" or not rows:
+        return AT_THE_END
+    place = f"at step {rows[-1]['step']:,}"
+    return f"{place}, before it diverged" if record["status"] == "diverged" else place
 
 
 def shown(value: Any) -> str:

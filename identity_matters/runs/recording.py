@@ -74,7 +74,7 @@ class Recorder:
             if isinstance(layer, keras.layers.Conv2D):
                 kernel = keras.ops.convert_to_numpy(layer.kernel)
                 self._writer.add_histogram(f"weights/{layer.name}", kernel, row["step"], bins=HISTOGRAM_BINS)
-        figure = figure_to_array(convergence_figure(self.rows, split=self._split))
+        figure = figure_to_array(convergence_figure(self.rows, split=self._split, place=f"at step {row['step']:,}"))
         self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again

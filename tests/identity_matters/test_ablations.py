@@ -222,6 +222,16 @@ def test_a_finished_run_of_an_earlier_version_that_knew_fewer_fields_is_taken(sm
     assert len(calls) == 9
 
 
+def test_an_experiment_does_not_go_on_on_other_images(small, tmp_path):
+    config, calls = small
+    ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))
+    path, count = tmp_path / "run" / "config.json", len(calls)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record | {"data": record["data"][:-1] + "x"}))  # as of a copy with the same labels
+    assert "holds a run on other data" in refused(ablations.run_ablations, config, str(tmp_path / "run"))
+    assert len(calls) == count and "images and labels" in record["data"]
+
+
 def test_more_seeds_are_added_in_the_same_directory(small, tmp_path):
     config, calls = small
     ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))

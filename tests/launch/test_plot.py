@@ -184,7 +184,8 @@ def test_every_figure_with_a_title_takes_it_as_it_is(draw):
 
 def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
     rows = [{"step": 1, "train_top1_error": 0.5, "test_top1_error": 0.5}]
-    figures.save_figures({"a": figures.comparison_figure([("$\\x$", "test", rows)])}, str(tmp_path), "svg")
+    drawn = figures.comparison_figure([("$\\x$", "test", rows, "at the end")])
+    figures.save_figures({"a": drawn}, str(tmp_path), "svg")
     assert "<!-- $\\x$ (50.00% test error at the end) -->" in (tmp_path / "a.svg").read_text()
 
 
@@ -234,6 +235,21 @@ def test_runs_of_one_name_share_a_colour_and_a_line_of_the_legend(tmp_path, monk
         compared(monkeypatch, first, beside, "a,b")
     with pytest.raises(UserError, match="^names are of runs that are compared"):
         plot.PlotConfig(names="a")
+
+
+def test_runs_that_did_not_come_to_their_end_are_in_no_mean(tmp_path, monkeypatch):
+    done, diverged, running = (tmp_path / name for name in ("done", "diverged", "running"))
+    for path, status in ((diverged, "diverged"), (running, "running")):
+        begin(path, TrainConfig(), status=status, **({"diverged_at_step": 23} if status == "diverged" else {}))
+    for path, error in ((done, 0.5), (diverged, 0.25), (running, 0.125)):
+        write_run(path, error)
+    labels = compared(monkeypatch, done, f"{diverged},{running}", "a,a,a")[1]
+    assert labels[0] == (
+        "a (50.00% test error at the end; 12.50% test error at step 20; "
+        "25.00% test error at step 20, before it diverged)"
+    )
+    (axes,) = train.figures(str(diverged))["convergence"].axes
+    assert axes.get_legend().texts[1].get_text() == "test error (25.00% at step 20, before it diverged)"
 
 
 def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, monkeypatch):

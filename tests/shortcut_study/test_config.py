@@ -47,7 +47,17 @@ def test_the_size_of_the_paper_is_its_depths_and_its_runs():
 
 
 def test_every_field_is_read_by_some_figure_or_by_all():
-    of_all = {"figure", "dataset", "data_dir", "examples", "input_scale", "centred", "mean_over_outputs", "seed"}
+    of_all = {
+        "figure",
+        "dataset",
+        "data_dir",
+        "download",
+        "examples",
+        "input_scale",
+        "centred",
+        "mean_over_outputs",
+        "seed",
+    }
     fields = {field.name for field in dataclasses.fields(StudyConfig)}
     assert set().union(*READ_BY.values()) == fields - of_all - {"hparams"}
 
