@@ -70,7 +70,8 @@ def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str =
     figure = Figure(figsize=(6, 4 + 0.2 * len(ends)), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for i, ((name, split), by_place) in enumerate(ends.items()):
-        words = "; ".join(_last_errors(errors, split, place) for place, errors in sorted(by_place.items()))
+        places = sorted(by_place, key=lambda place: (place != AT_THE_END, place))
+        words = "; ".join(_last_errors(by_place[place], split, place) for place in places)
         of_name = [rows for *key, rows, _ in runs if key == [name, split]]
         for k, rows in enumerate(of_name):
             label = None if k else f"{name} ({words})"
