@@ -8,7 +8,8 @@ taken away: the second thread, SciPy's wrapper in place of ldl.py, maps of a uni
 place of d⁵), eigenvalues to 1e-8 in place of 1e-4. All find the same condition number.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), which do 1.3 times the arithmetic of one; NumPy 2.4, SciPy 1.17, medians
-of 3; other processes kept 0.14 cores busy:
+of 3; other processes kept 0.14 cores busy. SciPy's wrapper then had its default workspace, too small for a blocked
+factorisation; it now has that of ldl.py:
 
 | shortcut over | counting, s | LAPACK / counting  | one thread / counting | SciPy's wrapper / counting | full maps / counting | to 1e-08 / counting |
 | ------------- | ----------: | -----------------: | --------------------: | -------------------------: | -------------------: | ------------------: |
