@@ -13,7 +13,7 @@ class StudyConfig:
     """Which figures, on what data, at what size; the defaults are the paper's, where it says.
 
     Attributes:
-      figure: The paper's number, or convolutional, or all.
+      figure: The paper's number, or convolutional, or all; 8 brings 6, which has its rows.
       dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
