@@ -156,14 +156,14 @@ _SHORTCUT_DEPTHS = {"3": (2,), "5": (2, 3), "9": (2, 3), "all": (2, 3)}
 
 
 _DESCENTS = ("learning_rate", "descent_epochs")
-_LINEAR_DESCENTS = ("depth", "num_runs", "xavier_learning_rate", "num_levels", *_DESCENTS)
+_LINEAR_DESCENTS = ("depths", "depth", "num_runs", "xavier_learning_rate", "num_levels", *_DESCENTS)
 # What each figure reads, but for the fields that name the figure, its data, its first seed and its events.
 READ_BY = {
     "3": ("depths", "sweep_runs", "relu_runs", "relu_examples", *_DESCENTS),
     "5": ("depths", "num_runs"),
-    "6": ("depths", *_LINEAR_DESCENTS),
+    "6": _LINEAR_DESCENTS,
     "7": ("depth", "relu_runs", "relu_examples", "num_levels", *_DESCENTS),
-    "8": ("depths", *_LINEAR_DESCENTS),
+    "8": _LINEAR_DESCENTS,
     "9": ("depths", "sweep_runs", "num_epochs", "rates_per_decade"),
     "10": ("relu_depths", "relu_runs", "relu_examples", "num_epochs", "relu_rates_per_decade"),
     "convolutional": ("conv_depths", "conv_runs"),

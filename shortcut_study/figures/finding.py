@@ -116,8 +116,8 @@ def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
         return True, ""
     there = compared.curves[:, is_larger]
     differences = np.nanmean(there[np.isfinite(there).any(axis=1)], axis=1)
-    is_told = p_value(differences) < CHANCE and differences.mean() < 0
-    return (False if is_told else None), f"; where it is not, p = {p_value(differences):.2g}"
+    p = p_value(differences)
+    return (False if p < CHANCE and differences.mean() < 0 else None), f"; where it is not, p = {p:.2g}"
 
 
 def paired(differences: np.ndarray) -> str:
