@@ -152,8 +152,11 @@ def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_
 def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name):
     path = pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json"
     shutil.copy(path, tmp_path)
+    stored = json.loads(path.read_text())
+    num_images = 50000 - stored["config"]["train"]["validation_examples"]
+    assert stored["data"].startswith(f"{num_images} training images, 32x32x3, images and labels ")
     values = launcher._define_flags({"": AblationConfig()}, has_run_dir=True)
-    assert launcher._parse(values, shlex.split(json.loads(path.read_text())["command"])[2:]) == []
+    assert launcher._parse(values, shlex.split(stored["command"])[2:]) == []
     config = launcher._config(values, {"": AblationConfig()})
     with RunDirectory(str(tmp_path), config, "ablations") as run:
         assert run.status == "done"
