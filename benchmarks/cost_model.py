@@ -67,7 +67,7 @@ PRESETS = {name: CostModel(network=name) for name in ("cifar10", "mnist", "image
 
 def main(model: CostModel) -> None:
     """Prints the table of a network on 1 … 512 devices."""
-    with terminal.quiet_import():
+    with terminal.silenced_stderr():
         from identity_matters.comparators import build_network
         from identity_matters.model import training_flops
 

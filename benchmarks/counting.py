@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
-from identity_matters.runs.errors import UserError
 from launch import launcher
 
 if TYPE_CHECKING:

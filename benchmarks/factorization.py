@@ -34,8 +34,8 @@ import numpy as np
 from scipy import linalg
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
-from identity_matters.runs.errors import UserError
 from launch import launcher
 from theory.factorization import factorize
 

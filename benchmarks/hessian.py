@@ -32,8 +32,8 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
-from identity_matters.runs.errors import UserError
 from launch import launcher
 
 WIDTH = 10

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import environment, ratios, spread, table
 from benchmarks.train_step import RUNS, StepBenchmark, our_training
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 from launch import launcher
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports

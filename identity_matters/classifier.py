@@ -1,7 +1,7 @@
 """A trained network, however it is stored, as a function from raw images to logits.
 
 A SavedModel takes raw images and needs TensorFlow; the others run under every Keras backend, on images that are
-standardised here. Files may come from others: see identity_matters.trust.
+standardised here. Files may come from others: see identity_matters.safe_loading.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ from typing import Any
 import keras
 import numpy as np
 
+from identity_matters.errors import UserError, first_line
 from identity_matters.model import standardize
-from identity_matters.runs.errors import UserError, first_line
-from identity_matters.trust import check_saved_model, load_network
+from identity_matters.safe_loading import check_saved_model, load_network
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,9 +21,9 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
+from identity_matters.errors import UserError
 from identity_matters.keras_settings import require_usual_keras
 from identity_matters.model import BATCH_NORM, all_conv_resnet, dtype_policy, kernel_regularizer, layer_seed
-from identity_matters.runs.errors import UserError
 
 Tensor = keras.KerasTensor
 

@@ -12,13 +12,13 @@ from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
 from identity_matters.data.npz import has_changed
-from identity_matters.data.own import as_examples, as_numbers, require_stored
+from identity_matters.data.user_arrays import as_examples, as_numbers, require_stored
+from identity_matters.errors import UserError
 from identity_matters.export import DATA_FIELDS, DATA_FILE, DIGEST, export
 from identity_matters.fields import converted, from_json, require
 from identity_matters.optimization import is_among_highest
-from identity_matters.runs.errors import UserError
+from identity_matters.runs.config_json import data_places
 from identity_matters.runs.files import read_json
-from identity_matters.runs.record import data_places
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
 
@@ -97,7 +97,7 @@ def evaluate(
     Args:
       saved_model: The directory of a SavedModel, or what else `load_classifier` takes, or gives.
       dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images, labels) as
-        identity_matters.data.own takes them, or a list of these two arrays; or an iterable of batches, images
+        identity_matters.data.user_arrays takes them, or a list of these two arrays; or an iterable of batches, images
         [n, h, w, c] in 0–255 and labels [n]; or None: npz or, without it, the data of the run that exported the model.
       data_dir, npz: As in TrainConfig, but that an npz may lack the training arrays. Images of another size than the
         network's are resized, and a line says so.

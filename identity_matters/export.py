@@ -13,12 +13,12 @@ import keras
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.npz import npz_digest
+from identity_matters.errors import UserError
 from identity_matters.model import standardize
+from identity_matters.runs.config_json import evaluated_split
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import UserError
 from identity_matters.runs.figures import convergence_figure, save_figure
 from identity_matters.runs.files import replacing
-from identity_matters.runs.record import evaluated_split
 
 if TYPE_CHECKING:
     import tensorflow as tf

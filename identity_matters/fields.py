@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, get_origin
 
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import shown
+from identity_matters.errors import UserError, truncated_repr
 
 _EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "text", tuple: "whole numbers"}
 
@@ -39,10 +38,12 @@ def from_json(config: Any, values: Any) -> Any:
     Raises:
       UserError: it is no such dict, a name is no field's, a value is of another type or refused by the config.
     """
-    require(isinstance(values, dict), f"{type(config).__name__} is no set of fields but {shown(values)}")
+    require(isinstance(values, dict), f"{type(config).__name__} is no set of fields but {truncated_repr(values)}")
     changes = {}
     for name, value in values.items():
-        require(name in {field.name for field in dataclasses.fields(config)}, f"there is no field {shown(name)}")
+        require(
+            name in {field.name for field in dataclasses.fields(config)}, f"there is no field {truncated_repr(name)}"
+        )
         default = getattr(config, name)
         if dataclasses.is_dataclass(default):
             changes[name] = from_json(default, value)
@@ -50,7 +51,7 @@ def from_json(config: Any, values: Any) -> Any:
         fits = type(value) in ((int, float) if isinstance(default, float) else (type(default),))
         if isinstance(default, tuple):
             fits = isinstance(value, list) and all(type(number) is int for number in value)
-        require(fits, f"{name} must be of type {type(default).__name__}, got {shown(value)}")
+        require(fits, f"{name} must be of type {type(default).__name__}, got {truncated_repr(value)}")
         changes[name] = tuple(value) if isinstance(default, tuple) else value
     return dataclasses.replace(config, **changes)
 

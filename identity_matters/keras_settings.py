@@ -4,7 +4,7 @@ import os
 
 import keras
 
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 
 
 def require_usual_keras() -> None:

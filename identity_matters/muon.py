@@ -71,9 +71,9 @@ def _base() -> type:
     """Keras's optimiser; under TensorFlow one that sums the gradients of replicas first: NS(g + h) ≠ NS(g) + NS(h)."""
     if keras.backend.backend() != "tensorflow":
         return keras.optimizers.Optimizer
-    from identity_matters.distributed.replicated import summing_first
+    from identity_matters.distributed.replicated import all_reduce_before_clipping
 
-    return summing_first(keras.optimizers.Optimizer)
+    return all_reduce_before_clipping(keras.optimizers.Optimizer)
 
 
 @keras.saving.register_keras_serializable("identity_matters")

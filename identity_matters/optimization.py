@@ -82,9 +82,9 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
         kind = keras.optimizers.SGD
         options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}
         if on_replicas:  # Muon sums first by itself
-            from identity_matters.distributed.replicated import summing_first
+            from identity_matters.distributed.replicated import all_reduce_before_clipping
 
-            kind = summing_first(kind)
+            kind = all_reduce_before_clipping(kind)
     return kind(**options)
 
 

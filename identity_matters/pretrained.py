@@ -20,8 +20,8 @@ import numpy as np
 
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
+from identity_matters.errors import UserError
 from identity_matters.presets import MODEL_PRESETS
-from identity_matters.runs.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,9 +19,10 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
-from identity_matters.distributed.agreement import join, load_in_turn, open_run, recording_failure
 from identity_matters.distributed.building import build
+from identity_matters.distributed.startup import join, load_in_turn, open_run, recording_failure
 from identity_matters.distributed.workers import Workers
+from identity_matters.errors import Diverged, Preempted, WorkerLost, reporting_lack_of_memory
 from identity_matters.export import write_results
 from identity_matters.model import training_flops
 from identity_matters.optimization import learning_rate_schedule, make_deterministic
@@ -29,9 +30,8 @@ from identity_matters.presets import TRAIN_PRESETS as PRESETS
 from identity_matters.runs.callbacks import RunCallbacks, checked_callbacks
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import Diverged, Preempted, WorkerLost, reporting_lack_of_memory
+from identity_matters.runs.metrics_log import Recorder, describe, kernel_norms, was_done
 from identity_matters.runs.progress import Progress, StepCallback
-from identity_matters.runs.recording import Recorder, describe, kernel_norms, was_done
 from identity_matters.runs.signals import StopRequest, deferring
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def train(
     Args:
       config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
       run_dir: str or Path.
-      data: (x_train, y_train, x_test, y_test) in place of npz and dataset, as identity_matters.data.own takes them.
+      data: (x_train, y_train, x_test, y_test) in place of npz and dataset; see identity_matters.data.user_arrays.
       callbacks: Of Keras, one or several, for one process alone; identity_matters.runs.callbacks says what is called.
 
     Returns:

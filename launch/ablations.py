@@ -21,7 +21,7 @@ An experiment sets some of launch.train's flags itself; --help lists the others,
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.ablation_config import AblationConfig
+from identity_matters.experiments.config import AblationConfig
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 def main(config: AblationConfig, run_dir: str) -> None:
     """Trains all variants and prints the table of their errors."""
-    with terminal.quiet_import():
-        from identity_matters import ablations, training  # noqa: F401, training imports TensorFlow
+    with terminal.silenced_stderr():
+        from identity_matters import training  # noqa: F401, training imports TensorFlow
+        from identity_matters.experiments import ablations
     from identity_matters.runs.tables import ablation_table
 
     rows = ablations.run_ablations(config, run_dir)
@@ -40,7 +41,7 @@ def main(config: AblationConfig, run_dir: str) -> None:
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns the figures of the variants, drawn from results.csv, by name."""
-    from identity_matters.ablations import draw
+    from identity_matters.experiments.ablations import draw
     from identity_matters.runs.tables import read_metrics
 
     return draw(read_metrics(os.path.join(run_dir, "results.csv")), title)

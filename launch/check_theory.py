@@ -28,8 +28,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Literal
 
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
-from identity_matters.runs.errors import UserError
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -183,12 +183,12 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     """Searches, prints a row as it is done, and goes on where an interrupted search of this directory stopped."""
     from identity_matters.runs.figures import save_figures
     from identity_matters.runs.files import write_text
-    from identity_matters.runs.tables import made_of, read_rows, write_metrics
+    from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
     from theory import relu_figures, relu_search
 
     rows = read_rows(run.file("results.csv")) if run else []
     points = read_rows(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
-    with made_of(run.file("results.csv") if run else ""):
+    with reporting_damaged_table(run.file("results.csv") if run else ""):
         for row in rows:
             print(_search_line(row))
     for row, found in relu_search.search(
@@ -200,7 +200,7 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
             write_metrics(run.file("points.csv"), points)
             write_metrics(run.file("results.csv"), rows)
     if run:
-        with made_of(run.file("results.csv")):
+        with reporting_damaged_table(run.file("results.csv")):
             write_text(run.file("search.md"), relu_figures.table(rows) + "\n")
             save_figures(figures(run.path), run.path)
         print(f"files: {run.path}")

@@ -20,13 +20,13 @@ import subprocess
 import sys
 
 from identity_matters.config import TrainConfig
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
+from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.config_json import require_mounted
 from identity_matters.runs.directory import require_no_foreign_files
-from identity_matters.runs.errors import UserError
 from identity_matters.runs.files import write_text
-from identity_matters.runs.record import require_mounted
-from identity_matters.unread import unread_fields
 from launch import config_flags, launcher
 from launch.jobs import kubernetes, local, slurm
 
@@ -170,7 +170,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__, without_effect=lambda config: unread_fields(config.train))
+    launcher.run(main, PRESETS, manual=__doc__, without_effect=lambda config: ignored_fields(config.train))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ run's model.keras: KERAS_BACKEND=jax python -m launch.evaluate --saved_model=DIR
 import dataclasses
 import json
 
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
-from identity_matters.runs.errors import UserError
 from launch import launcher, terminal
 
 
@@ -64,7 +64,7 @@ def main(config: EvaluateConfig) -> None:
     """Evaluates the network and prints its errors."""
     if not (config.saved_model or config.pretrained):
         raise UserError("--saved_model is missing: the directory of a SavedModel, e.g. runs/first/saved_model")
-    with terminal.quiet_import():
+    with terminal.silenced_stderr():
         from identity_matters import evaluation, pretrained
 
     dataset = config.dataset

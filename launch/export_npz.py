@@ -12,8 +12,8 @@ import dataclasses
 import os
 
 from identity_matters.config import TrainConfig
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
-from identity_matters.runs.errors import UserError
 from launch import launcher, terminal
 
 
@@ -47,7 +47,7 @@ def main(config: ExportConfig) -> None:
         raise UserError(f"{config.npz} exists; name another file")
     if not os.path.isdir(os.path.dirname(config.npz) or "."):
         raise UserError(f"there is no folder {os.path.dirname(config.npz)} to write {config.npz} to")
-    with terminal.quiet_import():
+    with terminal.silenced_stderr():
         import numpy as np
 
         from identity_matters.data.arrays import ArrayData

@@ -26,9 +26,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require
-from identity_matters.runs.errors import UserError
-from launch import finished_run, launcher, terminal
+from launch import launcher, terminal, trained_run
 from launch.spectrum_checks import check_batch_norm, check_order, num_weights, weights_digest
 
 if TYPE_CHECKING:
@@ -91,21 +91,21 @@ class SpectrumConfig:
 
 def main(config: SpectrumConfig, run_dir: str) -> None:
     """Computes, draws and prints the spectrum of a trained network."""
-    run_config = finished_run.read_config(config.saved_run, config.pretrained, config.at_step)
-    with terminal.quiet_import():
+    run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step)
+    with terminal.silenced_stderr():
         import tensorflow as tf
 
         from identity_matters.data.loading import say_named_by
         from identity_matters.runs.directory import RunDirectory
-        from shortcut_study import model_hessian  # noqa: F401, all that is slow to import
+        from shortcut_study.curvature import model_hessian  # noqa: F401, all that is slow to import
 
     tf.config.experimental.enable_tensor_float_32_execution(False)  # of GPUs: right to three digits only
     say_named_by(os.path.join(config.saved_run, "config.json"), vars(run_config), config.data_dir)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
-    images, labels, data = finished_run.training_examples(run_config, config.examples)
+    images, labels, data = trained_run.training_examples(run_config, config.examples)
     run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
     kept = os.path.join(run_dir, CHECKPOINT)
-    model = finished_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
+    model = trained_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
     check_order(config.order, model)
     check_batch_norm(model, config.batch_moments)
     with run:
@@ -132,13 +132,13 @@ def _compute(
     from tqdm import tqdm
 
     from identity_matters.runs.figures import save_figures
-    from shortcut_study.model_hessian import model_mvp
+    from shortcut_study.curvature.model_hessian import model_mvp
 
     matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
     with launcher.user_errors():
         product = model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
     run.set_status("running", **{DIGEST: weights_digest(model)})  # not before: what model_mvp refuses leaves no run
-    finished_run.keep_checkpoint(config.saved_run, config.at_step, run.file(CHECKPOINT))
+    trained_run.keep_checkpoint(config.saved_run, config.at_step, run.file(CHECKPOINT))
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
         batches = -(-len(images) // config.batch_size)
 
@@ -157,8 +157,8 @@ def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: 
     """Writes results.csv and density.csv, of the whole network's Hessian."""
     import numpy as np
 
-    from identity_matters.runs.tables import made_of, read_rows, write_metrics
-    from shortcut_study import lanczos, quadrature, spectrum_figures
+    from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
+    from shortcut_study.curvature import figures, lanczos, quadrature
 
     path = run.file("results.csv")
     rows = read_rows(path)
@@ -171,14 +171,14 @@ def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: 
     expect(config.num_vectors * order, done * order)
     vectors = range(done, config.num_vectors)
     for vector, ritz in quadrature.ritz_by_vector(*product, order, vectors, config.seed, np.float32, stop):
-        rows += spectrum_figures.ritz_rows(vector, ritz)
+        rows += figures.ritz_rows(vector, ritz)
         write_metrics(path, rows)
         expect(config.num_vectors * (len(ritz.values) - order))
         order = len(ritz.values)
     # From the file's digits, so that an interrupted run and one without a break draw the same.
-    with made_of(path):
-        density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
-        write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
+    with reporting_damaged_table(path):
+        density = quadrature.density(figures.quadrature_from_rows(read_rows(path)))
+        write_metrics(run.file("density.csv"), figures.density_rows(density))
 
 
 def _part_tables(config: SpectrumConfig) -> list[str]:
@@ -190,7 +190,7 @@ def _parts(
 ) -> None:
     """Writes layers.csv or blocks.csv: the Hessian of each layer or block, the others' weights fixed."""
     from identity_matters.runs.tables import read_rows, write_metrics
-    from shortcut_study.part_spectra import part_row, parts
+    from shortcut_study.curvature.part_spectra import part_row, parts
 
     path, chosen = run.file(table), parts(model, by_block=table == BLOCKS)
     rows = read_rows(path)
@@ -206,8 +206,8 @@ def _parts(
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns the spectrum, with a title, and the pictures of layers and blocks, by name, of the tables there are."""
     from identity_matters.runs.tables import read_rows
-    from shortcut_study.part_spectra import parts_figure
-    from shortcut_study.spectrum_figures import spectrum_figure
+    from shortcut_study.curvature.figures import spectrum_figure
+    from shortcut_study.curvature.part_spectra import parts_figure
 
     tables = ("results", "density", "layers", "blocks")
     results, density, *parts = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in tables)
@@ -217,12 +217,12 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
 
 def _results(config: SpectrumConfig, run: "RunDirectory", dim: int) -> str:
     """Describes what the tables hold of the spectrum of `dim` weights."""
-    from identity_matters.runs.tables import made_of, read_rows
-    from shortcut_study.part_spectra import table
-    from shortcut_study.spectrum_figures import quadrature_from_rows
-    from shortcut_study.spectrum_report import report
+    from identity_matters.runs.tables import read_rows, reporting_damaged_table
+    from shortcut_study.curvature.figures import quadrature_from_rows
+    from shortcut_study.curvature.part_spectra import table
+    from shortcut_study.curvature.report import report
 
-    with made_of(results := run.file("results.csv")):
+    with reporting_damaged_table(results := run.file("results.csv")):
         quadrature = quadrature_from_rows(read_rows(results))
         text = report(quadrature, config.num_eigenvalues, dim)
     vectors, order = quadrature.nodes.shape
@@ -231,7 +231,7 @@ def _results(config: SpectrumConfig, run: "RunDirectory", dim: int) -> str:
     lines[0] += f", {minutes} minutes" if minutes is not None else ""
     lines.append(text)
     for name in _part_tables(config):
-        with made_of(parts := run.file(name)):
+        with reporting_damaged_table(parts := run.file(name)):
             lines.append("\n" + table(read_rows(parts)))
     return "\n".join(lines)
 

@@ -24,8 +24,8 @@ from typing import Any
 from absl import flags
 
 from identity_matters.data.arrays import note
+from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line
 from identity_matters.runs import signals
-from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line
 from launch import terminal
 from launch.config_flags import flag_fields, written
 from launch.help_page import description, help_page

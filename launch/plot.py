@@ -18,10 +18,10 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Literal
 
+from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require, split_names
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import read_record
-from identity_matters.runs.tables import made_of, read_rows
+from identity_matters.runs.config_json import read_record
+from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     record = read_record(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
     options = {"title": config.title} if kind in TITLED else {}
-    with made_of(run_dir):
+    with reporting_damaged_table(run_dir):
         figures = importlib.import_module(f"launch.{kind}").figures(run_dir, **options)
         paths = save_figures(figures, run_dir, config.format)
     if not paths:
@@ -82,13 +82,13 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
       UserError: one of them has no metrics.csv that can be read, or is named twice; there are more or fewer names.
     """
     from identity_matters.runs.figures import comparison_figure
-    from identity_matters.runs.files import names_apart
+    from identity_matters.runs.files import shortest_unique_suffixes
     from identity_matters.runs.tables import read_metrics
     from launch.train import what_is_drawn
 
     twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
     require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
-    names = [name.strip() for name in config.names.split(",")] if config.names else names_apart(run_dirs)
+    names = [name.strip() for name in config.names.split(",")] if config.names else shortest_unique_suffixes(run_dirs)
     require(len(names) == len(run_dirs), f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
     tables = [read_metrics(os.path.join(path, "metrics.csv")) for path in run_dirs]
     runs = []

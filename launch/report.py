@@ -58,8 +58,8 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     Raises:
       UserError: a run that the report names is gone.
     """
-    from identity_matters.runs.files import names_apart
-    from identity_matters.runs.record import read_record, seen_from_start
+    from identity_matters.runs.config_json import read_record, seen_from_start
+    from identity_matters.runs.files import shortest_unique_suffixes
     from launch.reporting.quick import QUICK
     from launch.reporting.runs import figures_of
 
@@ -69,7 +69,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
     quick = (os.path.join(run_dir, run.name) for run in QUICK)
     paths = given or [path for path in quick if read_record(path)]  # an interrupted report lacks some
-    labels = [name.replace("/", "_") for name in names_apart(paths)]
+    labels = [name.replace("/", "_") for name in shortest_unique_suffixes(paths)]
     if len(set(labels)) < len(labels):  # of a/b_c and a_b/c
         labels = [f"{number}_{label}" for number, label in enumerate(labels, 1)]
     of_runs = zip(labels, map(figures_of, paths))

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.errors import UserError, VaryingSizes
 from identity_matters.fields import from_json
-from identity_matters.runs.errors import UserError, VaryingSizes
 from launch import launcher, terminal
 from shortcut_study.config import PRESETS, READ_BY, StudyConfig
 
@@ -41,7 +41,7 @@ PIXELS, WIDTH = 4, 2  # a side, that the stem of a convolutional network leaves,
 
 def main(config: StudyConfig, run_dir: str) -> None:
     """Computes, draws and judges the figures that the config asks for, in run_dir."""
-    with terminal.quiet_import():
+    with terminal.silenced_stderr():
         import tensorflow  # noqa: F401, all that is slow to import
 
         from identity_matters.data.arrays import examples_summary
@@ -129,7 +129,7 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
 
     from identity_matters.runs.figures import save_figures
     from identity_matters.runs.files import write_text
-    from identity_matters.runs.tables import made_of, read_rows, write_metrics
+    from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
     from shortcut_study import report
     from shortcut_study.jobs import run_jobs
 
@@ -139,7 +139,7 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         run_jobs(jobs, read_rows(path), lambda rows: write_metrics(path, rows), bar)
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
-        with made_of(path):
+        with reporting_damaged_table(path):
             save_figures(figures(run.path), run.path)
             _write_events(run, rows, config.hparams)
             text = report.report(rows, toys(run.path))
@@ -159,7 +159,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 def toys(run_dir: str) -> list[str]:
     """Returns the names of the figures that at the size in a study's config.json only show that they run."""
-    from identity_matters.runs.record import read_record
+    from identity_matters.runs.config_json import read_record
 
     config, record = config_of(run_dir), read_record(run_dir) or {}
     known = record.get("num_examples")  # none in a run of an earlier version that is not done
@@ -169,7 +169,7 @@ def toys(run_dir: str) -> list[str]:
 
 def config_of(run_dir: str) -> StudyConfig:
     """Returns the config of a study; the default where there is no config.json."""
-    from identity_matters.runs.record import read_record
+    from identity_matters.runs.config_json import read_record
 
     record = read_record(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}
@@ -214,7 +214,7 @@ def _event_files(folder: str) -> list[str]:
 
 def cli() -> None:
     """Runs the launcher on the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__, without_effect=StudyConfig.unread_fields)
+    launcher.run(main, PRESETS, manual=__doc__, without_effect=StudyConfig.ignored_fields)
 
 
 if __name__ == "__main__":

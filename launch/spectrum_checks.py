@@ -5,7 +5,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 
 if TYPE_CHECKING:
     import keras
@@ -41,7 +41,7 @@ def check_order(order: int, model: "keras.Model") -> None:
 
 def check_batch_norm(model: "keras.Model", batch_moments: bool) -> None:
     """Raises UserError for moving averages that no batch has entered, unless batches have their own moments."""
-    from shortcut_study.model_checks import without_averages
+    from shortcut_study.curvature.model_checks import without_averages
 
     names = without_averages(model)
     if names and not batch_moments:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from absl import logging
 
-from identity_matters import quiet
-from identity_matters.runs.errors import UserError
+from identity_matters import silence_tensorflow
+from identity_matters.errors import UserError
 
 
 class _Output(io.FileIO):
@@ -63,14 +63,14 @@ def ignoring_hangup() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
+def silenced_stderr() -> Iterator[None]:
     """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does.
 
     Raises:
       UserError: Keras cannot be imported with the backend that KERAS_BACKEND names.
     """
     try:
-        with quiet.quiet_import():
+        with silence_tensorflow.silenced_stderr():
             yield
     except (ImportError, ValueError) as error:
         if backend := os.environ.get("KERAS_BACKEND"):

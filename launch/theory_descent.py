@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,7 +23,7 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
     from tqdm import tqdm
 
     from identity_matters.runs.figures import save_figures
-    from identity_matters.runs.tables import made_of, read_rows, write_metrics
+    from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
     from theory import descent_map
     from theory.descent_experiments import EXPERIMENTS
 
@@ -41,7 +41,7 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
         if run:
             write_metrics(run.file("results.csv"), rows)
     if run:
-        with made_of(run.path):
+        with reporting_damaged_table(run.path):
             save_figures(descent_figures(run.path), run.path)
         print(f"files: {run.path}")
 

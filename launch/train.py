@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import note
+from identity_matters.errors import EXIT_DIVERGED
+from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory
-from identity_matters.runs.errors import EXIT_DIVERGED
-from identity_matters.runs.record import evaluated_split, place_of_last_row
-from identity_matters.unread import unread_fields
+from identity_matters.runs.config_json import evaluated_split, final_row_label
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def main(config: TrainConfig, run_dir: str) -> int:
     if late and not was_done:  # --train_steps can shorten a preset and leave its decay_steps beyond the end
         beyond = ", ".join(map(str, late))
         note(f"the learning rate does not drop at decay_steps {beyond}: train_steps is {config.train_steps}")
-    with terminal.quiet_import():
+    with terminal.silenced_stderr():
         from identity_matters import training
 
     try:
@@ -85,14 +85,14 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
 
 
 def what_is_drawn(run_dir: str, rows: list[dict]) -> tuple[str, str]:
-    """Returns what `evaluated_split` and `place_of_last_row` say of a run, which may have lost its config.json."""
+    """Returns what `evaluated_split` and `final_row_label` say of a run, which may have lost its config.json."""
     record = directory.read_record(run_dir)
-    return evaluated_split(record["config"] if record else {}), place_of_last_row(record, rows)
+    return evaluated_split(record["config"] if record else {}), final_row_label(record, rows)
 
 
 def cli() -> None:
     """Runs the launcher with the command line's flags."""
-    launcher.run(main, TRAIN_PRESETS, manual=__doc__, without_effect=unread_fields)
+    launcher.run(main, TRAIN_PRESETS, manual=__doc__, without_effect=ignored_fields)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ class StudyConfig:
         pairs = [(getattr(self, name), getattr(PRESETS["paper"], name)) for name in _SIZES[figure]]
         return all(set(paper) <= set(ours) if isinstance(ours, tuple) else ours >= paper for ours, paper in pairs)
 
-    def unread_fields(self) -> dict[str, str]:
+    def ignored_fields(self) -> dict[str, str]:
         """Returns the fields that the chosen figure does not read, and why."""
         of_some = set().union(*READ_BY.values())
         read = of_some if self.figure == "all" else READ_BY[self.figure]

@@ -29,11 +29,11 @@ from collections.abc import Iterable, Iterator
 import keras
 import numpy as np
 
-from shortcut_study.differentiable import with_dtype
+from shortcut_study.curvature.differentiable import with_dtype
+from shortcut_study.curvature.lanczos import lanczos, ritz
+from shortcut_study.curvature.model_checks import check_examples
+from shortcut_study.curvature.model_hessian import block, compiled_product, label_spec, mean_product
 from shortcut_study.hessian import summarize
-from shortcut_study.lanczos import lanczos, ritz
-from shortcut_study.model_checks import check_examples
-from shortcut_study.model_hessian import block, compiled_product, label_spec, mean_product
 
 RESIDUAL_KERNEL = re.compile(r"block\d+_conv\d+/kernel$")
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from shortcut_study.kinds import Kind
+from shortcut_study.architectures import Kind
 
 COLUMNS = (
     "experiment", "shortcut_depth", "initialisation", "activations", "batch_norm", "depth", "seed", "learning_rate",
@@ -48,7 +48,7 @@ def job_key(experiment: str, kind: Kind, activations: str, depth: int, seed: int
     return key if seed is None else key | {"seed": seed}
 
 
-def equal_parts(progress: Progress, num_parts: int) -> Callable[[], Any]:
+def progress_stepper(progress: Progress, num_parts: int) -> Callable[[], Any]:
     """Returns a function without arguments to be called after each of `num_parts` equal parts of a job."""
     return lambda: progress(1 / num_parts)
 

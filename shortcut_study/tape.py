@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.differentiable import traced_function
+from shortcut_study.curvature.differentiable import traced_function
 from shortcut_study.network import ShortcutNetwork
 
 _FUNCTIONS = {

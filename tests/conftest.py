@@ -30,7 +30,7 @@ def tiny_config() -> TrainConfig:
 
 
 @pytest.fixture(scope="session")
-def trained_run(tiny_config, tmp_path_factory):
+def tiny_run(tiny_config, tmp_path_factory):
     """The directory of a finished run of tiny_config. Read only."""
     from identity_matters import training
 

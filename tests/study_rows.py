@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from shortcut_study.architectures import ONE, ORTHOGONAL, THREE, TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.jobs import COLUMNS
-from shortcut_study.kinds import ONE, ORTHOGONAL, THREE, TWO, XAVIER
 
 PAPER = ("3", "5", "6", "7", "8", "9", "10")  # figures
 EPOCHS, LAST = range(41), 40

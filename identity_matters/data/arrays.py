@@ -8,7 +8,7 @@ import zlib
 
 import numpy as np
 
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 
 MNIST_SAMPLE = "mnist_sample"
 # They are held three times over: as read, joined, and on the device (device_images.DeviceImages).

@@ -27,8 +27,8 @@ from identity_matters.data.arrays import (
     shortened,
 )
 from identity_matters.data.npz import load_npz, load_test_examples
-from identity_matters.data.own import given_arrays, require_stored
-from identity_matters.runs.errors import UserError
+from identity_matters.data.user_arrays import given_arrays, require_stored
+from identity_matters.errors import UserError
 
 if TYPE_CHECKING:
     from identity_matters.data.tfds import TfdsSource
@@ -40,7 +40,7 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
     Args:
       config: TrainConfig. Read: npz, dataset, data_dir, download, image_size, num_classes, train_examples,
         validation_examples, eval_examples, batch_size.
-      given: (x_train, y_train, x_test, y_test), in place of npz and dataset; see identity_matters.data.own.
+      given: (x_train, y_train, x_test, y_test), in place of npz and dataset; see identity_matters.data.user_arrays.
 
     Returns:
       ArrayData, or a TfdsSource for a set too large for memory or of varying image size.

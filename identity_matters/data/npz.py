@@ -1,7 +1,7 @@
 """Your own images and labels, from one .npz file, whose headers are looked at before anything is read.
 
 It holds train_images, train_labels, test_images and test_labels, or x_train, y_train, x_test and y_test, each as
-identity_matters.data.own takes it. To evaluate on, the test arrays suffice.
+identity_matters.data.user_arrays takes it. To evaluate on, the test arrays suffice.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ import zlib
 import numpy as np
 
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
-from identity_matters.data.own import as_array_data, as_test_examples
-from identity_matters.runs.errors import UserError
+from identity_matters.data.user_arrays import as_array_data, as_test_examples
+from identity_matters.errors import UserError
 from identity_matters.runs.files import array_header
 
 _ARRAYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}

@@ -13,9 +13,8 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
 from identity_matters.data.arrays import MNIST_SAMPLE
-from identity_matters.data.own import require_stored
-from identity_matters.runs.errors import Preempted, UserError, first_line
-from identity_matters.runs.record import shown
+from identity_matters.data.user_arrays import require_stored
+from identity_matters.errors import Preempted, UserError, first_line, truncated_repr
 
 
 def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
@@ -82,7 +81,7 @@ def _features_of_tfds_alone() -> Iterator[None]:
 
     def find_own(name: str) -> type:
         if not name.startswith("tensorflow_datasets."):
-            raise UserError(f"its features.json names the class {shown(name)}, which is not TFDS's own")
+            raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
         return find(name)
 
     with mock.patch.object(kind, "cls_from_name", find_own):

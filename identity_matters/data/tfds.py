@@ -18,7 +18,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data import crops
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
 from identity_matters.data.preparation import prepared_builder, supervised_keys
-from identity_matters.runs.errors import UserError, VaryingSizes
+from identity_matters.errors import UserError, VaryingSizes
 
 if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs
     with contextlib.suppress(RuntimeError):  # it is running already

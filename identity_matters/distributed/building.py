@@ -17,9 +17,9 @@ def build(
     with workers.scope():
         network = fuse(build_network(config.model, config.seed))
         if workers.strategy:
-            from identity_matters.distributed.replicated import ReplicatedModel, drop_apart
+            from identity_matters.distributed.replicated import ReplicatedModel, decorrelate_dropout
 
-            model = batches.attach(drop_apart(network))
+            model = batches.attach(decorrelate_dropout(network))
             model = ReplicatedModel(model.inputs, model.outputs, name=model.name)
             compile_model(model, config, on_replicas=True)
             return network, model

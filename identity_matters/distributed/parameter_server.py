@@ -32,9 +32,9 @@ from identity_matters.distributed.rendezvous import (
     parse_tf_config,
 )
 from identity_matters.distributed.workers import Workers
+from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.optimization import compile_model, is_among_highest, learning_rate_schedule
-from identity_matters.runs.errors import UserError
 from identity_matters.runs.signals import deferring
 
 AHEAD = 2  # batches handed out to each worker before its answers are read

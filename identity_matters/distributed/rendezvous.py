@@ -10,7 +10,7 @@ import time
 import keras
 
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.errors import UserError, WorkerLost
+from identity_matters.errors import UserError, WorkerLost
 
 RENDEZVOUS_TIMEOUT = 600  # seconds of waiting for the other workers: containers may still be on their way
 JOIN_TIMEOUT = 30  # seconds in which the chief then lets a worker join, who answers no signal meanwhile

@@ -139,7 +139,7 @@ class ReplicatedModel(keras.Model):
         return logs
 
 
-def summing_first(optimizer: type) -> type:
+def all_reduce_before_clipping(optimizer: type) -> type:
     """Returns the optimiser's class with the gradients of the replicas summed first, then clipped."""
 
     class SummingFirst(optimizer):
@@ -155,7 +155,7 @@ def summing_first(optimizer: type) -> type:
     return SummingFirst
 
 
-def drop_apart(network: keras.Model) -> keras.Model:
+def decorrelate_dropout(network: keras.Model) -> keras.Model:
     """Has the dropout of each replica draw masks of its own; Keras's replicas draw the same, from the same seed.
 
     Args:

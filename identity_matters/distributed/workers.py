@@ -22,7 +22,7 @@ import numpy as np
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import as_dataset
-from identity_matters.runs.errors import UserError, WorkerLost
+from identity_matters.errors import UserError, WorkerLost
 
 
 class Workers:

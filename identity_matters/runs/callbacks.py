@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import keras
 
 from identity_matters.config import TrainConfig
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 
 _OWN_SCHEDULE = "the config's schedule sets the learning rate, which the logs of on_epoch_end hold"
 _OWN_CHECKPOINTS = "the run saves and restores its own checkpoints; ModelCheckpoint saves the network besides"

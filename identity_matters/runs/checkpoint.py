@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.errors import Unreadable, UserError, first_line
+from identity_matters.errors import Unreadable, UserError, first_line
 from identity_matters.runs.files import read_arrays, replacing
 
 KEEP = 3

@@ -24,10 +24,10 @@ import sys
 from typing import Any
 
 from identity_matters.data.npz import npz_digest
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError, truncated_repr
+from identity_matters.runs.config_json import KINDS, STATUSES, differences, read_record
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
-from identity_matters.runs.record import KINDS, STATUSES, differences, read_record, shown
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
 _LOCK = ".lock"
@@ -146,12 +146,12 @@ class RunDirectory:
             raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
         if known and self._digest and not same:
             raise UserError(
-                f"{self.path} holds a run on other data: {_npz(values)} has changed, its digest was {shown(known)} "
-                f"and is {self._digest!r}; give the file as it was, or choose another run_dir"
+                f"{self.path} holds a run on other data: {_npz(values)} has changed, its digest was "
+                f"{truncated_repr(known)} and is {self._digest!r}; give the file as it was, or choose another run_dir"
             )
         if self._data and self._data != (known := record.get("data", self._data)):
             raise UserError(
-                f"{self.path} holds a run on other data: {shown(known)}, now {self._data!r}; "
+                f"{self.path} holds a run on other data: {truncated_repr(known)}, now {self._data!r}; "
                 "give the data as they were, or choose another run_dir"
             )
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from identity_matters.runs.config_json import AT_THE_END
 from identity_matters.runs.files import replacing
-from identity_matters.runs.record import AT_THE_END
 
 # More drops than this (an exponential schedule) would hide the curves.
 MAX_MARKED_DROPS = 5
@@ -26,7 +26,7 @@ def convergence_figure(
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
       title: str. What stands above the figure.
       split: str. See `record.evaluated_split`.
-      place: str. See `record.place_of_last_row`.
+      place: str. See `record.final_row_label`.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
@@ -61,7 +61,7 @@ def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str =
 
     Args:
       runs: Of each run its name, what `record.evaluated_split` says, the rows of its metrics.csv and what
-        `record.place_of_last_row` says.
+        `record.final_row_label` says.
       title: str. What stands above the figure.
     """
     ends: dict[tuple[str, str], dict[str, list[float]]] = {}

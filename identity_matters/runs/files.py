@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from identity_matters.runs.errors import UserError, naming_file
+from identity_matters.errors import UserError, naming_file
 
 MAX_TEXT_BYTES = 2**28
 MAX_DEPTH = 20  # of a JSON file: ours have 4 levels
@@ -38,10 +38,10 @@ def open_file(path: str) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def names_apart(paths: list[str]) -> list[str]:
+def shortest_unique_suffixes(paths: list[str]) -> list[str]:
     """Returns a name for each of several paths, all different: as much of its end as tells all of them apart.
 
-    >>> names_apart(["runs/a/first", "runs/b/first"])
+    >>> shortest_unique_suffixes(["runs/a/first", "runs/b/first"])
     ['a/first', 'b/first']
 
     Raises:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from tqdm import tqdm
 
-from identity_matters.runs.errors import Diverged
+from identity_matters.errors import Diverged
 from identity_matters.runs.signals import StopRequest
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
-from identity_matters.runs.errors import EXIT_CONTINUE, Preempted
+from identity_matters.errors import EXIT_CONTINUE, Preempted
 
 _AGAIN = 3.0  # seconds until a Ctrl-C that was lost comes again
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from identity_matters.runs.errors import UserError, first_line
+from identity_matters.errors import UserError, first_line
 from identity_matters.runs.files import read_text, write_text
 
 _TEXT_COLUMNS = {"variant", "status", "phase"}
@@ -160,7 +160,7 @@ def _read_table(path: str) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def made_of(path: str) -> Iterator[None]:
+def reporting_damaged_table(path: str) -> Iterator[None]:
     """Opens a context in which what is made of a table's rows fails because the table is damaged, and says so.
 
     Raises:

@@ -13,8 +13,8 @@ import tensorboardX
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
-from identity_matters.runs.errors import naming_file
-from identity_matters.runs.record import flat
+from identity_matters.errors import naming_file
+from identity_matters.runs.config_json import flat
 
 logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
 _GROUPS = {

@@ -12,7 +12,7 @@ import threading
 import time
 from typing import IO
 
-from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
+from identity_matters.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
 from identity_matters.runs.signals import StopRequest, deferring_both
 from launch.jobs.resources import die_with_parent, free_ports, share, visible_gpus
 

@@ -5,7 +5,7 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from identity_matters.runs.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
+from identity_matters.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
 
 if TYPE_CHECKING:
     from launch.cluster import ClusterConfig

@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from identity_matters.ablation_figures import by_depth
+from identity_matters.experiments.figures import by_depth
 from identity_matters.presets import TRAIN_PRESETS
+from identity_matters.runs.config_json import flat
 from identity_matters.runs.directory import as_json
-from identity_matters.runs.record import flat
 from identity_matters.runs.tables import final_rows
 from launch.reporting.captions import SHOWN
 from launch.reporting.runs import NOT_RECORDED, Picture, Run, percent
-from shortcut_study.rows import column, is_number, select
+from shortcut_study.aggregation import column, is_number, select
 
 # Top-1 test errors of Hardt & Ma, Table 2, by data set, and the preset that would reproduce them.
 TABLE_2 = {"cifar10": (0.0638, "cifar10"), "cifar100": (0.2464, "cifar100"), "imagenet2012": (0.3529, "imagenet_wide")}

@@ -8,10 +8,10 @@ import sys
 import time
 from typing import NamedTuple
 
+from identity_matters.errors import EXIT_CONTINUE, Preempted, UserError
 from identity_matters.runs import signals
+from identity_matters.runs.config_json import FINISHED, read_record
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import EXIT_CONTINUE, Preempted, UserError
-from identity_matters.runs.record import FINISHED, read_record
 from launch.jobs.resources import die_with_parent
 
 POLL_INTERVAL = 0.1  # seconds

@@ -8,8 +8,8 @@ import os
 import urllib.parse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import evaluated_split, flat, read_record
+from identity_matters.errors import UserError
+from identity_matters.runs.config_json import evaluated_split, flat, read_record
 from identity_matters.runs.tables import read_rows
 
 if TYPE_CHECKING:

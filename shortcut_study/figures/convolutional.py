@@ -7,12 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shortcut_study.aggregation import depths_in, num_seeds, over_seeds, select
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures.drawing import mark_infinite
 from shortcut_study.figures.finding import CONSTANT, Finding, named, series
 from shortcut_study.jobs import Job, Progress
-from shortcut_study.rows import depths_in, num_seeds, over_seeds, select
 
 EXPERIMENTS = (("convolutional", "relu"),)
 # Batch normalisation makes the scale of the kernels irrelevant to the function, and small kernels to the condition

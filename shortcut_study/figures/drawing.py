@@ -6,8 +6,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FormatStrFormatter, NullLocator
 
-from shortcut_study.kinds import LABELS, LINEAR, RELU_MID
-from shortcut_study.rows import Band, depths_in, num_seeds
+from shortcut_study.aggregation import Band, depths_in, num_seeds
+from shortcut_study.architectures import LABELS, LINEAR, RELU_MID
 
 COLOURS = dict(zip(LABELS, ("tab:red", "tab:orange", "tab:green", "tab:blue", "tab:purple")))
 MARKERS = dict(zip(LABELS, ("o-", "s-", "x--", "o-", "^-")))

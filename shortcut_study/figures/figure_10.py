@@ -10,15 +10,23 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
+from shortcut_study.aggregation import (
+    INSENSITIVE,
+    best_rates,
+    insensitive_rates,
+    kinds_in,
+    num_seeds,
+    rows_of_kind,
+    select,
+)
+from shortcut_study.architectures import KINDS, RELU_MID, TWO, Kind
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent, descend
 from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings
 from shortcut_study.figures.finding import CONSTANT, Finding, label, named, series
 from shortcut_study.jobs import Job, Progress, job_key
-from shortcut_study.kinds import KINDS, RELU_MID, TWO, Kind
 from shortcut_study.network import ShortcutNetwork
-from shortcut_study.rows import INSENSITIVE, best_rates, insensitive_rates, kinds_in, num_seeds, rows_of_kind, select
 
 EXPERIMENTS = (("learning_rates", RELU_MID),)
 PERTURBATION = 1e-12  # of each weight, relative

@@ -5,14 +5,14 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shortcut_study.aggregation import along_loss, depths_in, done_rows, over_seeds, select
+from shortcut_study.architectures import LINEAR, RELU_MID, TWO
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import drawing
 from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, named, power, series
-from shortcut_study.jobs import Job, Progress, equal_parts, job_key
-from shortcut_study.kinds import LINEAR, RELU_MID, TWO
-from shortcut_study.rows import along_loss, depths_in, done_rows, over_seeds, select
+from shortcut_study.jobs import Job, Progress, job_key, progress_stepper
 
 EXPERIMENTS = (("norms", LINEAR), ("norms", RELU_MID))
 _NUM_EPOCHS_IN_TABLE = 120
@@ -38,7 +38,7 @@ def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int,
     def compute(progress: Progress) -> list[dict]:
         network = TWO.network(data.x.shape[1], depth, activations)
         start = network.initialize(TWO.initialisation, seed)[None]
-        on_epoch = equal_parts(progress, num_epochs + 1)
+        on_epoch = progress_stepper(progress, num_epochs + 1)
         found = descend(network, start, data.x, data.y, [rate], num_epochs, on_epoch=on_epoch)
         return [
             {"learning_rate": rate, "epoch": epoch, "loss": found.losses[epoch, 0],

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from shortcut_study.aggregation import Band, depths_in, kinds_in, num_seeds, over_seeds, rows_of_kind, select
+from shortcut_study.architectures import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import drawing
@@ -12,9 +14,7 @@ from shortcut_study.figures.finding import CONSTANT, Finding, grows, label, name
 from shortcut_study.hessian import hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import Job, Progress, job_key
-from shortcut_study.kinds import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
 from shortcut_study.network import ShortcutNetwork
-from shortcut_study.rows import Band, depths_in, kinds_in, num_seeds, over_seeds, rows_of_kind, select
 from theory.figures import column
 from theory.shortcut_hessians import spectrum_at_zero
 from theory.shortcut_networks import moments

@@ -6,6 +6,8 @@ Figure 7 is the same with ReLUs, and Figure 8, left, shows another column of the
 import numpy as np
 from matplotlib.figure import Figure
 
+from shortcut_study.aggregation import along_loss, depths_in, kinds_in, rows_of_kind, select
+from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Kind
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
@@ -22,8 +24,6 @@ from shortcut_study.figures.finding import (
 )
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import Job, Progress, job_key
-from shortcut_study.kinds import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Kind
-from shortcut_study.rows import along_loss, depths_in, kinds_in, rows_of_kind, select
 
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR))
 _LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken

@@ -4,6 +4,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from shortcut_study.aggregation import along_loss, depths_in, done_rows, kinds_in, rows_of_kind, select
+from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import DIVERGED, loss_and_gradient
@@ -21,8 +23,6 @@ from shortcut_study.figures.finding import (
 )
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import Job, Progress, job_key
-from shortcut_study.kinds import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER
-from shortcut_study.rows import along_loss, depths_in, done_rows, kinds_in, rows_of_kind, select
 from theory.figures import column
 from theory.shortcut_networks import minimum_loss
 

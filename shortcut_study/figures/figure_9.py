@@ -6,6 +6,16 @@ Figure 10 is the same with ReLUs.
 import numpy as np
 from matplotlib.figure import Figure
 
+from shortcut_study.aggregation import (
+    BestRate,
+    best_rates,
+    insensitive_rates,
+    kinds_in,
+    num_seeds,
+    rows_of_kind,
+    select,
+)
+from shortcut_study.architectures import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
@@ -25,17 +35,7 @@ from shortcut_study.figures.finding import (
     paired,
     series,
 )
-from shortcut_study.jobs import Job, Progress, equal_parts, job_key
-from shortcut_study.kinds import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
-from shortcut_study.rows import (
-    BestRate,
-    best_rates,
-    insensitive_rates,
-    kinds_in,
-    num_seeds,
-    rows_of_kind,
-    select,
-)
+from shortcut_study.jobs import Job, Progress, job_key, progress_stepper
 from theory.figures import column
 
 EXPERIMENTS = (("learning_rates", LINEAR), ("spectrum_at_zero", LINEAR))
@@ -57,7 +57,7 @@ def _sweep(config: StudyConfig, data: StudyData, kind: Kind, depth: int, rates: 
         network = kind.network(data.x.shape[1], depth, LINEAR)
         starts = np.stack([network.initialize(kind.initialisation, seed) for seed in seeds for _ in rates])
         rate_of_run, num_epochs = np.tile(rates, len(seeds)), config.num_epochs
-        on_epoch = equal_parts(progress, num_epochs + 1)
+        on_epoch = progress_stepper(progress, num_epochs + 1)
         found = descend(network, starts, data.x, data.y, rate_of_run, num_epochs, on_epoch=on_epoch)
         return [
             {"seed": seeds[i // len(rates)], "learning_rate": rate, "epoch": num_epochs,

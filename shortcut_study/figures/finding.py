@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr
 
-from shortcut_study.kinds import LABELS, TWO, Kind
-from shortcut_study.rows import Band, BestRate, along_loss, rows_of_kind, select
+from shortcut_study.aggregation import Band, BestRate, along_loss, rows_of_kind, select
+from shortcut_study.architectures import LABELS, TWO, Kind
 
 CONSTANT = 1.1  # "constant": largest over smallest mean below this
 SAME = 3.0  # "roughly the same": ratio below this

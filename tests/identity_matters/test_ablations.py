@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from identity_matters import ablation_figures, ablations, training
-from identity_matters.ablations import AblationConfig
+from identity_matters import training
 from identity_matters.config import TrainConfig
+from identity_matters.errors import UserError
+from identity_matters.experiments import ablations
+from identity_matters.experiments import figures as experiment_figures
+from identity_matters.experiments.ablations import AblationConfig
+from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.runs import figures, tables
+from identity_matters.runs.config_json import read_record
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import read_record
-from identity_matters.variants import EXPERIMENTS, Variant, depths
 from launch import launcher
 
 OPERATIONS = 4e8  # 10 steps of the tiny network
@@ -169,7 +171,7 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     again = tables.read_metrics(str(tmp_path / "run" / "results.csv"))
     assert tables.ablation_table(again) == tables.ablation_table(rows)
-    axes = ablation_figures.ablation_figure(again).axes[0]
+    axes = experiment_figures.ablation_figure(again).axes[0]
     assert [text.get_text() for text in axes.texts] == ["1 diverged"] * 2
     assert sorted(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == [2, 2]
 
@@ -316,7 +318,7 @@ def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losin
         with pytest.raises(KeyboardInterrupt):
             ablations.run_ablations(config, str(tmp_path / "run"))
         rows = tables.read_metrics(path)
-        assert len(tables.ablation_table(rows).splitlines()) == 4 and ablation_figures.ablation_figure(rows).axes
+        assert len(tables.ablation_table(rows).splitlines()) == 4 and experiment_figures.ablation_figure(rows).axes
     assert "[7/9] wide, seed1" in capsys.readouterr().out
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     expected = ablations.run_ablations(config, str(tmp_path / "whole"))

@@ -11,8 +11,8 @@ from identity_matters import batch_norm
 from identity_matters.batch_norm import fuse
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.model import all_conv_resnet
+from identity_matters.safe_loading import load_network
 from identity_matters.training import train
-from identity_matters.trust import load_network
 
 SHAPE = (6, 5, 4, 3)
 SMALL = ModelConfig(

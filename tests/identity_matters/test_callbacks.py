@@ -9,9 +9,9 @@ import processes
 import pytest
 
 from identity_matters import training
+from identity_matters.errors import UserError
 from identity_matters.runs.callbacks import checked_callbacks
 from identity_matters.runs.directory import read_record
-from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import read_metrics
 
 

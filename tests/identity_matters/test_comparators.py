@@ -14,8 +14,8 @@ from network_in_numpy import arrays, relative_difference
 
 from identity_matters.comparators import NETWORKS, all_cnn_c, build_network, densenet_bc, preact_resnet, resnet
 from identity_matters.config import ModelConfig
+from identity_matters.errors import UserError
 from identity_matters.model import training_flops
-from identity_matters.runs.errors import UserError
 
 # Sides that are halved to odd ones, and two to six layers a stage: every kind of unit occurs.
 SMALL = ModelConfig(image_shape=(16, 12, 3), num_classes=7, weight_decay=0.3)

@@ -11,10 +11,11 @@ import pytest
 from refusals import refused
 
 import identity_matters
-from identity_matters import ablations, config
+from identity_matters import config
+from identity_matters.errors import UserError
+from identity_matters.experiments import ablations
 from identity_matters.optimization import learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs.errors import UserError
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
 

@@ -17,14 +17,14 @@ from refusals import refused
 
 from identity_matters import training
 from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.errors import Unreadable, UserError
 from identity_matters.fields import from_json
 from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import optimizer
 from identity_matters.runs import checkpoint, tables
+from identity_matters.runs.config_json import read_record
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import Unreadable, UserError
 from identity_matters.runs.files import MAX_DEPTH, read_json
-from identity_matters.runs.record import read_record
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 
@@ -384,9 +384,9 @@ def test_what_a_run_writes_is_not_too_deep_to_be_read(tmp_path):
     assert "too deeply" in refused(read_json, str(tmp_path / "value.json"))
 
 
-def test_a_run_with_a_damaged_table_is_not_trained_on(trained_run, tiny_config, tmp_path):
+def test_a_run_with_a_damaged_table_is_not_trained_on(tiny_run, tiny_config, tmp_path):
     for content in ("", "step,loss\n", "\0", "step\n1\n"):
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        shutil.copytree(trained_run, tmp_path / "run")
+        shutil.copytree(tiny_run, tmp_path / "run")
         (tmp_path / "run" / "metrics.csv").write_text(content)
         assert "metrics.csv" in refused(training.train, tiny_config, str(tmp_path / "run"))

@@ -18,7 +18,7 @@ from identity_matters.data.batches import ArrayBatches
 from identity_matters.distributed import rendezvous, workers
 from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.workers import Workers
-from identity_matters.runs.errors import UserError, WorkerLost
+from identity_matters.errors import UserError, WorkerLost
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports
 
@@ -277,7 +277,7 @@ def test_two_replicas_train_as_one_device_with_muon_and_kerass_own_fit(on_two_de
 
 @pytest.mark.slow
 def test_kerass_own_sgd_does_not_because_it_clips_before_it_sums(on_two_devices):
-    """Why replicated.summing_first is there."""
+    """Why replicated.all_reduce_before_clipping is there."""
     assert on_two_devices["weights_of_keras_sgd"] > 1e-3
 
 

@@ -32,8 +32,8 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def exported(trained_run):
-    return str(trained_run / "saved_model")
+def exported(tiny_run):
+    return str(tiny_run / "saved_model")
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,8 @@ def serve(path, images) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 9])
-def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images(
-    trained_run, exported, digits, batch_size
-):
-    network = keras.saving.load_model(trained_run / "model.keras")
+def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images(tiny_run, exported, digits, batch_size):
+    network = keras.saving.load_model(tiny_run / "model.keras")
     images = digits[:batch_size]
     logits = serve(exported, images)["logits"]
     np.testing.assert_array_equal(logits, network(standardize(images)))
@@ -163,8 +161,8 @@ def test_logits_that_are_not_finite_are_errors(pixel_model):
     assert (nan["top1_error"], nan["top5_error"]) == (1.0, 1.0)
 
 
-def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again(trained_run, exported):
-    last = read_metrics(trained_run / "metrics.csv")[-1]
+def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again(tiny_run, exported):
+    last = read_metrics(tiny_run / "metrics.csv")[-1]
     result = evaluate(exported)
     assert result["num_examples"] == 50
     assert result["top1_error"] == pytest.approx(last["test_top1_error"], abs=1e-6)
@@ -191,9 +189,9 @@ def test_a_data_set_and_an_npz_file_at_once_are_refused(exported, digits_npz):
 
 @pytest.mark.parametrize("network", ["model.keras", "saved_model"])
 def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
-    tmp_path, trained_run, tiny_config, digits_npz, monkeypatch, network
+    tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch, network
 ):
-    shutil.copytree(trained_run, run := tmp_path / "run")
+    shutil.copytree(tiny_run, run := tmp_path / "run")
     shutil.copy(digits_npz, own := tmp_path / "own.npz")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -292,8 +290,8 @@ def test_integers_above_255_are_refused_with_what_to_do(pixel_model, ranked):
     assert "(images, labels), got 3" in refused(evaluate, pixel_model, (images, labels, labels))
 
 
-def test_a_runs_keras_file_and_a_network_are_evaluated_as_the_saved_model(trained_run, exported):
-    path = trained_run / "model.keras"
+def test_a_runs_keras_file_and_a_network_are_evaluated_as_the_saved_model(tiny_run, exported):
+    path = tiny_run / "model.keras"
     expected = evaluate(exported)
     assert evaluate(path) == evaluate(str(path)) == expected
     assert evaluate(keras.saving.load_model(path), "mnist_sample") == evaluate(exported, "mnist_sample")
@@ -320,12 +318,10 @@ def test_a_network_without_an_input_shape_is_refused():
     assert "the network 'mlp' has no input shape; begin it with keras.Input((" in refused(evaluate, network, [])
 
 
-def test_a_saved_model_of_another_name_is_not_taken_for_the_network_beside_it(
-    trained_run, pixel_model, ranked, tmp_path
-):
+def test_a_saved_model_of_another_name_is_not_taken_for_the_network_beside_it(tiny_run, pixel_model, ranked, tmp_path):
     images, labels, top1, _ = ranked
     shutil.copytree(pixel_model, tmp_path / "pixels")
-    shutil.copy(trained_run / "model.keras", tmp_path)
+    shutil.copy(tiny_run / "model.keras", tmp_path)
     assert evaluate(tmp_path / "pixels", (images, labels))["top1_error"] == top1
 
 

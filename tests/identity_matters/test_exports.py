@@ -15,13 +15,13 @@ PAGE = pathlib.Path(__file__).parents[2] / "docs" / "run_directory.md"
 
 
 @pytest.fixture
-def run_snippet(trained_run, tmp_path, monkeypatch):
+def run_snippet(tiny_run, tmp_path, monkeypatch):
     """Runs the snippet that holds a word where runs/first is a finished run."""
 
     def run(word):
         (snippet,) = [code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S) if word in code]
         (tmp_path / "runs").mkdir()
-        (tmp_path / "runs" / "first").symlink_to(trained_run)
+        (tmp_path / "runs" / "first").symlink_to(tiny_run)
         monkeypatch.chdir(tmp_path)
         exec(compile(snippet, PAGE.name, "exec"), {})
 
@@ -34,8 +34,8 @@ def digits():
 
 
 @pytest.fixture(scope="module")
-def logits(trained_run, digits):
-    serve = tf.saved_model.load(str(trained_run / "saved_model")).signatures["serving_default"]
+def logits(tiny_run, digits):
+    serve = tf.saved_model.load(str(tiny_run / "saved_model")).signatures["serving_default"]
     return serve(images=tf.constant(digits))["logits"].numpy()
 
 

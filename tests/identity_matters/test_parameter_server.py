@@ -11,7 +11,7 @@ import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
 from identity_matters.distributed import parameter_server
-from identity_matters.runs.errors import EXIT_CONTINUE
+from identity_matters.errors import EXIT_CONTINUE
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
 

@@ -8,9 +8,9 @@ from refusals import refused
 
 import identity_matters
 from identity_matters import pretrained
+from identity_matters.errors import UserError
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs.errors import UserError
 
 WEIGHTS = pathlib.Path(identity_matters.__file__).parent / "weights"
 # In docs/results.md: of mnist_sample's 1,000 test digits, and of CIFAR-10's 10,000 test images (a JPEG copy of them).

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from identity_matters.config import TrainConfig
+from identity_matters.errors import UserError
 from identity_matters.runs import directory
+from identity_matters.runs.config_json import read_record
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import read_record
 
 TRIALS = 100
 PATIENCE = 120  # seconds

@@ -13,15 +13,15 @@ import pytest
 from begun import begin
 from refusals import refused
 
-from identity_matters.ablations import AblationConfig
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.distributed import agreement
+from identity_matters.distributed import startup
 from identity_matters.distributed.workers import Workers
+from identity_matters.errors import UserError
+from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.runs import checkpoint, figures
+from identity_matters.runs.config_json import read_record, seen_from_start
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.files import names_apart, replacing
-from identity_matters.runs.record import read_record, seen_from_start
+from identity_matters.runs.files import replacing, shortest_unique_suffixes
 from identity_matters.runs.tables import write_metrics
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -197,9 +197,9 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
         before.set_status("diverged", diverged_at_step=3)
         before.__exit__()
 
-    monkeypatch.setattr(agreement.time, "sleep", end)
+    monkeypatch.setattr(startup.time, "sleep", end)
     with contextlib.ExitStack() as stack:
-        agreement._lock(after, stack, 180)
+        startup._lock(after, stack, 180)
         assert after.status == "diverged" and after.record["diverged_at_step"] == 3
     assert (
         capsys.readouterr().err
@@ -207,13 +207,13 @@ def test_workers_wait_for_the_lock_of_the_chief_before_them_and_see_what_it_did(
     )
 
 
-@pytest.mark.parametrize("tf_config, timeout", [(None, 0), ("{}", agreement.LOCK_TIMEOUT)])
+@pytest.mark.parametrize("tf_config, timeout", [(None, 0), ("{}", startup.LOCK_TIMEOUT)])
 def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, monkeypatch, tf_config, timeout):
     if tf_config:
         monkeypatch.setenv("TF_CONFIG", tf_config)
     waited = []
-    monkeypatch.setattr(agreement, "_lock", lambda directory, stack, timeout: waited.append(timeout))
-    with agreement.open_run(TrainConfig(), str(tmp_path / "run"), Workers()):
+    monkeypatch.setattr(startup, "_lock", lambda directory, stack, timeout: waited.append(timeout))
+    with startup.open_run(TrainConfig(), str(tmp_path / "run"), Workers()):
         assert waited == [timeout]
 
 
@@ -221,12 +221,12 @@ def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, mo
     ("backend", "results"), [("tensorflow", ("model.keras", "saved_model")), ("jax", ("model.keras",))]
 )
 def test_a_done_run_that_has_lost_a_result_has_something_left_to_do(tmp_path, monkeypatch, backend, results):
-    monkeypatch.setattr(agreement.keras.backend, "backend", lambda: backend)
-    monkeypatch.setattr(agreement, "_require_checkpoints", lambda *_: None)
+    monkeypatch.setattr(startup.keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(startup, "_require_checkpoints", lambda *_: None)
     columns = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
 
     def final_row():
-        with agreement.open_run(TrainConfig(), str(tmp_path), Workers()) as (_, record):
+        with startup.open_run(TrainConfig(), str(tmp_path), Workers()) as (_, record):
             return record["final_row"]
 
     begin(tmp_path, TrainConfig(), status="done")
@@ -253,7 +253,7 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
 def test_they_do_not_wait_for_ever(tmp_path):
     with RunDirectory(str(tmp_path), TrainConfig()), contextlib.ExitStack() as stack:
         with pytest.raises(UserError, match="another process is writing"):
-            agreement._lock(RunDirectory(str(tmp_path), TrainConfig()), stack, 0)
+            startup._lock(RunDirectory(str(tmp_path), TrainConfig()), stack, 0)
 
 
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
@@ -279,7 +279,7 @@ def test_a_path_of_a_run_is_looked_up_where_the_run_was_started_first(tmp_path, 
 
 
 def test_the_same_directory_twice_has_no_names_that_tell_it_apart():
-    assert "a directory is named twice: runs/a, ./runs/a" in refused(names_apart, ["runs/a", "./runs/a"])
+    assert "a directory is named twice: runs/a, ./runs/a" in refused(shortest_unique_suffixes, ["runs/a", "./runs/a"])
 
 
 def test_an_error_names_the_file_that_was_to_be_written(tmp_path):

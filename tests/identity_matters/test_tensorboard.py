@@ -10,17 +10,17 @@ from identity_matters.runs.tensorboard import tag
 
 
 @pytest.fixture(scope="module")
-def ask(trained_run, tmp_path_factory):
+def ask(tiny_run, tmp_path_factory):
     logdir = tmp_path_factory.mktemp("logs") / "runs"
-    shutil.copytree(trained_run, logdir / "first")
+    shutil.copytree(tiny_run, logdir / "first")
     with tensorboard(logdir) as ask:
         yield ask
 
 
-def test_the_run_has_its_directorys_name_and_errors_and_losses_come_first(ask, trained_run):
+def test_the_run_has_its_directorys_name_and_errors_and_losses_come_first(ask, tiny_run):
     tags = ask("plugin/scalars/tags")
     assert list(tags) == ["first"]
-    columns = read_metrics(trained_run / "metrics.csv")[-1].keys() - {"step"}
+    columns = read_metrics(tiny_run / "metrics.csv")[-1].keys() - {"step"}
     assert set(tags["first"]) == {tag(column) for column in columns}
     groups = sorted({name.partition("/")[0] for name in tags["first"]})
     assert groups == ["error", "loss", "norm", "optimizer", "speed"]
@@ -46,12 +46,12 @@ def test_tags_are_told_apart():
     ]  # fmt: skip
 
 
-def test_a_training_run_has_a_line_of_hparams_with_its_last_error(ask, trained_run, tiny_config):
+def test_a_training_run_has_a_line_of_hparams_with_its_last_error(ask, tiny_run, tiny_config):
     metrics, (group,) = metrics_and_sessions(ask)
     assert metrics[0] == "error/test_top1" and "loss/train" in metrics
     hparams = group["hparams"]
     assert hparams["learning_rate"] == tiny_config.learning_rate and hparams["widths"] == "4,8"
     values = {value["name"]["tag"]: value["value"] for value in group["metricValues"]}
-    last = read_metrics(trained_run / "metrics.csv")[-1]
+    last = read_metrics(tiny_run / "metrics.csv")[-1]
     assert values["error/test_top1"] == pytest.approx(last["test_top1_error"], rel=1e-6)
     assert group["sessions"][0]["status"] == "STATUS_SUCCESS"

@@ -33,7 +33,7 @@ from identity_matters.data.loading import load, raw_test_batches
 from identity_matters.data.preparation import prepared_builder
 from identity_matters.data.tfds import TfdsSource, tfds_source
 from identity_matters.distributed.workers import Workers
-from launch.finished_run import raw_batches
+from launch.tiny_run import raw_batches
 
 
 @pytest.fixture

@@ -17,11 +17,11 @@ from identity_matters import training
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.batches import ArrayBatches
+from identity_matters.errors import UserError, reporting_lack_of_memory
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
 from identity_matters.runs import checkpoint
 from identity_matters.runs.directory import read_record
-from identity_matters.runs.errors import UserError, reporting_lack_of_memory
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 

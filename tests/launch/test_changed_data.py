@@ -9,7 +9,7 @@ from begun import edit
 
 from identity_matters.data import loading
 from identity_matters.data.arrays import examples_summary, mnist_sample
-from launch import finished_run
+from launch import trained_run
 
 FIGURE_5 = ("shortcut_study", "--figure=5", "--depths=2,3", "--num_runs=1", "--examples=300")
 SPECTRUM = ("hessian_spectrum", "--examples=20", "--order=2", "--num_vectors=2", "--num_eigenvalues=1")
@@ -56,15 +56,15 @@ def test_a_study_of_an_earlier_version_whose_record_names_no_data_goes_on(launch
     assert launch(*FIGURE_5, f"--run_dir={tmp_path}")[0] == 0
 
 
-def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, trained_run, tmp_path):
-    command = (*SPECTRUM, f"--saved_run={trained_run}", f"--run_dir={tmp_path}")
+def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_run, tmp_path):
+    command = (*SPECTRUM, f"--saved_run={tiny_run}", f"--run_dir={tmp_path}")
     assert launch(*command)[0] == 0
-    kept, real = cut_short(tmp_path, 3), finished_run.raw_batches
-    monkeypatch.setattr(finished_run, "raw_batches", lambda *of: ((x, 9 - labels) for x, labels in real(*of)))
+    kept, real = cut_short(tmp_path, 3), trained_run.raw_batches
+    monkeypatch.setattr(trained_run, "raw_batches", lambda *of: ((x, 9 - labels) for x, labels in real(*of)))
     code, out, err = launch(*command)
     assert code == 1 and not out and "holds a run on other data: '20 training images, 28x28x1" in err.splitlines()[-1]
     assert (tmp_path / "results.csv").read_text() == kept
-    monkeypatch.setattr(finished_run, "raw_batches", real)
+    monkeypatch.setattr(trained_run, "raw_batches", real)
     assert launch(*command)[0] == 0 and len((tmp_path / "results.csv").read_text()) > len(kept)
 
 

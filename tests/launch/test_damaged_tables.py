@@ -17,7 +17,7 @@ from launching import presets_of
 from study_rows import of_figure, paper_rows
 
 from identity_matters import training
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 from identity_matters.runs.tables import write_metrics
 from launch import launcher, plot
 from theory import descent_experiments, experiments
@@ -206,9 +206,9 @@ GOING_ON = {
 
 @pytest.mark.parametrize("kind", GOING_ON)
 @pytest.mark.parametrize("no_file", ["pipe", "damaged"])
-def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, trained_run, tmp_path, kind, no_file):
+def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, tiny_run, tmp_path, kind, no_file):
     flags, names = GOING_ON[kind]
-    flags = [flag.format(run=trained_run) for flag in flags]
+    flags = [flag.format(run=tiny_run) for flag in flags]
     for name in names:
         run_dir = tmp_path / name.replace("/", "_")
         begin(run_dir, config_of(kind, flags), kind)
@@ -238,9 +238,9 @@ def config_of(kind, flags):
     return config
 
 
-def test_hessian_spectrum_does_not_wait_for_a_model_that_is_a_pipe(launch, trained_run, tmp_path):
+def test_hessian_spectrum_does_not_wait_for_a_model_that_is_a_pipe(launch, tiny_run, tmp_path):
     for name in ("config.json", "model.keras"):
-        shutil.copytree(trained_run, tmp_path / name)
+        shutil.copytree(tiny_run, tmp_path / name)
         (tmp_path / name / name).unlink()
         os.mkfifo(tmp_path / name / name)
         code, _, err = launch("hessian_spectrum", f"--saved_run={tmp_path / name}", f"--run_dir={tmp_path}/spectrum")
@@ -248,8 +248,8 @@ def test_hessian_spectrum_does_not_wait_for_a_model_that_is_a_pipe(launch, train
 
 
 @pytest.mark.parametrize("change", [{"model": 5}, {"seed": "x"}, {"model": {"widths": [[1]]}}, {"new": 1}, {"npz": 3}])
-def test_hessian_spectrum_refuses_a_config_of_other_types(launch, trained_run, tmp_path, change):
-    shutil.copytree(trained_run, tmp_path / "run")
+def test_hessian_spectrum_refuses_a_config_of_other_types(launch, tiny_run, tmp_path, change):
+    shutil.copytree(tiny_run, tmp_path / "run")
     edit(tmp_path / "run", change)
     code, _, err = launch("hessian_spectrum", f"--saved_run={tmp_path}/run", f"--run_dir={tmp_path}/spectrum")
     assert code == 1 and "is damaged, or was written by another version" in err and err.count("\n") == 1

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from identity_matters.runs.errors import EXIT_ERROR
+from identity_matters.errors import EXIT_ERROR
 
 pytestmark = pytest.mark.slow
 SIZES = os.environ.get("SIZES", "4,16,128,450,540").split(",")  # kB

@@ -70,9 +70,9 @@ def test_an_unknown_network_and_two_networks_are_refused_in_one_line(launch):
     assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and "give one of them" in err
 
 
-def test_json_is_one_line_of_fractions(launch, trained_run):
-    code, out, _ = launch("evaluate", f"--saved_model={trained_run}/saved_model", "--json")
-    last = read_metrics(trained_run / "metrics.csv")[-1]
+def test_json_is_one_line_of_fractions(launch, tiny_run):
+    code, out, _ = launch("evaluate", f"--saved_model={tiny_run}/saved_model", "--json")
+    last = read_metrics(tiny_run / "metrics.csv")[-1]
     assert code == 0 and out.count("\n") == 1
     assert json.loads(out) == {
         "top1_error": pytest.approx(last["test_top1_error"], abs=1e-6),
@@ -81,20 +81,20 @@ def test_json_is_one_line_of_fractions(launch, trained_run):
     }
 
 
-def test_a_run_directory_stands_for_the_network_and_the_data_of_its_run(launch, trained_run, tmp_path):
-    _, told, _ = launch("evaluate", f"--saved_model={trained_run}/saved_model")
-    assert launch("evaluate", f"--saved_model={trained_run}/")[:2] == (0, told)
-    run = shutil.copytree(trained_run, tmp_path / "run")
+def test_a_run_directory_stands_for_the_network_and_the_data_of_its_run(launch, tiny_run, tmp_path):
+    _, told, _ = launch("evaluate", f"--saved_model={tiny_run}/saved_model")
+    assert launch("evaluate", f"--saved_model={tiny_run}/")[:2] == (0, told)
+    run = shutil.copytree(tiny_run, tmp_path / "run")
     shutil.rmtree(run / "saved_model")
     assert launch("evaluate", f"--saved_model={run}")[:2] == (0, told)
 
 
-def test_the_saved_model_of_a_run_directory_is_looked_at_as_any_other(launch, trained_run, tmp_path):
+def test_the_saved_model_of_a_run_directory_is_looked_at_as_any_other(launch, tiny_run, tmp_path):
     (tmp_path / "saved_model").mkdir()
     (tmp_path / "saved_model" / "saved_model.pb").write_bytes(b"junk")
     code, _, err = launch("evaluate", f"--saved_model={tmp_path}")
     assert code == 1 and err.startswith(f"error: {tmp_path}/saved_model is not a SavedModel of this project")
-    shutil.copy(trained_run / "model.keras", tmp_path)  # which is evaluated in its place
+    shutil.copy(tiny_run / "model.keras", tmp_path)  # which is evaluated in its place
     code, out, _ = launch("evaluate", f"--saved_model={tmp_path}", "--dataset=mnist_sample", "--max_examples=10")
     assert code == 0 and "num_examples: 10" in out
     code, _, err = launch("evaluate", f"--saved_model={tmp_path}", "--trust_saved_model")
@@ -183,12 +183,12 @@ def test_without_tensorflow_a_tfds_set_ends_in_a_line_that_says_what_to_do(tmp_p
 
 
 @pytest.mark.slow
-def test_without_tensorflow_a_runs_keras_file_is_evaluated(trained_run, digits_npz, tmp_path):
-    last = read_metrics(trained_run / "metrics.csv")[-1]
-    done = without_tensorflow("launch.evaluate", f"--saved_model={trained_run}/model.keras", "--json")
+def test_without_tensorflow_a_runs_keras_file_is_evaluated(tiny_run, digits_npz, tmp_path):
+    last = read_metrics(tiny_run / "metrics.csv")[-1]
+    done = without_tensorflow("launch.evaluate", f"--saved_model={tiny_run}/model.keras", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["top1_error"] == pytest.approx(last["test_top1_error"], abs=0.021)
-    done = without_tensorflow("launch.evaluate", f"--saved_model={trained_run}/model.keras", f"--npz={digits_npz}")
+    done = without_tensorflow("launch.evaluate", f"--saved_model={tiny_run}/model.keras", f"--npz={digits_npz}")
     assert "num_examples: 200" in done.stdout
     (tmp_path / "saved_model").mkdir()
     done = without_tensorflow("launch.evaluate", f"--saved_model={tmp_path}/saved_model/")

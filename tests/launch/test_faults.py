@@ -19,8 +19,8 @@ import processes
 import pytest
 from processes import FLAGS, STEPS, assert_same_variables, children, final_variables, last_step, log_of, until
 
+from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR
 from identity_matters.runs.directory import read_record
-from identity_matters.runs.errors import EXIT_CONTINUE, EXIT_ERROR
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports

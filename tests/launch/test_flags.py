@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launching import LAUNCHERS, presets_of
 
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 from launch import config_flags, launcher
 
 NUMBERS = [

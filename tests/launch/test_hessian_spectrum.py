@@ -19,12 +19,12 @@ from launching import launch_in_process
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from identity_matters.data.npz import npz_digest
+from identity_matters.errors import UserError
 from identity_matters.model import standardize
-from identity_matters.runs.errors import UserError
 from identity_matters.runs.tables import read_rows
-from launch import finished_run, launcher
-from shortcut_study import quadrature, spectrum_figures
-from shortcut_study.differentiable import with_dtype
+from launch import launcher, trained_run
+from shortcut_study.curvature import figures, quadrature
+from shortcut_study.curvature.differentiable import with_dtype
 
 
 @pytest.fixture
@@ -33,17 +33,17 @@ def launch(monkeypatch, capsys):
     return functools.partial(launch_in_process, monkeypatch, capsys, "hessian_spectrum")
 
 
-def flags(trained_run, run_dir):
-    return [f"--saved_run={trained_run}", f"--run_dir={run_dir}", *"--examples=60 --batch_size=30 --order=20".split()]
+def flags(tiny_run, run_dir):
+    return [f"--saved_run={tiny_run}", f"--run_dir={run_dir}", *"--examples=60 --batch_size=30 --order=20".split()]
 
 
 @pytest.fixture(scope="module")
-def spectrum_run(trained_run, tmp_path_factory):
+def spectrum_run(tiny_run, tmp_path_factory):
     """A finished run: (run_dir, stdout, stderr)."""
     from launch import hessian_spectrum
 
     run_dir, out, err = tmp_path_factory.mktemp("spectra") / "first", io.StringIO(), io.StringIO()
-    config = hessian_spectrum.SpectrumConfig(str(trained_run), examples=60, batch_size=30, order=20)
+    config = hessian_spectrum.SpectrumConfig(str(tiny_run), examples=60, batch_size=30, order=20)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         hessian_spectrum.main(config, str(run_dir))
     return run_dir, out.getvalue(), err.getvalue()
@@ -53,10 +53,10 @@ def read(run_dir):
     return read_rows(run_dir / "results.csv"), read_rows(run_dir / "density.csv")
 
 
-def test_a_run_prints_the_eigenvalues_and_leaves_its_files(spectrum_run, trained_run):
+def test_a_run_prints_the_eigenvalues_and_leaves_its_files(spectrum_run, tiny_run):
     run_dir, out, err = spectrum_run
     lines = out.splitlines()
-    assert lines[0] == f"{trained_run}: 1,188 trained weights, 60 training images"
+    assert lines[0] == f"{tiny_run}: 1,188 trained weights, 60 training images"
     assert lines[2].split() == ["largest", "error", "bound", "smallest", "error", "bound"]
     assert [line.split(":")[0] for line in lines[-4:]] == ["condition number", "index", "mean eigenvalue", "files"]
     assert "80/80" in err  # the progress bar: 2 vectors, 20 products, 2 batches
@@ -69,10 +69,10 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(spectrum_run, trained
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 
 
-def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(spectrum_run, trained_run):
+def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(spectrum_run, tiny_run):
     from identity_matters.data.arrays import mnist_sample
 
-    model = with_dtype(keras.models.load_model(trained_run / "model.keras", compile=False), "float64")
+    model = with_dtype(keras.models.load_model(tiny_run / "model.keras", compile=False), "float64")
     digits = mnist_sample()
     images = np.asarray(standardize(digits.train_images[:60])).astype(np.float64)
     variables = [variable.value for variable in model.trainable_variables]
@@ -92,21 +92,21 @@ def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(spectru
 
     operator = LinearOperator((1188, 1188), lambda v: product(tf.constant(v)).numpy(), dtype=np.float64)
     exact = eigsh(operator, k=3, which="LA", tol=1e-4, return_eigenvectors=False)[::-1]
-    found = spectrum_figures.quadrature_from_rows(read(spectrum_run[0])[0])
+    found = figures.quadrature_from_rows(read(spectrum_run[0])[0])
     values, bounds = quadrature.extreme_eigenvalues(found, 3)
     assert (np.abs(values - exact) <= bounds + 1e-6 * exact[0]).all()
     assert bounds[0] < 0.05 * exact[0]
 
 
-def test_the_same_command_again_prints_the_same_and_computes_nothing(spectrum_run, trained_run, launch):
+def test_the_same_command_again_prints_the_same_and_computes_nothing(spectrum_run, tiny_run, launch):
     run_dir, printed, _ = spectrum_run
     before = {path: path.stat().st_mtime_ns for path in run_dir.iterdir() if path.name != ".lock"}
-    code, out, _ = launch(*flags(trained_run, run_dir))
+    code, out, _ = launch(*flags(tiny_run, run_dir))
     assert code == 0 and out == f"{run_dir} finished before; its results:\n" + printed
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, trained_run, launch, tmp_path, monkeypatch):
+def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, tiny_run, launch, tmp_path, monkeypatch):
     def interrupted(mvp_fn, dim, order, seed, *rest, **named):
         if seed[1] == 1:
             raise KeyboardInterrupt
@@ -114,11 +114,11 @@ def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, trained_
 
     whole = quadrature.lanczos
     monkeypatch.setattr(quadrature, "lanczos", interrupted)
-    code, _, err = launch(*flags(trained_run, tmp_path / "run"))
+    code, _, err = launch(*flags(tiny_run, tmp_path / "run"))
     assert code == 130 and "the same command continues" in err
     assert len(read(tmp_path / "run")[0]) == 20
     monkeypatch.setattr(quadrature, "lanczos", whole)
-    code, _, err = launch(*flags(trained_run, tmp_path / "run"))
+    code, _, err = launch(*flags(tiny_run, tmp_path / "run"))
     assert code == 0 and "80/80" in err
     for ours, theirs in zip(*(read(folder)[0] for folder in (tmp_path / "run", spectrum_run[0]))):
         assert ours["vector"] == theirs["vector"]
@@ -126,8 +126,8 @@ def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, trained_
         assert ours["eigenvalue"] == pytest.approx(theirs["eigenvalue"], abs=1e-3)
 
 
-def test_another_config_in_the_same_run_dir_is_refused(spectrum_run, trained_run, launch):
-    code, _, err = launch(*flags(trained_run, spectrum_run[0]), "--seed=1")
+def test_another_config_in_the_same_run_dir_is_refused(spectrum_run, tiny_run, launch):
+    code, _, err = launch(*flags(tiny_run, spectrum_run[0]), "--seed=1")
     assert code == launcher.EXIT_ERROR and "seed (0, 1)" in err
 
 
@@ -144,8 +144,8 @@ def test_the_figure_is_drawn_from_the_csv_files_alone(spectrum_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_layers_blocks_and_a_tolerance_are_flags_and_a_second_call_goes_on(trained_run, launch, tmp_path):
-    asked = [*flags(trained_run, tmp_path / "run"), "--tolerance=0.2", "--per_layer", "--per_block"]
+def test_layers_blocks_and_a_tolerance_are_flags_and_a_second_call_goes_on(tiny_run, launch, tmp_path):
+    asked = [*flags(tiny_run, tmp_path / "run"), "--tolerance=0.2", "--per_layer", "--per_block"]
     code, out, err = launch(*asked, "--num_eigenvalues=1")
     assert code == 0, err
     tables = [read_rows(tmp_path / "run" / name) for name in ("layers.csv", "blocks.csv")]
@@ -172,8 +172,8 @@ def test_a_network_that_ships_is_taken_by_name_with_its_training_digits(launch, 
     assert len(read_rows(tmp_path / "run" / "results.csv")) == 6
 
 
-def test_the_gauss_newton_matrix_is_another(spectrum_run, trained_run, launch, tmp_path):
-    code, out, _ = launch(*flags(trained_run, tmp_path / "run"), "--gauss_newton", "--num_vectors=1")
+def test_the_gauss_newton_matrix_is_another(spectrum_run, tiny_run, launch, tmp_path):
+    code, out, _ = launch(*flags(tiny_run, tmp_path / "run"), "--gauss_newton", "--num_vectors=1")
     assert code == 0 and "1 x 20 products with the Gauss-Newton matrix" in out
     smallest = [min(row["eigenvalue"] for row in read(folder)[0]) for folder in (tmp_path / "run", spectrum_run[0])]
     assert smallest[1] < -0.01 < -1e-4 < smallest[0]  # positive semidefinite, but for rounding
@@ -204,12 +204,12 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_gets_one_line_and_writes_nothing(trained_run, launch, tmp_path, name):
+def test_a_mistake_gets_one_line_and_writes_nothing(tiny_run, launch, tmp_path, name):
     change, arguments, named = MISTAKES[name]
     saved = tmp_path / "saved"
     saved.mkdir()
     for file in ("config.json", "model.keras"):
-        shutil.copy(trained_run / file, saved)
+        shutil.copy(tiny_run / file, saved)
     if change:
         change(saved)
     arguments = [argument.format(tmp=tmp_path) for argument in arguments]
@@ -257,7 +257,7 @@ def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch)
 def test_a_streamed_set_gives_its_training_images_without_augmentation():
     """TFDS_DATA_DIR tells where ImageNet is prepared."""
     from identity_matters.presets import TRAIN_PRESETS
-    from launch.finished_run import raw_batches
+    from launch.tiny_run import raw_batches
 
     config = TRAIN_PRESETS["imagenet"]
     try:
@@ -272,12 +272,12 @@ def test_a_streamed_set_gives_its_training_images_without_augmentation():
 
 @pytest.mark.slow
 def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
-    launch, trained_run, spectrum_run, tmp_path
+    launch, tiny_run, spectrum_run, tmp_path
 ):
     from identity_matters.comparators import build_network
 
     run_dir = tmp_path / "run"
-    shutil.copytree(trained_run, run_dir)
+    shutil.copytree(tiny_run, run_dir)
     (run_dir / "model.keras").unlink()
     record = json.loads((run_dir / "config.json").read_text())
     edit(run_dir, status="running")
@@ -294,26 +294,26 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     assert code == 1 and f"at_step ({last}, 2)" in err
 
     code, _, _ = launch(*flags(run_dir, tmp_path / "first"), "--at_step=0")
-    shutil.copytree(trained_run, tmp_path / "untrained")
-    config = finished_run.read_config(str(trained_run))
+    shutil.copytree(tiny_run, tmp_path / "untrained")
+    config = trained_run.read_config(str(tiny_run))
     build_network(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
     launch(*flags(tmp_path / "untrained", tmp_path / "expected"))
     assert code == 0 and read(tmp_path / "first") != read(spectrum_run[0])
     np.testing.assert_equal(read(tmp_path / "first"), read(tmp_path / "expected"))
 
 
-def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, trained_run, tmp_path):
+def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, tiny_run, tmp_path):
     refusals = {
         "--at_step=1": "has no checkpoint of step 1; steps that have one: 4",
         "--at_step=-2": "at_step must be at least -1, got -2",
     }
     for flag, message in refusals.items():
-        code, _, err = launch(*flags(trained_run, tmp_path / "run"), flag)
+        code, _, err = launch(*flags(tiny_run, tmp_path / "run"), flag)
         assert code == 1 and message in err.splitlines()[-1]
     code, _, err = launch("--pretrained=digits", "--at_step=0", f"--run_dir={tmp_path}/run")
     assert code == 1 and "it goes with --saved_run" in err
-    (checkpoint, *_) = sorted((trained_run / "checkpoints").glob("*.npz"))
-    shutil.copytree(trained_run, tmp_path / "damaged")
+    (checkpoint, *_) = sorted((tiny_run / "checkpoints").glob("*.npz"))
+    shutil.copytree(tiny_run, tmp_path / "damaged")
     damaged = tmp_path / "damaged" / "checkpoints" / checkpoint.name
     damaged.write_bytes(damaged.read_bytes()[:-100])
     code, _, err = launch(*flags(tmp_path / "damaged", tmp_path / "run"), f"--at_step={int(checkpoint.stem[5:])}")
@@ -321,12 +321,12 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_whose_npz_file_has_changed_is_refused(launch, trained_run, digits_npz, tmp_path):
+def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_npz, tmp_path):
     run_dir, own = tmp_path / "run", tmp_path / "own.npz"
-    shutil.copytree(trained_run, run_dir)
+    shutil.copytree(tiny_run, run_dir)
     shutil.copy(digits_npz, own)
     edit(run_dir, {"npz": str(own)}, npz_digest=npz_digest(str(own)))
-    assert finished_run.read_config(str(run_dir)).npz == str(own)
+    assert trained_run.read_config(str(run_dir)).npz == str(own)
     with np.load(digits_npz) as arrays:
         np.savez(own, **dict(arrays) | {"train_labels": 9 - arrays["train_labels"]})
     code, _, err = launch(*flags(run_dir, tmp_path / "spectrum"))
@@ -334,9 +334,9 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, trained_run, digits
     assert not (tmp_path / "spectrum").exists()
 
 
-def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_place(launch, trained_run, tmp_path):
+def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_place(launch, tiny_run, tmp_path):
     run_dir, spectrum = tmp_path / "run", tmp_path / "spectrum"
-    shutil.copytree(trained_run, run_dir)
+    shutil.copytree(tiny_run, run_dir)
     few = [*flags(run_dir, spectrum), "--order=2", "--num_eigenvalues=1", "--examples=10"]
     assert launch(*few)[0] == 0
     network = keras.models.load_model(run_dir / "model.keras", compile=False)
@@ -344,18 +344,18 @@ def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_p
     network.save(run_dir / "model.keras")
     code, out, err = launch(*few)
     assert code == 1 and f"{spectrum} is on other weights than {run_dir} has now" in err.splitlines()[-1] and not out
-    shutil.copy(trained_run / "model.keras", run_dir)
+    shutil.copy(tiny_run / "model.keras", run_dir)
     assert launch(*few)[0] == 0
 
 
 def test_at_full_order_all_eigenvalues_are_printed_once_and_no_larger_order_is_advised(
-    launch, trained_run, tmp_path, monkeypatch
+    launch, tiny_run, tmp_path, monkeypatch
 ):
     blind = [keras.layers.Rescaling(0.0), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(10)]
     model = keras.Sequential([keras.Input((28, 28, 1)), *blind])
-    monkeypatch.setattr(finished_run, "load_model", lambda *_: model)
+    monkeypatch.setattr(trained_run, "load_model", lambda *_: model)
     # Of 20 weights the kernel's 10 and a bias that all logits share do not count: 11 eigenvalues are 0.
-    asked = [*flags(trained_run, tmp_path / "spectrum"), "--num_vectors=1", "--num_eigenvalues=15"]
+    asked = [*flags(tiny_run, tmp_path / "spectrum"), "--num_vectors=1", "--num_eigenvalues=15"]
     code, out, err = launch(*asked)
     assert code == 0, err
     lines = out.splitlines()
@@ -369,18 +369,18 @@ def test_at_full_order_all_eigenvalues_are_printed_once_and_no_larger_order_is_a
 
 
 @pytest.mark.slow
-def test_batches_are_normalised_by_their_own_moments_on_request(launch, trained_run, tmp_path):
+def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run, tmp_path):
     from identity_matters.comparators import build_network
 
     run_dir = tmp_path / "run"
-    shutil.copytree(trained_run, run_dir)
+    shutil.copytree(tiny_run, run_dir)
     record = json.loads((run_dir / "config.json").read_text())
     record["config"]["model"] |= {"use_batch_norm": True, "residual_initializer": "standard"}
     (run_dir / "config.json").write_text(json.dumps(record))
     code, _, err = launch(*flags(run_dir, tmp_path / "refused"), "--at_step=0")
     assert code == 1 and "stem_bn has averaged no batches yet; add --batch_moments" in err
     code, _, _ = launch(*flags(run_dir, tmp_path / "own"), "--at_step=0", "--batch_moments")
-    config = finished_run.read_config(str(run_dir))
+    config = trained_run.read_config(str(run_dir))
     model = build_network(config.model, config.seed)
     for average in (variable for variable in model.variables if variable.name.startswith("moving_")):
         average.assign(average + 0.1)

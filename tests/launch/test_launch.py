@@ -15,9 +15,9 @@ import pytest
 from launching import LAUNCHERS, presets_of
 
 from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.errors import EXIT_DIVERGED
+from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs.errors import EXIT_DIVERGED
-from identity_matters.unread import unread_fields
 from launch import config_flags, launcher, train
 from launch.help_page import field_descriptions, help_page
 
@@ -306,10 +306,10 @@ def test_plot_redraws_from_the_csv_alone(trained, launch, tmp_path):
 
 def test_errors_on_held_out_images_are_called_so(launch, tmp_path, monkeypatch):
     from identity_matters import export
-    from identity_matters.runs import recording
+    from identity_matters.runs import metrics_log
 
-    drawn, draw = [], recording.convergence_figure
-    for module in (recording, export):
+    drawn, draw = [], metrics_log.convergence_figure
+    for module in (metrics_log, export):
         monkeypatch.setattr(
             module, "convergence_figure", lambda *of, **how: drawn.append(draw(*of, **how)) or drawn[-1]
         )
@@ -349,5 +349,5 @@ def test_a_flag_that_nothing_reads_is_named_with_the_reason(tmp_path, launch, mo
 def test_the_fields_that_are_said_to_be_unread_exist():
     every = TrainConfig(npz="x", schedule="constant", model=ModelConfig(network="all_cnn_c"))
     fields = {field.name for config in (TrainConfig, ModelConfig) for field in dataclasses.fields(config)}
-    assert len(unread_fields(every)) > 15 and unread_fields(every).keys() <= fields
-    assert not unread_fields(TrainConfig(optimizer="muon"))
+    assert len(ignored_fields(every)) > 15 and ignored_fields(every).keys() <= fields
+    assert not ignored_fields(TrainConfig(optimizer="muon"))

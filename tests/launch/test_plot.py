@@ -10,15 +10,15 @@ from begun import begin
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from identity_matters import ablation_figures
 from identity_matters.config import TrainConfig
+from identity_matters.errors import UserError
+from identity_matters.experiments import figures as experiment_figures
 from identity_matters.runs import figures
+from identity_matters.runs.config_json import KINDS, read_record
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import KINDS, read_record
 from identity_matters.runs.tables import write_metrics
 from launch import plot, train
-from shortcut_study.spectrum_figures import spectrum_figure
+from shortcut_study.curvature.figures import spectrum_figure
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
@@ -170,9 +170,9 @@ EIGENVALUE = {
     [
         functools.partial(figures.convergence_figure, []),
         functools.partial(figures.comparison_figure, []),
-        functools.partial(ablation_figures.ablation_figure, []),
-        functools.partial(ablation_figures.depth_figure, [], {"small": {}, "standard": {}}),
-        functools.partial(ablation_figures.norms_figure, []),
+        functools.partial(experiment_figures.ablation_figure, []),
+        functools.partial(experiment_figures.depth_figure, [], {"small": {}, "standard": {}}),
+        functools.partial(experiment_figures.norms_figure, []),
         functools.partial(spectrum_figure, [EIGENVALUE], [EIGENVALUE]),
     ],
     ids=lambda draw: draw.func.__name__,

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 from launch import report
 
 
@@ -12,24 +12,24 @@ def written(runs, run_dir):
     report.main(report.ReportConfig(runs=",".join(map(str, runs))), str(run_dir))
 
 
-def test_plot_draws_the_figures_of_all_its_runs(trained_run, tmp_path, launch):
-    written([trained_run], tmp_path / "report")
+def test_plot_draws_the_figures_of_all_its_runs(tiny_run, tmp_path, launch):
+    written([tiny_run], tmp_path / "report")
     code, out, err = launch("plot", f"--run_dir={tmp_path}/report", "--format=svg")
-    assert code == 0 and out.endswith(f"\n{tmp_path}/report/{trained_run.name}_convergence.svg\n"), err
+    assert code == 0 and out.endswith(f"\n{tmp_path}/report/{tiny_run.name}_convergence.svg\n"), err
 
 
-def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(trained_run, tmp_path):
+def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(tiny_run, tmp_path):
     for folder in ("a", "b"):
-        shutil.copytree(trained_run, tmp_path / folder / "run")
-    written([trained_run], tmp_path / "report")
+        shutil.copytree(tiny_run, tmp_path / folder / "run")
+    written([tiny_run], tmp_path / "report")
     written([tmp_path / "a" / "run", f" {tmp_path / 'b' / 'run'}"], tmp_path / "report")
     assert list(report.figures(str(tmp_path / "report"))) == ["a_run_convergence", "b_run_convergence"]
 
 
-def test_plot_draws_a_report_from_another_folder_and_names_a_run_that_is_gone(trained_run, tmp_path, monkeypatch):
+def test_plot_draws_a_report_from_another_folder_and_names_a_run_that_is_gone(tiny_run, tmp_path, monkeypatch):
     names = ["a/b_c", "d/b_c", "a_b/c"]
     for name in names:
-        shutil.copytree(trained_run, tmp_path / "there" / name)
+        shutil.copytree(tiny_run, tmp_path / "there" / name)
     monkeypatch.chdir(tmp_path / "there")
     written(names, tmp_path / "report")
     monkeypatch.chdir(tmp_path)

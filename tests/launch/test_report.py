@@ -14,11 +14,11 @@ import pytest
 from begun import begin, edit
 from study_rows import paper_rows
 
-from identity_matters.ablations import AblationConfig
+from identity_matters.errors import Preempted, UserError
+from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.presets import MODEL_PRESETS, TRAIN_PRESETS
 from identity_matters.runs import machine
 from identity_matters.runs.directory import RunDirectory, read_record
-from identity_matters.runs.errors import Preempted, UserError
 from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
 from launch.reporting import figures, page, quick
@@ -71,12 +71,10 @@ def written(runs, run_dir):
 
 
 @pytest.mark.slow
-def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(
-    trained_run, study_run, checked_run, tmp_path
-):
-    text = written([trained_run, study_run, checked_run], tmp_path / "report")
+def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(tiny_run, study_run, checked_run, tmp_path):
+    text = written([tiny_run, study_run, checked_run], tmp_path / "report")
     found = Page(text)
-    last = read_metrics(trained_run / "metrics.csv")[-1]
+    last = read_metrics(tiny_run / "metrics.csv")[-1]
     assert f"{last['test_top1_error']:.2%} top-1 test error after 4 steps" in found.text
     titles = ["Hardt & Ma, Figure 1", *(f"Li et al., Figure {n}" for n in (3, 5, 6, 7, 8, 9, 10))]
     assert re.findall(r"<h3>(.*, Figure \d+)</h3>", text) == [title.replace("&", "&amp;") for title in titles]
@@ -87,7 +85,7 @@ def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(
     for command in ("--preset=cifar10", "--preset=cifar100", "--preset=imagenet_wide"):
         assert command in found.text
     assert "at the paper's size" not in found.text  # the study is
-    assert read_record(str(trained_run))["versions"]["machine"] in found.text
+    assert read_record(str(tiny_run))["versions"]["machine"] in found.text
     pictures = found.all("img", "src")
     assert len(pictures) == len(titles) and all(src.startswith("data:image/svg+xml;base64,") for src in pictures)
     assert all(found.all("img", "alt"))
@@ -116,15 +114,15 @@ def test_an_unfinished_study_is_drawn_and_not_judged(tmp_path):
     assert {"figure_5", "figure_9"} <= found.pictures.keys()
 
 
-def test_training_runs_are_compared_by_the_settings_that_differ(trained_run, tmp_path):
+def test_training_runs_are_compared_by_the_settings_that_differ(tiny_run, tmp_path):
     slower = tmp_path / "slower"
-    shutil.copytree(trained_run, slower)
+    shutil.copytree(tiny_run, slower)
     edit(slower, {"learning_rate": 0.0123}, status="diverged", diverged_at_step=5)
-    text = written([trained_run, slower], tmp_path / "report")
+    text = written([tiny_run, slower], tmp_path / "report")
     (header,) = re.findall(r"<h3>Training runs, by what differs</h3>.*?<thead>(.*?)</thead>", text, re.S)
     assert re.findall("<th>(.*?)</th>", header)[5:] == ["learning_rate"]
     assert "<td>0.0123</td>" in text and "Its status is diverged" in text
-    assert "by what differs" not in written([trained_run], tmp_path / "one")
+    assert "by what differs" not in written([tiny_run], tmp_path / "one")
 
 
 def test_ablations_have_their_table_and_picture(tmp_path):
@@ -137,8 +135,8 @@ def test_ablations_have_their_table_and_picture(tmp_path):
     assert "25.00 %" in found.text and len(found.all("img", "src")) == 1
 
 
-def test_a_run_on_a_file_is_shown_with_the_file_and_not_with_the_preset_s_data_set(trained_run, tmp_path):
-    shutil.copytree(trained_run, tmp_path / "run")
+def test_a_run_on_a_file_is_shown_with_the_file_and_not_with_the_preset_s_data_set(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
     edit(tmp_path / "run", {"npz": "mine.npz"})
     (figure,) = figures.paper_figures([read_run(str(tmp_path / "run"), str(tmp_path))])
     assert figure.shown == "Top-1 error along training, on mine.npz"
@@ -219,17 +217,17 @@ def test_another_network_or_data_does_not_stand_for_table_2(paper_run, changes, 
     assert TABLE_2 in [line.what for line in figures.missing([run], [figure])]
 
 
-def test_links_lead_to_the_files_of_the_runs(trained_run, tmp_path):
-    found = Page(written([trained_run], tmp_path / "a report"))
+def test_links_lead_to_the_files_of_the_runs(tiny_run, tmp_path):
+    found = Page(written([tiny_run], tmp_path / "a report"))
     links = [href for href in found.all("a", "href") if not href.startswith(("#", "https://arxiv.org/abs/"))]
     assert len(links) >= 5 and all((tmp_path / "a report" / link).exists() for link in links)
     assert not [src for tag in ("script", "link", "iframe") for src in found.all(tag, "src") + found.all(tag, "href")]
 
 
-def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
+def test_names_and_values_are_escaped(tiny_run, checked_run, tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(1)>'
     trained, checked = tmp_path / evil.replace("/", "∕"), tmp_path / "checked"
-    shutil.copytree(trained_run, trained)
+    shutil.copytree(tiny_run, trained)
     shutil.copytree(checked_run, checked)
     for path in (trained, checked):
         edit(path, {evil: evil}, command=evil, versions={"machine": evil, evil: evil})
@@ -246,9 +244,9 @@ def test_names_and_values_are_escaped(trained_run, checked_run, tmp_path):
     assert "cannot be used" in found.text
 
 
-def test_a_config_of_wrong_types_is_shown_as_it_is(trained_run, tmp_path):
+def test_a_config_of_wrong_types_is_shown_as_it_is(tiny_run, tmp_path):
     odd = tmp_path / "odd"
-    shutil.copytree(trained_run, odd)
+    shutil.copytree(tiny_run, odd)
     fields = {"dataset": ["cifar10"], "batch_size": "many"}
     edit(odd, fields, versions=["x"], command={"a": 1}, seconds="long")
     text = Page(written([odd], tmp_path / "report")).text
@@ -256,16 +254,16 @@ def test_a_config_of_wrong_types_is_shown_as_it_is(trained_run, tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["", "step,loss\n1,x\n", "\0\0", "step\n" + "9" * 400])
-def test_a_damaged_run_does_not_take_the_others_along(trained_run, tmp_path, damage):
+def test_a_damaged_run_does_not_take_the_others_along(tiny_run, tmp_path, damage):
     broken = tmp_path / "broken"
-    shutil.copytree(trained_run, broken)
+    shutil.copytree(tiny_run, broken)
     (broken / "metrics.csv").write_text(damage)
-    found = Page(written([broken, trained_run], tmp_path / "report"))
+    found = Page(written([broken, tiny_run], tmp_path / "report"))
     assert "No pictures" in found.text and len(found.all("img", "src")) == 1
 
 
-def test_a_run_that_cannot_be_used_is_said_why_without_the_name_of_a_type(trained_run, tmp_path):
-    broken = shutil.copytree(trained_run, tmp_path / "broken")
+def test_a_run_that_cannot_be_used_is_said_why_without_the_name_of_a_type(tiny_run, tmp_path):
+    broken = shutil.copytree(tiny_run, tmp_path / "broken")
     (broken / "metrics.csv").write_text("step,loss\n1\n")
     problem = read_run(str(broken), str(tmp_path)).problem
     assert problem.startswith("its tables cannot be used: cannot read the table ")
@@ -274,8 +272,8 @@ def test_a_run_that_cannot_be_used_is_said_why_without_the_name_of_a_type(traine
 @pytest.mark.parametrize(
     "seconds, told", [(0.001, "less than 2 seconds"), (1.4, "less than 2 seconds"), (1.6, "2 seconds")]
 )
-def test_a_short_time_is_told_in_words_that_are_true(trained_run, tmp_path, seconds, told):
-    run = read_run(str(trained_run), str(tmp_path))
+def test_a_short_time_is_told_in_words_that_are_true(tiny_run, tmp_path, seconds, told):
+    run = read_run(str(tiny_run), str(tmp_path))
     assert run._replace(record=run.record | {"seconds": seconds}).time == told
 
 
@@ -295,8 +293,8 @@ def test_a_picture_of_too_many_points_is_embedded_as_pixels():
 
 
 @pytest.mark.parametrize("runs", ["{tmp}/none", "{tmp}", "{run},{run}", "{run},{run}/../{name}", ",", "{run}\n"])
-def test_what_is_no_run_is_named_in_one_line_and_nothing_is_left(launch, tmp_path, trained_run, runs):
-    runs = runs.format(tmp=tmp_path, run=trained_run, name=trained_run.name)
+def test_what_is_no_run_is_named_in_one_line_and_nothing_is_left(launch, tmp_path, tiny_run, runs):
+    runs = runs.format(tmp=tmp_path, run=tiny_run, name=tiny_run.name)
     code, _, err = launch("report", f"--runs={runs}", f"--run_dir={tmp_path}/report")
     assert code == 1 and err.count("\n") == 1 and "runs" in err
     assert not (tmp_path / "report").exists()

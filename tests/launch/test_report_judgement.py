@@ -6,7 +6,7 @@ import pytest
 from begun import begin, edit
 from study_rows import of_figure, paper_rows
 
-from identity_matters.ablations import AblationConfig
+from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.runs.tables import write_metrics
 from launch import check_theory
 from launch.reporting import claims, figures, page

@@ -31,10 +31,10 @@ told.words = shown();
 
 
 @pytest.fixture(scope="module")
-def written(trained_run, tmp_path_factory):
+def written(tiny_run, tmp_path_factory):
     """report.html of a training run."""
     run_dir = tmp_path_factory.mktemp("reports") / "report"
-    report.main(report.ReportConfig(runs=str(trained_run)), str(run_dir))
+    report.main(report.ReportConfig(runs=str(tiny_run)), str(run_dir))
     return run_dir / "report.html"
 
 
@@ -73,9 +73,9 @@ def test_a_script_a_picture_from_elsewhere_and_an_error_would_be_noticed(written
     assert not found.requests and "<title>injected</title>" not in found.dom
 
 
-def test_a_hostile_run_does_not_become_html(trained_run, tmp_path):
+def test_a_hostile_run_does_not_become_html(tiny_run, tmp_path):
     hostile = tmp_path / '"><img src=x onerror=alert(1)><script>document.title = "injected"<'
-    shutil.copytree(trained_run, hostile)
+    shutil.copytree(tiny_run, hostile)
     (tmp_path / "report.html").write_text(page.render([read_run(str(hostile), str(tmp_path))]))
     (tmp_path / "scratch").mkdir()
     found = visit(tmp_path / "report.html", tmp_path / "scratch")

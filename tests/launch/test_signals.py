@@ -16,8 +16,8 @@ import processes
 import pytest
 from processes import FLAGS, last_step, log_of, until
 
+from identity_matters.errors import EXIT_CONTINUE
 from identity_matters.runs.directory import read_record
-from identity_matters.runs.errors import EXIT_CONTINUE
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports
 

@@ -7,8 +7,8 @@ import pytest
 from begun import edit
 from study_rows import of_figure, paper_rows
 
+from identity_matters.errors import UserError
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import UserError
 from launch import shortcut_study
 from shortcut_study.config import PRESETS
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from identity_matters.data import loading, tfds
 from identity_matters.data.arrays import mnist_sample
-from identity_matters.runs.errors import VaryingSizes
+from identity_matters.errors import VaryingSizes
 
 FIGURE_5 = ("shortcut_study", "--figure=5", "--depths=2,3", "--num_runs=1")
 

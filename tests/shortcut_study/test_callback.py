@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from shortcut_study import part_spectra
-from shortcut_study.callback import HessianCallback
+from shortcut_study.curvature import part_spectra
+from shortcut_study.curvature.callback import HessianCallback
 
 RNG = np.random.default_rng(0)
 X, CLASSES = RNG.standard_normal((12, 4)).astype(np.float32), RNG.integers(0, 3, 12)

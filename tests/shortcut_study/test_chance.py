@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from study_rows import LEAST, change, of_figure, paper_rows
 
+from shortcut_study.architectures import ORTHOGONAL, TWO
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import p_value
-from shortcut_study.kinds import ORTHOGONAL, TWO
 
 SEEDS = (0, 1, 2)
 

@@ -10,9 +10,10 @@ import pytest
 from identity_matters.config import ModelConfig
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs.tables import read_rows, write_metrics
-from shortcut_study import hessian, model_hessian
+from shortcut_study import hessian
 from shortcut_study.convolutional import initial_spectra
-from shortcut_study.differentiable import with_dtype
+from shortcut_study.curvature import model_hessian
+from shortcut_study.curvature.differentiable import with_dtype
 from shortcut_study.figures import convolutional
 
 NUM_IMAGES = 12

@@ -7,11 +7,11 @@ import tensorflow as tf
 from scipy.sparse.linalg import eigsh
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from shortcut_study import lanczos, part_spectra, quadrature, spectrum_report
-from shortcut_study.callback import HessianCallback, eigenvalue_levels
-from shortcut_study.differentiable import with_dtype
-from shortcut_study.hutchinson import hutchinson
-from shortcut_study.model_hessian import model_mvp
+from shortcut_study.curvature import lanczos, part_spectra, quadrature, report
+from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
+from shortcut_study.curvature.differentiable import with_dtype
+from shortcut_study.curvature.hutchinson import hutchinson
+from shortcut_study.curvature.model_hessian import model_mvp
 
 RNG = np.random.default_rng(0)
 X, CLASSES, TARGETS = RNG.standard_normal((12, 4)), RNG.integers(0, 3, 12), RNG.standard_normal((12, 3))
@@ -269,18 +269,18 @@ def nodes(values, weights=None):
 
 
 def test_the_report_prints_no_headline_that_is_not_resolved():
-    resolved = spectrum_report.report(nodes(np.linspace(-1, 9, 400)), count=2, dim=900)
+    resolved = report.report(nodes(np.linspace(-1, 9, 400)), count=2, dim=900)
     assert "condition number: 1" in resolved and "index: 10" in resolved and "not resolved" not in resolved
-    coarse = spectrum_report.report(nodes([-1.0, 0.001, 5.0]), count=1, dim=900)
+    coarse = report.report(nodes([-1.0, 0.001, 5.0]), count=1, dim=900)
     assert coarse.count("not resolved") == 2 and coarse.count("raise --order") == 2
     assert "condition number: not resolved, largest |eigenvalue| 5 over" in coarse
 
 
 def test_the_report_prints_each_ritz_value_once_and_an_infinite_condition_number_in_words():
-    lines = spectrum_report.report(nodes([-3.0, -1.0, 0.0, 2.0, 5.0]), count=5, dim=900).splitlines()
+    lines = report.report(nodes([-3.0, -1.0, 0.0, 2.0, 5.0]), count=5, dim=900).splitlines()
     assert [line.split()[::2] for line in lines[1:4]] == [["5", "-3"], ["2", "-1"], ["0"]] and lines[4] == ""
-    assert len(spectrum_report.report(nodes([4.0]), count=5, dim=900).splitlines()) == 6
-    singular = spectrum_report.report(nodes([1e-8] * 50 + [1.0] * 50), count=1, dim=900)
+    assert len(report.report(nodes([4.0]), count=5, dim=900).splitlines()) == 6
+    singular = report.report(nodes([1e-8] * 50 + [1.0] * 50), count=1, dim=900)
     assert "condition number: infinite within rounding, largest |eigenvalue| 1 over" in singular
 
 
@@ -289,13 +289,13 @@ def test_at_full_order_the_report_counts_eigenvalues_and_not_their_weights():
     basis = np.linalg.qr(random_matrix(11))[0]
     product = ((basis * eigenvalues) @ basis.T).__matmul__
     found = quadrature.lanczos_quadrature(product, 11, 11, num_vectors=1)
-    lines = spectrum_report.report(found, count=2, dim=11).splitlines()[-3:]
+    lines = report.report(found, count=2, dim=11).splitlines()[-3:]
     assert lines == [
         "condition number: 9, largest |eigenvalue| 9 over 10th percentile 1",
         "index: 9.09% of the eigenvalues are negative, 9.09% are 0 within rounding",
         "mean eigenvalue: 4",
     ]
-    assert "index: 9.09%" not in spectrum_report.report(found, count=2, dim=12)  # negative control: by the weights
+    assert "index: 9.09%" not in report.report(found, count=2, dim=12)  # negative control: by the weights
 
 
 def test_levels_follow_the_weights():

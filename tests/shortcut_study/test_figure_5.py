@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from study_rows import change, of_figure, paper_rows
 
+from shortcut_study.architectures import XAVIER
 from shortcut_study.config import PRESETS
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import figure_5
 from shortcut_study.figures.finding import grows
-from shortcut_study.kinds import XAVIER
 
 DEPTH, WIDTH = 18, 3
 GROWS = "Xavier, no shortcuts: the condition number grows with depth"

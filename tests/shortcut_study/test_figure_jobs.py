@@ -8,15 +8,15 @@ import pytest
 from tqdm import tqdm
 
 from identity_matters.runs.tables import read_rows, write_metrics
+from shortcut_study.aggregation import best_rates
+from shortcut_study.architectures import KINDS, ONE, ORTHOGONAL, THREE, TWO, XAVIER, Kind
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import figure_3, figure_5, figure_6, figure_7, figure_8, figure_9, figure_10
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import run_jobs
-from shortcut_study.kinds import KINDS, ONE, ORTHOGONAL, THREE, TWO, XAVIER, Kind
 from shortcut_study.network import ZERO_SCALE
-from shortcut_study.rows import best_rates
 from theory import shortcut_hessians, shortcut_networks
 
 D, M = 3, 40  # the width of test_piecewise_gradient.py

@@ -8,9 +8,9 @@ from study_rows import EPOCHS, PAPER, ROWS, change, diverging, infinite, of_figu
 
 from identity_matters.runs.figures import figure_to_array
 from identity_matters.runs.tables import read_rows, write_metrics
+from shortcut_study.architectures import LABELS, TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import findings_table
-from shortcut_study.kinds import LABELS, TWO, XAVIER
 
 
 @pytest.fixture(scope="module", params=ROWS)

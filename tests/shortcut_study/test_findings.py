@@ -18,6 +18,7 @@ from study_rows import (
     scale,
 )  # fmt: skip
 
+from shortcut_study.architectures import LABELS, ONE, ORTHOGONAL, THREE, TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import (
     CONSTANT,
@@ -29,7 +30,6 @@ from shortcut_study.figures.finding import (
     paired,
     slope,
 )  # fmt: skip
-from shortcut_study.kinds import LABELS, ONE, ORTHOGONAL, THREE, TWO, XAVIER
 
 
 @functools.cache

@@ -1,8 +1,8 @@
-"""shortcut_study.hutchinson: when it ends."""
+"""shortcut_study.curvature.hutchinson: when it ends."""
 
 import numpy as np
 
-from shortcut_study.hutchinson import hutchinson
+from shortcut_study.curvature.hutchinson import hutchinson
 
 
 def test_without_a_tolerance_vectors_that_agree_by_chance_do_not_end_it():

@@ -6,8 +6,8 @@ import pytest
 from tqdm import tqdm
 
 from identity_matters.runs.tables import read_rows, write_metrics
+from shortcut_study.architectures import KINDS, LABELS, TWO
 from shortcut_study.jobs import COLUMNS, Job, job_key, run_jobs
-from shortcut_study.kinds import KINDS, LABELS, TWO
 
 ALL = [("norms", 2), ("norms", 4), ("single_run", 4), ("spectrum", 2)]
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shortcut_study import lanczos as lz
-from shortcut_study import quadrature as quad
+from shortcut_study.curvature import lanczos as lz
+from shortcut_study.curvature import quadrature as quad
+from shortcut_study.curvature.hutchinson import hutchinson
 from shortcut_study.hessian import spectrum
-from shortcut_study.hutchinson import hutchinson
 
 SPECTRA = {
     "simple": np.linspace(1, 2, 40),

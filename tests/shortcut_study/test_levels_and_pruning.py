@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from shortcut_study.architectures import TWO
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent
 from shortcut_study.figures import figure_6, figure_10
-from shortcut_study.kinds import TWO
 
 D = 3
 

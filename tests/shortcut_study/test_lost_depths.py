@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from study_rows import change, infinite, of_figure, paper_rows, row
 
+from shortcut_study.architectures import LABELS, ONE, ORTHOGONAL, TWO, XAVIER
 from shortcut_study.figures import convolutional, figure_10
 from shortcut_study.figures.all_figures import FIGURES
-from shortcut_study.kinds import LABELS, ONE, ORTHOGONAL, TWO, XAVIER
 from shortcut_study.report import sessions
 
 LOST = {"loss": np.nan, "excess_loss": np.nan, "norm": np.nan, "status": "diverged"}

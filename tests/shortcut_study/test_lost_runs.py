@@ -3,10 +3,10 @@
 import pytest
 from study_rows import of_figure, paper_rows
 
+from shortcut_study.aggregation import along_loss, rows_of_kind, select
+from shortcut_study.architectures import TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import NOTHING_SHARED
-from shortcut_study.kinds import TWO, XAVIER
-from shortcut_study.rows import along_loss, rows_of_kind, select
 
 SEEDS = tuple(range(6))
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from identity_matters.config import ModelConfig
 from identity_matters.model import all_conv_resnet
-from shortcut_study import lanczos, model_hessian, quadrature
-from shortcut_study.differentiable import with_dtype
+from shortcut_study.curvature import lanczos, model_hessian, quadrature
+from shortcut_study.curvature.differentiable import with_dtype
 
 SMALL = ModelConfig(
     image_shape=(8, 8, 1), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard"

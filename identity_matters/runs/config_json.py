@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import MAX_REPR, UserError, truncated_repr
 from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
@@ -23,7 +23,6 @@ KINDS = {
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
 # computes.
 _NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
-_MAX_SHOWN = 200  # characters of a value
 
 
 def read_record(path: str) -> dict | None:
@@ -81,13 +80,13 @@ def _find_mistake(record: Any) -> str:
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
         return "it holds no config"
     if record.get("kind", "train") not in list(KINDS):
-        return f"its kind is {shown(record['kind'])}, none of {', '.join(KINDS)}"
+        return f"its kind is {truncated_repr(record['kind'])}, none of {', '.join(KINDS)}"
     if record.get("status") not in STATUSES:
-        return f"its status is {shown(record.get('status'))}, none of {', '.join(STATUSES)}"
+        return f"its status is {truncated_repr(record.get('status'))}, none of {', '.join(STATUSES)}"
     if record["status"] == "diverged" and type(record.get("diverged_at_step")) is not int:
         return "it does not say at which step the run diverged"
     if not isinstance(record.get("event_files", []), list):
-        return f"its event_files are {shown(record['event_files'])}, no list"
+        return f"its event_files are {truncated_repr(record['event_files'])}, no list"
     return ""
 
 
@@ -108,7 +107,7 @@ def evaluated_split(config: Mapping[str, Any]) -> str:
     return "held-out" if config.get("validation_examples") else "test"
 
 
-def place_of_last_row(record: Mapping[str, Any] | None, rows: list[dict]) -> str:
+def final_row_label(record: Mapping[str, Any] | None, rows: list[dict]) -> str:
     """Returns in words when the last row of a run's metrics.csv was: at the end, where nothing says otherwise.
 
     Args:
@@ -119,12 +118,6 @@ def place_of_last_row(record: Mapping[str, Any] | None, rows: list[dict]) -> str
         return AT_THE_END
     place = f"at step {rows[-1]['step']:,}"
     return f"{place}, before it diverged" if record["status"] == "diverged" else place
-
-
-def shown(value: Any) -> str:
-    """Returns a value of a file as it can stand in a line."""
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
@@ -143,5 +136,5 @@ def _yield_differences(old: dict, new: dict, not_compared: tuple[str, ...], pref
         if isinstance(a, dict) and isinstance(b, dict):
             yield from _yield_differences(a, b, not_compared, f"{prefix}{key}.")
         elif a != b:
-            name, *values = (word if word.isprintable() else shown(word) for word in (key, str(a), str(b)))
-            yield f"{prefix}{name[:_MAX_SHOWN]} ({values[0][:_MAX_SHOWN]}, {values[1][:_MAX_SHOWN]})"
+            name, *values = (word if word.isprintable() else truncated_repr(word) for word in (key, str(a), str(b)))
+            yield f"{prefix}{name[:MAX_REPR]} ({values[0][:MAX_REPR]}, {values[1][:MAX_REPR]})"

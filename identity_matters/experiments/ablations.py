@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from identity_matters import ablation_figures
-from identity_matters.ablation_config import AblationConfig
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData, examples_summary
 from identity_matters.data.loading import load
+from identity_matters.errors import UserError
+from identity_matters.experiments import figures as experiment_figures
+from identity_matters.experiments.config import AblationConfig
+from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
 from identity_matters.runs import figures, tables
+from identity_matters.runs.config_json import FINISHED, read_record
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.errors import UserError
-from identity_matters.runs.record import FINISHED, read_record
-from identity_matters.variants import EXPERIMENTS, Variant, depths
 
 # Share of the operations in which a learning rate is tried unless search_operations says otherwise. In a quarter of
 # them the highest rates win that lose later, as networks with the small initialiser take long to leave the saddle at
@@ -187,7 +187,7 @@ def _finished(experiment: str, run: RunDirectory) -> dict[tuple[str, str], list[
     """Returns the rows of all finished runs, whose directories need not be there, by variant and rate or seed."""
     found = {}
     path = run.file("results.csv")
-    with tables.made_of(path):
+    with tables.reporting_damaged_table(path):
         for row in tables.read_rows(path):
             row = {name: value for name, value in row.items() if value != ""}
             last = _last(row["phase"] == "search", row["chosen_rate"], row["seed"])
@@ -232,10 +232,10 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     ablations; depths where networks of several depths are compared, as in the statements; kernel_norms of
     --experiment=norms.
     """
-    found = {"ablations": ablation_figures.ablation_figure(rows, title)}
+    found = {"ablations": experiment_figures.ablation_figure(rows, title)}
     present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
     if any(len(present & of_initializer.keys()) > 1 for of_initializer in compared.values()):
-        found["depths"] = ablation_figures.depth_figure(rows, compared, title)
+        found["depths"] = experiment_figures.depth_figure(rows, compared, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
-        found["kernel_norms"] = ablation_figures.norms_figure(rows, title)
+        found["kernel_norms"] = experiment_figures.norms_figure(rows, title)
     return found

@@ -17,11 +17,11 @@ from identity_matters.data.loading import load
 from identity_matters.data.npz import npz_digest
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
+from identity_matters.errors import Diverged, UserError, truncated_repr
 from identity_matters.keras_settings import require_usual_keras
 from identity_matters.runs.checkpoint import has_checkpoints
+from identity_matters.runs.config_json import differences
 from identity_matters.runs.directory import Busy, RunDirectory, as_json
-from identity_matters.runs.errors import Diverged, UserError
-from identity_matters.runs.record import differences, shown
 from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def join(config: TrainConfig) -> Workers | None:
       WorkerLost: another worker does not come.
     """
     if not isinstance(config, TrainConfig):
-        raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {shown(config)}")
+        raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {truncated_repr(config)}")
     require_usual_keras()
     if config.strategy == "parameter_server":
         from identity_matters.distributed import parameter_server

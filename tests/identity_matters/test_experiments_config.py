@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from identity_matters import ablations
-from identity_matters.ablation_config import AblationConfig
+from identity_matters.errors import UserError
+from identity_matters.experiments import ablations
+from identity_matters.experiments.config import AblationConfig
+from identity_matters.experiments.variants import EXPERIMENTS
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs.errors import UserError
-from identity_matters.variants import EXPERIMENTS
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature_products import Loss
-from shortcut_study.model_copies import layers_of, random_batch
+from shortcut_study.curvature.loss_products import Loss
+from shortcut_study.curvature.model_copies import layers_of, random_batch
 
 SAME = 1e-3  # of a variable's largest derivative: far below what a path that passes no gradient takes away
 ROUNDINGS = 1000  # of the largest derivative of all: more than sums of such numbers make where they cancel

@@ -11,7 +11,7 @@ from types import ModuleType
 
 
 @contextlib.contextmanager
-def quiet_import() -> Iterator[None]:
+def silenced_stderr() -> Iterator[None]:
     """Opens a context in which nothing that is written to the standard error of the process is shown."""
     if sys.stderr:
         sys.stderr.flush()
@@ -25,8 +25,8 @@ def quiet_import() -> Iterator[None]:
         os.close(nowhere)
 
 
-class QuietTensorFlow(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow as Python does, and imports it in a `quiet_import`, whoever asks for it first."""
+class SilentTensorFlow(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow as Python does, and imports it in a `silenced_stderr`, whoever asks for it first."""
 
     _is_searching = False
 
@@ -45,7 +45,7 @@ class QuietTensorFlow(importlib.abc.MetaPathFinder):
             execute = spec.loader.exec_module
 
             def execute_quietly(module: ModuleType) -> None:
-                with quiet_import():
+                with silenced_stderr():
                     execute(module)
 
             spec.loader.exec_module = execute_quietly

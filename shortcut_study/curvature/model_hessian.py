@@ -1,7 +1,7 @@
 """Products with the Hessian of a Keras model on TensorFlow, exact, for lanczos.py.
 
 L(w), w flat [dim]       mean loss of the weights, in the model's order
-Hv, or Gv                curvature_products.py
+Hv, or Gv                loss_products.py
 """
 
 import math
@@ -11,15 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature_products import (
-    ZERO,
-    Loss,
-    check_loss,
-    gauss_newton_vector_product,
-    hessian_vector_product,
-    summed_loss,
-)
-from shortcut_study.differentiable import (
+from shortcut_study.curvature.differentiable import (
     check_product,
     check_twice_differentiable,
     computes_in_half,
@@ -27,7 +19,15 @@ from shortcut_study.differentiable import (
     twice_differentiable,
     with_dtype,
 )
-from shortcut_study.model_checks import check_examples, check_gradient, check_model
+from shortcut_study.curvature.loss_products import (
+    ZERO,
+    Loss,
+    check_loss,
+    gauss_newton_vector_product,
+    hessian_vector_product,
+    summed_loss,
+)
+from shortcut_study.curvature.model_checks import check_examples, check_gradient, check_model
 
 CLASS_LABELS = tf.TensorSpec([None], tf.int32)
 

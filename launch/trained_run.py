@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig
+from identity_matters.errors import UserError
 from identity_matters.fields import from_json
-from identity_matters.runs.errors import UserError
 
 if TYPE_CHECKING:
     import keras
@@ -30,7 +30,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
       UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
     """
     from identity_matters.data.npz import has_changed
-    from identity_matters.runs.record import data_places, read_record
+    from identity_matters.runs.config_json import data_places, read_record
 
     if saved_run and pretrained:
         raise UserError("--saved_run and --pretrained are both given; give one of them")
@@ -114,8 +114,8 @@ def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: st
     if at_step >= 0:
         return _at_step(saved_run, at_step, kept)
     from identity_matters.pretrained import load
-    from identity_matters.trust import load_network
-    from shortcut_study.differentiable import with_dtype
+    from identity_matters.safe_loading import load_network
+    from shortcut_study.curvature.differentiable import with_dtype
 
     network = load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
     return with_dtype(network, "float32")

@@ -1,11 +1,11 @@
-"""shortcut_study.rows on rows made by hand."""
+"""shortcut_study.aggregation on rows made by hand."""
 
 import numpy as np
 import pytest
 from study_rows import LEAST, row
 
-from shortcut_study.kinds import TWO, XAVIER
-from shortcut_study.rows import ROUNDING, along_loss, best_rates, insensitive_rates, over_seeds
+from shortcut_study.aggregation import ROUNDING, along_loss, best_rates, insensitive_rates, over_seeds
+from shortcut_study.architectures import TWO, XAVIER
 
 
 def test_over_seeds_are_means_and_deviations_of_logarithms():

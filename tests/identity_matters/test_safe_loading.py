@@ -14,7 +14,7 @@ import tensorflow as tf
 from refusals import refused
 
 from identity_matters.evaluation import evaluate, export
-from identity_matters.trust import check_saved_model, load_network
+from identity_matters.safe_loading import check_saved_model, load_network
 
 IMAGES, LABELS = np.zeros((4, 28, 28, 1), np.float32), np.arange(4)
 
@@ -165,9 +165,9 @@ def test_networks_of_others_without_such_operations_are_evaluated(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["saved_model.pb", "variables/variables.index", "assets.extra/data.json", "new"])
-def test_a_pipe_in_a_saved_model_is_not_waited_for(trained_run, tmp_path, place):
+def test_a_pipe_in_a_saved_model_is_not_waited_for(tiny_run, tmp_path, place):
     path = tmp_path / "model"
-    shutil.copytree(trained_run / "saved_model", path)
+    shutil.copytree(tiny_run / "saved_model", path)
     if place != "new":
         (path / place).unlink()
     os.mkfifo(path / place)
@@ -181,8 +181,8 @@ def test_a_folder_that_is_no_saved_model_is_called_so_and_not_searched(tmp_path)
 
 
 @pytest.fixture
-def run(trained_run, tmp_path):
-    shutil.copytree(trained_run, tmp_path / "run")
+def run(tiny_run, tmp_path):
+    shutil.copytree(tiny_run, tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -12,7 +12,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data import arrays, loading
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.loading import load
-from identity_matters.data.own import as_examples, given_arrays
+from identity_matters.data.user_arrays import as_examples, given_arrays
 from identity_matters.evaluation import evaluate
 from identity_matters.runs.directory import read_record
 
@@ -30,10 +30,10 @@ def given_run(tiny_config, digits, tmp_path_factory):
     return run_dir, training.train(tiny_config, run_dir, data=digits)
 
 
-def test_training_on_arrays_is_training_on_the_data_set_that_they_come_from(given_run, trained_run):
+def test_training_on_arrays_is_training_on_the_data_set_that_they_come_from(given_run, tiny_run):
     run_dir, row = given_run
     assert row["train_top1_error"] <= 1 and read_record(run_dir)["status"] == "done"
-    networks = [keras.saving.load_model(path / "model.keras") for path in (run_dir, trained_run)]
+    networks = [keras.saving.load_model(path / "model.keras") for path in (run_dir, tiny_run)]
     for variable, other in zip(*(network.variables for network in networks)):
         np.testing.assert_array_equal(variable, other)
 

@@ -3,8 +3,8 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from shortcut_study.lanczos import Ritz
-from shortcut_study.quadrature import Density, Quadrature, extreme_eigenvalues
+from shortcut_study.curvature.lanczos import Ritz
+from shortcut_study.curvature.quadrature import Density, Quadrature, extreme_eigenvalues
 
 NUM_MARKED = 3  # eigenvalues at either end
 

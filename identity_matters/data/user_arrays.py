@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from identity_matters.config import MAX_CLASSES
 from identity_matters.data.arrays import ArrayData, check_arrays, digest, note
-from identity_matters.runs.errors import UserError
+from identity_matters.errors import UserError
 
 _NAMES = ("train_images", "train_labels", "test_images", "test_labels")
 _PREFIX = "arrays "  # of what config.json calls them

@@ -7,9 +7,9 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
-from shortcut_study.model_copies import layers_of
-from shortcut_study.model_hessian import block, positions
-from shortcut_study.quadrature import extreme_eigenvalues, lanczos_quadrature, trace_mean
+from shortcut_study.curvature.model_copies import layers_of
+from shortcut_study.curvature.model_hessian import block, positions
+from shortcut_study.curvature.quadrature import extreme_eigenvalues, lanczos_quadrature, trace_mean
 
 RESIDUAL_BLOCK = re.compile(r"^stage\d+_block\d+")
 

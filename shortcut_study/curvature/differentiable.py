@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from shortcut_study.model_copies import check_copy, copy_model, layers_of, named
+from shortcut_study.curvature.model_copies import check_copy, copy_model, layers_of, named
 
 
 def with_dtype(model: keras.Model, dtype: str) -> keras.Model:

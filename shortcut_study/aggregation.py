@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shortcut_study.kinds import LABELS, Kind
+from shortcut_study.architectures import LABELS, Kind
 from theory.figures import column
 
 ROUNDING = 1e-20  # excess losses below this are rounding

@@ -7,10 +7,10 @@ from identity_matters.config import ModelConfig, TrainConfig
 _OF_EVERY_NETWORK = {"image_shape", "num_classes", "network", "weight_decay", "mixed_precision"}
 
 
-def unread_fields(config: TrainConfig) -> dict[str, str]:
+def ignored_fields(config: TrainConfig) -> dict[str, str]:
     """Returns the fields of a run and of its network that are not read, and why.
 
-    >>> unread_fields(TrainConfig(schedule="cosine", decay_steps=()))["decay_factor"]
+    >>> ignored_fields(TrainConfig(schedule="cosine", decay_steps=()))["decay_factor"]
     'schedule is cosine'
 
     Args:

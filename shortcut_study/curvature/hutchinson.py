@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shortcut_study.quadrature import standard_error
+from shortcut_study.curvature.quadrature import standard_error
 from theory.arrays import finite
 
 FEWEST = 5  # vectors before the tolerance is looked at; fewer say too little of their own spread

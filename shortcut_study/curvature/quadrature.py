@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shortcut_study.lanczos import Ritz, lanczos, ritz
+from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
 
 STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 
-from shortcut_study import quadrature as lanczos_quadrature
+from shortcut_study.curvature import quadrature as lanczos_quadrature
+from shortcut_study.curvature.quadrature import Quadrature, Summary
 from shortcut_study.hessian import summarize
-from shortcut_study.quadrature import Quadrature, Summary
 
 RESOLVED_FACTOR = 2.0  # between the ends of the range of the 10th percentile
 RESOLVED_SHARE = 0.1  # between the ends of the range of the share of negative eigenvalues

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from identity_matters.config import TrainConfig
+from identity_matters.errors import UserError
+from identity_matters.experiments.variants import EXPERIMENTS, Variant
 from identity_matters.fields import check_fields, require, split_names
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs.errors import UserError
-from identity_matters.variants import EXPERIMENTS, Variant
 
 OF_EVERY_EXPERIMENT = {
     "network", "convs_per_block", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every",
@@ -79,4 +79,4 @@ class AblationConfig:
         """
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
         set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
-        return dict.fromkeys(set_by_one, "set by the experiment: see --operations, and identity_matters/variants.py")
+        return dict.fromkeys(set_by_one, "set by the experiment: see --operations and experiments/variants.py")

@@ -3,9 +3,11 @@
 import contextlib
 import re
 from collections.abc import Iterator
+from typing import Any
 
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
 EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: the same command continues
+MAX_REPR = 200  # characters of a value in a message
 
 
 def first_line(error: Exception) -> str:
@@ -16,6 +18,12 @@ def first_line(error: Exception) -> str:
     """
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
+
+
+def truncated_repr(value: Any) -> str:
+    """Returns repr(value), cut after MAX_REPR characters so that it fits into one line of a message."""
+    text = repr(value)
+    return text if len(text) <= MAX_REPR else f"{text[:MAX_REPR]}…"
 
 
 class UserError(ValueError):

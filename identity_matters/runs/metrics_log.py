@@ -6,9 +6,9 @@ import keras
 import numpy as np
 
 from identity_matters.config import TrainConfig
+from identity_matters.runs.config_json import evaluated_split
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, figure_to_array
-from identity_matters.runs.record import evaluated_split
 from identity_matters.runs.tables import as_written, read_metrics, write_metrics
 from identity_matters.runs.tensorboard import open_events, session, tag
 

@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from identity_matters.errors import UserError, first_line
 from identity_matters.keras_settings import require_usual_keras
-from identity_matters.runs.errors import UserError, first_line
 from identity_matters.runs.files import MAX_TEXT_BYTES, open_file, require_regular
 
 # Keras's safe mode refuses Lambda and TFSMLayer where a file has them as layers, not wherever a callable may stand.

@@ -1,0 +1,1 @@
+"""Curvature of any Keras model on TensorFlow: exact Hessian products, spectra, traces, diagonals."""
