@@ -21,6 +21,7 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 """
 
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Callable
@@ -157,28 +158,33 @@ def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: 
     """Writes results.csv and density.csv, of the whole network's Hessian."""
     import numpy as np
 
+    from identity_matters.runs.job_table import Job, JobTable
     from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
-    from shortcut_study.curvature import figures, lanczos, quadrature
+    from shortcut_study.curvature import figures as spectrum_figures
+    from shortcut_study.curvature import lanczos, quadrature
 
     path = run.file("results.csv")
-    rows = read_rows(path)
-    done = len({row.get("vector") for row in rows})
-    order = len(rows) // done if done else config.order  # the first vector's, which the tolerance may have ended
-    as_written = np.repeat(np.arange(min(done, config.num_vectors)), order)
-    if [row.get("vector") for row in rows] != as_written.tolist() or not (config.tolerance or order == config.order):
-        raise UserError(f"{path} does not hold {config.order} rows of each starting vector; remove it to begin again")
-    stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if config.tolerance and not done else None
-    expect(config.num_vectors * order, done * order)
-    vectors = range(done, config.num_vectors)
-    for vector, ritz in quadrature.ritz_by_vector(*product, order, vectors, config.seed, np.float32, stop):
-        rows += figures.ritz_rows(vector, ritz)
-        write_metrics(path, rows)
-        expect(config.num_vectors * (len(ritz.values) - order))
-        order = len(ritz.values)
+    table, order = JobTable(path), 0 if config.tolerance else config.order
+
+    def job(vector: int) -> Job:
+        return Job({"vector": vector}, lambda _: spectrum_figures.ritz_rows(*next(found)), f"vector {vector}", order)
+
+    # The first vector takes as many steps as the tolerance asks for, and all others as many as the first.
+    order = len(table.find(job(0))) or config.order
+    lacking = [vector for vector in range(config.num_vectors) if not table.find(job(vector))]
+    is_open = bool(config.tolerance) and 0 in lacking
+    stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if is_open else None
+    found = quadrature.ritz_by_vector(*product, order, lacking, config.seed, np.float32, stop)
+    expect(config.num_vectors * order, (config.num_vectors - len(lacking)) * order)
+    for vector in lacking:
+        order = 0 if is_open and vector == 0 else order
+        order = len(table.run(job(vector)))
+        if is_open and vector == 0:
+            expect(config.num_vectors * (order - config.order))
     # From the file's digits, so that an interrupted run and one without a break draw the same.
     with reporting_damaged_table(path):
-        density = quadrature.density(figures.quadrature_from_rows(read_rows(path)))
-        write_metrics(run.file("density.csv"), figures.density_rows(density))
+        density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
+        write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
 
 
 def _part_tables(config: SpectrumConfig) -> list[str]:
@@ -186,21 +192,21 @@ def _part_tables(config: SpectrumConfig) -> list[str]:
 
 
 def _parts(
-    config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", product: tuple, table: str, expect: Callable
+    config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", product: tuple, name: str, expect: Callable
 ) -> None:
     """Writes layers.csv or blocks.csv: the Hessian of each layer or block, the others' weights fixed."""
-    from identity_matters.runs.tables import read_rows, write_metrics
+    from identity_matters.runs.job_table import Job, JobTable
     from shortcut_study.curvature.part_spectra import part_row, parts
 
-    path, chosen = run.file(table), parts(model, by_block=table == BLOCKS)
-    rows = read_rows(path)
-    if [row.get("part") for row in rows] != list(chosen)[: len(rows)]:
-        raise UserError(f"{path} does not hold the first parts of this network; remove it to begin again")
-    lacking = list(chosen.items())[len(rows) :]
-    expect(sum(min(config.order, len(entries)) for _, entries in lacking) * config.num_vectors)
-    for name, entries in lacking:
-        rows.append(part_row(product, entries, name, config.order, config.num_vectors, config.seed))
-        write_metrics(path, rows)
+    def compute(part: str, entries: "np.ndarray", progress: object) -> list[dict]:
+        return [part_row(product, entries, part, config.order, config.num_vectors, config.seed)]
+
+    table, chosen = JobTable(run.file(name)), parts(model, by_block=name == BLOCKS)
+    jobs = [Job({"part": part}, functools.partial(compute, part, entries), part, 1) for part, entries in chosen.items()]
+    lacking = [entries for job, entries in zip(jobs, chosen.values()) if not table.find(job)]
+    expect(sum(min(config.order, len(entries)) for entries in lacking) * config.num_vectors)
+    for job in jobs:
+        table.run(job)
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":

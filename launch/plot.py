@@ -15,6 +15,7 @@ writes runs/first/comparison.png: the errors of several training runs in one fig
 
 import dataclasses
 import importlib
+import inspect
 import os
 from typing import TYPE_CHECKING, Literal
 
@@ -26,8 +27,6 @@ from launch import launcher
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-TITLED = ("train", "ablations", "hessian_spectrum")  # kinds of runs whose figures have no title of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,9 +63,10 @@ def main(config: PlotConfig, run_dir: str) -> None:
         return
     record = read_record(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
-    options = {"title": config.title} if kind in TITLED else {}
+    draw = importlib.import_module(f"launch.{kind}").figures
+    options = {"title": config.title} if "title" in inspect.signature(draw).parameters else {}
     with reporting_damaged_table(run_dir):
-        figures = importlib.import_module(f"launch.{kind}").figures(run_dir, **options)
+        figures = draw(run_dir, **options)
         paths = save_figures(figures, run_dir, config.format)
     if not paths:
         is_done = record is not None and record["status"] == "done"
@@ -107,7 +107,7 @@ def _kind_of_tables(run_dir: str) -> str:
         if name in tables:
             return kind
     rows = read_rows(os.path.join(run_dir, "results.csv"))
-    kinds = {"variant": "ablations", "experiment": "shortcut_study"}
+    kinds = {"variant": "ablations", "experiment": "shortcut_study", "speed": "descent_map", "radius": "relu_search"}
     return next((kinds[column] for row in rows[:1] for column in row if column in kinds), "check_theory")
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from identity_matters.data.arrays import ArrayData
     from identity_matters.runs.directory import RunDirectory
+    from identity_matters.runs.job_table import Job
     from shortcut_study.dataset import StudyData
-    from shortcut_study.jobs import Job
 
 NUM_IMAGES = 50  # of the convolutional figure
 PIXELS, WIDTH = 4, 2  # a side, that the stem of a convolutional network leaves, and channels
@@ -129,14 +129,14 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
 
     from identity_matters.runs.figures import save_figures
     from identity_matters.runs.files import write_text
-    from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
+    from identity_matters.runs.job_table import JobTable
+    from identity_matters.runs.tables import read_rows, reporting_damaged_table
     from shortcut_study import report
-    from shortcut_study.jobs import run_jobs
 
     path = run.file("results.csv")
     bar_format = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total} jobs, {elapsed}"
     with tqdm(total=len(jobs) + 1, bar_format=bar_format, dynamic_ncols=True) as bar:
-        run_jobs(jobs, read_rows(path), lambda rows: write_metrics(path, rows), bar)
+        JobTable(path).run_all(jobs, bar)
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
         with reporting_damaged_table(path):

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.drawing import TOY
 from shortcut_study.figures.finding import findings_table
-from shortcut_study.jobs import Job
 
 _NETWORK = ("activations", "shortcut_depth", "initialisation", "depth", "learning_rate")
 
@@ -19,7 +19,7 @@ _NETWORK = ("activations", "shortcut_depth", "initialisation", "depth", "learnin
 def study_jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns the jobs of the figures that the config asks for; what two figures share is there once."""
     asked = FIGURES.values() if config.figure == "all" else [FIGURES[config.figure]]
-    return list({job.name: job for figure in asked for job in figure.jobs(config, data)}.values())
+    return list({job.label: job for figure in asked for job in figure.jobs(config, data)}.values())
 
 
 def figures_with_data(rows: list[dict]) -> list[str]:

@@ -8,8 +8,9 @@ import pytest
 from launch import launcher
 
 LAUNCHERS = (
-    "train evaluate plot ablations check_theory shortcut_study hessian_spectrum cluster export_npz report".split()
-)
+    "train evaluate plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum cluster "
+    "export_npz report"
+).split()
 
 
 def launch_in_process(monkeypatch, capsys, name, *arguments) -> tuple[int, str, str]:

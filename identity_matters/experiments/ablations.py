@@ -20,6 +20,7 @@ from identity_matters.fields import require
 from identity_matters.runs import figures, tables
 from identity_matters.runs.config_json import FINISHED, read_record
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.job_table import Job, JobTable
 
 # Share of the operations in which a learning rate is tried unless search_operations says otherwise. In a quarter of
 # them the highest rates win that lose later, as networks with the small initialiser take long to leave the saddle at
@@ -73,8 +74,8 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     del data
     plans = [_plan(variant, base, config) for variant in config.variants]
     with RunDirectory(run_dir, config, "ablations", summary) as run:
-        _run_all(plans, config.experiment, run)
-        rows = _write_results(config.experiment, run)
+        _run_all(plans, run, _open_table(run.file("results.csv"), config.experiment))
+        rows = _draw(run)
         run.set_status("done")
     return rows
 
@@ -111,9 +112,8 @@ def _flops(config: TrainConfig) -> int:
     return flops
 
 
-def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
+def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
     """Chooses every learning rate on held-out images, then trains seed after seed; finished runs are not run again."""
-    finished = _finished(experiment, run)
     count = itertools.count(1)
     total = sum(len(plan.searches) + len(plan.tests) for plan in plans)
 
@@ -122,18 +122,26 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
 
         The cross-entropy decides between rates of the same error.
         """
-        last, number = _last(config.validation_examples, config.learning_rate, config.seed), next(count)
+        number, last = next(count), f"seed{config.seed}"
+        key = {"variant": variant.name, "phase": "test", "seed": config.seed}
+        if config.validation_examples:
+            last = f"rate{config.learning_rate:g}"
+            key = {"variant": variant.name, "phase": "search", "chosen_rate": config.learning_rate}
         path = run.file(f"{variant.directory}_{last}")
-        if (variant.name, last) in finished:
-            _require_planned(variant, config, path)
-        else:
+
+        def compute(_: object) -> list[dict]:
             run.set_status("running")  # not before: what is refused leaves a finished experiment so
             print(f"[{number}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
             _train(config, path)
-            finished[variant.name, last] = _rows(path)
-            _write_results(experiment, run)
-        ended = finished[variant.name, last][-1]
-        return tuple(np.nan_to_num(ended.get(name, np.inf), nan=np.inf) for name in _JUDGED_BY)
+            return _rows(path)
+
+        if rows := table.find(Job(key, compute)):
+            _require_planned(variant, config, path)
+        else:
+            rows = table.run(Job(key, compute))
+            _draw(run)
+        values = [rows[-1].get(name, "") for name in _JUDGED_BY]
+        return tuple(np.nan_to_num([np.inf if value == "" else value for value in values], nan=np.inf))
 
     rates = {}
     for variant, searches, _ in plans:
@@ -142,8 +150,8 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
             total += 1
             errors[rate] = error_of(variant, dataclasses.replace(searches[0], learning_rate=rate))
         rates[variant.name] = min(sorted(errors), key=errors.__getitem__, default=variant.rates[0])
-    for of_seed in zip(*(plan.tests for plan in plans)):
-        for plan, config in zip(plans, of_seed):
+    for tests_of_seed in zip(*(plan.tests for plan in plans)):
+        for plan, config in zip(plans, tests_of_seed):
             error_of(plan.variant, dataclasses.replace(config, learning_rate=rates[plan.variant.name]))
 
 
@@ -178,36 +186,21 @@ def _train(config: TrainConfig, run_dir: str) -> None:
     keras.backend.clear_session()
 
 
-def _last(is_search: bool, rate: float, seed: int) -> str:
-    """What tells the runs of a variant apart, as the end of a directory's name."""
-    return f"rate{rate:g}" if is_search else f"seed{seed}"
-
-
-def _finished(experiment: str, run: RunDirectory) -> dict[tuple[str, str], list[dict]]:
-    """Returns the rows of all finished runs, whose directories need not be there, by variant and rate or seed."""
-    found = {}
-    path = run.file("results.csv")
+def _open_table(path: str, experiment: str) -> JobTable:
+    """Returns the table of results; raises UserError where it has rows of variants that the experiment does not."""
+    table = JobTable(path)
+    names = [variant.name for variant in EXPERIMENTS[experiment]]
     with tables.reporting_damaged_table(path):
-        for row in tables.read_rows(path):
-            row = {name: value for name, value in row.items() if value != ""}
-            last = _last(row["phase"] == "search", row["chosen_rate"], row["seed"])
-            found.setdefault((row["variant"], last), []).append(row)
-    for variant, name in itertools.product(EXPERIMENTS[experiment], os.listdir(run.path)):
-        if name.startswith(f"{variant.directory}_") and (rows := _rows(run.file(name))):
-            last = _last(rows[0]["phase"] == "search", rows[0]["chosen_rate"], rows[0]["seed"])
-            if name == f"{variant.directory}_{last}":
-                found[variant.name, last] = [{"variant": variant.name} | row for row in rows]
-    order = [variant.name for variant in EXPERIMENTS[experiment]]
-    unknown = {variant for variant, _ in found} - set(order)
+        found = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
+    unknown = {variant for variant, *_ in found} - set(names)
     require(not unknown, f"{path} has rows of {', '.join(sorted(unknown))}: no variant of {experiment}")
-    keys = ("phase", "chosen_rate", "seed")
-    return dict(sorted(found.items(), key=lambda item: (order.index(item[0][0]), *(item[1][0][key] for key in keys))))
+    return table
 
 
-def _write_results(experiment: str, run: RunDirectory) -> list[dict]:
-    """Writes results.csv and the figures of all finished runs; returns the rows."""
-    rows = [row for of_run in _finished(experiment, run).values() for row in of_run]
-    tables.write_metrics(run.file("results.csv"), rows)
+def _draw(run: RunDirectory) -> list[dict]:
+    """Draws the figures of all finished runs; returns the rows of results.csv."""
+    rows = tables.read_rows(run.file("results.csv"))
+    rows = [{name: value for name, value in row.items() if value != ""} for row in rows]
     figures.save_figures(draw(rows), run.path)
     return rows
 
@@ -234,7 +227,7 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     """
     found = {"ablations": experiment_figures.ablation_figure(rows, title)}
     present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
-    if any(len(present & of_initializer.keys()) > 1 for of_initializer in compared.values()):
+    if any(len(present & variants.keys()) > 1 for variants in compared.values()):
         found["depths"] = experiment_figures.depth_figure(rows, compared, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
         found["kernel_norms"] = experiment_figures.norms_figure(rows, title)

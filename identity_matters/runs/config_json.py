@@ -11,14 +11,17 @@ from identity_matters.runs.files import read_json
 STATUSES = ("running", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
 AT_THE_END = "at the end"
-# The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
-KINDS = {
-    "train": "model",
-    "ablations": "num_seeds",
-    "check_theory": "claim",
-    "shortcut_study": "figure",
-    "hessian_spectrum": "saved_run",
-    "report": "runs",
+# The launchers whose runs a run directory can hold, and what a report calls these. The launcher of that name draws the
+# figures of the run: it has a function figures(run_dir).
+RUN_TYPES = {
+    "train": "Training",
+    "ablations": "Networks compared",
+    "check_theory": "Checks of the theory",
+    "relu_search": "Search for bad critical points of ReLU networks",
+    "descent_map": "What descent on linear networks reaches",
+    "shortcut_study": "Study of n-shortcut networks",
+    "hessian_spectrum": "Spectrum of a trained network's Hessian",
+    "report": "Report",
 }
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
 # computes.
@@ -26,7 +29,7 @@ _NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
 
 
 def read_record(path: str) -> dict | None:
-    """Returns what the config.json of a run directory holds, its kind included; None where there is none.
+    """Returns what the config.json of a run directory holds; None where there is none.
 
     Raises:
       UserError: the file is damaged, or no file, or the path is none of this machine.
@@ -37,7 +40,7 @@ def read_record(path: str) -> dict | None:
         record = read_json(file_name)
         if mistake := _find_mistake(record):
             raise UserError(mistake)
-        return {"kind": _infer_kind(record["config"])} | record
+        return record
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
@@ -70,17 +73,12 @@ def require_mounted(path: str) -> None:
         raise UserError(f"{path} is an address, not a directory: mount what it names, and give the folder")
 
 
-def _infer_kind(config: dict) -> str:
-    """Returns the kind of run that an earlier version's config belongs to."""
-    return next((kind for kind, field in KINDS.items() if field in config), "train")
-
-
 def _find_mistake(record: Any) -> str:
     """Returns what a reader of the record would stumble over; empty where there is nothing."""
     if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
         return "it holds no config"
-    if record.get("kind", "train") not in list(KINDS):
-        return f"its kind is {truncated_repr(record['kind'])}, none of {', '.join(KINDS)}"
+    if not isinstance(kind := record.get("kind"), str) or kind not in RUN_TYPES:
+        return f"its kind is {truncated_repr(kind)}, none of {', '.join(RUN_TYPES)}"
     if record.get("status") not in STATUSES:
         return f"its status is {truncated_repr(record.get('status'))}, none of {', '.join(STATUSES)}"
     if record["status"] == "diverged" and type(record.get("diverged_at_step")) is not int:

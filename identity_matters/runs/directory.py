@@ -25,7 +25,7 @@ from typing import Any
 
 from identity_matters.data.npz import npz_digest
 from identity_matters.errors import UserError, truncated_repr
-from identity_matters.runs.config_json import KINDS, STATUSES, differences, read_record
+from identity_matters.runs.config_json import RUN_TYPES, STATUSES, differences, read_record
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
@@ -48,7 +48,7 @@ class RunDirectory:
     Args:
       path: str.
       config: a dataclass, compared with that of an earlier run in the same directory.
-      kind: str. A key of KINDS, the launcher whose run this is: it draws the figures again.
+      kind: str. A key of RUN_TYPES, the launcher whose run this is: it draws the figures again.
       data: str. The summary of the data (empty: not compared).
 
     Attributes:
@@ -60,7 +60,7 @@ class RunDirectory:
     """
 
     def __init__(self, path: str, config: Any, kind: str = "train", data: str = "") -> None:
-        assert kind in KINDS, kind
+        assert kind in RUN_TYPES, kind
         self.path, self._config, self._kind, self._data = path, config, kind, data
         npz = _npz(as_json(config))
         self._digest = npz_digest(npz) if npz else ""

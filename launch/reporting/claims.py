@@ -38,7 +38,7 @@ def rows(runs: list[Run]) -> list[Row]:
 
 
 def checks(runs: list[Run]) -> list[Run]:
-    """Returns the runs that checked claims, which searches and experiments of launch.check_theory do not."""
+    """Returns the runs that checked claims."""
     return [run for run in runs if run.kind == "check_theory" and run.rows and COLUMNS <= run.rows[0].keys()]
 
 

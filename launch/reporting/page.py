@@ -7,19 +7,12 @@ import hashlib
 import jinja2
 from markupsafe import Markup
 
+from identity_matters.runs.config_json import RUN_TYPES
 from identity_matters.runs.directory import versions
 from launch.reporting import claims, figures
 from launch.reporting.captions import CAPTIONS
 from launch.reporting.runs import Run, comparison, evaluations, percent
 from theory.claims import summary as count_claims
-
-KINDS = {
-    "train": "Training",
-    "ablations": "Networks compared",
-    "check_theory": "Checks of the theory",
-    "shortcut_study": "Study of n-shortcut networks",
-    "hessian_spectrum": "Spectrum of a trained network's Hessian",
-}
 
 
 def render(runs: list[Run]) -> str:
@@ -45,7 +38,7 @@ def render(runs: list[Run]) -> str:
         verdicts=claims.counts(table),
         words=claims.WORDS,
         runs=runs,
-        kinds=KINDS,
+        run_types=RUN_TYPES,
         other_pictures=lambda run: [
             (name, found) for name, found in run.pictures.items() if (run.name, found.address) not in used
         ],

@@ -7,12 +7,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import depths_in, num_seeds, over_seeds, select
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures.drawing import mark_infinite
 from shortcut_study.figures.finding import CONSTANT, Finding, named, series
-from shortcut_study.jobs import Job, Progress
+from shortcut_study.jobs import study_job
 
 EXPERIMENTS = (("convolutional", "relu"),)
 # Batch normalisation makes the scale of the kernels irrelevant to the function, and small kernels to the condition
@@ -50,7 +51,7 @@ def _spectra(data: StudyData, depth: int, shortcut_depth: int, batch_norm: int, 
         return rows
 
     key = {"experiment": "convolutional", "shortcut_depth": shortcut_depth, "activations": "relu"}
-    return Job(key | {"batch_norm": batch_norm, "depth": depth}, compute)
+    return study_job(key | {"batch_norm": batch_norm, "depth": depth}, compute)
 
 
 def draw(rows: list[dict]) -> Figure:

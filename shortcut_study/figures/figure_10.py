@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import (
     INSENSITIVE,
     best_rates,
@@ -25,7 +26,7 @@ from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent, descend
 from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings
 from shortcut_study.figures.finding import CONSTANT, Finding, label, named, series
-from shortcut_study.jobs import Job, Progress, job_key
+from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
 
 EXPERIMENTS = (("learning_rates", RELU_MID),)
@@ -68,7 +69,7 @@ def _sweep(config: StudyConfig, data: StudyData, kind: Kind, depth: int, rates: 
             for i, row in enumerate(rows)
         ]
 
-    return Job(job_key("learning_rates", kind, RELU_MID, depth, seed), compute)
+    return study_job(job_key("learning_rates", kind, RELU_MID, depth, seed), compute)
 
 
 def descend_pruned(

@@ -5,6 +5,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import along_loss, depths_in, done_rows, over_seeds, select
 from shortcut_study.architectures import LINEAR, RELU_MID, TWO
 from shortcut_study.config import StudyConfig
@@ -12,7 +13,7 @@ from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import drawing
 from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, named, power, series
-from shortcut_study.jobs import Job, Progress, job_key, progress_stepper
+from shortcut_study.jobs import job_key, progress_stepper, study_job
 
 EXPERIMENTS = (("norms", LINEAR), ("norms", RELU_MID))
 _NUM_EPOCHS_IN_TABLE = 120
@@ -47,7 +48,7 @@ def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int,
             for epoch in spaced_epochs(num_epochs)
         ]  # fmt: skip
 
-    return Job(job_key("norms", TWO, activations, depth, seed), compute)
+    return study_job(job_key("norms", TWO, activations, depth, seed), compute)
 
 
 def spaced_epochs(num_epochs: int) -> list[int]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import Band, depths_in, kinds_in, num_seeds, over_seeds, rows_of_kind, select
 from shortcut_study.architectures import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
 from shortcut_study.config import StudyConfig
@@ -13,7 +14,7 @@ from shortcut_study.figures import drawing
 from shortcut_study.figures.finding import CONSTANT, Finding, grows, label, named, power, series, slope
 from shortcut_study.hessian import hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
-from shortcut_study.jobs import Job, Progress, job_key
+from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
 from theory.figures import column
 from theory.shortcut_hessians import spectrum_at_zero
@@ -43,7 +44,7 @@ def _initial_spectrum(data: StudyData, kind: Kind, depth: int, seed: int) -> Job
         weights = network.initialize(kind.initialisation, seed)
         return [_linear_spectrum(network, weights, *moments(data.x, data.y))]
 
-    return Job(job_key("initial_spectrum", kind, LINEAR, depth, seed), compute)
+    return study_job(job_key("initial_spectrum", kind, LINEAR, depth, seed), compute)
 
 
 def jobs_at_zero(config: StudyConfig, data: StudyData, kinds: Sequence[Kind] = (ONE, TWO)) -> list[Job]:
@@ -59,7 +60,7 @@ def _at_zero(data: StudyData, kind: Kind, depth: int) -> Job:
         found = spectrum_at_zero(data.x, data.y, 1, 2)  # more units only repeat the eigenvalues
         return [spectrum(np.diag(np.repeat(found.eigenvalues, found.multiplicities))).columns()]
 
-    return Job(job_key("spectrum_at_zero", kind._replace(initialisation="exact_zero"), LINEAR, depth), compute)
+    return study_job(job_key("spectrum_at_zero", kind._replace(initialisation="exact_zero"), LINEAR, depth), compute)
 
 
 def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> dict[str, float | str]:

@@ -6,6 +6,7 @@ Figure 7 is the same with ReLUs, and Figure 8, left, shows another column of the
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import along_loss, depths_in, kinds_in, rows_of_kind, select
 from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Kind
 from shortcut_study.config import StudyConfig
@@ -23,7 +24,7 @@ from shortcut_study.figures.finding import (
     paired,
 )
 from shortcut_study.hessian import hessian, spectrum
-from shortcut_study.jobs import Job, Progress, job_key
+from shortcut_study.jobs import job_key, study_job
 
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR))
 _LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
@@ -82,7 +83,7 @@ def _spectra(config: StudyConfig, data: StudyData, activations: str, kind: Kind,
             progress(part)
         return rows
 
-    return Job(job_key("spectrum_at_losses", kind, activations, config.depth, seed), compute)
+    return study_job(job_key("spectrum_at_losses", kind, activations, config.depth, seed), compute)
 
 
 def draw(rows: list[dict]) -> Figure:

@@ -2,12 +2,12 @@
 
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job
 from shortcut_study.architectures import RELU_MID
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import figure_6
 from shortcut_study.figures.finding import Finding
-from shortcut_study.jobs import Job
 
 EXPERIMENTS = (("spectrum_at_losses", RELU_MID),)
 _LEVELS = 1.0, 0.18  # highest and lowest loss at which a Hessian is taken

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import along_loss, depths_in, done_rows, kinds_in, rows_of_kind, select
 from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER
 from shortcut_study.config import StudyConfig
@@ -22,7 +23,7 @@ from shortcut_study.figures.finding import (
     paired,
 )
 from shortcut_study.hessian import hessian, spectrum
-from shortcut_study.jobs import Job, Progress, job_key
+from shortcut_study.jobs import job_key, study_job
 from theory.figures import column
 from theory.shortcut_networks import minimum_loss
 
@@ -55,7 +56,7 @@ def _single_run(config: StudyConfig, data: StudyData) -> Job:
             weights = weights - rate * step
         return rows
 
-    return Job(job_key("single_run", TWO, LINEAR, config.depth, config.seed), compute)
+    return study_job(job_key("single_run", TWO, LINEAR, config.depth, config.seed), compute)
 
 
 def draw(rows: list[dict]) -> Figure:

@@ -6,6 +6,7 @@ Figure 10 is the same with ReLUs.
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import (
     BestRate,
     best_rates,
@@ -35,7 +36,7 @@ from shortcut_study.figures.finding import (
     paired,
     series,
 )
-from shortcut_study.jobs import Job, Progress, job_key, progress_stepper
+from shortcut_study.jobs import job_key, progress_stepper, study_job
 from theory.figures import column
 
 EXPERIMENTS = (("learning_rates", LINEAR), ("spectrum_at_zero", LINEAR))
@@ -66,7 +67,7 @@ def _sweep(config: StudyConfig, data: StudyData, kind: Kind, depth: int, rates: 
             for i, rate in enumerate(rate_of_run)
         ]  # fmt: skip
 
-    return Job(job_key("learning_rates", kind, LINEAR, depth, seeds[0] if len(seeds) == 1 else None), compute)
+    return study_job(job_key("learning_rates", kind, LINEAR, depth, seeds[0] if len(seeds) == 1 else None), compute)
 
 
 def draw(rows: list[dict]) -> Figure:

@@ -24,6 +24,7 @@ from theory import descent_experiments, experiments
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
+    "descent_map": "MapConfig",
     "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig",
 }  # fmt: skip
 NO_FILES = {
@@ -91,8 +92,8 @@ def tables() -> dict[str, dict[str, list[dict]]]:
         "hessian_spectrum": {"results.csv": ritz, "density.csv": density},
         "check_theory": {
             "condition_numbers.csv": experiments.condition_numbers_at_zero(),
-            "excess_by_radius.csv": descent_experiments.EXPERIMENTS["excess_by_radius"](0),
         },
+        "descent_map": {"excess_by_radius.csv": descent_experiments.EXPERIMENTS["excess_by_radius"](0)},
     }
 
 
@@ -198,7 +199,8 @@ GOING_ON = {
         ],
         ["config.json", "ours_rate0.015/config.json"],
     ),
-    "check_theory": (["--search=relu", "--trials=1"], ["config.json", "results.csv", "points.csv"]),
+    "check_theory": (["--claim=review.eq_6", "--trials=1"], ["config.json", "results.csv"]),
+    "relu_search": (["--trials=1"], ["config.json", "results.csv", "points.csv"]),
     "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),
     "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "results.csv"]),
 }

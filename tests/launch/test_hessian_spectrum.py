@@ -257,7 +257,7 @@ def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch)
 def test_a_streamed_set_gives_its_training_images_without_augmentation():
     """TFDS_DATA_DIR tells where ImageNet is prepared."""
     from identity_matters.presets import TRAIN_PRESETS
-    from launch.tiny_run import raw_batches
+    from launch.trained_run import raw_batches
 
     config = TRAIN_PRESETS["imagenet"]
     try:

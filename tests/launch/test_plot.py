@@ -1,9 +1,7 @@
 """launch.plot: config.json says whose figures it draws, old ones by their config, lone tables by their columns."""
 
-import dataclasses
 import functools
 import importlib
-import json
 
 import pytest
 from begun import begin
@@ -14,14 +12,14 @@ from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.runs import figures
-from identity_matters.runs.config_json import KINDS, read_record
-from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.config_json import RUN_TYPES, read_record
 from identity_matters.runs.tables import write_metrics
 from launch import plot, train
 from shortcut_study.curvature.figures import spectrum_figure
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
+    "relu_search": "SearchConfig", "descent_map": "MapConfig",
     "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig", "report": "ReportConfig",
 }  # fmt: skip
 
@@ -34,51 +32,18 @@ def config(kind):
 def drawn(monkeypatch):
     """The kinds of runs whose launcher was asked for figures."""
     asked = []
-    for kind in KINDS:
+    for kind in RUN_TYPES:
         module = importlib.import_module(f"launch.{kind}")
         monkeypatch.setattr(module, "figures", lambda run_dir, kind=kind, **_: asked.append(kind) or {"a": Figure()})
     return asked
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RUN_TYPES)
 def test_the_launcher_that_config_json_names_draws_alone(tmp_path, kind, drawn):
     begin(tmp_path, config(kind), kind)
     assert read_record(str(tmp_path))["kind"] == kind
     plot.main(plot.PlotConfig(), str(tmp_path))
     assert drawn == [kind]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_config_json_that_does_not_name_its_kind_still_plots_and_goes_on(tmp_path, kind, drawn):
-    begin(tmp_path, config(kind), kind)
-    path = tmp_path / "config.json"
-    record = json.loads(path.read_text())
-    del record["kind"]
-    path.write_text(json.dumps(record))
-    plot.main(plot.PlotConfig(), str(tmp_path))
-    assert drawn == [kind]
-    begin(tmp_path, config(kind), kind)
-    assert json.loads(path.read_text())["kind"] == kind
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_known_by_a_field_that_no_other_has(kind):
-    fields = {other: {field.name for field in dataclasses.fields(config(other))} for other in KINDS}
-    assert [other for other in KINDS if KINDS[kind] in fields[other]] == [kind]
-
-
-def test_a_run_of_another_kind_is_named_as_such(tmp_path):
-    begin(tmp_path, config("ablations"), "ablations")
-    with pytest.raises(ValueError, match="holds a run of launch.ablations, not of launch.train; choose another"):
-        RunDirectory(str(tmp_path), config("train"))
-
-
-def test_an_unknown_kind_is_refused_and_nothing_of_its_name_imported(tmp_path, launch):
-    begin(tmp_path, config("train"))
-    path = tmp_path / "config.json"
-    path.write_text(path.read_text().replace('"kind": "train"', '"kind": "jobs.local"'))
-    code, _, err = launch("plot", f"--run_dir={tmp_path}")
-    assert code == 1 and err.count("\n") == 1 and "'jobs.local', none of train, ablations" in err
 
 
 @pytest.mark.parametrize(
@@ -88,7 +53,8 @@ def test_an_unknown_kind_is_refused_and_nothing_of_its_name_imported(tmp_path, l
         ("ablations", "results.csv", {"variant": "paper", "step": 1}),
         ("shortcut_study", "results.csv", {"experiment": "norms"}),
         ("check_theory", "norms.csv", {"num_layers": 1}),
-        ("check_theory", "points.csv", {"radius": 1}),
+        ("relu_search", "results.csv", {"radius": 1}),
+        ("descent_map", "results.csv", {"speed": 1}),
         ("hessian_spectrum", "density.csv", {"eigenvalue": 1.0}),
     ],
 )

@@ -342,32 +342,6 @@ def test_a_table_of_another_kind_is_no_study(tmp_path):
 NEW_FIELDS = ("input_scale", "centred", "mean_over_outputs", "xavier_learning_rate")
 
 
-@pytest.mark.parametrize("figure, module, name", [("9", figure_9, "descend"), ("5", figure_5, "spectrum")])
-def test_a_run_of_the_version_before_goes_on_and_is_drawn(
-    launch, three_digits, tmp_path, monkeypatch, figure, module, name
-):
-    """Its config.json lacks the fields of today, its results.csv the columns `job` and `perturbed_loss`."""
-    run_dir = tmp_path / "run"
-    arguments = [f"--figure={figure}", f"--run_dir={run_dir}", *SMALL]
-    assert launch(*arguments)[0] == 0
-    whole = without_seconds(run_dir)
-    record = json.loads((run_dir / "config.json").read_text())
-    for field in NEW_FIELDS:
-        del record["config"][field]
-    (run_dir / "config.json").write_text(json.dumps(record | {"status": "running"}))
-    rows = read_rows(run_dir / "results.csv")
-    jobs = list(dict.fromkeys(row["job"] for row in rows))
-    kept = [row for row in rows if row["job"] in jobs[: len(jobs) - 2]]
-    old = [{k: v for k, v in row.items() if k not in ("job", "perturbed_loss")} for row in kept]
-    write_metrics(str(run_dir / "results.csv"), old)
-    assert list(shortcut_study.figures(str(run_dir))) == [f"figure_{figure}"]
-    function, calls = getattr(module, name), []
-    monkeypatch.setattr(module, name, lambda *a, **k: calls.append(0) or function(*a, **k))
-    code, _, err = launch(*arguments)
-    assert code == 0, err
-    assert without_seconds(run_dir) == whole and len(calls) == 2
-
-
 @pytest.mark.slow  # a minute: networks of width 10 are compiled, and TensorFlow starts twice
 def test_a_study_killed_by_force_continues_to_the_same_rows(tmp_path):
     command = [sys.executable, "-m", "launch.shortcut_study", *SMALL, "--figure=10", "--num_epochs=300"]

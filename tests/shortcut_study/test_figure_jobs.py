@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from identity_matters.runs.tables import read_rows, write_metrics
+from identity_matters.runs.job_table import JobTable
 from shortcut_study.aggregation import best_rates
 from shortcut_study.architectures import KINDS, ONE, ORTHOGONAL, THREE, TWO, XAVIER, Kind
 from shortcut_study.config import StudyConfig, learning_rates
@@ -15,7 +15,6 @@ from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import figure_3, figure_5, figure_6, figure_7, figure_8, figure_9, figure_10
 from shortcut_study.hessian import hessian, spectrum
-from shortcut_study.jobs import run_jobs
 from shortcut_study.network import ZERO_SCALE
 from theory import shortcut_hessians, shortcut_networks
 
@@ -52,7 +51,7 @@ def start_of(job, seed=None):
 
 
 def rows_of(jobs):
-    return [job.key | row for job in jobs for row in job.compute(lambda share: None)]
+    return [row | {"seconds": ""} for job in jobs for row in job.compute(lambda share: None)]
 
 
 @pytest.mark.parametrize("figure", [figure_3, figure_7, figure_10])
@@ -175,7 +174,7 @@ def test_hessians_are_taken_where_the_loss_first_passes_a_level(data, activation
         whole = descend(network, weights[None], data.x, data.y, [0.1], 60)
         losses = (whole.excess_losses if activations == "linear" else whole.losses)[:, 0]
         first, *rows = job.compute(lambda share: None)
-        assert first == {"learning_rate": 0.1, "status": "done"}
+        assert first["learning_rate"] == 0.1 and first["status"] == "done" and first["loss"] == ""
         epochs = [next((e for e, loss in enumerate(losses) if loss <= level), None) for level in levels]
         assert [row["epoch"] for row in rows] == [epoch for epoch in epochs if epoch is not None] and epochs[0] == 0
         for row in rows:
@@ -368,7 +367,7 @@ def test_rows_that_come_back_from_the_file_are_known_and_computed_no_more(data, 
             for job in ALL[name](data)
         ]
         with tqdm(total=len(jobs), file=io.StringIO()) as bar:
-            run_jobs(jobs, read_rows(path), lambda rows: write_metrics(path, rows), bar)
+            JobTable(path).run_all(jobs, bar)
             assert bar.n == pytest.approx(bar.total)
         return jobs
 

@@ -1,23 +1,26 @@
-"""shortcut_study.jobs: what is computed when, what is saved, and that a killed study loses one job at most."""
+"""runs.job_table: what is computed when, what is saved, and that a killed command loses one job at most."""
 
 import io
 
 import pytest
 from tqdm import tqdm
 
+from identity_matters.errors import UserError
+from identity_matters.runs import job_table
+from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study.architectures import KINDS, LABELS, TWO
-from shortcut_study.jobs import COLUMNS, Job, job_key, run_jobs
+from shortcut_study.jobs import COLUMNS, job_key, job_label, study_job
 
 ALL = [("norms", 2), ("norms", 4), ("single_run", 4), ("spectrum", 2)]
 
 
 class Study:
-    """A few jobs, their log, and what was saved, to a file as launch.shortcut_study does."""
+    """A few jobs and the log of those that were computed."""
 
     def __init__(self, path, names=ALL, fails_at=None):
-        self.path, self.computed, self.saved, self.fails_at = str(path), [], [], fails_at
-        self.jobs = [Job({"experiment": name, "depth": depth}, self._compute(name, depth)) for name, depth in names]
+        self.path, self.computed, self.fails_at = str(path), [], fails_at
+        self.jobs = [study_job({"experiment": name, "depth": n}, self._compute(name, n)) for name, n in names]
         self.bar = tqdm(total=len(self.jobs), file=io.StringIO())
 
     def _compute(self, name, depth):
@@ -32,25 +35,28 @@ class Study:
 
         return compute
 
-    def _save(self, rows):
-        self.saved.append([(row["experiment"], row["depth"], row["seed"]) for row in rows])
-        write_metrics(self.path, rows)
-
     def run(self):
-        return run_jobs(self.jobs, read_rows(self.path), self._save, self.bar)
+        table = JobTable(self.path)
+        table.run_all(self.jobs, self.bar)
+        return table.rows
 
 
 def without_seconds(path):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in read_rows(path)]
 
 
-def test_jobs_are_computed_in_order_and_saved_one_by_one(tmp_path):
+def test_jobs_are_computed_in_order_and_saved_one_by_one(tmp_path, monkeypatch):
+    saved = []
+    monkeypatch.setattr(job_table, "write_metrics", lambda path, rows: saved.append([row_key(row) for row in rows]))
     study = Study(tmp_path / "rows.csv")
     rows = study.run()
     assert study.computed == ALL
     expected = [[(name, depth, seed) for name, depth in ALL[: i + 1] for seed in range(depth)] for i in range(len(ALL))]
-    assert study.saved == expected
-    assert [(row["experiment"], row["depth"], row["seed"]) for row in rows] == expected[-1]
+    assert saved == expected and [row_key(row) for row in rows] == expected[-1]
+
+
+def row_key(row):
+    return row["experiment"], row["depth"], row["seed"]
 
 
 def test_every_row_has_all_columns_and_the_seconds_of_its_job(tmp_path):
@@ -83,11 +89,10 @@ def test_a_killed_study_continues_to_the_same_rows_and_computes_nothing_twice(tm
     assert resumed.bar.n == pytest.approx(resumed.bar.total)
 
 
-def test_a_finished_study_computes_and_saves_nothing(tmp_path):
+def test_a_finished_study_computes_nothing(tmp_path):
     Study(tmp_path / "rows.csv").run()
     again = Study(tmp_path / "rows.csv")
-    rows = again.run()
-    assert again.computed == again.saved == [] and rows == read_rows(again.path)
+    assert again.run() == read_rows(again.path) and again.computed == []
     assert again.bar.n == pytest.approx(again.bar.total)
 
 
@@ -101,28 +106,35 @@ def test_a_job_missing_in_the_middle_is_computed_and_takes_its_place(tmp_path):
     assert without_seconds(rest.path) == without_seconds(whole.path)
 
 
-def test_rows_of_jobs_that_are_not_asked_for_are_dropped(tmp_path):
-    Study(tmp_path / "rows.csv").run()
-    fewer = Study(tmp_path / "rows.csv", names=ALL[1:2])
-    rows = fewer.run()
-    assert {(row["experiment"], row["depth"]) for row in rows} == {ALL[1]} and fewer.computed == []
+def test_rows_of_jobs_that_are_not_named_stay_behind_the_others(tmp_path):
+    Study(tmp_path / "rows.csv", names=ALL[:2]).run()
+    kept = read_rows(tmp_path / "rows.csv")
+    other = Study(tmp_path / "rows.csv", names=ALL[2:3])
+    other.run()
+    assert other.computed == ALL[2:3] and read_rows(tmp_path / "rows.csv")[4:] == kept
 
 
-def test_jobs_are_told_apart_by_every_column_of_their_keys(tmp_path):
-    keys = [
-        {"experiment": "norms", "depth": 2, "seed": seed, "activations": a}
-        for seed in (0, 1)
-        for a in ("linear", "relu_mid")
-    ]
-    done = []
-
-    def job(key):
-        return Job(key, lambda _: done.append(key) or [{"loss": 1.0}])
-
+def test_a_table_that_lacks_rows_of_a_job_is_refused_and_stays_as_it_is(tmp_path):
     path = str(tmp_path / "rows.csv")
+    write_metrics(path, [{"vector": 0, "value": 1.0}, {"vector": 1, "value": 2.0}])
+    with pytest.raises(UserError, match="rows.csv holds 1 of the 2 rows of vector 0; remove it to begin again"):
+        JobTable(path).run(Job({"vector": 0}, lambda _: pytest.fail("computed"), "vector 0", num_rows=2))
+    assert len(read_rows(path)) == 2
+
+
+def test_without_a_file_the_rows_are_held_in_memory():
+    table = JobTable(None)
+    rows = table.run(Job({"seed": 1}, lambda _: [{"loss": 0.5}]))
+    assert table.run(Job({"seed": 1}, lambda _: pytest.fail("computed"))) == rows == [{"seed": 1, "loss": 0.5}]
+
+
+def test_jobs_are_distinguished_by_every_column_of_their_keys(tmp_path):
+    keys = [{"depth": 2, "seed": seed, "rate": rate} for seed in (0, 1) for rate in (1 / 3, 0.1)]
+    done = []
     for count in range(1, 5):
-        with tqdm(total=count, file=io.StringIO()) as bar:
-            run_jobs([job(key) for key in keys[:count]], read_rows(path), lambda rows: write_metrics(path, rows), bar)
+        table = JobTable(str(tmp_path / "rows.csv"))
+        for key in keys[:count]:
+            table.run(Job(key, lambda _, key=key: done.append(key) or [{"loss": 1.0}]))
     assert done == keys
 
 
@@ -136,23 +148,9 @@ def test_the_bar_names_the_job_in_hand_in_words(tmp_path):
 
 def test_the_name_of_a_job_says_all_that_its_key_says_in_words():
     key = job_key("learning_rates", TWO, "relu_mid", 8, 3)
-    assert Job(key, None).name == "learning rates: 2-shortcut, zero, relu mid, depth 8, seed 3"
+    assert job_label(key) == "learning rates: 2-shortcut, zero, relu mid, depth 8, seed 3"
     convolutional = {"experiment": "convolutional", "shortcut_depth": 1, "batch_norm": 0, "depth": 6}
-    assert Job(convolutional, None).name == "convolutional: 1-shortcut, no batch normalisation, depth 6"
+    assert job_label(convolutional) == "convolutional: 1-shortcut, no batch normalisation, depth 6"
     keys = [job_key("norms", kind, activations, depth, seed)
             for kind in LABELS for activations in KINDS for depth in (2, 4) for seed in (None, 0)]  # fmt: skip
-    assert len({Job(key, None).name for key in keys}) == len(keys)
-
-
-def test_rows_of_a_version_without_a_column_of_jobs_are_kept_and_given_one(tmp_path):
-    study = Study(tmp_path / "rows.csv")
-    study.run()
-    old = [{name: value for name, value in row.items() if name not in ("job", "perturbed_loss")}
-           for row in read_rows(study.path)]  # fmt: skip
-    write_metrics(study.path, old)
-    again = Study(tmp_path / "rows.csv")
-    again.run()
-    assert not again.computed and [row["job"] for row in read_rows(study.path)] == [
-        f"{row['experiment'].replace('_', ' ')}: no shortcuts, depth {row['depth']}" for row in old
-    ]
-    assert [{name: row[name] for name in old[0]} for row in read_rows(study.path)] == old
+    assert len({job_label(key) for key in keys}) == len(keys)

@@ -1,9 +1,10 @@
-"""launch.check_theory --experiment=descent: it writes, goes on where it stopped, and draws."""
+"""launch.descent_map: it writes, goes on where it stopped, and draws."""
 
 import pytest
 
 from identity_matters.runs.tables import read_rows
-from launch import check_theory, plot
+from launch import descent_map as launcher
+from launch import plot
 from theory import descent_experiments, descent_map
 
 
@@ -29,21 +30,21 @@ def small_map(monkeypatch):
 @pytest.mark.slow
 def test_it_leaves_rows_data_and_pictures_and_a_second_run_computes_nothing(small_map, tmp_path, capsys):
     run_dir = str(tmp_path / "descent")
-    config = check_theory.CheckConfig(experiment="descent")
-    assert check_theory.main(config, run_dir) == 0
+    config = launcher.MapConfig()
+    launcher.main(config, run_dir)
     assert len(read_rows(f"{run_dir}/results.csv")) == 4 * len(descent_map.SPEEDS) and len(small_map) == 4
     names = {path.name for path in (tmp_path / "descent").glob("*.png")}
     assert names == {"eigenvalues.png", "excess_by_radius.png", "map.png"}
     assert "rotated, zero, descent, ℓ = 2, d = 6" in capsys.readouterr().out
     before = (tmp_path / "descent" / "results.csv").read_text()
-    assert check_theory.main(config, run_dir) == 0
+    launcher.main(config, run_dir)
     assert len(small_map) == 4 and (tmp_path / "descent" / "results.csv").read_text() == before
 
 
 @pytest.mark.slow
 def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkeypatch):
     run_dir, counted = str(tmp_path / "descent"), descent_map.run_job
-    config = check_theory.CheckConfig(experiment="descent")
+    config = launcher.MapConfig()
 
     def dies(job, *a, **k):
         if len(small_map) == 2:
@@ -52,10 +53,10 @@ def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkey
 
     monkeypatch.setattr(descent_map, "run_job", dies)
     with pytest.raises(KeyboardInterrupt):
-        check_theory.main(config, run_dir)
+        launcher.main(config, run_dir)
     assert len(read_rows(f"{run_dir}/results.csv")) == 2 * len(descent_map.SPEEDS)
     monkeypatch.setattr(descent_map, "run_job", counted)
-    assert check_theory.main(config, run_dir) == 0
+    launcher.main(config, run_dir)
     assert small_map == descent_map.jobs()
     assert len(read_rows(f"{run_dir}/results.csv")) == 4 * len(descent_map.SPEEDS)
 
@@ -63,7 +64,7 @@ def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkey
 @pytest.mark.slow
 def test_plot_draws_the_pictures_again(small_map, tmp_path, capsys):
     run_dir = tmp_path / "descent"
-    check_theory.main(check_theory.CheckConfig(experiment="descent"), str(run_dir))
+    launcher.main(launcher.MapConfig(), str(run_dir))
     for path in run_dir.glob("*.png"):
         path.unlink()
     capsys.readouterr()
@@ -73,10 +74,5 @@ def test_plot_draws_the_pictures_again(small_map, tmp_path, capsys):
 
 def test_without_a_run_directory_it_prints_and_writes_nothing(small_map, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert check_theory.main(check_theory.CheckConfig(experiment="descent"), None) == 0
+    launcher.main(launcher.MapConfig(), None)
     assert capsys.readouterr().out.count("\n") == 4 and not list(tmp_path.iterdir())
-
-
-def test_an_experiment_and_a_search_are_two_jobs():
-    with pytest.raises(ValueError, match="search 'relu' and experiment 'descent'.*give one of them"):
-        check_theory.CheckConfig(search="relu", experiment="descent")

@@ -1,0 +1,111 @@
+"""A table of results that is computed job by job: saved after each, and continued by the same command.
+
+    table = JobTable("runs/study/results.csv")
+    for depth in (2, 4):
+        table.run(Job({"experiment": "norms", "depth": depth}, compute))
+
+A job is known by the columns of its key, whose values all its rows share. What a killed process had saved is found
+again by these columns, so at most the job that it was computing is lost.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from tqdm import tqdm
+
+from identity_matters.errors import UserError
+from identity_matters.runs.tables import as_written, read_rows, write_metrics
+
+Progress = Callable[[float], Any]  # is called with the share of the job that was done since the last call
+
+
+class Job(NamedTuple):
+    """A piece of work that is computed, and kept, as a whole.
+
+    Attributes:
+      key: Columns and their values (numbers or text) that no other job of the table has all of.
+      compute: Takes a Progress; returns the rows, at least one, which need not hold the key.
+      label: The job in words.
+      num_rows: How many rows it has, if that is known (0: not known).
+    """
+
+    key: dict[str, Any]
+    compute: Callable[[Progress], list[dict]]
+    label: str = ""
+    num_rows: int = 0
+
+
+class JobTable:
+    """The rows of jobs, in the order in which these were first named, and in a CSV file that is saved after each job.
+
+    Args:
+      path: str. The file, which need not exist. None: the rows are held in memory alone.
+
+    Raises:
+      UserError: the file is damaged.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._rows_of: dict[tuple, list[dict]] = {}
+        self._unclaimed = read_rows(path) if path else []
+
+    @property
+    def rows(self) -> list[dict]:
+        """All rows; those of jobs that nobody has named yet come last."""
+        return [row for rows in self._rows_of.values() for row in rows] + self._unclaimed
+
+    def find(self, job: Job) -> list[dict]:
+        """Returns the rows of a job; [] where it is not computed.
+
+        Raises:
+          UserError: there are some, but not job.num_rows.
+        """
+        key = tuple(as_written(job.key).items())
+        if key not in self._rows_of:
+            found, others = [], []
+            for row in self._unclaimed:
+                (found if all(row.get(column) == value for column, value in key) else others).append(row)
+            if found and job.num_rows not in (0, len(found)):
+                raise UserError(
+                    f"{self._path} holds {len(found)} of the {job.num_rows} rows of {job.label or job.key}; "
+                    "remove it to begin again"
+                )
+            self._rows_of[key], self._unclaimed = found, others
+        return self._rows_of[key]
+
+    def run(self, job: Job, progress: Progress = lambda share: None) -> list[dict]:
+        """Returns the rows of a job, which is computed and saved unless it was before.
+
+        Raises:
+          UserError: see `find`.
+        """
+        if rows := self.find(job):
+            return rows
+        # A row that holds its key keeps the order of its columns.
+        rows.extend(row if job.key.keys() <= row.keys() else job.key | row for row in job.compute(progress))
+        if self._path:
+            write_metrics(self._path, self.rows)
+        return rows
+
+    def run_all(
+        self, jobs: Sequence[Job], bar: tqdm, on_done: Callable[[Job, list[dict]], Any] = lambda *_: None
+    ) -> None:
+        """Runs the jobs in their order, which becomes that of the table.
+
+        Args:
+          jobs: In the order of the table.
+          bar: Counts jobs, and their shares; says which one is being computed.
+          on_done: Is called with each job and its rows, also where these were found.
+        """
+        are_done = [bool(self.find(job)) for job in jobs]  # all of them first: this sets the order
+        bar.n = bar.initial = sum(are_done)
+        bar.refresh()
+        for job, is_done in zip(jobs, are_done):
+            if not is_done:
+                bar.set_description(job.label)
+            before = bar.n
+            rows = self.run(job, bar.update)
+            if not is_done:
+                bar.update(before + 1 - bar.n)
+            on_done(job, rows)

@@ -1,0 +1,110 @@
+"""Search for bad critical points of ReLU residual networks near zero, the open problem of Hardt & Ma §5.
+
+    python -m launch.relu_search --run_dir=runs/relu
+
+takes about 1 minute; --trials=1000 as in the docs takes 4. Prints the counts with their confidence
+bounds as they come, and leaves them in results.csv, every point in points.csv, a table in search.md
+and a figure. Interrupted, the same command goes on.
+"""
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+from identity_matters.fields import check_fields
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.files import write_text
+from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.tables import read_rows, reporting_damaged_table
+from launch import launcher
+from launch.check_theory import RUN_DIR_TEXT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchConfig:
+    """How much is searched.
+
+    Attributes:
+      trials: Random starts a setting.
+      seed: Seed of teachers, samples and starts.
+    """
+
+    trials: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
+
+
+def main(config: SearchConfig, run_dir: str | None) -> None:
+    """Searches every setting by both methods."""
+    if run_dir is None:
+        return _search(config, JobTable(None), JobTable(None))
+    with RunDirectory(run_dir, config, "relu_search") as run:
+        run.set_status("running")
+        results = run.file("results.csv")
+        with reporting_damaged_table(results):
+            _search(config, JobTable(results), JobTable(run.file("points.csv")))
+            _draw(run_dir)
+        run.set_status("done")
+    print(f"files: {run_dir}")
+
+
+def _search(config: SearchConfig, table: JobTable, points: JobTable) -> None:
+    """Prints a row as it is computed or found."""
+    from theory import relu_search
+
+    checks = max(5, config.trials // 40)
+    settings = [
+        setting._asdict() | {"method": method} for setting in relu_search.SETTINGS for method in relu_search.METHODS
+    ]
+    for number, setting in enumerate(settings):
+
+        def compute(_: object) -> list[dict]:
+            row, found = next(relu_search.search(config.seed, config.trials, checks=checks, skip=number))  # noqa: B023
+            # The points are saved first: what results.csv holds is done.
+            points.run(Job(setting, lambda _: found))  # noqa: B023
+            return [row]
+
+        (row,) = table.run(Job(setting, compute))
+        print(_line(row), flush=True)
+
+
+def _draw(run_dir: str) -> None:
+    from identity_matters.runs.figures import save_figures
+    from theory import relu_figures
+
+    table = relu_figures.table(read_rows(os.path.join(run_dir, "results.csv")))
+    write_text(os.path.join(run_dir, "search.md"), table + "\n")
+    save_figures(figures(run_dir), run_dir)
+
+
+def figures(run_dir: str) -> "dict[str, Figure]":
+    """Returns the figure of the points that a run directory holds, by name."""
+    from theory.relu_figures import relu_search_figure
+
+    rows, points = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in ("results", "points"))
+    return {"relu_search": relu_search_figure(rows, points)} if points else {}
+
+
+def _line(row: dict) -> str:
+    from theory.relu_search import CATEGORIES
+
+    count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
+    found = [f"{row[name]} {name.replace('_', ' ')}" for name in CATEGORIES if row[name]]
+    setting = f"d {row['d']}, blocks {row['num_layers']}, width {row['width']}, m {row['samples']}, τ {row['radius']:g}"
+    lines = f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}: {row['trials']} starts led to"
+    bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"
+    return f"{lines}\n    {', '.join(found)}\n    {bad}"
+
+
+def cli() -> None:
+    """Runs the launcher on the command line's flags."""
+    launcher.run(main, {"": SearchConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
+
+
+if __name__ == "__main__":
+    cli()
