@@ -76,11 +76,11 @@ def escape(
     """A point of lower risk within `size` of a critical point in (W, V) that is no local minimum (the proof's step).
 
     V moves by size·zsᵀ, Wz = 0, which leaves the risk alone and makes ∂F/∂W = size·(∂G/∂B s)zᵀ ≠ 0, s the leading
-    right singular vector of ∂G/∂B; then W goes down that slope, halving the step until the risk is lower.
+    right singular vector of ∂G/∂B; then W goes down that slope to the lowest point of the parabola, or to size/2.
 
     Raises:
       ValueError: W has rank d, or ∂G/∂B = 0: then the point is a global minimum of (W, V), if it is critical; or the
-        gain at this size is below rounding.
+        gain at this size is below rounding: smaller than what two evaluations of `risk` may be off by.
     """
     z = np.linalg.svd(W)[2][-1]
     slope = 2 / len(x) * ((x + features @ V.T) @ W.T - y).T @ features
@@ -91,13 +91,22 @@ def escape(
             "the point has no such direction: W has a trivial kernel, or the features explain nothing more"
         )
     V = V + size / 2 * np.outer(z, vt[0])
-    down, start = -gradient(W, V, x, features, y)[0], risk(W, V, x, features, y)
-    step = size / 2 / np.linalg.norm(down)
-    while risk(W + step * down, V, x, features, y) >= start:
-        step /= 2
-        if np.array_equal(W + step * down, W):
-            raise ValueError(f"the gain within {size:g} is below rounding; take a larger size")
+    down, hidden = -gradient(W, V, x, features, y)[0], x + features @ V.T
+    # Along W + t·down the risk is a parabola in t. Its gain comes from the coefficients: a difference of two risks
+    # near each other is rounding, of a sign that changes with the library that multiplies the matrices.
+    slope, curvature = np.square(down).sum(), np.square(hidden @ down.T).sum() / len(x)
+    step = min(slope / (2 * curvature), size / 2 / math.sqrt(slope))
+    if step * (slope - step * curvature) <= 2 * _rounding_of_risk(W, V, x, features, y):
+        raise ValueError(f"the gain within {size:g} is below rounding; take a larger size")
     return W + step * down, V
+
+
+def _rounding_of_risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
+    """What `risk` may be off by: n ε times the sizes of the n terms that are added up, in whatever order."""
+    error = _error(W, x + features @ V.T, y)
+    sizes = (np.abs(x) + np.abs(features) @ np.abs(V).T) @ np.abs(W).T + np.abs(y)
+    num_terms = x.shape[1] + features.shape[1] + y.size
+    return float(2 * num_terms * np.finfo(np.float64).eps * np.linalg.norm(error) * np.linalg.norm(sizes) / len(x))
 
 
 def ball_risk_bound(num_layers: int, radius: float, second_moment: float) -> float:

@@ -208,7 +208,8 @@ def _measure(
     row = {"trials": trials}
     for name in CATEGORIES:
         count = int((result["category"] == name).sum())
-        row[name], (row[f"{name}_low"], row[f"{name}_high"]) = count, binomtest(count, trials).proportion_ci()
+        low, high = binomtest(count, trials).proportion_ci()  # floats, or NumPy's scalars from SciPy 1.17 on
+        row |= {name: count, f"{name}_low": float(low), f"{name}_high": float(high)}
     bad = np.flatnonzero(result["category"] == "bad_local_minimum")
     quantiles = np.quantile(result["risk"][bad], (0, 0.5, 1)) if len(bad) else [np.nan] * 3
     row |= {f"bad_risk_{name}": float(q) for name, q in zip(("least", "median", "largest"), quantiles)}
