@@ -149,13 +149,13 @@ def _draw(run: "RunDirectory", seed: int) -> None:
     from identity_matters.data.arrays import mnist_sample
     from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import write_metrics
-    from theory.experiments import EXPERIMENTS, memorizing_networks
+    from theory.figures import EXPERIMENTS
 
     digits = mnist_sample()
     images = digits.train_images[:500].reshape(500, -1) / 255
     experiments = {name: functools.partial(experiment, seed=seed) for name, experiment in EXPERIMENTS.items()}
     experiments["memorization"] = functools.partial(
-        memorizing_networks, images, digits.train_labels[:500], 10, seed=seed
+        EXPERIMENTS["memorization"], images, digits.train_labels[:500], 10, seed=seed
     )
     for name in tqdm(experiments, desc="figures", disable=None):
         write_metrics(run.file(f"{name}.csv"), experiments[name]())
@@ -167,7 +167,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     from identity_matters.runs.tables import read_rows
     from launch import theory_descent
     from theory.figures import FIGURES
-    from theory.relu_figures import relu_search_figure
+    from theory.relu.figures import relu_search_figure
 
     drawn = {}
     for name, figure in FIGURES.items():
@@ -184,7 +184,8 @@ def _search(config: CheckConfig, run: "RunDirectory | None") -> int:
     from identity_matters.runs.figures import save_figures
     from identity_matters.runs.files import write_text
     from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
-    from theory import relu_figures, relu_search
+    from theory.relu import figures as relu_figures
+    from theory.relu import search as relu_search
 
     rows = read_rows(run.file("results.csv")) if run else []
     points = read_rows(run.file("points.csv"))[: len(rows) * config.trials] if rows else []
@@ -215,7 +216,7 @@ def _experiment(config: CheckConfig, run: "RunDirectory | None") -> int:
 
 
 def _search_line(row: dict) -> str:
-    from theory.relu_search import CATEGORIES
+    from theory.relu.search import CATEGORIES
 
     count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
     found = [f"{row[name]} {name.replace('_', ' ')}" for name in CATEGORIES if row[name]]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def run_descent(seed: int, run: "RunDirectory | None") -> None:
     """Runs what is missing, prints a line a job, and goes on where an interrupted run of this directory stopped.
 
-    results.csv has the rows of `theory.descent_map`, written after each job; each figure has its data in NAME.csv.
+    results.csv has the rows of `theory.descent.target_map`, written after each job; a figure has its data in NAME.csv.
 
     Args:
       seed: Seed of targets and starts.
@@ -24,8 +24,8 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
 
     from identity_matters.runs.figures import save_figures
     from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
-    from theory import descent_map
-    from theory.descent_experiments import EXPERIMENTS
+    from theory.descent import target_map as descent_map
+    from theory.figures import DESCENT_EXPERIMENTS as EXPERIMENTS
 
     for name in tqdm(EXPERIMENTS, desc="figures", disable=None) if run else ():
         if not os.path.exists(run.file(f"{name}.csv")):
@@ -49,8 +49,8 @@ def run_descent(seed: int, run: "RunDirectory | None") -> None:
 def descent_figures(run_dir: str) -> "dict[str, Figure]":
     """Returns the figures whose data a run directory holds, by name."""
     from identity_matters.runs.tables import read_rows
-    from theory.descent_figures import FIGURES
-    from theory.descent_map_figure import map_figure
+    from theory.descent.figures import map_figure
+    from theory.figures import DESCENT_FIGURES as FIGURES
 
     drawn = {}
     for name, figure in {**FIGURES, "map": map_figure}.items():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy import linalg
 
 import theory
-from theory import factorization as fz
+from theory.linear import factorization as fz
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=150, suppress_health_check=list(HealthCheck)
@@ -300,11 +300,11 @@ def test_what_cannot_be_factorised_is_refused_in_one_line(function, mistake):
 
 
 def test_importing_theory_imports_neither_tensorflow_nor_keras():
-    package = pathlib.Path(theory.__file__).parent  # memorization_keras is for to_keras() alone
+    root = pathlib.Path(theory.__file__).parents[1]  # keras_network is for to_keras() alone
     modules = sorted(
-        f"theory.{path.stem}".removesuffix(".__init__")
-        for path in package.glob("*.py")
-        if not path.stem.endswith("_keras")
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for path in (root / "theory").rglob("*.py")
+        if path.stem != "keras_network"
     )
     code = inspect.cleandoc(
         f"""
@@ -315,4 +315,4 @@ def test_importing_theory_imports_neither_tensorflow_nor_keras():
         assert not heavy, heavy
         """
     )
-    subprocess.run([sys.executable, "-c", code], cwd=package.parent, env=os.environ, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=root, env=os.environ, check=True)

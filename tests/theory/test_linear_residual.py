@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from theory import gradient_bounds
-from theory import linear_residual as lr
-from theory.checks.numeric import complex_step_gradient, difference_gradient
+from theory.derivatives import complex_step_gradient, difference_gradient
+from theory.linear import landscape
+from theory.linear import landscape as lr
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=80, suppress_health_check=list(HealthCheck)
@@ -134,7 +134,7 @@ def test_2_3_bounds_the_squared_gradient_from_below_and_the_bound_by_layer_lies_
     A, R, x = problem(num_layers, d, seed, rank=max(1, d - 2) if singular else None)
     A *= radius / max(np.linalg.norm(layer, 2) for layer in A)
     Sigma = moment(x)
-    bound, by_layer = lr.gradient_lower_bound(A, R, Sigma), gradient_bounds.gradient_lower_bound_by_layer(A, R, Sigma)
+    bound, by_layer = lr.gradient_lower_bound(A, R, Sigma), landscape.gradient_lower_bound_by_layer(A, R, Sigma)
     # The condition number of Σ, up to 1e6 here, multiplies the rounding of its least eigenvalue.
     assert bound == pytest.approx(bound_2_3(A, R, x), rel=1e-8)
     assert 0 < bound <= by_layer * (1 + 1e-9)
@@ -147,10 +147,10 @@ def test_2_3_is_an_equality_for_layers_minus_tau_identity(num_layers, d, tau):
     R = np.random.default_rng(d).standard_normal((d, d))
     exact = squared(lr.gradient(A, R, Sigma))
     assert lr.gradient_lower_bound(A, R, Sigma) == pytest.approx(exact, rel=1e-12)
-    assert gradient_bounds.gradient_lower_bound_by_layer(A, R, Sigma) == pytest.approx(exact, rel=1e-12)
+    assert landscape.gradient_lower_bound_by_layer(A, R, Sigma) == pytest.approx(exact, rel=1e-12)
     if num_layers > 1 and tau:  # at +τI only the bound by layer stays tight
         assert lr.gradient_lower_bound(-A, R, Sigma) < 0.9 * squared(lr.gradient(-A, R, Sigma))
-        assert gradient_bounds.gradient_lower_bound_by_layer(-A, R, Sigma) == pytest.approx(
+        assert landscape.gradient_lower_bound_by_layer(-A, R, Sigma) == pytest.approx(
             squared(lr.gradient(-A, R, Sigma))
         )
 
@@ -165,10 +165,10 @@ def test_the_reviews_inequality_6_fails_on_whole_numbers_and_2_3_does_not():
         return [(R, S) for R, S in pairs if (2 * (R - 1) * S) ** 2 < 4 * S**power * (R - 1) ** 2 * S]
 
     least = min(broken(2), key=sum)
-    found = gradient_bounds.smallest_counterexample(power=2)
+    found = landscape.smallest_counterexample(power=2)
     assert (found.R, found.Sigma) == least == (2, 2)
     assert (found.gradient_squared, found.claimed) == (16, 32)
-    assert broken(1) == [] and gradient_bounds.smallest_counterexample(power=1) is None
+    assert broken(1) == [] and landscape.smallest_counterexample(power=1) is None
 
 
 def test_theorem_2_2_below_radius_1_only_global_minima_are_critical_and_at_1_it_fails():
@@ -315,7 +315,7 @@ MISTAKES = {
 
 # The two bounds take norms before they check, so they answer A's mistakes with NumPy's words or with AttributeError.
 @pytest.mark.parametrize(
-    "function", [lr.risk, lr.gradient, lr.gradient_lower_bound, gradient_bounds.gradient_lower_bound_by_layer]
+    "function", [lr.risk, lr.gradient, lr.gradient_lower_bound, landscape.gradient_lower_bound_by_layer]
 )
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_what_is_no_problem_is_refused_in_one_line(function, mistake):
@@ -327,7 +327,7 @@ def test_what_is_no_problem_is_refused_in_one_line(function, mistake):
 
 # gradient_lower_bound_by_layer asks its argument for .shape without making an array of it, as the others do.
 @pytest.mark.parametrize(
-    "function", [lr.risk, lr.gradient, lr.gradient_lower_bound, gradient_bounds.gradient_lower_bound_by_layer]
+    "function", [lr.risk, lr.gradient, lr.gradient_lower_bound, landscape.gradient_lower_bound_by_layer]
 )
 def test_lists_of_numbers_do_as_well_as_arrays(function):
     A, R, Sigma = np.array([[[0.5]], [[0.1]]]), np.array([[2.0]]), np.array([[1.0]])
@@ -336,8 +336,8 @@ def test_lists_of_numbers_do_as_well_as_arrays(function):
 
 def test_a_product_is_no_smaller_than_its_bound_which_a_wide_matrix_has_not():
     X, Y = np.random.default_rng(0).standard_normal((2, 4, 4))
-    assert gradient_bounds.product_lower_bound(X, Y) < np.linalg.norm(X @ Y)
+    assert landscape.product_lower_bound(X, Y) < np.linalg.norm(X @ Y)
     last = np.outer(np.linalg.svd(X)[2][-1], [1.0, 2.0])
-    assert gradient_bounds.product_lower_bound(X, last) == pytest.approx(np.linalg.norm(X @ last))
+    assert landscape.product_lower_bound(X, last) == pytest.approx(np.linalg.norm(X @ last))
     with pytest.raises(ValueError, match=r"^X must be square or tall, got shape \(2, 4\)$"):
-        gradient_bounds.product_lower_bound(X[:2], Y)
+        landscape.product_lower_bound(X[:2], Y)

@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit_points import unit_points
 
-from theory.memorization import (
-    METHODS,
-    memorize,
-    parameter_count,
-)
+from theory.memorization import METHODS, memorize, parameter_count
 
 
 def forward(network, x):

@@ -7,7 +7,7 @@ from scipy.spatial import distance
 from unit_points import unit_points
 
 from theory.memorization import memorize
-from theory.projection_width import (
+from theory.memorization.first_layer import (
     _common_bias_failure,
     common_bias_width,
     correlated_pairs,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from theory.residual_block import NoThreshold, apply_block, relative_gap, surrogates, transform_block
+from theory.memorization.blocks import NoThreshold, apply_block, relative_gap, surrogates, transform_block
 
 
 @pytest.mark.parametrize("bias, factor", [("row", 2.05), ("common", 4.05)])

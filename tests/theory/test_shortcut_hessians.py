@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from theory import shortcut_hessians as sh
-from theory import stationarity
-from theory.activations import ACTIVATIONS, Activation
+from theory.shortcut import hessians as sh
+from theory.shortcut import stationarity
+from theory.shortcut.activations import ACTIVATIONS, Activation
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import linalg, optimize
 
-from theory import shortcut_networks as sn
-from theory.activations import ACTIVATIONS, Activation
-from theory.checks.numeric import complex_step_gradient, difference_gradient
+from theory.derivatives import complex_step_gradient, difference_gradient
+from theory.shortcut import networks as sn
+from theory.shortcut.activations import ACTIVATIONS, Activation
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
