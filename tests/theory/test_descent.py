@@ -31,12 +31,6 @@ def test_the_recursion_is_gradient_descent_to_rounding(num_layers):
     assert np.ptp(found.A, axis=0).max() < 1e-13  # all layers alike
 
 
-def test_the_recursion_holds_for_rotations_with_complex_eigenvalues():
-    R = 1.2 * rotation(2.0)
-    found = descend(R, 6, 0.01, 100)
-    np.testing.assert_allclose(found.risks, from_zero.recursion_risks(np.linalg.eigvals(R), 6, 0.01, 100), rtol=1e-7)
-
-
 def test_the_recursion_does_not_hold_for_a_target_that_is_not_normal():
     R = np.array([[1.0, 2.0], [0.0, 0.5]])
     said = from_zero.recursion_risks(np.linalg.eigvals(R), 6, 0.01, 100)
@@ -100,19 +94,6 @@ def test_with_the_largest_step_a_negative_eigenvalue_is_at_the_floor_after_one_s
     assert from_zero.excess_floor(phi) == 1
 
 
-def test_minus_identity_has_a_small_solution_that_descent_does_not_find():
-    A = factorization.factorize(-np.eye(2), 8)
-    assert landscape.max_spectral_norm(A) == pytest.approx(2 * np.sin(np.pi / 16))
-    found = descend(-np.eye(2), 8, 0.25, 3_000)
-    assert found.risks[-1] == pytest.approx(2.0, abs=1e-8) and found.norms[-1] > 0.9
-
-
-def test_a_singular_target_is_reached_at_the_bound_s_polynomial_rate():
-    risks = [from_zero.recursion_risks(np.zeros(1), 8, 0.02, steps)[-1] for steps in (10_000, 20_000)]
-    assert risks[1] <= from_zero.singular_risk_bound(8, 0.02, 20_000) < 1.1 * risks[1]
-    assert risks[0] / risks[1] == pytest.approx(2 ** (8 / 7), rel=0.01)
-
-
 def test_the_distance_to_zero_of_a_rotation_is_cos_of_half_its_angle_and_0_for_negative_targets():
     angles = np.array([0.0, 1.0, 2.5, 3.0])
     np.testing.assert_allclose(from_zero.distance_to_zero(np.exp(1j * angles)), np.cos(angles / 2))
@@ -122,7 +103,7 @@ def test_the_distance_to_zero_of_a_rotation_is_cos_of_half_its_angle_and_0_for_n
 def test_descent_reaches_a_rotation_by_170_degrees_which_the_theorem_for_positive_targets_does_not_cover():
     R = rotation(np.radians(170))
     assert np.linalg.eigvalsh((R + R.T) / 2)[0] < 0
-    assert descend(R, 8, 0.02, 4_000).risks[-1] < 1e-12
+    assert descend(R, 8, 0.08, 1_000).risks[-1] < 1e-12
 
 
 def test_the_projection_leaves_positive_matrices_and_the_skew_part_alone():

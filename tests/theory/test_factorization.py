@@ -299,7 +299,7 @@ def test_what_cannot_be_factorised_is_refused_in_one_line(function, mistake):
     assert "\n" not in str(caught.value)
 
 
-def test_importing_theory_imports_neither_tensorflow_nor_keras():
+def test_importing_theory_and_memorising_need_neither_tensorflow_nor_keras():
     root = pathlib.Path(theory.__file__).parents[1]  # keras_network is for to_keras() alone
     modules = sorted(
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
@@ -309,8 +309,10 @@ def test_importing_theory_imports_neither_tensorflow_nor_keras():
     code = inspect.cleandoc(
         f"""
         import importlib, sys
+        import numpy as np
         for module in {modules}:
             importlib.import_module(module)
+        sys.modules["theory.memorization"].memorize(np.eye(3), [0, 1, 0], 2)
         heavy = {{"tensorflow", "keras", "jax", "torch"}} & set(sys.modules)
         assert not heavy, heavy
         """

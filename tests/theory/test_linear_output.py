@@ -85,15 +85,6 @@ def test_the_last_block_s_input_and_features_give_the_network_back():
     np.testing.assert_allclose(h + features @ w[-1, 1], networks.forward(w[None], x[None])[0])
 
 
-def test_minima_of_the_search_with_a_trained_output_are_the_best_in_their_last_block():
-    rows = trained_output.compare(search.Setting(2, 2, 1, 60, 0.5), 20, seed=0)
-    critical = [row for row in rows if row["critical"]]
-    assert len(critical) > 5 and any(row["category"] == "bad_local_minimum" for row in rows)
-    for row in critical:
-        assert row["with_output"] == pytest.approx(row["last_block"], abs=1e-7)
-        assert row["with_output"] <= row["risk"] + 1e-12
-
-
 def test_the_bounds_in_the_ball_are_of_order_4_and_8():
     for bound, order, constant in (
         (linear_output.ball_risk_bound, 4, 4 * 9),

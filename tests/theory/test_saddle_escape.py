@@ -34,16 +34,6 @@ def test_an_aligned_start_is_small_in_every_factor_and_stays_aligned(shortcut_de
     np.testing.assert_allclose(moved, saddle_escape.aligned_start(size, shortcut_depth, gap), atol=1e-12)
 
 
-@pytest.mark.parametrize("method, rate", [("descent", 0.01), ("momentum", 0.0005), ("orthogonalised", 0.005)])
-@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
-def test_the_predicted_steps_are_those_that_are_measured(method, rate, shortcut_depth):
-    start = saddle_escape.aligned_start(0.1, shortcut_depth, orthogonal())
-    said = saddle_escape.predicted_steps(method, shortcut_depth, 1.0, 0.1, rate)
-    assert saddle_escape.steps_to_leave(method, start, orthogonal(), rate, 5_000) == pytest.approx(
-        said, rel=0.07, abs=9
-    )
-
-
 def test_the_time_follows_the_order_of_stationarity_for_descent_and_not_for_orthogonalised_updates():
     times = {
         (method, n): [saddle_escape.predicted_steps(method, n, 1.0, size, 0.01) for size in (1e-2, 1e-4)]

@@ -42,13 +42,12 @@ def allocation(log_condition: float, num_layers: int) -> Allocation:
     """
     if num_layers < 5:
         raise ValueError(f"method paper needs at least 5 layers (4q + p with q, p ≥ 1), got {num_layers}; use polar")
-    choices = [
-        Allocation(
-            q, num_layers - 4 * q, max(2 * math.sin(math.pi / (2 * q)), _growth(log_condition, num_layers - 4 * q))
-        )
-        for q in range(1, (num_layers - 1) // 4 + 1)
-    ]
-    return min(choices, key=lambda choice: choice.norm)
+    rotations = np.arange(1, (num_layers - 1) // 4 + 1)
+    scalings = num_layers - 4 * rotations
+    with np.errstate(over="ignore"):
+        norms = np.maximum(2 * np.sin(np.pi / (2 * rotations)), np.expm1(log_condition / scalings))
+    best = int(np.argmin(norms))
+    return Allocation(int(rotations[best]), int(scalings[best]), float(norms[best]))
 
 
 def meets_printed_bound(log_condition: float, num_layers: int) -> bool:
@@ -79,10 +78,3 @@ def _rotation_layers(Q: np.ndarray, num_rotations: int) -> np.ndarray:
     kinds = [np.where(is_reflection, angles, 0), np.where(is_reflection, 0, angles)]
     once = [basis @ turn_minus_identity(angles / num_rotations, len(Q)) @ basis.T for angles in kinds]
     return np.repeat(once, num_rotations, axis=0)
-
-
-def _growth(log_condition: float, num_scalings: int) -> float:
-    try:
-        return math.expm1(log_condition / num_scalings)
-    except OverflowError:
-        return math.inf
