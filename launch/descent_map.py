@@ -56,25 +56,25 @@ def main(config: MapConfig, run_dir: str | None) -> None:
 
 
 def _figure_data(run: RunDirectory, seed: int) -> None:
-    from theory.descent_experiments import EXPERIMENTS
+    from theory.figures import DESCENT_EXPERIMENTS
 
-    for name in tqdm(EXPERIMENTS, desc="figures", disable=None):
+    for name in tqdm(DESCENT_EXPERIMENTS, desc="figures", disable=None):
         if not os.path.exists(run.file(f"{name}.csv")):
-            write_metrics(run.file(f"{name}.csv"), EXPERIMENTS[name](seed))
+            write_metrics(run.file(f"{name}.csv"), DESCENT_EXPERIMENTS[name](seed))
 
 
 def _map(seed: int, table: JobTable) -> None:
     """Prints a line a job."""
-    from theory import descent_map
+    from theory.descent import target_map
     from theory.parallel import single_threaded_products
 
-    def compute(cell: descent_map.Job, progress: object) -> list[dict]:
+    def compute(cell: target_map.Job, progress: object) -> list[dict]:
         with single_threaded_products():
-            return descent_map.run_job(cell, seed)
+            return target_map.run_job(cell, seed)
 
-    cells = descent_map.jobs()
+    cells = target_map.jobs()
     jobs = [
-        Job(cell._asdict(), functools.partial(compute, cell), ", ".join(map(str, cell)), len(descent_map.SPEEDS))
+        Job(cell._asdict(), functools.partial(compute, cell), ", ".join(map(str, cell)), len(target_map.SPEEDS))
         for cell in cells
     ]
     with tqdm(total=len(jobs), disable=None) as bar:
@@ -83,11 +83,11 @@ def _map(seed: int, table: JobTable) -> None:
 
 def figures(run_dir: str) -> "dict[str, Figure]":
     """Returns the figures whose data a run directory holds, by name."""
-    from theory.descent_figures import FIGURES
-    from theory.descent_map_figure import map_figure
+    from theory.descent.figures import map_figure
+    from theory.figures import DESCENT_FIGURES
 
     drawn = {}
-    for name, figure in {**FIGURES, "map": map_figure}.items():
+    for name, figure in {**DESCENT_FIGURES, "map": map_figure}.items():
         if rows := read_rows(os.path.join(run_dir, f"{'results' if name == 'map' else name}.csv")):
             drawn[name] = figure(rows)
     return drawn

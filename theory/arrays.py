@@ -1,4 +1,4 @@
-"""What the functions of theory take for an array of real numbers."""
+"""Arrays of real numbers: what the functions of theory take for one, and columns of tables."""
 
 import numpy as np
 
@@ -69,3 +69,8 @@ def second_moment(name: str, value: np.ndarray) -> np.ndarray:
     if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
         raise ValueError(f"{name} must be positive semidefinite, as E[x xᵀ] is, got an eigenvalue {eigenvalues[0]:.3g}")
     return array
+
+
+def column(rows: list[dict], name: str) -> np.ndarray:
+    """Returns one column of the rows of a table as numbers, which may be text, as a CSV file gives them."""
+    return np.array([float(row[name]) for row in rows])

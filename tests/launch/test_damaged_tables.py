@@ -20,7 +20,7 @@ from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.tables import write_metrics
 from launch import launcher, plot
-from theory import descent_experiments, experiments
+from theory import figures
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
@@ -91,9 +91,9 @@ def tables() -> dict[str, dict[str, list[dict]]]:
         "shortcut_study": {"results.csv": of_figure(paper_rows(), "5")},
         "hessian_spectrum": {"results.csv": ritz, "density.csv": density},
         "check_theory": {
-            "condition_numbers.csv": experiments.condition_numbers_at_zero(),
+            "condition_numbers.csv": figures.EXPERIMENTS["condition_numbers"](),
         },
-        "descent_map": {"excess_by_radius.csv": descent_experiments.EXPERIMENTS["excess_by_radius"](0)},
+        "descent_map": {"excess_by_radius.csv": figures.DESCENT_EXPERIMENTS["excess_by_radius"](0)},
     }
 
 
