@@ -224,7 +224,7 @@ def _distance_to_waking(U: np.ndarray, s: np.ndarray, surrogates: np.ndarray) ->
 
 
 def _block_error(U: np.ndarray, V: np.ndarray, s: np.ndarray, input_error: np.ndarray) -> np.ndarray:
-    """[ℓ, k]: the error of h + T(h) at the points that are the rows of U, in standard deviations of ours.
+    """[ℓ, k]: the error of h + T(h) at the points that are the rows of U, as a standard deviation.
 
     input_error [ℓ, k] is that of a point's component along a unit's row.
     """
