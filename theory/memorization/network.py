@@ -175,6 +175,7 @@ def _through_blocks(h: np.ndarray, U: np.ndarray, V: np.ndarray, s: np.ndarray) 
     for U_j, V_j, s_j in zip(U, V, s[:, :, None]):
         np.matmul(U_j, h.T, out=products)
         np.greater(products, -s_j, out=awake)
+        # On the sample a point is awake in one block of all: V is applied to those that wake here alone.
         points = np.flatnonzero(awake.any(axis=0))
         if len(points):
             h[points] += np.maximum(products[:, points] + s_j, 0).T @ V_j.T

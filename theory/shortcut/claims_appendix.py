@@ -107,9 +107,7 @@ def eq_28(rng: np.random.Generator, trials: int) -> Evidence:
 )
 def lemma_1(rng: np.random.Generator, trials: int) -> Evidence:
     """Mixed derivatives at zero in n distinct weights that do not come one from each layer of one unit."""
-    within = []
-
-    pairs = []
+    pairs, within = [], []
     for trial in range(max(9, trials)):
         depth, d = 2 + trial % 2, 2
         x, y = random_data(rng, dimension=d)
