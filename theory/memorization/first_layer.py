@@ -6,7 +6,7 @@
     z(i) = A_0 x(i), A_0 ~ N(0, 1/k)        width = k
 
 c = 10 does not work: for 200 unit vectors all at squared distance ρ = 1 it gives k = 53, where some
-distance is off by more than ρ/3 and no common bias exists (`checks.widths.paper_width`). Not in the
+distance is off by more than ρ/3 and no common bias exists (`claims_first_layer.paper_width`). Not in the
 paper: the two widths below, which are proved. Peeling has no such condition: any distinct points, any k.
 """
 
