@@ -124,6 +124,7 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     claim = claim_named(claim_id)
     if not isinstance(trials, numbers.Integral) or trials < 1:
         raise ValueError(f"trials must be a whole number of at least 1, got {trials!r}")
+    # A stream a claim, whatever stands beside it in the table; hash() would give another in every process.
     rng = np.random.default_rng([seed, zlib.crc32(claim_id.encode())])
     try:
         evidence = claim.check(rng, trials)
@@ -158,18 +159,13 @@ def markdown(checks: Sequence[Check] | None = None) -> str:
     Args:
       checks: Results of `check`. None: every claim, with its function in place of measurements.
     """
-    judged = ["claim", "as it is true", "printed statement", "printed proof", "our text lost"]
-    columns = judged + (["function"] if checks is None else ["instances", "measured", "slack", "shown"])
-    rows = [columns, ["---"] * len(columns)]
-    for claim in CLAIMS.values() if checks is None else (CLAIMS[check.claim] for check in checks):
-        rows.append([claim.source, claim.statement, claim.verdict, claim.proof, claim.our_text])
+    columns = ["claim", "as it is true", "printed statement", "printed proof", "our text lost"]
+    columns += ["function"] if checks is None else ["instances", "measured", "slack", "shown"]
     if checks is None:
-        found = [[f"`{claim.function}`"] for claim in CLAIMS.values()]
+        body = [[*_judgements(claim, claim.verdict), f"`{claim.function}`"] for claim in CLAIMS.values()]
     else:
-        found = [_measurements(check) for check in checks]
-    for row, check in zip(rows[2:], checks or [], strict=False):
-        row[2] = check.verdict
-    rows[2:] = [row + more for row, more in zip(rows[2:], found, strict=True)]
+        body = [[*_judgements(CLAIMS[check.claim], check.verdict), *_measurements(check)] for check in checks]
+    rows = [columns, ["---"] * len(columns), *body]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
 
 
@@ -190,6 +186,10 @@ proofs and pictures, and says what *review* and *blog* are.
 counted.
 
 {markdown()}"""
+
+
+def _judgements(claim: Claim, verdict: str) -> tuple[str, ...]:
+    return claim.source, claim.statement, verdict, claim.proof, claim.our_text
 
 
 def _measurements(check: Check) -> list[str]:

@@ -27,6 +27,7 @@ def polar_factor(G: np.ndarray) -> np.ndarray:
     gradient is.
     """
     u, s, vt = np.linalg.svd(finite("G", G))
+    # Along a singular value that is rounding, u vᵀ is noise of full length.
     kept = s > 1e-12 * np.maximum(s[..., :1], 1e-300)
     return (u * kept[..., None, :]) @ vt
 

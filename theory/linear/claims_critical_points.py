@@ -92,9 +92,7 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Evidence:
     Nearer to 1, where (2.3) is next to nothing, a gradient of 1e-9 does not tell a critical point from a bad one
     of norm 1 beside it.
     """
-    outside = []
-
-    pairs = []
+    pairs, outside = [], []
     for trial in range(max(12, trials)):
         _, R, Sigma = draw_problem(rng, dimension=2, num_layers=3)
         if trial % 2:  # a minimum lies inside the ball

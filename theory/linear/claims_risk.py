@@ -39,8 +39,8 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Evidence:
         y = x @ R.T + rng.standard_normal(x.shape)
         sample = np.square(y - outputs).sum(1).mean()
         problem = landscape.sample_problem(x, y)
-        ours = landscape.risk(A, problem.R, problem.Sigma) + problem.noise
-        pairs.append((abs(sample - ours) / sample, ROUNDING))
+        computed = landscape.risk(A, problem.R, problem.Sigma) + problem.noise
+        pairs.append((abs(sample - computed) / sample, ROUNDING))
     E, root = rng.standard_normal((2, 2)), np.diag([1.0, -1.0])
     require(np.array_equal(root @ root, np.eye(2)), "diag(1, −1) is no root of I")
     require(abs(np.linalg.norm(E @ root) / np.linalg.norm(E) - 1) < ROUNDING, "another root gives another risk")

@@ -201,6 +201,7 @@ def _principal(logarithm: np.ndarray, num_layers: int) -> np.ndarray:
 def _logarithm(R: np.ndarray, or_none: bool = False) -> np.ndarray | None:
     """The principal logarithm [d, d]; where there is none, ValueError or None."""
     eigenvalues = np.linalg.eigvals(R)
+    # A pair that is defective comes out of eigvals √ε off: nearer to the cut than that counts as on it.
     on_cut = (eigenvalues.real <= 0) & (np.abs(eigenvalues.imag) <= 1e-8 * np.abs(eigenvalues))
     if on_cut.any():
         if or_none:

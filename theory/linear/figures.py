@@ -50,15 +50,15 @@ def norms_figure(rows: list[dict]) -> Figure:
     targets = list(dict.fromkeys(row["target"] for row in rows))
     figure = Figure(figsize=(4.2 * len(targets), 4.2), dpi=110, layout="constrained")
     for axes, target in zip(figure.subplots(1, len(targets), sharey=True), targets):
-        of_target = [row for row in rows if row["target"] == target]
-        layers = column(of_target, "num_layers")
-        axes.plot(layers, layers * column(of_target, "printed_bound"), "k--", label="(4π + 3γ), printed, ℓ ≥ 3γ")
-        axes.plot(layers, layers * column(of_target, "polar_bound"), "--", color="tab:blue", label="polar's bound")
+        chosen = [row for row in rows if row["target"] == target]
+        layers = column(chosen, "num_layers")
+        axes.plot(layers, layers * column(chosen, "printed_bound"), "k--", label="(4π + 3γ), printed, ℓ ≥ 3γ")
+        axes.plot(layers, layers * column(chosen, "polar_bound"), "--", color="tab:blue", label="polar's bound")
         for name, (label, colour, style) in _METHODS.items():
-            axes.plot(layers, layers * column(of_target, name), style, color=colour, ms=4, label=label)
-        lower = layers * column(of_target, "lower_bound")
+            axes.plot(layers, layers * column(chosen, name), style, color=colour, ms=4, label=label)
+        lower = layers * column(chosen, "lower_bound")
         axes.fill_between(layers, 0.1, lower, color="0.85", label="no factorisation here")
-        gamma = float(of_target[0]["log_condition"])
+        gamma = float(chosen[0]["log_condition"])
         axes.set(title=f"R = {target}, γ = {gamma:.2f}", xlabel="layers ℓ", xscale="log", yscale="log", ylim=(0.3, 100))
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("ℓ · |||A|||")
@@ -161,10 +161,10 @@ def descent_figure(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(6, 4), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     for i, radius in enumerate(np.unique(column(rows, "radius"))):
-        of_radius = [row for row in rows if float(row["radius"]) == radius]
-        steps, colour = column(of_radius, "step"), f"C{i}"
-        axes.plot(steps, column(of_radius, "excess_risk"), color=colour, label=f"measured, τ = {radius:g}")
-        axes.plot(steps, column(of_radius, "guaranteed"), "--", color=colour, label="guaranteed by (2.3)")
+        chosen = [row for row in rows if float(row["radius"]) == radius]
+        steps, colour = column(chosen, "step"), f"C{i}"
+        axes.plot(steps, column(chosen, "excess_risk"), color=colour, label=f"measured, τ = {radius:g}")
+        axes.plot(steps, column(chosen, "guaranteed"), "--", color=colour, label="guaranteed by (2.3)")
     axes.set(xlabel="step", ylabel="excess risk", yscale="log", title="Projected gradient descent on B_τ, ℓ = 8, d = 5")
     axes.legend(fontsize=8)
     axes.grid(alpha=0.3)

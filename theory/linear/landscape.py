@@ -262,8 +262,8 @@ def gradient_descent(
         try:
             excess = risk(A, R, Sigma)
         except ValueError:  # beyond float64's range: R and Sigma are as at the start
-            told = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
-            raise ValueError(told) from None
+            message = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
+            raise ValueError(message) from None
         if radius is not None:
             A = project(A, radius)
             excess = risk(A, R, Sigma)
@@ -285,6 +285,7 @@ def _products(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def above_rounding(Sigma: np.ndarray) -> tuple[np.ndarray, float]:
     """Returns Σ [d, d] less its eigenvalues within rounding of 0, with which (2.3) holds, and its least other, or 0."""
     eigenvalues, vectors = np.linalg.eigh(finite("Sigma", Sigma))
+    # eigh is off by d ε λ_max: a Σ of rank r has d − r eigenvalues of that size, of either sign, in place of 0.
     is_above = eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max(initial=0.0)
     kept, vectors = eigenvalues[is_above], vectors[:, is_above]
     return (Sigma if is_above.all() else (vectors * kept) @ vectors.T), float(kept[0]) if len(kept) else 0.0

@@ -116,7 +116,7 @@ def _orthogonal_schur(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
     The symmetric (Q + Qᵀ)/2 commutes with Q, so in its eigenvectors Q falls into blocks, one for
     each cluster of its eigenvalues cos θ; where all angles are below 60° the skew part squared,
-    of eigenvalues sin² θ, tells small ones apart better. What is left is a Schur form for each block.
+    of eigenvalues sin² θ, separates small ones better. What is left is a Schur form for each block.
     """
     eigenvalues, S = np.linalg.eigh((Q + Q.T) / 2)
     if eigenvalues[0] > 0.5:

@@ -10,7 +10,7 @@
 
 Unit i has the row U_i = α(i), so it wakes where <α(i), h> exceeds its threshold t_i. The printed
 threshold 1 − 2ρ' is wrong under the printed hypotheses: from |α(i) − α(j)|² ≥ 3ρ' follows only
-<α(i), α(j)> ≤ 1 + ρ' − 3ρ'/2, which may exceed it. Which t_i do is told by BIASES below.
+<α(i), α(j)> ≤ 1 + ρ' − 3ρ'/2, which may exceed it. Which t_i do, the comment on POSITIONS says.
 """
 
 import numpy as np

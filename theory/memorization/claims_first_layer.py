@@ -136,8 +136,8 @@ def close_surrogates(rng: np.random.Generator, trials: int) -> Evidence:
     r = 1000
     found = {k: (_close_pairs(rng, r, k), first_layer.correlated_pairs(r, k)) for k in (28, 40)}
     require(min(count for count, _ in found.values()) > 0, "k = 4 log r leaves no close pair")
-    told = ", ".join(f"k = {k}: {count} pairs ({law:.0f} expected)" for k, (count, law) in found.items())
-    return at_most(pairs)._replace(counterexample=f"r = 1,000, 4 ln r = 27.6 and 4 log₂ r = 39.9: {told}")
+    counted = ", ".join(f"k = {k}: {count} pairs ({law:.0f} expected)" for k, (count, law) in found.items())
+    return at_most(pairs)._replace(counterexample=f"r = 1,000, 4 ln r = 27.6 and 4 log₂ r = 39.9: {counted}")
 
 
 @claim(

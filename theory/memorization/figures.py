@@ -41,14 +41,14 @@ def memorization_figure(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(13, 3.8), dpi=110, layout="constrained")
     count, gap, error = figure.subplots(1, 3)
     for whitened, colour, name in ((0, "tab:blue", "raw"), (1, "tab:orange", "whitened")):
-        of_kind = [row for row in rows if int(row["whitened"]) == whitened]
-        widths = column(of_kind, "width")
+        chosen = [row for row in rows if int(row["whitened"]) == whitened]
+        widths = column(chosen, "width")
         if not whitened:
-            count.plot(widths, column(of_kind, "parameters_per_point"), "o-", color=colour)
-        gap.plot(widths, column(of_kind, "smallest_gap"), "o-", color=colour, label=name)
-        error.plot(widths, column(of_kind, "float32_error"), "o-", color=colour, label=f"{name}: float32")
-        error.plot(widths, column(of_kind, "float32_error_expected"), ":", color=colour, label="expected at most")
-        error.plot(widths, column(of_kind, "float64_error"), "x-", color=colour, lw=0.8, label="float64")
+            count.plot(widths, column(chosen, "parameters_per_point"), "o-", color=colour)
+        gap.plot(widths, column(chosen, "smallest_gap"), "o-", color=colour, label=name)
+        error.plot(widths, column(chosen, "float32_error"), "o-", color=colour, label=f"{name}: float32")
+        error.plot(widths, column(chosen, "float32_error_expected"), ":", color=colour, label="expected at most")
+        error.plot(widths, column(chosen, "float64_error"), "x-", color=colour, lw=0.8, label="float64")
     error.axhline(0.5, color="k", lw=0.8)
     count.set(title="parameters per sample", xlabel="width k")
     gap.set(title="smallest relative gap", xlabel="width k", yscale="log")

@@ -6,7 +6,7 @@
     z(i) = A_0 x(i), A_0 ~ N(0, 1/k)        width = k
 
 c = 10 does not work: for 200 unit vectors all at squared distance ρ = 1 it gives k = 53, where some
-distance is off by more than ρ/3 and no common bias exists (`checks.widths.paper_width`). Not in the
+distance is off by more than ρ/3 and no common bias exists (`claims_first_layer.paper_width`). Not in the
 paper: the two widths below, which are proved. Peeling has no such condition: any distinct points, any k.
 """
 
@@ -167,13 +167,13 @@ def separation(x: np.ndarray) -> float:
 
     def smallest_in_panel(start: int) -> float:
         products = x[start : start + _PANEL] @ x.T
-        own = squared_norms[start : start + _PANEL, None]
-        distances = np.sqrt(np.maximum(own + squared_norms - 2 * products, 0))
+        here = squared_norms[start : start + _PANEL, None]
+        distances = np.sqrt(np.maximum(here + squared_norms - 2 * products, 0))
         with np.errstate(divide="ignore", invalid="ignore"):
-            cosines = (own - products) / (np.sqrt(own) * distances)
+            cosines = (here - products) / (np.sqrt(here) * distances)
         rows = np.arange(len(products))
         cosines[rows, start + rows] = 1.0
-        cosines[own[:, 0] == 0] = 1.0  # a point at the origin is not moved
+        cosines[here[:, 0] == 0] = 1.0  # a point at the origin is not moved
         return float(np.nan_to_num(cosines, nan=-1.0, posinf=1.0, neginf=-1.0).min())
 
     smallest = min(1.0, *in_parallel(smallest_in_panel, range(0, len(x), _PANEL)))

@@ -175,6 +175,7 @@ def _through_blocks(h: np.ndarray, U: np.ndarray, V: np.ndarray, s: np.ndarray) 
     for U_j, V_j, s_j in zip(U, V, s[:, :, None]):
         np.matmul(U_j, h.T, out=products)
         np.greater(products, -s_j, out=awake)
+        # On the sample a point is awake in one block of all: V is applied to those that wake here alone.
         points = np.flatnonzero(awake.any(axis=0))
         if len(points):
             h[points] += np.maximum(products[:, points] + s_j, 0).T @ V_j.T
@@ -224,7 +225,7 @@ def _distance_to_waking(U: np.ndarray, s: np.ndarray, surrogates: np.ndarray) ->
 
 
 def _block_error(U: np.ndarray, V: np.ndarray, s: np.ndarray, input_error: np.ndarray) -> np.ndarray:
-    """[ℓ, k]: the error of h + T(h) at the points that are the rows of U, in standard deviations of ours.
+    """[ℓ, k]: the error of h + T(h) at the points that are the rows of U, as a standard deviation.
 
     input_error [ℓ, k] is that of a point's component along a unit's row.
     """

@@ -131,7 +131,7 @@ def local_minima(rng: np.random.Generator, trials: int) -> Evidence:
 @claim(
     id="kb.chain",
     source="Kawaguchi & Bengio 2019, beside Hardt & Ma §5",
-    statement="relu_search's minima with an output W: the best predictors linear in (h, f) of the last block",
+    statement="minima of the ReLU search with an output W: the best predictors linear in (h, f) of the last block",
     verdict=RESTATED,
     proof=PROVED_HERE,
     function=linear_output.local_minimum_risk,

@@ -87,7 +87,7 @@ class Sample:
 
     def hessian(self, w: np.ndarray, index: np.ndarray) -> np.ndarray:
         """Returns the Hessians [n, P, P] of f at w [n, ℓ, 2, width, d]."""
-        chunk = max(1, 100_000 // (self.x[0].size * w[0].size))  # so many trials' tangents stay in the cache
+        chunk = max(1, 100_000 // (self.x[0].size * w[0].size))  # trials whose tangents stay in the cache
         parts = [slice(i, i + chunk) for i in range(0, len(w), chunk)]
         return np.concatenate([hessian(w[part], self.x[index[part]], self.y[index[part]]) for part in parts])
 

@@ -179,7 +179,7 @@ def search(
     with ten times the sample (the old one and nine new parts) and, for d = 2, in the population.
 
     Args:
-      skip: int. Leave out so many rows at the start: those of an interrupted search.
+      skip: int. How many rows to leave out at the start: those of an interrupted search.
 
     Yields:
       A row and its points, for each setting and method. The row: the setting, trials, each category's count and 95%

@@ -64,13 +64,13 @@ def compare(setting: search.Setting, trials: int, seed: int) -> list[dict]:
     y = networks.forward(teachers, x)
     problem = networks.Sample(x, y)
     ends = search.find_critical_points(problem, starts, "risk")
-    kinds = search.classify(problem, ends, setting.radius)["category"]
+    categories = search.classify(problem, ends, setting.radius)["category"]
     rows = []
-    for k in np.flatnonzero(np.isin(kinds, ("bad_local_minimum", "global_minimum"))):
+    for k in np.flatnonzero(np.isin(categories, ("bad_local_minimum", "global_minimum"))):
         scale = np.square(x[k] - y[k]).sum() / len(x[k])
         w, W, slope = descend(ends[k], np.eye(setting.d), x[k], y[k])
         h, features = last_block(w, x[k])
-        row = setting._asdict() | {"category": str(kinds[k])}
+        row = setting._asdict() | {"category": str(categories[k])}
         row["risk"] = linear_output.risk(np.eye(setting.d), ends[k][-1, 1].T, *last_block(ends[k], x[k]), y[k]) / scale
         row["linear"] = linear_output.best_linear_risk(x[k], y[k]) / scale
         row["with_output"] = linear_output.risk(W, w[-1, 1].T, h, features, y[k]) / scale

@@ -107,9 +107,7 @@ def eq_28(rng: np.random.Generator, trials: int) -> Evidence:
 )
 def lemma_1(rng: np.random.Generator, trials: int) -> Evidence:
     """Mixed derivatives at zero in n distinct weights that do not come one from each layer of one unit."""
-    within = []
-
-    pairs = []
+    pairs, within = [], []
     for trial in range(max(9, trials)):
         depth, d = 2 + trial % 2, 2
         x, y = random_data(rng, dimension=d)
@@ -147,8 +145,8 @@ def lemma_2(rng: np.random.Generator, trials: int) -> Evidence:
         x, y = random_data(rng, dimension=2)
         depth = 1 + trial % 2
         hessian = numeric_hessian(x, y, 3, depth, "tanh", "tanh", "tanh")
-        ours = hessians.hessian_at_zero(x, y, 3, depth, "tanh", "tanh", "tanh")
-        pairs.append((relative_error(ours, hessian), DIFFERENCES))
+        formula = hessians.hessian_at_zero(x, y, 3, depth, "tanh", "tanh", "tanh")
+        pairs.append((relative_error(formula, hessian), DIFFERENCES))
         blocks = hessian.reshape(3, 4 * depth, 3, 4 * depth)
         for first, second in itertools.combinations_with_replacement(range(3), 2):
             moved = blocks[0, :, int(first != second)]

@@ -135,8 +135,8 @@ def eq_14(rng: np.random.Generator, trials: int) -> Evidence:
         V = np.eye(3) + 0.5 * rng.standard_normal((4, 3, 3))
         reference = complex_step_gradient(networks.loss, V[:, None] - np.eye(3), x, y)[:, 0]
         pairs.append((relative_error(_plain_gradient(V, x, y, units=4), reference), ROUNDING))
-        ours = networks.gradient(V[:, None] - np.eye(3), x, y)[:, 0]
-        pairs.append((relative_error(ours, _plain_gradient(V, x, y, units=4)), ROUNDING))
+        computed = networks.gradient(V[:, None] - np.eye(3), x, y)[:, 0]
+        pairs.append((relative_error(computed, _plain_gradient(V, x, y, units=4)), ROUNDING))
         printed_errors.append(relative_error(_plain_gradient(V, x, y, units=3)[:3], reference[:3]))
     require(min(printed_errors) > 1e-3, "products to R − 1 give the gradient of R units")
     return at_most(pairs)._replace(
@@ -218,7 +218,7 @@ def eq_16(rng: np.random.Generator, trials: int) -> Evidence:
 
 
 def _plain_gradient(V: np.ndarray, x: np.ndarray, y: np.ndarray, units: int) -> np.ndarray:
-    """(Π_{r′>r} V_r′)ᵀ (Π V Σxx − Σyx) (Π_{r′<r} V_r′)ᵀ with products over so many matrices (Li et al., (14))."""
+    """(Π_{r′>r} V_r′)ᵀ (Π V Σxx − Σyx) (Π_{r′<r} V_r′)ᵀ with products over the first `units` (Li et al., (14))."""
     input_moment, cross_moment = networks.moments(x, y)
     middle = _product(V[:units]) @ input_moment - cross_moment
     return np.stack([_product(V[r + 1 : units]).T @ middle @ _product(V[:r]).T for r in range(len(V))])

@@ -169,7 +169,8 @@ def spectrum_at_zero(
 
 
 def _merged(eigenvalues: np.ndarray, copies: int) -> Spectrum:
-    """Increasing eigenvalues, so many times each, with those that differ by rounding alone put together."""
+    """Increasing eigenvalues, each `copies` times, with those that differ by rounding alone put together."""
+    # What LAPACK may be off by: n ε of the largest. Nearer than that they are one.
     rounding = len(eigenvalues) * np.finfo(np.float64).eps * np.abs(eigenvalues).max()
     groups = np.split(eigenvalues, np.flatnonzero(np.diff(eigenvalues) > rounding) + 1)
     return Spectrum(np.array([group.mean() for group in groups]), copies * np.array([len(group) for group in groups]))
