@@ -15,8 +15,9 @@ from refusals import refused
 
 from identity_matters.presets import TRAIN_PRESETS
 from launch import cluster, config_flags, launcher
-from launch.cluster import PRESETS, ClusterConfig
+from launch.cluster import PRESETS
 from launch.jobs import local, resources
+from launch.jobs.config import ClusterConfig
 
 RANK = "import json, os, sys, time, signal; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
 
@@ -255,9 +256,9 @@ def test_flags_of_a_config_give_it_back():
     )
     flags = config_flags.flags_of(changed, TRAIN_PRESETS)
     assert sorted(flags) == ["--decay_steps=5,7", "--noshortcut", "--preset=mnist", "--random_flip", "--widths=3,4,5"]
-    values = launcher._define_flags(TRAIN_PRESETS, True)
-    launcher._parse(values, ["train", *flags])
-    assert launcher._config(values, TRAIN_PRESETS) == changed
+    values = config_flags.define(TRAIN_PRESETS, True)
+    config_flags.parse(values, ["train", *flags])
+    assert config_flags.config_from(values, TRAIN_PRESETS) == changed
 
 
 MISTAKES = {

@@ -19,7 +19,7 @@ from study_rows import of_figure, paper_rows
 from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.tables import write_metrics
-from launch import launcher, plot
+from launch import config_flags, plot
 from theory import descent_experiments, experiments
 
 CONFIGS = {
@@ -231,9 +231,9 @@ def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, tiny_run, 
 def config_of(kind, flags):
     """The config that a launcher makes of these flags."""
     presets = presets_of(kind)
-    values = launcher._define_flags(presets, has_run_dir=True)
-    launcher._parse(values, ["", *flags])
-    config = launcher._config(values, presets)
+    values = config_flags.define(presets, has_run_dir=True)
+    config_flags.parse(values, ["", *flags])
+    config = config_flags.config_from(values, presets)
     if kind == "train":  # which takes these two from the data
         model = dataclasses.replace(config.model, image_shape=(28, 28, 1), num_classes=10)
         config = dataclasses.replace(config, model=model)

@@ -53,11 +53,11 @@ def check(name, data):
     fields = config_flags.flag_fields(next(iter(presets.values())))
     names = data.draw(st.lists(st.sampled_from([field.name for field, *_ in fields]), min_size=1, max_size=3))
     argv = ["", *(f"--{data.draw(st.sampled_from(['', 'no']))}{name}={data.draw(VALUES)}" for name in names)]
-    values = launcher._define_flags(presets, has_run_dir=True)
+    values = config_flags.define(presets, has_run_dir=True)
     try:
-        assert launcher._parse(values, argv) == []
         with launcher.user_errors():
-            launcher._config(values, presets)
+            assert config_flags.parse(values, argv) == []
+            config_flags.config_from(values, presets)
     except (UserError, flags.Error) as error:
         assert str(error).strip()
 
@@ -90,9 +90,9 @@ def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ann")
 
     def held(name, **given):
-        values = launcher._define_flags(presets_of(name), has_run_dir=True)
-        launcher._parse(values, ["", *(f"--{flag}={path}" for flag, path in given.items())])
-        config = launcher._config(values, presets_of(name))
+        values = config_flags.define(presets_of(name), has_run_dir=True)
+        config_flags.parse(values, ["", *(f"--{flag}={path}" for flag, path in given.items())])
+        config = config_flags.config_from(values, presets_of(name))
         return [getattr(config, flag) if flag != "run_dir" else values["run_dir"].value for flag in given]
 
     assert held("train", run_dir="~/y2", data_dir="~", npz="a/~/b~") == ["/home/ann/y2", "/home/ann", "a/~/b~"]
@@ -106,4 +106,4 @@ def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
         field.name for field, *_ in config_flags.flag_fields(next(iter(presets_of(name).values()))) if field.type is str
     }
     none = {"claim", "dataset", "image", "job_name", "names", "only", "partition", "pretrained", "setup", "title"}
-    assert texts <= launcher.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home
+    assert texts <= config_flags.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home

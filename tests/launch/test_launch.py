@@ -19,7 +19,6 @@ from identity_matters.errors import EXIT_DIVERGED
 from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
 from launch import config_flags, launcher, train
-from launch.help_page import field_descriptions, help_page
 
 
 def npz(path, **changes):
@@ -47,7 +46,7 @@ MISTAKES = {
         ["--hparams=a: b"],
         "hparams must be true or false, got 'a: b'; write --",
     ),
-    "unknown preset": ("train", ["--preset=cifar11"], "'cifar11'"),
+    "unknown preset": ("train", ["--preset=cifar11"], "--preset=cifar11: value should be one of <mnist|cifar10"),
     "unknown flag": ("train", ["--trian_steps=5"], "--train_steps"),
     "stray argument": ("train", ["cifar10"], "'cifar10'"),
     "unknown dataset": ("train", ["--dataset=cifar1O"], "cifar10"),
@@ -168,7 +167,7 @@ def test_help_says_what_it_does_with_a_command_and_the_time_without_importing_te
 @pytest.mark.parametrize("columns", [1, 30, 31])
 def test_help_is_as_wide_as_it_must_be_in_a_narrow_terminal(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    assert max(map(len, help_page("", [("--seed=0", "word " * 40)]).splitlines())) <= 60
+    assert max(map(len, config_flags.wrapped_entries("", [("--seed=0", "word " * 40)]).splitlines())) <= 60
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -184,7 +183,7 @@ def test_help_whose_reader_is_gone_ends_quietly(name):
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_field_has_a_flag_and_a_description(name):
     for field, _, holder in config_flags.flag_fields(next(iter(presets_of(name).values()))):
-        assert field_descriptions(holder)[field.name].endswith((".", ")")), field.name  # and not "Raises:"
+        assert config_flags.field_descriptions(holder)[field.name].endswith((".", ")")), field.name  # and not "Raises:"
 
 
 def test_help_says_which_switches_are_on(launch, monkeypatch):
@@ -195,10 +194,10 @@ def test_help_says_which_switches_are_on(launch, monkeypatch):
 
 
 def test_flags_set_fields_of_both_configs():
-    values = launcher._define_flags(TRAIN_PRESETS, has_run_dir=True)
-    launcher._parse(values, ["train", "--preset=cifar10", "--widths=8,16", "--blocks_per_stage=1,1", "--noshortcut",
+    values = config_flags.define(TRAIN_PRESETS, has_run_dir=True)
+    config_flags.parse(values, ["train", "--preset=cifar10", "--widths=8,16", "--blocks_per_stage=1,1", "--noshortcut",
                              "--learning_rate=0.1", "--mixed_precision"])  # fmt: skip
-    config = launcher._config(values, TRAIN_PRESETS)
+    config = config_flags.config_from(values, TRAIN_PRESETS)
     assert config.model.widths == (8, 16) and not config.model.shortcut and config.model.mixed_precision
     assert config.learning_rate == 0.1
     assert config.decay_steps == TrainConfig().decay_steps
