@@ -10,6 +10,7 @@ import sys
 import time
 
 import pytest
+from launching import config_of
 from processes import children, until
 from refusals import refused
 
@@ -256,9 +257,7 @@ def test_flags_of_a_config_give_it_back():
     )
     flags = config_flags.flags_of(changed, TRAIN_PRESETS)
     assert sorted(flags) == ["--decay_steps=5,7", "--noshortcut", "--preset=mnist", "--random_flip", "--widths=3,4,5"]
-    values = config_flags.define(TRAIN_PRESETS, True)
-    config_flags.parse(values, ["train", *flags])
-    assert config_flags.config_from(values, TRAIN_PRESETS) == changed
+    assert config_of("train", *flags) == changed
 
 
 MISTAKES = {
