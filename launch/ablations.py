@@ -22,6 +22,7 @@ import os
 from typing import TYPE_CHECKING
 
 from identity_matters.experiments.config import AblationConfig
+from identity_matters.runs.tables import ablation_table, read_metrics
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
@@ -33,16 +34,13 @@ def main(config: AblationConfig, run_dir: str) -> None:
     with terminal.silenced_stderr():
         from identity_matters import training  # noqa: F401, training imports TensorFlow
         from identity_matters.experiments import ablations
-    from identity_matters.runs.tables import ablation_table
 
-    rows = ablations.run_ablations(config, run_dir)
-    print(ablation_table(rows))
+    print(ablation_table(ablations.run_ablations(config, run_dir)))
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns the figures of the variants, drawn from results.csv, by name."""
     from identity_matters.experiments.ablations import draw
-    from identity_matters.runs.tables import read_metrics
 
     return draw(read_metrics(os.path.join(run_dir, "results.csv")), title)
 

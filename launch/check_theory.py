@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from identity_matters.data.arrays import mnist_sample
 from identity_matters.errors import EXIT_ERROR
 from identity_matters.fields import check_fields
 from identity_matters.runs.directory import RunDirectory
@@ -24,11 +25,10 @@ from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher
+from theory import claims
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from theory.claims import Check
 
 RUN_DIR_TEXT = "Where the run's files go; without it nothing is written."
 
@@ -55,8 +55,6 @@ class CheckConfig:
 
 def main(config: CheckConfig, run_dir: str | None) -> int:
     """Checks the claims; returns the exit code, 1 if a check failed."""
-    from theory import claims
-
     if config.claim:
         with launcher.user_errors():
             claims.claim_named(config.claim)
@@ -74,18 +72,12 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
 
 def _check(config: CheckConfig, run: RunDirectory | None) -> int:
     """Checks, prints and writes; 1 if a check fails."""
-    from theory import claims
-
     table = JobTable(run.file("results.csv") if run else None)
     checks = []
     for claim_id in tqdm([config.claim] if config.claim else list(claims.CLAIMS), desc="claims", disable=None):
         (row,) = table.run(Job({"claim": claim_id}, functools.partial(_row, claim_id, config)))
-        # As text where it comes from the file.
-        checks.append(
-            claims.Check(**{name: row[name] for name in claims.Check._fields})._replace(
-                holds=str(row["holds"]) == "True"
-            )
-        )
+        fields = {name: row[name] for name in claims.Check._fields}
+        checks.append(claims.Check(**fields | {"holds": str(row["holds"]) == "True"}))  # text where the file has it
         tqdm.write(_lines(checks[-1]))
     failed = [check.claim for check in checks if not check.holds]
     if not config.claim:
@@ -100,17 +92,13 @@ def _check(config: CheckConfig, run: RunDirectory | None) -> int:
 
 
 def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[dict]:
-    """Returns the row of a claim: what its check found, and the judgements of the printed text."""
-    from theory import claims
-
+    """Returns the row of a claim: what its check found, and the verdicts on the printed text."""
     check, claim = claims.check(claim_id, config.seed, config.trials), claims.CLAIMS[claim_id]
-    judged = {"verdict": check.verdict, "proof": claim.proof, "our_text": claim.our_text, "source": claim.source}
-    return [check._asdict() | judged]
+    verdicts = {"verdict": check.verdict, "proof": claim.proof, "our_text": claim.our_text, "source": claim.source}
+    return [check._asdict() | verdicts]
 
 
-def _lines(check: "Check") -> str:
-    from theory import claims
-
+def _lines(check: claims.Check) -> str:
     measured = (
         f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}, n = {check.instances}"
     )
@@ -127,7 +115,6 @@ def _lines(check: "Check") -> str:
 
 def _draw(run: RunDirectory, seed: int) -> None:
     """Writes NAME.csv and NAME.png for every figure of docs/theory.md."""
-    from identity_matters.data.arrays import mnist_sample
     from identity_matters.runs.figures import save_figures
     from theory.figures import EXPERIMENTS
 

@@ -1,19 +1,141 @@
-"""The fields of a config as flags."""
+"""The fields of a config as flags: defined, read from a command line, written again, described by --help.
+
+A config may have a method refusals(flags): from the values of all flags by name, None where one is not given, it
+returns {name: why} of those without effect. --help leaves these out; where they change the preset they are refused.
+"""
 
 import dataclasses
-from typing import Any
+import difflib
+import inspect
+import os
+import re
+import shutil
+import textwrap
+from typing import Any, Literal, get_args, get_origin
+
+from absl import flags
+
+from identity_matters.errors import UserError
+
+# Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
+PATHS = {"run_dir", "data_dir", "npz", "saved_model", "saved_run", "runs", "beside", "write"}
+_INDENT = 30  # columns of --help
+
+
+class _WholeNumbersParser(flags.ArgumentParser):
+    def parse(self, argument: str) -> tuple[int, ...]:
+        return tuple(map(int, argument.split(","))) if argument else ()
+
+
+_PARSERS = {
+    bool: (flags.BooleanParser, "true or false"),
+    int: (flags.IntegerParser, "a whole number"),
+    float: (flags.FloatParser, "a number"),
+    str: (flags.ArgumentParser, "text"),
+    tuple: (_WholeNumbersParser, "whole numbers with commas between"),
+}
+
+
+class FieldFlag(flags.Flag):
+    """A flag of the type of a config's field; its value is None where it is not given.
+
+    Args:
+      name: str. The field's.
+      kind: type. That of the field's default, a key of _PARSERS.
+    """
+
+    def __init__(self, name: str, kind: type) -> None:
+        parser, self._expected = _PARSERS[kind]
+        super().__init__(parser(), None, name, None, "", boolean=kind is bool)
+
+    def parse(self, argument: str) -> None:
+        """Sets the value, with the home directory in place of a ~ before a path; raises UserError for a wrong one."""
+        try:
+            super().parse(re.sub(r"(^|, *)(~[^,]*)", _expand_user, argument) if self.name in PATHS else argument)
+        except flags.IllegalFlagValueError:
+            advice = f"; write --{self.name} or --no{self.name}" if self.boolean else ""
+            raise UserError(f"{self.name} must be {self._expected}, got {argument!r}{advice}") from None
+
+
+def _expand_user(found: re.Match) -> str:
+    return found[1] + os.path.expanduser(found[2])
 
 
 def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
-    """Returns (field, default, config that holds it) of every flag; those of nested configs come after its own."""
-    own, nested = [], []
+    """Returns (field, default, config that holds it) of every flag; those of nested configs come last."""
+    direct, nested = [], []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
             nested += flag_fields(value)
         elif field.metadata.get("flag", True):
-            own.append((field, value, config))
-    return own + nested
+            direct.append((field, value, config))
+    return direct + nested
+
+
+def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
+    """Returns the flags of a launcher: one a field of its configs, --help, --traceback, and --preset where it has more.
+
+    Args:
+      presets: Name to config, the first the default.
+      has_run_dir: Whether there is a --run_dir too.
+    """
+    values = flags.FlagValues()
+    flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
+    flags.DEFINE_boolean("traceback", False, "", flag_values=values)
+    if len(presets) > 1:
+        flags.DEFINE_enum("preset", next(iter(presets)), list(presets), "", flag_values=values)
+    if has_run_dir:
+        flags.DEFINE_flag(FieldFlag("run_dir", str), flag_values=values)
+    for field, default, _ in flag_fields(next(iter(presets.values()))):
+        flags.DEFINE_flag(FieldFlag(field.name, type(default)), flag_values=values)
+    return values
+
+
+def parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
+    """Sets the flags from a command line, returns the rest of it; raises ValueError or flags.Error for a mistake."""
+    try:
+        return values(argv)[1:]
+    except flags.UnrecognizedFlagError as error:
+        near = difflib.get_close_matches(error.flagname, list(values), n=3)
+        hint = f"did you mean {' or '.join(f'--{name}' for name in near)}?" if near else "--help lists them all"
+        raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
+
+
+def _preset(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
+    """Returns the preset that the flags name, or the only one."""
+    return presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
+
+
+def changes(values: flags.FlagValues, presets: dict[str, Any]) -> dict[str, Any]:
+    """Returns the given flags that differ from the preset, by name."""
+    fields = flag_fields(_preset(values, presets))
+    given = {field.name: (values[field.name].value, default) for field, default, _ in fields}
+    return {name: value for name, (value, default) in given.items() if value not in (None, default)}
+
+
+def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
+    """Returns the preset with the given flags in place of its values; raises UserError for one that it refuses."""
+    preset, changed = _preset(values, presets), changes(values, presets)
+    for name, why in _refusals(preset, values).items():
+        if name in changed:
+            raise UserError(f"--{name} is {why}")
+    return _replaced(preset, changed)
+
+
+def _refusals(config: Any, values: flags.FlagValues) -> dict[str, str]:
+    return config.refusals(values.flag_values_dict()) if hasattr(config, "refusals") else {}
+
+
+def _replaced(config: Any, changed: dict[str, Any]) -> Any:
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            values[field.name] = _replaced(value, changed)
+        elif field.metadata.get("flag", True) and field.name in changed:
+            values[field.name] = changed[field.name]
+    return dataclasses.replace(config, **values)
 
 
 def flags_of(config: Any, presets: dict[str, Any]) -> list[str]:
@@ -21,14 +143,61 @@ def flags_of(config: Any, presets: dict[str, Any]) -> list[str]:
 
     def differing(preset: Any) -> list[str]:
         pairs = zip(flag_fields(config), flag_fields(preset))
-        return [written(field.name, value) for (field, value, _), (_, old, _) in pairs if value != old]
+        return [_written(field.name, value) for (field, value, _), (_, old, _) in pairs if value != old]
 
-    found = [[f"--preset={name}", *differing(preset)] for name, preset in presets.items()]
-    return min(found, key=len)
+    return min(([f"--preset={name}", *differing(preset)] for name, preset in presets.items()), key=len)
 
 
-def written(name: str, value: Any) -> str:
-    """Returns a field's value as a flag."""
+def _written(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"--{'' if value else 'no'}{name}"
     return f"--{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+
+
+def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> str:
+    """Returns what --help prints: the manual and one entry a flag that is not refused beside those given."""
+    preset = next(iter(presets.values()))
+    refused = _refusals(preset, values)
+    entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
+    if len(presets) > 1:
+        text = f"One of {', '.join(presets)}; the defaults below are the first's."
+        entries.append((f"--preset={next(iter(presets))}", text))
+    for field, default, holder in flag_fields(preset):
+        if field.name not in refused:
+            example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
+            entries.append((example, _description(field, holder)))
+    entries.append(("--traceback", "Show where in the code an error arose."))
+    return wrapped_entries(manual, entries)
+
+
+def _description(field: dataclasses.Field, config: Any) -> str:
+    text = field_descriptions(config)[field.name]
+    if field.type is bool:  # others show their default as --name=value
+        text += f" (default: {'on' if getattr(config, field.name) else 'off'})"
+    if get_origin(field.type) is Literal:
+        text += f" One of {', '.join(filter(None, get_args(field.type)))}."
+    return text
+
+
+def field_descriptions(config: Any) -> dict[str, str]:
+    """Returns, by field name, the text under "Attributes:" in the docstring of the config's class."""
+    # Python 3.13 strips the indentation of docstrings itself, earlier ones do not.
+    text = inspect.getdoc(type(config)).split("Attributes:")[1]
+    return {
+        name: re.sub(r"\s+", " ", description).strip()
+        for name, description in re.findall(r"^ {2}(\w+): (.*?)(?=^ {,2}\w|\Z)", text, re.M | re.S)
+    }
+
+
+def wrapped_entries(manual: str, entries: list[tuple[str, str]]) -> str:
+    """Returns the manual and, as wide as the terminal allows, the entries: (flag, what it means) of each."""
+    width = max(2 * _INDENT, min(shutil.get_terminal_size().columns, 110))
+    lines = [manual.strip(), "", "Flags:"]
+    for flag, text in entries:
+        wrapped = textwrap.wrap(text, width - _INDENT)
+        start = f"  {flag}"
+        if len(start) >= _INDENT:
+            lines.append(start)
+            start = ""
+        lines += [f"{start:<{_INDENT}}{wrapped[0]}", *(" " * _INDENT + line for line in wrapped[1:])]
+    return "\n".join(lines)

@@ -20,6 +20,8 @@ from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher
 from launch.check_theory import RUN_DIR_TEXT
+from theory.descent import target_map
+from theory.parallel import single_threaded_products
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,17 +58,15 @@ def main(config: MapConfig, run_dir: str | None) -> None:
 
 
 def _figure_data(run: RunDirectory, seed: int) -> None:
-    from theory.figures import DESCENT_EXPERIMENTS
+    from theory.figures import DESCENT_EXPERIMENTS  # which loads matplotlib
 
-    for name in tqdm(DESCENT_EXPERIMENTS, desc="figures", disable=None):
+    for name, experiment in tqdm(DESCENT_EXPERIMENTS.items(), desc="figures", disable=None):
         if not os.path.exists(run.file(f"{name}.csv")):
-            write_metrics(run.file(f"{name}.csv"), DESCENT_EXPERIMENTS[name](seed))
+            write_metrics(run.file(f"{name}.csv"), experiment(seed))
 
 
 def _map(seed: int, table: JobTable) -> None:
     """Prints a line a job."""
-    from theory.descent import target_map
-    from theory.parallel import single_threaded_products
 
     def compute(cell: target_map.Job, progress: object) -> list[dict]:
         with single_threaded_products():

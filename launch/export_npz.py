@@ -11,9 +11,14 @@ reads what TFDS has prepared under DIR (add --download to have it fetched): abou
 import dataclasses
 import os
 
+import numpy as np
+
 from identity_matters.config import TrainConfig
+from identity_matters.data.arrays import ArrayData
+from identity_matters.data.loading import load
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
+from identity_matters.runs.files import replacing
 from launch import launcher, terminal
 
 
@@ -47,15 +52,9 @@ def main(config: ExportConfig) -> None:
         raise UserError(f"{config.npz} exists; name another file")
     if not os.path.isdir(os.path.dirname(config.npz) or "."):
         raise UserError(f"there is no folder {os.path.dirname(config.npz)} to write {config.npz} to")
-    with terminal.silenced_stderr():
-        import numpy as np
-
-        from identity_matters.data.arrays import ArrayData
-        from identity_matters.data.loading import load
-        from identity_matters.runs.files import replacing
-
     options = {"data_dir": config.data_dir, "download": config.download, "image_size": config.image_size}
-    data = load(TrainConfig(dataset=config.dataset, **options))
+    with terminal.silenced_stderr():
+        data = load(TrainConfig(dataset=config.dataset, **options))
     if not isinstance(data, ArrayData):
         raise UserError(f"{data.name} does not fit in memory, or its images vary in size; no .npz can hold it")
     with replacing(config.npz) as temporary, open(temporary, "wb") as file:

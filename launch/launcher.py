@@ -3,18 +3,12 @@
 A launcher is a module whose docstring is its manual, with
     def main(config, run_dir): …
     def cli(): launcher.run(main, PRESETS, manual=__doc__)
-A config may have a method refusals(flags): from the values of all flags by name, None where one is not given, it
-returns {name: why} of those without effect. --help leaves these out; where they change the preset they are refused.
 
 Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
 import contextlib
-import dataclasses
-import difflib
-import functools
 import os
-import re
 import signal
 import sys
 import traceback
@@ -26,12 +20,9 @@ from absl import flags
 from identity_matters.data.arrays import note
 from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line
 from identity_matters.runs import signals
-from launch import terminal
-from launch.config_flags import flag_fields, written
-from launch.help_page import description, help_page
+from launch import config_flags, terminal
 
-# Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
-PATHS = {"run_dir", "data_dir", "npz", "saved_model", "saved_run", "runs", "beside", "write"}
+RUN_DIR_TEXT = "Where the run's files go; the same command again continues it. Required."
 
 
 def run(
@@ -40,7 +31,7 @@ def run(
     manual: str,
     has_run_dir: bool = True,
     needs_run_dir: bool = True,
-    run_dir_text: str = "Where the run's files go; the same command again continues it. Required.",
+    run_dir_text: str = RUN_DIR_TEXT,
     without_effect: Callable[[Any], dict[str, str]] = lambda config: {},
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
@@ -61,12 +52,18 @@ def run(
     """
     terminal.open_outputs()
     with terminal.ignoring_hangup(), signals.listening():
-        values = _define_flags(presets, has_run_dir)
+        values = config_flags.define(presets, has_run_dir)
         try:
             with signals.interruptible():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
-                help_text = functools.partial(_help, manual, presets, values, run_dir_text)
-                code = _call(main, presets, values, help_text, needs_run_dir, without_effect)
+                with user_errors():  # absl's ValueErrors, as of --noNAME=false
+                    rest = config_flags.parse(values, sys.argv)
+                if values["help"].value:
+                    code = print(config_flags.help_page(manual, presets, values, run_dir_text))
+                elif rest:
+                    raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
+                else:
+                    code = _call(main, presets, values, needs_run_dir, without_effect)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # twice says no more than once
             resumes = has_run_dir and values["run_dir"].value
@@ -79,23 +76,17 @@ def run(
 
 def _call(
     main: Callable,
-    presets: dict,
+    presets: dict[str, Any],
     values: flags.FlagValues,
-    help_text: Callable[[], str],
     needs_run_dir: bool,
     without_effect: Callable[[Any], dict[str, str]],
 ) -> int | None:
-    """Calls main with the config that the command line gives, or prints the help; returns what main returns."""
-    arguments = _parse(values, sys.argv)
-    if values["help"].value:
-        return print(help_text())
-    if arguments:
-        raise UserError(f"unexpected argument {arguments[0]!r}; flags are written --name=value")
+    """Calls main with the config that the flags give; returns what main returns."""
     with user_errors():
-        config = _config(values, presets)
-    given = _changes(_preset(values, presets), values)
+        config = config_flags.config_from(values, presets)
+    changed = config_flags.changes(values, presets)
     for name, why in without_effect(config).items():
-        if name in given:
+        if name in changed:
             note(f"--{name} has no effect: {why}")
     if "run_dir" not in values:
         return main(config)
@@ -137,106 +128,3 @@ def user_errors() -> Iterator[None]:
         yield
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _define_flags(presets: dict, has_run_dir: bool) -> flags.FlagValues:
-    values = flags.FlagValues()
-    flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
-    flags.DEFINE_boolean("traceback", False, "", flag_values=values)
-    if has_run_dir:
-        flags.DEFINE_string("run_dir", None, "", flag_values=values)
-    if len(presets) > 1:
-        flags.DEFINE_string("preset", next(iter(presets)), "", flag_values=values)
-    for field, default, _ in flag_fields(next(iter(presets.values()))):
-        define = flags.DEFINE_boolean if isinstance(default, bool) else flags.DEFINE_string  # _value reads numbers
-        define(field.name, None, "", flag_values=values)
-    return values
-
-
-def _parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
-    """Sets the flags, a leading ~ of their paths expanded; returns what is left of the command line."""
-    try:
-        rest = values(argv)[1:]
-    except flags.UnrecognizedFlagError as error:
-        near = difflib.get_close_matches(error.flagname, list(values), n=3)
-        hint = f"did you mean {' or '.join(f'--{name}' for name in near)}?" if near else "--help lists them all"
-        raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
-    except flags.IllegalFlagValueError as error:  # of a switch alone: absl takes the others for text
-        name, value = re.match(r"flag --(\w+)=(.*?): \('Non-boolean", str(error), re.S).groups()
-        raise UserError(f"{name} must be true or false, got {value!r}; write --{name} or --no{name}") from None
-    except flags.Error:
-        raise
-    except ValueError as error:  # absl's own, of --noNAME=false
-        raise UserError(f"{error}; write --NAME, --noNAME or --NAME=false") from None
-    for name in PATHS.intersection(values):
-        if path := values[name].value:
-            values[name].value = re.sub(r"(^|, *)(~[^,]*)", lambda part: part[1] + os.path.expanduser(part[2]), path)
-    return rest
-
-
-def _preset(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns the preset that the flags name, or the only one."""
-    if "preset" in values and values["preset"].value not in presets:
-        raise UserError(f"preset must be one of {', '.join(presets)}, got {values['preset'].value!r}")
-    return presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
-
-
-def _config(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns the preset with the given flags in place of its values."""
-    preset = _preset(values, presets)
-    changes = _changes(preset, values)
-    refused = _refusals(preset, values)
-    for name in changes:
-        if name in refused:
-            raise UserError(f"--{name} is {refused[name]}")
-    return _replaced(preset, changes)
-
-
-def _changes(preset: Any, values: flags.FlagValues) -> dict[str, Any]:
-    """Returns the given flags that differ from the preset, by name."""
-    given = {}
-    for field, default, _ in flag_fields(preset):
-        text = values[field.name].value
-        if text is not None and (value := _value(field.name, type(default), text)) != default:
-            given[field.name] = value
-    return given
-
-
-def _refusals(config: Any, values: flags.FlagValues) -> dict[str, str]:
-    return config.refusals(values.flag_values_dict()) if hasattr(config, "refusals") else {}
-
-
-def _replaced(config: Any, changes: dict[str, Any]) -> Any:
-    own = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            own[field.name] = _replaced(value, changes)
-        elif field.metadata.get("flag", True) and field.name in changes:
-            own[field.name] = changes[field.name]
-    return dataclasses.replace(config, **own)
-
-
-def _value(name: str, kind: type, text: str | bool) -> Any:
-    """Returns what a flag holds as the type of its field."""
-    try:
-        return tuple(map(int, text.split(","))) if kind is tuple and text else kind(text)
-    except ValueError:
-        wanted = {int: "a whole number", float: "a number", tuple: "whole numbers with commas between"}[kind]
-        raise UserError(f"{name} must be {wanted}, got {text!r}") from None
-
-
-def _help(manual: str, presets: dict, values: flags.FlagValues, run_dir_text: str) -> str:
-    """Returns the manual and one entry per flag that is not refused beside those given."""
-    first = next(iter(presets.values()))
-    refused = _refusals(first, values)
-    entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
-    if len(presets) > 1:
-        entries.append(
-            (f"--preset={next(iter(presets))}", f"One of {', '.join(presets)}; the defaults below are the first's.")
-        )
-    for field, default, holder in (entry for entry in flag_fields(first) if entry[0].name not in refused):
-        example = f"--[no]{field.name}" if isinstance(default, bool) else written(field.name, default)
-        entries.append((example, description(field, holder)))
-    entries.append(("--traceback", "Show where in the code an error arose."))
-    return help_page(manual, entries)

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Literal
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require, split_names
 from identity_matters.runs.config_json import read_record
-from identity_matters.runs.tables import read_rows, reporting_damaged_table
-from launch import launcher
+from identity_matters.runs.files import shortest_unique_suffixes
+from identity_matters.runs.tables import read_metrics, read_rows, reporting_damaged_table
+from launch import launcher, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -82,9 +83,6 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
       UserError: one of them has no metrics.csv that can be read, or is named twice; there are more or fewer names.
     """
     from identity_matters.runs.figures import comparison_figure
-    from identity_matters.runs.files import shortest_unique_suffixes
-    from identity_matters.runs.tables import read_metrics
-    from launch.train import what_is_drawn
 
     twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
     require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
@@ -93,7 +91,7 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
     tables = [read_metrics(os.path.join(path, "metrics.csv")) for path in run_dirs]
     runs = []
     for name, path, rows in zip(names, run_dirs, tables):
-        split, place = what_is_drawn(path, rows)
+        split, place = train.what_is_drawn(path, rows)
         runs.append((name, split, rows, place))
     return {"comparison": comparison_figure(runs, config.title)}
 

@@ -18,6 +18,7 @@ from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher
 from launch.check_theory import RUN_DIR_TEXT
+from theory.relu import search
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,8 +56,6 @@ def main(config: SearchConfig, run_dir: str | None) -> None:
 
 def _search(config: SearchConfig, table: JobTable, points: JobTable) -> None:
     """Prints a row as it is computed or found."""
-    from theory.relu import search
-
     checks = max(5, config.trials // 40)
     settings = [setting._asdict() | {"method": method} for setting in search.SETTINGS for method in search.METHODS]
     for number, setting in enumerate(settings):
@@ -89,10 +88,8 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 
 def _line(row: dict) -> str:
-    from theory.relu.search import CATEGORIES
-
     count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
-    found = [f"{row[name]} {name.replace('_', ' ')}" for name in CATEGORIES if row[name]]
+    found = [f"{row[name]} {name.replace('_', ' ')}" for name in search.CATEGORIES if row[name]]
     setting = f"d {row['d']}, blocks {row['num_layers']}, width {row['width']}, m {row['samples']}, τ {row['radius']:g}"
     lines = f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}: {row['trials']} starts led to"
     bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"

@@ -16,7 +16,12 @@ import os
 from typing import TYPE_CHECKING
 
 from identity_matters.fields import require, split_names
+from identity_matters.runs.config_json import read_record, seen_from_start
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.files import shortest_unique_suffixes, write_text
 from launch import launcher
+from launch.reporting import quick
+from launch.reporting.runs import figures_of, read_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,10 +43,7 @@ def main(config: ReportConfig, run_dir: str) -> None:
     names = split_names(config.runs)
     require(names or not config.runs, f"runs names no directory, got {config.runs!r}; leave it empty for quick runs")
     require(len(set(map(os.path.realpath, names))) == len(names), f"runs names a directory twice, got {config.runs!r}")
-    from identity_matters.runs.directory import RunDirectory
-    from identity_matters.runs.files import write_text
-    from launch.reporting import page, quick
-    from launch.reporting.runs import read_run
+    from launch.reporting import page  # which draws
 
     given = [read_run(name, run_dir) for name in names]  # a mistake in a name leaves no run directory
     with RunDirectory(run_dir, config, "report") as run:
@@ -58,22 +60,17 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     Raises:
       UserError: a run that the report names is gone.
     """
-    from identity_matters.runs.config_json import read_record, seen_from_start
-    from identity_matters.runs.files import shortest_unique_suffixes
-    from launch.reporting.quick import QUICK
-    from launch.reporting.runs import figures_of
-
     record = read_record(run_dir)
     given = [seen_from_start(record, name) for name in split_names(record["config"]["runs"])]
     gone = [path for path in given if not read_record(path)]
     require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
-    quick = (os.path.join(run_dir, run.name) for run in QUICK)
-    paths = given or [path for path in quick if read_record(path)]  # an interrupted report lacks some
+    computed = (os.path.join(run_dir, run.name) for run in quick.QUICK)
+    paths = given or [path for path in computed if read_record(path)]  # an interrupted report lacks some
     labels = [name.replace("/", "_") for name in shortest_unique_suffixes(paths)]
     if len(set(labels)) < len(labels):  # of a/b_c and a_b/c
         labels = [f"{number}_{label}" for number, label in enumerate(labels, 1)]
-    of_runs = zip(labels, map(figures_of, paths))
-    return {f"{label}_{name}": figure for label, figures in of_runs for name, figure in figures.items()}
+    drawn = zip(labels, map(figures_of, paths))
+    return {f"{label}_{name}": figure for label, figures in drawn for name, figure in figures.items()}
 
 
 def cli() -> None:

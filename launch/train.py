@@ -32,6 +32,7 @@ from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import directory
 from identity_matters.runs.config_json import evaluated_split, final_row_label
+from identity_matters.runs.tables import read_metrics
 from launch import launcher, terminal
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns Figure 1 of Hardt & Ma for a run, drawn from its metrics.csv, by name."""
     from identity_matters.runs.figures import convergence_figure
-    from identity_matters.runs.tables import read_metrics
 
     rows = read_metrics(os.path.join(run_dir, "metrics.csv"))
     return {"convergence": convergence_figure(rows, title, *what_is_drawn(run_dir, rows))}

@@ -9,13 +9,19 @@ import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from identity_matters.config import TrainConfig
+from identity_matters.data import loading
+from identity_matters.data.arrays import MNIST_SAMPLE, examples_summary
+from identity_matters.data.npz import has_changed
 from identity_matters.errors import UserError
 from identity_matters.fields import from_json
+from identity_matters.runs.config_json import data_places, read_record
+from identity_matters.runs.files import replacing
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
 
 
 def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> TrainConfig:
@@ -29,17 +35,14 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
     """
-    from identity_matters.data.npz import has_changed
-    from identity_matters.runs.config_json import data_places, read_record
-
     if saved_run and pretrained:
         raise UserError("--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step >= 0:
         raise UserError(f"--at_step={at_step} is of a run of launch.train: it goes with --saved_run, not --pretrained")
     if pretrained:
-        from identity_matters.pretrained import find
+        from identity_matters import pretrained as shipped
 
-        return TrainConfig(dataset=find(pretrained).dataset)
+        return TrainConfig(dataset=shipped.find(pretrained).dataset)
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
     record = read_record(saved_run)
@@ -59,8 +62,8 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     return config
 
 
-def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray, np.ndarray, str]":
-    """Returns the first examples that a run was trained on: standardised images, labels, and what tells them in a line.
+def training_examples(run_config: TrainConfig, count: int) -> tuple[np.ndarray, np.ndarray, str]:
+    """Returns the first examples that a run was trained on: standardised images, labels, and a line that names them.
 
     Args:
       run_config: TrainConfig.
@@ -69,9 +72,6 @@ def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray,
     Returns:
       images float32 [m, h, w, c], labels int32 [m], and their `examples_summary`.
     """
-    import numpy as np
-
-    from identity_matters.data.arrays import examples_summary
     from identity_matters.model import standardize
 
     batches = list(raw_batches(run_config, min(count, run_config.train_examples or count)))
@@ -82,9 +82,6 @@ def training_examples(run_config: TrainConfig, count: int) -> "tuple[np.ndarray,
 
 def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
     """Yields uint8 images and labels, without augmentation: where they vary in size the central crop."""
-    from identity_matters.data import loading
-    from identity_matters.data.arrays import MNIST_SAMPLE
-
     if run_config.npz or run_config.dataset == MNIST_SAMPLE:
         arrays = loading.load(run_config)
         for start in range(0, min(count, arrays.num_train), size):
@@ -105,7 +102,7 @@ def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: st
 
     Args:
       saved_run, pretrained: As of `read_config`.
-      at_step: int. The weights after so many updates: the initial ones, or a checkpoint's (-1: of the finished run).
+      at_step: int. The weights after that many updates: the initial ones, or a checkpoint's (-1: of the finished run).
       kept: str. Where `keep_checkpoint` has copied that checkpoint to, perhaps.
 
     Raises:
@@ -142,9 +139,8 @@ def keep_checkpoint(saved_run: str, step: int, kept: str) -> None:
       step: int. At most 0: nothing to keep.
       kept: str. The path of the copy.
     """
-    from identity_matters.runs.checkpoint import find
-    from identity_matters.runs.files import replacing
-
     if step > 0 and not os.path.exists(kept):
+        from identity_matters.runs.checkpoint import find
+
         with replacing(kept) as temporary:
             shutil.copyfile(find(os.path.join(saved_run, "checkpoints"), step), temporary)

@@ -1,13 +1,12 @@
 """Fixtures that several files share: a small configuration, the run that it leaves, a data file, a launcher."""
 
-import functools
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
 
 import numpy as np
 import pytest
-from launching import launch_in_process
+from launching import launched
 
 from identity_matters.config import ModelConfig, TrainConfig
 
@@ -51,6 +50,6 @@ def digits_npz(tmp_path_factory):
 
 
 @pytest.fixture
-def launch(monkeypatch, capsys):
+def launch():
     """launch("train", "--flag=value", …) -> (exit code, stdout, stderr), in this process."""
-    return functools.partial(launch_in_process, monkeypatch, capsys)
+    return launched

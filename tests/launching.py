@@ -1,11 +1,13 @@
 """How tests call a launcher: in this process, where it is quick and its modules can be changed; and its presets."""
 
+import contextlib
 import importlib
+import io
 import sys
 
 import pytest
 
-from launch import launcher
+from launch import config_flags, launcher
 
 LAUNCHERS = (
     "train evaluate plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum cluster "
@@ -13,17 +15,19 @@ LAUNCHERS = (
 ).split()
 
 
-def launch_in_process(monkeypatch, capsys, name, *arguments) -> tuple[int, str, str]:
+def launched(name, *arguments) -> tuple[int, str, str]:
     """Runs launch.NAME with these arguments; returns its exit code, stdout and stderr. The fixture `launch` is this."""
 
     def leave(code):
         raise SystemExit(code)
 
-    monkeypatch.setattr(launcher, "_leave", leave)
-    monkeypatch.setattr(sys, "argv", [f"launch/{name}.py", *map(str, arguments)])
-    with pytest.raises(SystemExit) as exit:
-        importlib.import_module(f"launch.{name}").cli()
-    return exit.value.code, *capsys.readouterr()
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(launcher, "_leave", leave)
+        patch.setattr(sys, "argv", [f"launch/{name}.py", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit:
+            importlib.import_module(f"launch.{name}").cli()
+    return exit.value.code, out.getvalue(), err.getvalue()
 
 
 def presets_of(name):
@@ -33,3 +37,11 @@ def presets_of(name):
         patch.setattr(launcher, "run", lambda main, presets, **_: found.append(presets))
         importlib.import_module(f"launch.{name}").cli()
     return found[0]
+
+
+def config_of(name, *flags):
+    """The config that a launcher makes of these flags."""
+    values = config_flags.define(presets_of(name), has_run_dir=True)
+    with launcher.user_errors():
+        assert config_flags.parse(values, ["", *flags]) == []
+        return config_flags.config_from(values, presets_of(name))

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from launch import launcher
+from launch import config_flags, launcher
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
@@ -33,9 +33,9 @@ def test_every_command_names_a_module_and_flags_that_exist(path, monkeypatch):
         parsed = []
 
         def run(main, presets, manual, has_run_dir=True, **_):
-            values = launcher._define_flags(presets, has_run_dir)
-            assert launcher._parse(values, ["", *flags]) == [], (module, flags)
-            parsed.append(launcher._config(values, presets))
+            values = config_flags.define(presets, has_run_dir)
+            assert config_flags.parse(values, ["", *flags]) == [], (module, flags)
+            parsed.append(config_flags.config_from(values, presets))
 
         monkeypatch.setattr(launcher, "run", run)
         importlib.import_module(module).cli()

@@ -4,13 +4,10 @@ import json
 import os
 import re
 import textwrap
-from typing import TYPE_CHECKING
 
 from identity_matters.data.arrays import note
 from identity_matters.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
-
-if TYPE_CHECKING:
-    from launch.cluster import ClusterConfig
+from launch.jobs.config import ClusterConfig
 
 PORT = 2222
 GRACE_PERIOD = 120  # seconds between SIGTERM and SIGKILL
@@ -114,7 +111,7 @@ spec:
 {pod}"""
 
 
-def manifest(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
+def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
     """Returns the manifest's YAML.
 
     Args:
@@ -154,7 +151,7 @@ def _is_under(folder: str, path: str) -> bool:
     return os.path.normpath(path).startswith(os.path.join(os.path.normpath(folder), ""))
 
 
-def _pod(config: "ClusterConfig", flags: list[str]) -> str:
+def _pod(config: ClusterConfig, flags: list[str]) -> str:
     """Returns the YAML of the pod's containers and volumes; JSON is YAML."""
     limits = {"cpu": str(config.cpus_per_node), "memory": f"{config.memory_per_node}Gi"}
     if config.gpus_per_node:

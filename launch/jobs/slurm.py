@@ -3,12 +3,9 @@
 import os
 import re
 import shlex
-from typing import TYPE_CHECKING
 
 from identity_matters.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
-
-if TYPE_CHECKING:
-    from launch.cluster import ClusterConfig
+from launch.jobs.config import ClusterConfig
 
 GRACE_PERIOD = 120  # seconds before the time limit at which the workers get SIGTERM, to save a checkpoint
 
@@ -66,7 +63,7 @@ exit $code
 """
 
 
-def script(config: "ClusterConfig", run_dir: str, flags: list[str]) -> str:
+def script(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
     """Returns the script's text.
 
     Args:

@@ -22,7 +22,7 @@ from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.runs import figures, tables
 from identity_matters.runs.config_json import read_record
 from identity_matters.runs.directory import RunDirectory
-from launch import launcher
+from launch import config_flags
 
 OPERATIONS = 4e8  # 10 steps of the tiny network
 
@@ -157,9 +157,9 @@ def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name):
     stored = json.loads(path.read_text())
     num_images = 50000 - stored["config"]["train"]["validation_examples"]
     assert stored["data"].startswith(f"{num_images} training images, 32x32x3, images and labels ")
-    values = launcher._define_flags({"": AblationConfig()}, has_run_dir=True)
-    assert launcher._parse(values, shlex.split(stored["command"])[2:]) == []
-    config = launcher._config(values, {"": AblationConfig()})
+    values = config_flags.define({"": AblationConfig()}, has_run_dir=True)
+    assert config_flags.parse(values, shlex.split(stored["command"])[2:]) == []
+    config = config_flags.config_from(values, {"": AblationConfig()})
     with RunDirectory(str(tmp_path), config, "ablations") as run:
         assert run.status == "done"
     with pytest.raises(UserError, match="search_operations"):

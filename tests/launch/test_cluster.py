@@ -10,13 +10,15 @@ import sys
 import time
 
 import pytest
+from launching import config_of
 from processes import children, until
 from refusals import refused
 
 from identity_matters.presets import TRAIN_PRESETS
 from launch import cluster, config_flags, launcher
-from launch.cluster import PRESETS, ClusterConfig
+from launch.cluster import PRESETS
 from launch.jobs import local, resources
+from launch.jobs.config import ClusterConfig
 
 RANK = "import json, os, sys, time, signal; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
 
@@ -255,9 +257,7 @@ def test_flags_of_a_config_give_it_back():
     )
     flags = config_flags.flags_of(changed, TRAIN_PRESETS)
     assert sorted(flags) == ["--decay_steps=5,7", "--noshortcut", "--preset=mnist", "--random_flip", "--widths=3,4,5"]
-    values = launcher._define_flags(TRAIN_PRESETS, True)
-    launcher._parse(values, ["train", *flags])
-    assert launcher._config(values, TRAIN_PRESETS) == changed
+    assert config_of("train", *flags) == changed
 
 
 MISTAKES = {

@@ -1,4 +1,7 @@
-"""Whatever is wrong with the files of a run, its launcher and launch.plot say so in one line, and wait for nothing."""
+"""Whatever is wrong with the files of a run, its launcher and launch.plot say so in one line, and wait for nothing.
+
+The suite tries one of a kind; python -m pytest -m slow tests/launch/test_damaged_tables.py tries them on all launchers.
+"""
 
 import csv
 import dataclasses
@@ -13,18 +16,17 @@ import signal
 import numpy as np
 import pytest
 from begun import begin, edit
-from launching import presets_of
+from launching import config_of
 from study_rows import of_figure, paper_rows
 
 from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.tables import write_metrics
-from launch import launcher, plot
+from launch import plot
 from theory import figures
 
 CONFIGS = {
-    "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
-    "descent_map": "MapConfig",
+    "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig", "descent_map": "MapConfig",
     "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig",
 }  # fmt: skip
 NO_FILES = {
@@ -33,25 +35,13 @@ NO_FILES = {
     "device": lambda path: os.symlink("/dev/zero", path),
     "link to nothing": lambda path: os.symlink("/none", path),
 }
-CELLS = [
-    "",
-    "x",
-    "inf",
-    "-inf",
-    "nan",
-    "-1",
-    "0",
-    "1e308",
-    "1e-308",
-    "9" * 400,
-    "x" * 200_000,
-    "\0",
-    "\n",
-    '"',
-    ",",
-    "ü",
-]
-NUM_DAMAGES = 60  # of each table; the slow test has more
+CELLS = ["", "x", "inf", "-inf", "nan", "-1", "0", "1e308", "1e-308", "9" * 400, "x" * 200_000, "\0", "\n", '"', ","]
+NUM_DAMAGES = 60  # of each table
+
+
+def one_of_a_kind(*quick, rest):
+    """Parameters of which the suite runs the first and `pytest -m slow` the rest."""
+    return [*quick, *(pytest.param(*case, marks=pytest.mark.slow) for case in rest if case not in quick)]
 
 
 @pytest.fixture(autouse=True)
@@ -74,8 +64,19 @@ def curves(**more):
 
 
 @functools.cache
-def tables() -> dict[str, dict[str, list[dict]]]:
-    """Kind of run to the tables that it is drawn from."""
+def tables(kind) -> dict[str, list[dict]]:
+    """The tables that a run is drawn from."""
+    if kind == "train":
+        return {"metrics.csv": curves()}
+    if kind == "ablations":
+        run = {"seed": 0, "status": "done", "phase": "test", "chosen_rate": 0.03}
+        return {"results.csv": [row for variant in ("paper", "batch norm") for row in curves(variant=variant, **run)]}
+    if kind == "shortcut_study":
+        return {"results.csv": of_figure(paper_rows(), "5")}
+    if kind == "check_theory":
+        return {"condition_numbers.csv": figures.EXPERIMENTS["condition_numbers"]()}
+    if kind == "descent_map":
+        return {"excess_by_radius.csv": figures.DESCENT_EXPERIMENTS["excess_by_radius"](0)}
     rng = np.random.default_rng(0)
     ritz = [
         {"vector": vector, "eigenvalue": float(value), "weight": 1 / 8, "error_bound": 1e-3, "rounding": 1e-6}
@@ -83,30 +84,23 @@ def tables() -> dict[str, dict[str, list[dict]]]:
         for value in np.sort(rng.normal(size=8))
     ]
     density = [{"eigenvalue": x, "density": 1.0 - x * x / 9, "standard_error": 0.1} for x in np.linspace(-3, 3, 40)]
-    run = {"seed": 0, "status": "done", "phase": "test", "chosen_rate": 0.03}
-    ablated = [row for variant in ("paper", "batch norm") for row in curves(variant=variant, **run)]
-    return {
-        "train": {"metrics.csv": curves()},
-        "ablations": {"results.csv": ablated},
-        "shortcut_study": {"results.csv": of_figure(paper_rows(), "5")},
-        "hessian_spectrum": {"results.csv": ritz, "density.csv": density},
-        "check_theory": {
-            "condition_numbers.csv": figures.EXPERIMENTS["condition_numbers"](),
-        },
-        "descent_map": {"excess_by_radius.csv": figures.DESCENT_EXPERIMENTS["excess_by_radius"](0)},
-    }
+    return {"results.csv": ritz, "density.csv": density}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A directory of each kind of run, with tables that can be drawn."""
+    """runs(kind): the directory of a run with tables that can be drawn."""
     folder = tmp_path_factory.mktemp("runs")
-    for kind, of_kind in tables().items():
+
+    @functools.cache
+    def make(kind):
         begin(folder / kind, getattr(importlib.import_module(f"launch.{kind}"), CONFIGS[kind])(), kind)
-        for name, rows in of_kind.items():
+        for name, rows in tables(kind).items():
             write_metrics(str(folder / kind / name), rows)
         plot.main(plot.PlotConfig(), str(folder / kind))
-    return folder
+        return folder / kind
+
+    return make
 
 
 def drawn_or_refused(run_dir) -> bool:
@@ -123,17 +117,17 @@ def damaged(text: str, chance: random.Random) -> str:
     """A table with one mistake: a cell, a column or a row changed, a byte, or a part that is missing."""
     rows = list(csv.reader(io.StringIO(text)))
     i, j = chance.randrange(len(rows)), chance.randrange(len(rows[0]))
-    kind = chance.randrange(8)
-    if kind < 3:
+    damage = chance.randrange(8)
+    if damage < 3:
         rows[i][j] = chance.choice(CELLS)
-    elif kind == 3:
+    elif damage == 3:
         rows = [[cell for k, cell in enumerate(row) if k != j] for row in rows]
-    elif kind == 4:
+    elif damage == 4:
         word = chance.choice(CELLS[:-5])
         rows = [rows[0], *([word if k == j else cell for k, cell in enumerate(row)] for row in rows[1:])]
-    elif kind == 5:
+    elif damage == 5:
         rows = rows[:1] + chance.sample(rows[1:], chance.randrange(len(rows)))
-    elif kind == 6:
+    elif damage == 6:
         return text[: chance.randrange(len(text))]
     else:
         position = chance.randrange(len(text))
@@ -143,39 +137,30 @@ def damaged(text: str, chance: random.Random) -> str:
     return written.getvalue()
 
 
-def check(runs, tmp_path, kind, count):
-    shutil.copytree(runs / kind, tmp_path / "run")
-    outcomes = {True: 0, False: 0}
-    for name in tables()[kind]:
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind, count", one_of_a_kind(("train", 6), rest=[(kind, NUM_DAMAGES) for kind in CONFIGS]))
+def test_a_damaged_table_is_drawn_or_refused_in_one_line(runs, tmp_path, kind, count):
+    signal.alarm(0)
+    shutil.copytree(runs(kind), tmp_path / "run")
+    outcomes = set()
+    for name in tables(kind):
         path = tmp_path / "run" / name
         text, chance = path.read_text(), random.Random(name)
         for _ in range(count):
             path.write_text(damaged(text, chance))
-            outcomes[drawn_or_refused(tmp_path / "run")] += 1
+            outcomes.add(drawn_or_refused(tmp_path / "run"))
         path.write_text(text)
-    assert outcomes[False] > 0
+    assert False in outcomes
     assert drawn_or_refused(tmp_path / "run")
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_a_damaged_table_is_drawn_or_refused_in_one_line(runs, tmp_path, kind):
-    check(runs, tmp_path, kind, 5)
+ALL = [(kind, no_file) for kind in CONFIGS for no_file in NO_FILES]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_a_table_damaged_in_many_ways_is_drawn_or_refused_in_one_line(runs, tmp_path, kind, deadline):
-    signal.alarm(0)
-    check(runs, tmp_path, kind, NUM_DAMAGES)
-
-
-@pytest.mark.parametrize("kind", CONFIGS)
-@pytest.mark.parametrize("no_file", NO_FILES)
+@pytest.mark.parametrize("kind, no_file", one_of_a_kind(*(("train", no_file) for no_file in NO_FILES), rest=ALL))
 def test_plot_does_not_wait_for_what_is_no_file(runs, tmp_path, launch, kind, no_file):
-    for name in ("config.json", *tables()[kind]):
-        shutil.copytree(runs / kind, tmp_path / name)
+    for name in ("config.json", *tables(kind)):
+        shutil.copytree(runs(kind), tmp_path / name)
         (tmp_path / name / name).unlink()
         NO_FILES[no_file](tmp_path / name / name)
         code, _, err = launch("plot", f"--run_dir={tmp_path / name}")
@@ -184,36 +169,32 @@ def test_plot_does_not_wait_for_what_is_no_file(runs, tmp_path, launch, kind, no
 
 NETWORK = ["--train_examples=60", "--eval_examples=20", "--stem_width=2", "--widths=2", "--blocks_per_stage=1"]
 TINY = [*NETWORK, "--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2", "--checkpoint_every=2"]
+RIVALS = ["--experiment=rivals", "--only=ours", *NETWORK]  # whose "ours" takes the flags of the network
+RIVALS += ["--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20", "--operations=1e6"]
 # Launcher, flags, and the files that it reads when the run goes on.
 GOING_ON = {
     "train": (TINY, ["config.json", "metrics.csv"]),
-    "ablations": (
-        [
-            *NETWORK,
-            "--dataset=mnist_sample",
-            "--stem_pool=1",
-            "--validation_examples=20",
-            "--operations=1e6",
-            "--experiment=rivals",  # whose "ours" takes the flags of the network
-            "--only=ours",
-        ],
-        ["config.json", "ours_rate0.015/config.json"],
-    ),
+    "ablations": (RIVALS, ["config.json", "ours_rate0.015/config.json"]),
     "check_theory": (["--claim=review.eq_6", "--trials=1"], ["config.json", "results.csv"]),
     "relu_search": (["--trials=1"], ["config.json", "results.csv", "points.csv"]),
     "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),
     "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "results.csv"]),
 }
+QUICK = [("train", "pipe"), ("train", "damaged"), ("check_theory", "pipe"), ("check_theory", "damaged")]
+ALL_GOING_ON = [(kind, no_file) for kind in GOING_ON for no_file in ("pipe", "damaged")]
 
 
-@pytest.mark.parametrize("kind", GOING_ON)
-@pytest.mark.parametrize("no_file", ["pipe", "damaged"])
+@pytest.mark.parametrize("kind, no_file", one_of_a_kind(*QUICK, rest=ALL_GOING_ON))
 def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, tiny_run, tmp_path, kind, no_file):
     flags, names = GOING_ON[kind]
     flags = [flag.format(run=tiny_run) for flag in flags]
+    config = config_of(kind, *flags)
+    if kind == "train":  # which takes these two from the data
+        model = dataclasses.replace(config.model, image_shape=(28, 28, 1), num_classes=10)
+        config = dataclasses.replace(config, model=model)
     for name in names:
         run_dir = tmp_path / name.replace("/", "_")
-        begin(run_dir, config_of(kind, flags), kind)
+        begin(run_dir, config, kind)
         path = run_dir / name
         path.parent.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)
@@ -228,25 +209,13 @@ def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, tiny_run, 
         assert code == 1 and last.startswith("error: ") and name.split("/")[-1] in last and "Traceback" not in err
 
 
-def config_of(kind, flags):
-    """The config that a launcher makes of these flags."""
-    presets = presets_of(kind)
-    values = launcher._define_flags(presets, has_run_dir=True)
-    launcher._parse(values, ["", *flags])
-    config = launcher._config(values, presets)
-    if kind == "train":  # which takes these two from the data
-        model = dataclasses.replace(config.model, image_shape=(28, 28, 1), num_classes=10)
-        config = dataclasses.replace(config, model=model)
-    return config
-
-
-def test_hessian_spectrum_does_not_wait_for_a_model_that_is_a_pipe(launch, tiny_run, tmp_path):
-    for name in ("config.json", "model.keras"):
-        shutil.copytree(tiny_run, tmp_path / name)
-        (tmp_path / name / name).unlink()
-        os.mkfifo(tmp_path / name / name)
-        code, _, err = launch("hessian_spectrum", f"--saved_run={tmp_path / name}", f"--run_dir={tmp_path}/spectrum")
-        assert code == 1 and name in err.splitlines()[-1] and "Traceback" not in err
+@pytest.mark.parametrize("name", one_of_a_kind("config.json", rest=[("model.keras",)]))
+def test_hessian_spectrum_does_not_wait_for_a_file_of_a_run_that_is_a_pipe(launch, tiny_run, tmp_path, name):
+    shutil.copytree(tiny_run, tmp_path / name)
+    (tmp_path / name / name).unlink()
+    os.mkfifo(tmp_path / name / name)
+    code, _, err = launch("hessian_spectrum", f"--saved_run={tmp_path / name}", f"--run_dir={tmp_path}/spectrum")
+    assert code == 1 and name in err.splitlines()[-1] and "Traceback" not in err
 
 
 @pytest.mark.parametrize("change", [{"model": 5}, {"seed": "x"}, {"model": {"widths": [[1]]}}, {"new": 1}, {"npz": 3}])

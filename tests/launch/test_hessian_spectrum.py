@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from begun import edit
-from launching import launch_in_process
+from launching import launched
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from identity_matters.data.npz import npz_digest
@@ -28,9 +28,9 @@ from shortcut_study.curvature.differentiable import with_dtype
 
 
 @pytest.fixture
-def launch(monkeypatch, capsys):
+def launch():
     """launch("--flag=value", …) -> (exit code, stdout, stderr), in this process."""
-    return functools.partial(launch_in_process, monkeypatch, capsys, "hessian_spectrum")
+    return functools.partial(launched, "hessian_spectrum")
 
 
 def flags(tiny_run, run_dir):

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pytest
 from boards import metrics_and_sessions, tensorboard
-from launching import launch_in_process
+from launching import launched
 
 from identity_matters.data import loading
 from identity_matters.data.arrays import mnist_sample
@@ -39,9 +39,9 @@ SMALL += ["--learning_rate=0.3", "--descent_epochs=40", "--num_levels=2"]
 
 
 @pytest.fixture
-def launch(monkeypatch, capsys):
+def launch():
     """launch("--flag=value", …) -> (exit code, stdout, stderr), in this process."""
-    return lambda *flags, program="shortcut_study": launch_in_process(monkeypatch, capsys, program, *flags)
+    return lambda *flags, program="shortcut_study": launched(program, *flags)
 
 
 @functools.cache
