@@ -10,7 +10,6 @@ from typing import Literal
 from identity_matters.fields import check_fields, require
 
 MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
-SMALLEST_IMAGE = 9  # of a comparator, a side, pixels: All-CNN-C's convolution without padding still has 3×3 to see
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,27 +93,6 @@ class ModelConfig:
             len(self.image_shape) == 3 and min(self.image_shape) >= 1,
             f"image_shape must be (height, width, channels), got {self.image_shape}",
         )
-
-    def check_image_shape(self) -> None:
-        """Raises UserError where the strides do not divide the images, or these are too small for another network.
-
-        No part of __post_init__: until the data's shape is known, image_shape is a preset's and says nothing of them.
-        """
-        height, width, _ = self.image_shape
-        if self.network != "all_conv_resnet":
-            enough = min(height, width) >= SMALLEST_IMAGE
-            too_small = f"{self.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
-            return require(enough, too_small)
-        require(
-            not (height % self.downsampling or width % self.downsampling),
-            f"the strides divide the image by {self.downsampling}, which does not divide "
-            f"{height}x{width} pixels; try {self._advice(max(height, width))}",
-        )
-
-    def _advice(self, pixels: int) -> str:
-        """Returns the image size nearest to a number of pixels that the strides divide, as a flag and in Python."""
-        size = max(1, round(pixels / self.downsampling)) * self.downsampling
-        return f"--image_size={size} (image_size={size}), or fewer stages"
 
     @property
     def downsampling(self) -> int:
@@ -248,3 +226,31 @@ class TrainConfig:
                 f"{name} must be a multiple of steps_per_execution = {self.steps_per_execution}, "
                 f"got {getattr(self, name)}",
             )
+
+
+# Fields that are read whatever the network; the others describe all_conv_resnet alone.
+_READ_BY_EVERY_NETWORK = {"image_shape", "num_classes", "network", "weight_decay", "mixed_precision"}
+
+
+def ignored_fields(config: TrainConfig) -> dict[str, str]:
+    """Returns the fields of a run and of its network that are not read, and why.
+
+    >>> ignored_fields(TrainConfig(schedule="cosine", decay_steps=()))["decay_factor"]
+    'schedule is cosine'
+
+    Args:
+      config: TrainConfig.
+    """
+    ignored = {}
+    if config.schedule not in ("piecewise", "exponential"):
+        ignored |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {config.schedule}")
+    if config.optimizer != "muon":
+        ignored["newton_schulz_steps"] = f"optimizer is {config.optimizer}"
+    if config.npz:
+        ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "npz has the data")
+    elif config.dataset == "mnist_sample":
+        ignored["download"] = "dataset is mnist_sample, which comes with a package"
+    if config.model.network != "all_conv_resnet":
+        names = {field.name for field in dataclasses.fields(ModelConfig)} - _READ_BY_EVERY_NETWORK
+        ignored |= dict.fromkeys(sorted(names), f"network is {config.model.network}")
+    return ignored

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.npz import npz_digest
+from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.runs.config_json import evaluated_split

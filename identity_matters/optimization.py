@@ -1,4 +1,4 @@
-"""What a model is trained with: loss, optimiser, learning rates, metrics, determinism."""
+"""What a model is trained with: loss, optimiser, learning rates, metrics."""
 
 from typing import Any
 
@@ -139,12 +139,3 @@ def _jit_compile(choice: str) -> bool | str:
     if keras.backend.backend() == "tensorflow":
         return False
     return "auto" if choice == "auto" else choice == "on"
-
-
-def make_deterministic(seed: int) -> None:
-    """Seeds Keras, NumPy and Python and, under TensorFlow, has every operation give the same bits every time."""
-    keras.utils.set_random_seed(seed)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.experimental.enable_op_determinism()

@@ -60,10 +60,10 @@ def run(
         has set.
     """
     terminal.open_outputs()
-    with terminal.ignoring_hangup(), signals.listening():
+    with terminal.ignoring_hangup(), signals.handling_sigterm():
         values = _define_flags(presets, has_run_dir)
         try:
-            with signals.interruptible():
+            with signals.raising_keyboard_interrupt():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
                 help_text = functools.partial(_help, manual, presets, values, run_dir_text)
                 code = _call(main, presets, values, help_text, needs_run_dir, without_effect)

@@ -181,7 +181,7 @@ def config_of(run_dir: str) -> StudyConfig:
 def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:
     """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
     from identity_matters.runs.figures import figure_to_array
-    from identity_matters.runs.tensorboard import open_events, session
+    from identity_matters.runs.metrics_log import open_events, session
     from shortcut_study.report import sessions
 
     folder = run.file(f".tmp{os.getpid()}_events")
@@ -194,11 +194,11 @@ def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> N
                 writer.file_writer.add_summary(summary)
             for name, value in found.metrics.items():
                 writer.add_scalar(name, value, found.epoch)
-    listed, names = run.record.get("event_files", []), _event_files(folder)
+    listed, names = run.contents.get("event_files", []), _event_files(folder)
     for name in _event_files(run.path):
         if name in listed:  # of an earlier end of this run: TensorBoard would show both
             os.remove(run.file(name))
-    kept = {name: value for name, value in run.record.items() if name == "num_examples"}
+    kept = {name: value for name, value in run.contents.items() if name == "num_examples"}
     run.set_status("running", event_files=names, **kept)
     for name in names:
         os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)

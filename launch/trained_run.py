@@ -29,7 +29,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
     """
-    from identity_matters.data.npz import has_changed
+    from identity_matters.data.user_arrays import has_changed
     from identity_matters.runs.config_json import data_places, read_record
 
     if saved_run and pretrained:

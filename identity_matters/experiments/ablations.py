@@ -17,6 +17,7 @@ from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
+from identity_matters.model import check_image_shape
 from identity_matters.runs import figures, tables
 from identity_matters.runs.config_json import FINISHED, read_record
 from identity_matters.runs.directory import RunDirectory
@@ -82,7 +83,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     unit = base.steps_per_execution  # the variant's own train_steps need not be its multiples
     varied = variant.config(TrainConfig(**vars(base) | {"steps_per_execution": 1}), variant.rates[0])
-    varied.model.check_image_shape()
+    check_image_shape(varied.model)
     of_step = None if "train_steps" in variant.train else _flops(varied)
 
     def sized(operations: float, evaluations: int, **changes: Any) -> TrainConfig:

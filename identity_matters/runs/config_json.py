@@ -2,10 +2,10 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from identity_matters.errors import MAX_REPR, UserError, truncated_repr
+from identity_matters.errors import UserError, truncated_repr
 from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
@@ -20,9 +20,6 @@ KINDS = {
     "hessian_spectrum": "saved_run",
     "report": "runs",
 }
-# Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
-# computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
 
 
 def read_record(path: str) -> dict | None:
@@ -118,23 +115,3 @@ def final_row_label(record: Mapping[str, Any] | None, rows: list[dict]) -> str:
         return AT_THE_END
     place = f"at step {rows[-1]['step']:,}"
     return f"{place}, before it diverged" if record["status"] == "diverged" else place
-
-
-def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
-    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes.
-
-    Args:
-      old, new: dict.
-      same: Names of fields that are known to mean the same.
-    """
-    return list(_yield_differences(old, new, (*_NOT_COMPARED, *same)))
-
-
-def _yield_differences(old: dict, new: dict, not_compared: tuple[str, ...], prefix: str = "") -> Iterator[str]:
-    for key in [key for key in {**old, **new} if key not in not_compared]:
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
-            yield from _yield_differences(a, b, not_compared, f"{prefix}{key}.")
-        elif a != b:
-            name, *values = (word if word.isprintable() else truncated_repr(word) for word in (key, str(a), str(b)))
-            yield f"{prefix}{name[:MAX_REPR]} ({values[0][:MAX_REPR]}, {values[1][:MAX_REPR]})"

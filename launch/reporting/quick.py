@@ -87,7 +87,7 @@ def _run(command: list[str], log_path: str) -> int:
     """Runs a command whose output goes to a file, and its progress bar here; returns its exit code."""
     with open(log_path, "w") as log:
         process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
-    with signals.deferring_both() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
+    with signals.deferring_signals() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
         try:
             while process.poll() is None and not stop.is_made:
                 time.sleep(POLL_INTERVAL)

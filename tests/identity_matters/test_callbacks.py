@@ -202,7 +202,7 @@ def test_one_callback_and_none_are_taken_as_keras_takes_them():
 
 def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(config, tmp_path):
     for kind, first in ((keras.callbacks.EarlyStopping, ()), (keras.callbacks.ModelCheckpoint, ("best.keras",))):
-        with pytest.raises(UserError, match="told what is better, mode='min' or 'max' for monitor='test_top1_error'"):
+        with pytest.raises(UserError, match="what is better, mode='min' or 'max' for monitor='test_top1_error'"):
             training.train(config, tmp_path / "run", callbacks=[kind(*first, monitor="test_top1_error")])
     assert not list(tmp_path.iterdir())
 

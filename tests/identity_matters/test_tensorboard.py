@@ -5,8 +5,8 @@ import shutil
 import pytest
 from boards import metrics_and_sessions, tensorboard
 
+from identity_matters.runs.metrics_log import tag
 from identity_matters.runs.tables import read_metrics
-from identity_matters.runs.tensorboard import tag
 
 
 @pytest.fixture(scope="module")

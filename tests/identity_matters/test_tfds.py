@@ -33,7 +33,7 @@ from identity_matters.data.loading import load, raw_test_batches
 from identity_matters.data.preparation import prepared_builder
 from identity_matters.data.tfds import TfdsSource, tfds_source
 from identity_matters.distributed.workers import Workers
-from launch.tiny_run import raw_batches
+from launch.trained_run import raw_batches
 
 
 @pytest.fixture
@@ -175,7 +175,9 @@ def test_sets_of_varying_size_or_too_large_for_memory_are_streamed(offline, stre
 
 
 def test_parameter_servers_refuse_a_streamed_set(jpeg, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "join", lambda config: Workers())
+    workers = Workers()
+    workers.takes_streams = False  # as of a Coordinator
+    monkeypatch.setattr(training, "join", lambda config: workers)
     config = dataclasses.replace(jpeg, strategy="parameter_server")
     assert "identity_tiny_jpeg" in refused(training.train, config, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()

@@ -216,7 +216,7 @@ def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(tmp_p
 
 def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_came(tmp_path, monkeypatch):
     """It comes once the run has decided not to save step 6, an evaluation."""
-    runs, advance, agreed = [], training.Training._advance, StopRequest.is_agreed
+    runs, advance, agreed = [], training.Training._fit_until, StopRequest.is_agreed
 
     def read(stop):
         value = agreed.fget(stop)
@@ -224,7 +224,7 @@ def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_cam
             stop.make()
         return value
 
-    monkeypatch.setattr(training.Training, "_advance", lambda self, *rest: runs.append(self) or advance(self, *rest))
+    monkeypatch.setattr(training.Training, "_fit_until", lambda self, *rest: runs.append(self) or advance(self, *rest))
     monkeypatch.setattr(StopRequest, "is_agreed", property(read, agreed.fset))
     with pytest.raises(training.Preempted) as error:
         training.train(TINY, str(tmp_path))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from identity_matters.data import preparation
-from identity_matters.data.npz import load_npz
+from identity_matters.data.user_arrays import load_npz
 from identity_matters.runs.tables import read_metrics
 from launch import launcher
 

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from launching import LAUNCHERS, presets_of
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import ModelConfig, TrainConfig, ignored_fields
 from identity_matters.errors import EXIT_DIVERGED
-from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
 from launch import config_flags, launcher, train
 from launch.help_page import field_descriptions, help_page
