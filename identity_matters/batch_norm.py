@@ -17,7 +17,7 @@ def fuse(network: keras.Model) -> keras.Model:
     ranks, axes and types, masks, synchronised moments), and every other backend, is Keras's own.
 
     Args:
-      network: keras.Model. Its layers stay Keras's, so that a file of it, a callback's too, needs nothing of ours.
+      network: keras.Model. Its layers stay Keras's, so that a file of it, a callback's too, needs Keras alone.
 
     Returns:
       The network itself.

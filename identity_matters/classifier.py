@@ -49,25 +49,25 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
         there is no TensorFlow.
     """
     if isinstance(model, keras.Model):
-        return _of_network(model)
+        return _network_classifier(model)
     if not isinstance(model, str | os.PathLike):
         raise UserError(f"a network must be a path or a Keras model, got {model!r}")
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
-        return _of_network(load_network(path), path)
+        return _network_classifier(load_network(path), path)
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, "model.keras")
     if name == "saved_model" and os.path.lexists(beside) and not trust_saved_model:
         if not os.path.isdir(path):
             raise UserError(f"{path} is not a SavedModel of this project: no such directory")
-        return _of_network(load_network(beside), path)
+        return _network_classifier(load_network(beside), path)
     check_saved_model(path)
     if not trust_saved_model:
         raise UserError(
             f"{path} is a SavedModel, which is a program: give the run's model.keras, or, where you trust who made it, "
             "--trust_saved_model (trust_saved_model=True)"
         )
-    return _of_saved_model(path)
+    return _saved_model_classifier(path)
 
 
 def _in_run(path: str) -> str:
@@ -77,7 +77,7 @@ def _in_run(path: str) -> str:
     return os.path.join(path, found[0]) if found and found[0] != names[0] else path
 
 
-def _of_network(network: keras.Model, path: str = "") -> Classifier:
+def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     if not hasattr(network, "input_shape"):  # Keras's property raises AttributeError
         advice = "begin it with keras.Input((height, width, channels))"
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
@@ -100,7 +100,7 @@ def _call_on_raw(network: keras.Model, images: Any) -> Any:
     return network(standardize(images), training=False)
 
 
-def _of_saved_model(path: str) -> Classifier:
+def _saved_model_classifier(path: str) -> Classifier:
     serve = _load_signature(path)
     import tensorflow as tf
 

@@ -38,7 +38,7 @@ class ModelConfig:
       weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
       mixed_precision: Compute the convolutions in bfloat16; weights, sums, averages and dense layers stay float32.
         Faster on a GPU. On a CPU it depends: some with avx512_bf16 in /proc/cpuinfo are 1.6 times as fast, others
-        slower; python -m benchmarks.train_step tells.
+        slower; python -m benchmarks.train_step measures it.
     """
 
     image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})

@@ -49,8 +49,8 @@ def _data_fields(saved_model: str) -> tuple[dict, str]:
     try:
         fields = read_json(path)
         if is_network:
-            of_config = {name: fields["config"][name] for name in DATA_FIELDS}
-            fields = of_config | data_places(fields) | {DIGEST: fields.get(DIGEST, "")}
+            named = {name: fields["config"][name] for name in DATA_FIELDS}
+            fields = named | data_places(fields) | {DIGEST: fields.get(DIGEST, "")}
         if not isinstance(fields, dict) or fields.keys() - {DIGEST} != set(DATA_FIELDS):
             raise UserError(f"it does not hold {', '.join(DATA_FIELDS)}")
         digest = fields.pop(DIGEST, "")
@@ -130,7 +130,7 @@ def evaluate(
 def _num_right(model: Classifier, batches: Iterable, progress: bool) -> tuple[int, int, int]:
     """Returns for how many examples the label scores highest, for how many among the five highest, and of how many."""
     top1 = top5 = num_examples = 0
-    with tqdm(unit=" images", disable=not progress, delay=0.01) as bar:  # not before the lines that tell of the data
+    with tqdm(unit=" images", disable=not progress, delay=0.01) as bar:  # not before the lines about the data
         for images, labels in batches:
             _check_batch(images, labels, model.image_shape, model.num_classes)
             logits = keras.ops.convert_to_tensor(model.logits(images))

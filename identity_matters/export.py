@@ -29,7 +29,7 @@ DIGEST = "npz_digest"  # beside them, where there is an .npz file: as config.jso
 
 
 def export(network: keras.Model, config: TrainConfig, path: str) -> None:
-    """Writes the network, standardisation included, as a SavedModel that needs nothing of ours.
+    """Writes the network, standardisation included, as a SavedModel that needs TensorFlow alone.
 
     Args:
       network: keras.Model. From standardised images to logits, as `build_network` makes it.

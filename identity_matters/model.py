@@ -176,11 +176,11 @@ def _kernel_initializer(
     config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int
 ) -> initializers.Initializer:
     """Returns the residual initialiser of the config, or the standard one for the stem; both are Gaussian."""
-    kind = "standard" if name == "stem_conv" else config.residual_initializer
-    if kind == "zero" and name.endswith(f"conv{config.convs_per_block}"):
+    initializer = "standard" if name == "stem_conv" else config.residual_initializer
+    if initializer == "zero" and name.endswith(f"conv{config.convs_per_block}"):
         # C₁ = C₂ = 0 would be a critical point of the loss, which training would never leave.
         return initializers.Zeros()
-    stddev = residual_stddev if kind == "small" else standard_stddev
+    stddev = residual_stddev if initializer == "small" else standard_stddev
     return initializers.RandomNormal(stddev=stddev(kernel_size, filters), seed=layer_seed(seed, name))
 
 

@@ -76,16 +76,16 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
         "global_clipnorm": config.clip_norm or None,
     }
     if config.optimizer == "muon":
-        kind = Muon
+        optimizer_type = Muon
         options |= {"newton_schulz_steps": config.newton_schulz_steps, "name": "muon"}
     else:
-        kind = keras.optimizers.SGD
+        optimizer_type = keras.optimizers.SGD
         options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}
         if on_replicas:  # Muon sums first by itself
             from identity_matters.distributed.replicated import all_reduce_before_clipping
 
-            kind = all_reduce_before_clipping(kind)
-    return kind(**options)
+            optimizer_type = all_reduce_before_clipping(optimizer_type)
+    return optimizer_type(**options)
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:

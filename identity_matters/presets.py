@@ -1,4 +1,4 @@
-"""The presets of launch.train: networks and runs of Hardt & Ma §4, and smaller ones of ours."""
+"""The presets of launch.train: networks and runs of Hardt & Ma §4, and smaller ones that are not in the paper."""
 
 import dataclasses
 

@@ -12,7 +12,7 @@ from types import ModuleType
 
 @contextlib.contextmanager
 def silenced_stderr() -> Iterator[None]:
-    """Opens a context in which nothing that is written to the standard error of the process is shown."""
+    """Opens a context in which nothing that is written to the standard error of the process appears."""
     if sys.stderr:
         sys.stderr.flush()
     terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -44,9 +44,9 @@ class SilentTensorFlow(importlib.abc.MetaPathFinder):
         if spec and spec.loader:
             execute = spec.loader.exec_module
 
-            def execute_quietly(module: ModuleType) -> None:
+            def execute_silently(module: ModuleType) -> None:
                 with silenced_stderr():
                     execute(module)
 
-            spec.loader.exec_module = execute_quietly
+            spec.loader.exec_module = execute_silently
         return spec

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require, split_names
-from identity_matters.runs.config_json import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher
 
@@ -62,7 +62,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
         figures = _comparison([run_dir, *others], config)
         print("\n".join(save_figures(figures, run_dir, config.format)))
         return
-    record = read_record(run_dir)
+    record = read_config_json(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
     options = {"title": config.title} if kind in TITLED else {}
     with reporting_damaged_table(run_dir):

@@ -58,17 +58,17 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     Raises:
       UserError: a run that the report names is gone.
     """
-    from identity_matters.runs.config_json import read_record, seen_from_start
+    from identity_matters.runs.config_json import read_config_json, seen_from_start
     from identity_matters.runs.files import shortest_unique_suffixes
     from launch.reporting.quick import QUICK
     from launch.reporting.runs import figures_of
 
-    record = read_record(run_dir)
+    record = read_config_json(run_dir)
     given = [seen_from_start(record, name) for name in split_names(record["config"]["runs"])]
-    gone = [path for path in given if not read_record(path)]
+    gone = [path for path in given if not read_config_json(path)]
     require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
     quick = (os.path.join(run_dir, run.name) for run in QUICK)
-    paths = given or [path for path in quick if read_record(path)]  # an interrupted report lacks some
+    paths = given or [path for path in quick if read_config_json(path)]  # an interrupted report lacks some
     labels = [name.replace("/", "_") for name in shortest_unique_suffixes(paths)]
     if len(set(labels)) < len(labels):  # of a/b_c and a_b/c
         labels = [f"{number}_{label}" for number, label in enumerate(labels, 1)]

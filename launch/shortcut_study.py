@@ -159,9 +159,9 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 def toys(run_dir: str) -> list[str]:
     """Returns the names of the figures that at the size in a study's config.json only show that they run."""
-    from identity_matters.runs.config_json import read_record
+    from identity_matters.runs.config_json import read_config_json
 
-    config, record = config_of(run_dir), read_record(run_dir) or {}
+    config, record = config_of(run_dir), read_config_json(run_dir) or {}
     known = record.get("num_examples")  # none in a run of an earlier version that is not done
     num_examples = known if isinstance(known, int) else config.examples or sys.maxsize
     return [figure for figure in READ_BY if config.is_toy_size(figure, num_examples)]
@@ -169,9 +169,9 @@ def toys(run_dir: str) -> list[str]:
 
 def config_of(run_dir: str) -> StudyConfig:
     """Returns the config of a study; the default where there is no config.json."""
-    from identity_matters.runs.config_json import read_record
+    from identity_matters.runs.config_json import read_config_json
 
-    record = read_record(run_dir)
+    record = read_config_json(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
     with launcher.user_errors():

@@ -30,7 +30,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
       UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
     """
     from identity_matters.data.user_arrays import has_changed
-    from identity_matters.runs.config_json import data_places, read_record
+    from identity_matters.runs.config_json import data_places, read_config_json
 
     if saved_run and pretrained:
         raise UserError("--saved_run and --pretrained are both given; give one of them")
@@ -42,7 +42,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
         return TrainConfig(dataset=find(pretrained).dataset)
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
-    record = read_record(saved_run)
+    record = read_config_json(saved_run)
     if record is None or "model" not in record["config"]:
         raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
     if at_step < 0 and record["status"] != "done":

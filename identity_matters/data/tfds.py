@@ -88,7 +88,7 @@ class TfdsSource:
 
     @property
     def summary(self) -> str:
-        """Returns what tells these data from others in a line, as ArrayData's, without reading them."""
+        """Returns a line that other data would not have, as ArrayData's, without reading them."""
         return f"{self.num_train} training and {self.num_test} test images of {self._builder.info.full_name}"
 
     @property
@@ -136,7 +136,7 @@ class TfdsSource:
             first, stop = step * batch_size, steps_per_epoch * batch_size
             order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
             examples = _select_rows(self._epoch(order_seed).take(stop).skip(first), batch_size, rows)
-            examples = self._shown(examples, order_seed, random_flip, crop_padding)
+            examples = self._decoded(examples, order_seed, random_flip, crop_padding)
             with self._reading():
                 yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
             epoch, step = epoch + 1, 0
@@ -150,7 +150,7 @@ class TfdsSource:
         """
         rows = rows or range(batch_size)
         if self._varies:
-            images = self._shown(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
+            images = self._decoded(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
         else:
             selected = _select_rows(self._whole_images("test").enumerate(), batch_size, rows)
             images = selected.map(lambda _, example: example)
@@ -191,14 +191,14 @@ class TfdsSource:
         examples = self._encoded("train", seed).shuffle(SHUFFLE_BUFFER, seed, reshuffle_each_iteration=False)
         return examples.enumerate()
 
-    def _shown(
+    def _decoded(
         self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False, crop_padding: int = 0
     ) -> tf.data.Dataset:
         """Returns (image, label) of encoded ones: at random under a seed, and without one the central windows."""
         feature = self._builder.info.features[self._image_key]
         is_jpeg = feature.encoding_format == "jpeg"
 
-        def show(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        def decode(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label = example
             is_training, position = seed is not None, None
             if is_training:
@@ -212,7 +212,7 @@ class TfdsSource:
                 image = tf.cond(position[2] > 0.5, lambda: tf.reverse(image, [1]), lambda: image)
             return image, label
 
-        return examples.map(show, tf.data.AUTOTUNE, deterministic=True)
+        return examples.map(decode, tf.data.AUTOTUNE, deterministic=True)
 
 
 def _select_rows(enumerated: tf.data.Dataset, batch_size: int, rows: range) -> tf.data.Dataset:

@@ -213,7 +213,7 @@ class Workers:
         """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone.
 
         Raises:
-          UserError: the workers cannot train together, as they have different numbers or kinds of devices.
+          UserError: the workers cannot train together, as they have different numbers or types of devices.
         """
         if not self.has_peers:
             yield

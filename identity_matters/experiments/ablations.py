@@ -19,7 +19,7 @@ from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
 from identity_matters.model import check_image_shape
 from identity_matters.runs import figures, tables
-from identity_matters.runs.config_json import FINISHED, read_record
+from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
 
 # Share of the operations in which a learning rate is tried unless search_operations says otherwise. In a quarter of
@@ -150,7 +150,7 @@ def _run_all(plans: list[_Plan], experiment: str, run: RunDirectory) -> None:
 
 def _require_planned(variant: Variant, config: TrainConfig, run_dir: str) -> None:
     """Raises UserError where the directory of a finished run is there and holds another config than the planned one."""
-    if read_record(run_dir):
+    if read_config_json(run_dir):
         try:
             RunDirectory(run_dir, config)
         except UserError as error:
@@ -215,7 +215,7 @@ def _write_results(experiment: str, run: RunDirectory) -> list[dict]:
 
 def _rows(run_dir: str) -> list[dict]:
     """Returns the rows of a run that is finished: one per evaluation and, where it diverged, one of that step."""
-    record, path = read_record(run_dir), os.path.join(run_dir, "metrics.csv")
+    record, path = read_config_json(run_dir), os.path.join(run_dir, "metrics.csv")
     if record is None or record["status"] not in FINISHED:
         return []
     config, status = record["config"], record["status"]

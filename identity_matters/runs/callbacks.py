@@ -150,7 +150,7 @@ class RunCallback(keras.callbacks.Callback):
         return self._network.stop_training
 
     def begin(self, num_evaluations: int) -> None:
-        """Says to the user's callbacks that training goes on, after so many evaluations."""
+        """Says to the user's callbacks that training goes on, after this number of evaluations."""
         self._epoch = num_evaluations
         self._list.on_train_begin()
 

@@ -47,7 +47,7 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
     for _, old in [found for found in _list_checkpoints(directory) if found[0] <= step][:-KEEP]:
-        with contextlib.suppress(OSError):  # a directory of that name is not ours
+        with contextlib.suppress(OSError):  # a directory of that name is no checkpoint
             os.remove(old)
     return path
 
@@ -76,8 +76,8 @@ def load_newest(
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
             if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _LASTING_ERRORS:
                 reason = f"cannot read the checkpoint {path} now: {_reason(error)}"
-                kind = UserError if isinstance(error, PermissionError) else Unreadable
-                raise kind(f"{reason}; without it, the one before would be taken") from error
+                error_type = UserError if isinstance(error, PermissionError) else Unreadable
+                raise error_type(f"{reason}; without it, the one before would be taken") from error
             warnings.warn(f"skipping the damaged checkpoint {path}: {_reason(error)}", stacklevel=2)
     return None
 
@@ -128,7 +128,7 @@ def _reason(error: Exception) -> str:
 
 
 def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
-    """Returns what tells that arrays are not those of the checkpoint of this step; empty where nothing does."""
+    """Returns why arrays cannot be those of the checkpoint of this step; empty where they can."""
     scalars = {name: int(array) for name, array in arrays.items() if array.ndim == 0 and array.dtype.kind in "ui"}
     if scalars.get("num_arrays") != len(arrays):
         return "arrays are missing"

@@ -1,4 +1,4 @@
-"""The record of a run, config.json: what kind of run it is, its config, how far it came. Checked when it is read."""
+"""The config.json of a run directory, checked when it is read: the type of run, its config, how far it came."""
 
 import os
 import re
@@ -11,52 +11,45 @@ from identity_matters.runs.files import read_json
 STATUSES = ("running", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
 AT_THE_END = "at the end"
-# The kinds of runs, each with a field of its config alone: the config.json of version 0.1.0 does not name the kind.
-KINDS = {
-    "train": "model",
-    "ablations": "num_seeds",
-    "check_theory": "claim",
-    "shortcut_study": "figure",
-    "hessian_spectrum": "saved_run",
-    "report": "runs",
-}
+# The launchers whose runs there are; config.json calls it the kind.
+RUN_TYPES = ("train", "ablations", "check_theory", "shortcut_study", "hessian_spectrum", "report")
 
 
-def read_record(path: str) -> dict | None:
-    """Returns what the config.json of a run directory holds, its kind included; None where there is none.
+def read_config_json(run_dir: str) -> dict | None:
+    """Returns the contents of a run directory's config.json; None where there is none.
 
     Raises:
       UserError: the file is damaged, or no file, or the path is none of this machine.
     """
-    require_mounted(path)
-    file_name = os.path.join(path, "config.json")
+    require_mounted(run_dir)
+    path = os.path.join(run_dir, "config.json")
     try:
-        record = read_json(file_name)
-        if mistake := _find_mistake(record):
+        contents = read_json(path)
+        if mistake := _find_mistake(contents):
             raise UserError(mistake)
-        return {"kind": _infer_kind(record["config"])} | record
+        return contents
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
-        raise UserError(f"{file_name} is not a run's config.json: {error}") from error
+        raise UserError(f"{path} is not a run's config.json: {error}") from error
 
 
-def data_places(record: dict) -> dict[str, str]:
+def data_places(contents: dict) -> dict[str, str]:
     """Returns data_dir and npz of a run's config, each as `seen_from_start`.
 
     Args:
-      record: dict. What the config.json of a training run holds.
+      contents: dict. Of the config.json of a training run.
     """
-    config = record["config"]
-    return {name: seen_from_start(record, config[name]) for name in ("data_dir", "npz") if name in config}
+    config = contents["config"]
+    return {name: seen_from_start(contents, config[name]) for name in ("data_dir", "npz") if name in config}
 
 
-def seen_from_start(record: dict, path: str) -> str:
+def seen_from_start(contents: dict, path: str) -> str:
     """Returns a path of a run's config as seen from where the run was started, or as it is, if it is found so alone.
 
     That folder comes first: what has the same name in the current one may be another run's.
     """
-    folder = record.get("folder")  # earlier versions did not record it
+    folder = contents.get("folder")
     started = os.path.join(folder, path) if isinstance(folder, str) and path else path
     return path if os.path.exists(path) and not os.path.exists(started) else started
 
@@ -67,32 +60,27 @@ def require_mounted(path: str) -> None:
         raise UserError(f"{path} is an address, not a directory: mount what it names, and give the folder")
 
 
-def _infer_kind(config: dict) -> str:
-    """Returns the kind of run that an earlier version's config belongs to."""
-    return next((kind for kind, field in KINDS.items() if field in config), "train")
-
-
-def _find_mistake(record: Any) -> str:
-    """Returns what a reader of the record would stumble over; empty where there is nothing."""
-    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
+def _find_mistake(contents: Any) -> str:
+    """Returns what a reader of the contents would stumble over; empty where there is nothing."""
+    if not isinstance(contents, dict) or not isinstance(contents.get("config"), dict):
         return "it holds no config"
-    if record.get("kind", "train") not in list(KINDS):
-        return f"its kind is {truncated_repr(record['kind'])}, none of {', '.join(KINDS)}"
-    if record.get("status") not in STATUSES:
-        return f"its status is {truncated_repr(record.get('status'))}, none of {', '.join(STATUSES)}"
-    if record["status"] == "diverged" and type(record.get("diverged_at_step")) is not int:
+    if contents.get("kind") not in RUN_TYPES:
+        return f"its kind is {truncated_repr(contents.get('kind'))}, none of {', '.join(RUN_TYPES)}"
+    if contents.get("status") not in STATUSES:
+        return f"its status is {truncated_repr(contents.get('status'))}, none of {', '.join(STATUSES)}"
+    if contents["status"] == "diverged" and type(contents.get("diverged_at_step")) is not int:
         return "it does not say at which step the run diverged"
-    if not isinstance(record.get("event_files", []), list):
-        return f"its event_files are {truncated_repr(record['event_files'])}, no list"
+    if not isinstance(contents.get("event_files", []), list):
+        return f"its event_files are {truncated_repr(contents['event_files'])}, no list"
     return ""
 
 
 def flat(config: dict) -> dict[str, Any]:
-    """Returns a config with the fields of configs in it taken for its own."""
-    own = {name: value for name, value in config.items() if not isinstance(value, dict)}
+    """Returns the fields of a config and of the configs in it, by name."""
+    fields = {name: value for name, value in config.items() if not isinstance(value, dict)}
     for value in config.values():
-        own |= flat(value) if isinstance(value, dict) else {}
-    return own
+        fields |= flat(value) if isinstance(value, dict) else {}
+    return fields
 
 
 def evaluated_split(config: Mapping[str, Any]) -> str:
@@ -104,14 +92,14 @@ def evaluated_split(config: Mapping[str, Any]) -> str:
     return "held-out" if config.get("validation_examples") else "test"
 
 
-def final_row_label(record: Mapping[str, Any] | None, rows: list[dict]) -> str:
+def final_row_label(contents: Mapping[str, Any] | None, rows: list[dict]) -> str:
     """Returns in words when the last row of a run's metrics.csv was: at the end, where nothing says otherwise.
 
     Args:
-      record: What config.json holds; None without one.
+      contents: Of config.json; None without one.
       rows: Those of metrics.csv.
     """
-    if not record or record["status"] == "done" or not rows:
+    if not contents or contents["status"] == "done" or not rows:
         return AT_THE_END
     place = f"at step {rows[-1]['step']:,}"
-    return f"{place}, before it diverged" if record["status"] == "diverged" else place
+    return f"{place}, before it diverged" if contents["status"] == "diverged" else place

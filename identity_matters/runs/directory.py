@@ -2,12 +2,12 @@
 
     config.json     kind, command, config, versions, status (running | done | diverged | failed)
     checkpoints/    step_00001000.npz …, the newest three
-    …               each kind of run adds its own: metrics.csv or results.csv, PNGs, saved_model/
+    …               each type of run adds others: metrics.csv or results.csv, PNGs, saved_model/
 
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
-holds what tells the data of a training run, a study or a spectrum from others, and of an .npz file a digest: data may
+holds a summary of the data of a training run, a study or a spectrum, and of an .npz file a digest: data may
 be moved, but not be changed.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.runs.config_json import KINDS, STATUSES, read_record
+from identity_matters.runs.config_json import RUN_TYPES, STATUSES, read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
@@ -54,20 +54,20 @@ class RunDirectory:
     Args:
       path: str.
       config: a dataclass, compared with that of an earlier run in the same directory.
-      kind: str. A key of KINDS, the launcher whose run this is: it draws the figures again.
+      run_type: str. One of RUN_TYPES, the launcher whose run this is: it draws the figures again.
       data: str. The summary of the data (empty: not compared).
 
     Attributes:
       is_begun: bool. Whether there is a config.json, which the first `set_status` writes.
 
     Raises:
-      UserError: the directory holds a run of another kind or config (the message lists what
+      UserError: the directory holds a run of another type or config (the message lists what
         differs) or on other data, or files of no run, or cannot be written; also by `with run:`.
     """
 
-    def __init__(self, path: str, config: Any, kind: str = "train", data: str = "") -> None:
-        assert kind in KINDS, kind
-        self.path, self._config, self._kind, self._data = path, config, kind, data
+    def __init__(self, path: str, config: Any, run_type: str = "train", data: str = "") -> None:
+        assert run_type in RUN_TYPES, run_type
+        self.path, self._config, self._run_type, self._data = path, config, run_type, data
         self._digest = data_digest(config)
         self._read()
 
@@ -128,13 +128,13 @@ class RunDirectory:
 
     def _read(self) -> None:
         """Takes the contents of config.json, which must be of this config; new ones where the directory is empty."""
-        found, config = read_record(self.path), as_json(self._config)
+        found, config = read_config_json(self.path), as_json(self._config)
         if found is None:
             require_no_foreign_files(self.path)
-            found = read_record(self.path)  # another command may have begun its run since
+            found = read_config_json(self.path)  # another command may have begun its run since
         self.is_begun = found is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
-        current = {"kind": self._kind, "command": command, "folder": os.getcwd(), "config": config}
+        current = {"kind": self._run_type, "command": command, "folder": os.getcwd(), "config": config}
         current |= {"data": self._data} if self._data else {}
         current |= {"npz_digest": self._digest} if self._digest else {}
         if found is None:
@@ -145,10 +145,10 @@ class RunDirectory:
         self._contents = found | current
 
     def _require_same(self, found: dict, config: dict) -> None:
-        """Raises UserError where a config.json is of another kind of run, of another config, or of other data."""
-        if found["kind"] != self._kind:
+        """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
+        if found["kind"] != self._run_type:
             raise UserError(
-                f"{self.path} holds a run of launch.{found['kind']}, not of launch.{self._kind}; choose another"
+                f"{self.path} holds a run of launch.{found['kind']}, not of launch.{self._run_type}; choose another"
             )
         known = found.get("npz_digest", "")
         same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
@@ -202,7 +202,7 @@ def require_no_foreign_files(path: str) -> None:
         raise UserError(f"cannot write to run_dir {path}: {error.strerror}") from error
     foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
     # A run that another command has begun since has its config.json first.
-    if foreign and read_record(path) is None:
+    if foreign and read_config_json(path) is None:
         raise UserError(f"run_dir {path} holds {foreign[0]!r} but no config.json of a run; choose another")
 
 

@@ -123,7 +123,7 @@ def session(values: dict) -> tuple[Any, Any]:
     every scalar of every line is a metric.
 
     Args:
-      values: A config as JSON gives it back; fields of a config in it are taken for its own, lists become text, and
+      values: A config as JSON gives it back; with the fields of the configs in it; lists become text, and
         what is empty is left out.
     """
     _, start, end = hparams({name: _plain(value) for name, value in flat(values).items() if value != ""}, {})

@@ -178,9 +178,9 @@ def reporting_damaged_table(path: str) -> Iterator[None]:
 
 
 def _number_or_text(text: str) -> int | float | str:
-    for kind in (int, float):
+    for number in (int, float):
         try:
-            return kind(text)
+            return number(text)
         except ValueError:
             pass
     return text

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from identity_matters.errors import EXIT_CONTINUE, Preempted, UserError
 from identity_matters.runs import signals
-from identity_matters.runs.config_json import FINISHED, read_record
+from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
 from launch.jobs.resources import die_with_parent
 
@@ -71,7 +71,7 @@ def compute(run: RunDirectory) -> list[str]:
 
 
 def _status(folder: str) -> str:
-    record = read_record(folder)
+    record = read_config_json(folder)
     return record["status"] if record else ""
 
 

@@ -11,7 +11,7 @@ import pytest
 from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.callbacks import checked_callbacks
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 
@@ -108,7 +108,7 @@ class StopAt(keras.callbacks.Callback):
 @pytest.mark.slow
 def test_a_callback_ends_the_run_as_its_last_step_would(config, tmp_path):
     row = training.train(config, tmp_path / "run", callbacks=[StopAt(4)])
-    assert row["step"] == 5 and read_record(tmp_path / "run")["status"] == "done"
+    assert row["step"] == 5 and read_config_json(tmp_path / "run")["status"] == "done"
     assert (tmp_path / "run" / "saved_model").is_dir()
     processes.final_variables(tmp_path / "run", 5)
 

@@ -22,7 +22,7 @@ from identity_matters.fields import from_json
 from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import optimizer
 from identity_matters.runs import checkpoint, tables
-from identity_matters.runs.config_json import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import MAX_DEPTH, read_json
 
@@ -269,7 +269,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
     assert "metrics.csv" in refused(tables.read_rows, str(tmp_path / "metrics.csv"))
     make(tmp_path / "config.json")
     with pytest.raises((ValueError, OSError), match="config.json"):
-        read_record(str(tmp_path))
+        read_config_json(str(tmp_path))
 
 
 TABLES = {
@@ -334,7 +334,7 @@ RECORDS = {
 @pytest.mark.parametrize("damage", RECORDS)
 def test_a_damaged_record_is_refused_in_one_line(tmp_path, damage):
     (tmp_path / "config.json").write_text(RECORDS[damage])
-    message = refused(read_record, str(tmp_path))
+    message = refused(read_config_json, str(tmp_path))
     assert "config.json is not a run's config.json" in message and len(message) < 500
 
 
@@ -358,7 +358,7 @@ def test_a_config_of_other_types_is_another_config_in_one_short_line(tmp_path, f
 
 def test_a_config_comes_back_from_json_as_it_was(tiny_config, tmp_path):
     begin(tmp_path, tiny_config)
-    assert from_json(TrainConfig(model=ModelConfig()), read_record(str(tmp_path))["config"]) == tiny_config
+    assert from_json(TrainConfig(model=ModelConfig()), read_config_json(str(tmp_path))["config"]) == tiny_config
 
 
 def test_what_a_run_writes_is_not_too_deep_to_be_read(tmp_path):

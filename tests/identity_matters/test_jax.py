@@ -14,7 +14,7 @@ from processes import assert_same_variables, final_variables
 
 import identity_matters
 from identity_matters.evaluation import evaluate
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def test_the_launcher_trains_from_an_npz_file_on_jax(finished):
     files = {path.name for path in run_dir.iterdir()}
     assert {"config.json", "metrics.csv", "checkpoints", "convergence.png", "model.keras"} <= files
     assert "saved_model" not in files
-    record = read_record(run_dir)
+    record = read_config_json(run_dir)
     assert (record["status"], record["versions"]["keras_backend"]) == ("done", "jax")
     assert "tensorflow" not in record["versions"]
     assert "done: step 120" in printed and "KERAS_BACKEND=tensorflow adds" in printed
@@ -108,7 +108,7 @@ def test_resumed_at_step_60_it_ends_bit_identical_on_jax(finished, train, tmp_pa
         (run_dir / "checkpoints" / f"step_{step:08d}.npz").unlink()
     for path in ("model.keras", "convergence.png"):
         (run_dir / path).unlink()
-    (run_dir / "config.json").write_text(json.dumps(read_record(run_dir) | {"status": "running"}))
+    (run_dir / "config.json").write_text(json.dumps(read_config_json(run_dir) | {"status": "running"}))
     kept = (run_dir / "checkpoints" / "step_00000060.npz").stat().st_mtime_ns
     train(run_dir, "--checkpoint_every=30")
     assert_same_variables(run_dir, finished[0], STEPS)

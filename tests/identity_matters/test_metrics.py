@@ -10,7 +10,7 @@ from identity_matters import training
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.loading import load
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.progress import Progress
 from identity_matters.runs.tables import read_metrics
 
@@ -74,6 +74,6 @@ def test_a_test_loss_that_is_not_finite_ends_the_run_although_the_training_loss_
     config = dataclasses.replace(config, learning_rate=1e30, train_steps=1)
     with pytest.raises(training.Diverged):
         training.train(config, tmp_path)
-    record = read_record(tmp_path)
+    record = read_config_json(tmp_path)
     assert (record["status"], record["diverged_at_step"]) == ("diverged", 1)
     assert not (tmp_path / "metrics.csv").exists()

@@ -19,7 +19,7 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.runs import checkpoint, directory, figures
-from identity_matters.runs.config_json import read_record, seen_from_start
+from identity_matters.runs.config_json import read_config_json, seen_from_start
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing, shortest_unique_suffixes
 from identity_matters.runs.tables import write_metrics
@@ -173,7 +173,7 @@ def test_without_a_run_there_is_no_config_json(tmp_path):
     with pytest.raises(RuntimeError), RunDirectory(str(tmp_path), TrainConfig(seed=1)):
         raise RuntimeError("a mistake found late")
     begin(tmp_path, TrainConfig(seed=2))
-    assert read_record(str(tmp_path))["config"]["seed"] == 2
+    assert read_config_json(str(tmp_path))["config"]["seed"] == 2
 
 
 def test_a_second_process_is_kept_out(tmp_path):
@@ -341,10 +341,11 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
         ("", "Expecting value"),
         ("[]", "no config"),
         ('{"config": [], "status": "done"}', "no config"),
-        ('{"config": {}}', "status is None"),
-        ('{"config": {}, "status": "asleep"}', "'asleep'"),
-        ('{"config": {}, "status": "diverged"}', "at which step"),
-        ('{"config": {}, "status": "diverged", "diverged_at_step": "7"}', "at which step"),
+        ('{"config": {}, "status": "done"}', "its kind is None"),
+        ('{"kind": "train", "config": {}}', "status is None"),
+        ('{"kind": "train", "config": {}, "status": "asleep"}', "'asleep'"),
+        ('{"kind": "train", "config": {}, "status": "diverged"}', "at which step"),
+        ('{"kind": "train", "config": {}, "status": "diverged", "diverged_at_step": "7"}', "at which step"),
         ("\udcff", "utf-8"),
     ],
 )

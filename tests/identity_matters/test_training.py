@@ -21,7 +21,7 @@ from identity_matters.errors import UserError, reporting_lack_of_memory
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
 from identity_matters.runs import checkpoint
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 
@@ -148,7 +148,7 @@ def test_a_run_leaves_everything_that_the_readme_promises(tiny_run):
     assert expected <= found
     assert any(name.startswith("events.out.tfevents") for name in found)
     assert not [name for name in found if name.startswith(".tmp")]
-    record = read_record(tiny_run)
+    record = read_config_json(tiny_run)
     assert record["status"] == "done"
     assert record["config"]["model"]["image_shape"] == [28, 28, 1]
     assert record["versions"]["keras"] == keras.__version__
@@ -209,7 +209,7 @@ def interrupt(monkeypatch, config, run_dir, step) -> None:
 def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(tmp_path, tiny_run, monkeypatch):
     run_dir = str(tmp_path / "run")
     interrupt(monkeypatch, TINY, run_dir, step=8)
-    assert read_record(run_dir)["status"] == "failed"
+    assert read_config_json(run_dir)["status"] == "failed"
     training.train(TINY, run_dir)
     assert_same_run(run_dir, tiny_run)
 
@@ -324,7 +324,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once(tmp_path, num_steps, wh
     config = dataclasses.replace(TINY, learning_rate=1e30, steps_per_execution=num_steps)
     with pytest.raises(training.Diverged) as error:
         training.train(config, str(tmp_path / "run"))
-    record = read_record(tmp_path / "run")
+    record = read_config_json(tmp_path / "run")
     assert (record["status"], record["diverged_at_step"]) == ("diverged", error.value.step)
     assert error.value.step <= 3 + num_steps and error.value.step % num_steps == 0
     assert re.fullmatch(f"the loss became NaN or infinite {where}", str(error.value))

@@ -14,7 +14,7 @@ from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.loading import load
 from identity_matters.data.user_arrays import as_examples, given_arrays
 from identity_matters.evaluation import evaluate
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def given_run(tiny_config, digits, tmp_path_factory):
 
 def test_training_on_arrays_is_training_on_the_data_set_that_they_come_from(given_run, tiny_run):
     run_dir, row = given_run
-    assert row["train_top1_error"] <= 1 and read_record(run_dir)["status"] == "done"
+    assert row["train_top1_error"] <= 1 and read_config_json(run_dir)["status"] == "done"
     networks = [keras.saving.load_model(path / "model.keras") for path in (run_dir, tiny_run)]
     for variable, other in zip(*(network.variables for network in networks)):
         np.testing.assert_array_equal(variable, other)
@@ -92,7 +92,9 @@ def test_a_run_on_arrays_says_that_nothing_has_stored_them(given_run, digits):
     for path in (run_dir / "saved_model", run_dir / "model.keras"):
         assert "given in Python" in refused(evaluate, path)
     assert evaluate(run_dir / "saved_model", digits[2:])["top1_error"] == pytest.approx(row["test_top1_error"])
-    assert "given in Python" in refused(load, training.TrainConfig(dataset=read_record(run_dir)["config"]["dataset"]))
+    assert "given in Python" in refused(
+        load, training.TrainConfig(dataset=read_config_json(run_dir)["config"]["dataset"])
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from identity_matters.distributed import workers
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, WorkerLost
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs.config_json import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.safe_loading import load_network
 
 
@@ -128,7 +128,7 @@ def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
 
     class Waiting(Workers):
         def barrier(self):
-            seen.append(read_record(str(tmp_path / "run"))["status"])
+            seen.append(read_config_json(str(tmp_path / "run"))["status"])
 
     with workers.open_run(TrainConfig(), str(tmp_path / "run"), Waiting()) as (directory, _):
         directory.set_status("running")
