@@ -24,6 +24,8 @@ def fuse(network: keras.Model) -> keras.Model:
     """
     for layer in network.layers:
         if type(layer) is keras.layers.BatchNormalization:
+            # The method of the object, not of a subclass: files of the network must name Keras's class, which any Keras
+            # loads and this project's whitelist has.
             layer.call = functools.partial(_call, layer)
     return network
 

@@ -109,7 +109,7 @@ class TrainConfig:
       dataset: mnist_sample (5,000 real digits, embedded), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images
-        [n,h,w] or [n,h,w,c], integers in 0–255, booleans or floats.
+        [n,h,w] or [n,h,w,c], integers in 0–255, booleans, or floats in 0–1 or 0–255.
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       num_classes: Number of classes of npz, where the training labels lack the last ones (0: their largest + 1).
@@ -203,17 +203,22 @@ class TrainConfig:
             self.schedule != "exponential" or len(self.decay_steps) == 1,
             f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
         )
+        self._check_strategy()
+        self._check_steps()
+
+    def _check_strategy(self) -> None:
+        if self.strategy == "synchronous":
+            return
         require(
-            self.strategy != "parameter_server" or self.optimizer != "muon" and not self.decoupled_weight_decay,
-            "strategy parameter_server applies each gradient where the weights are, by SGD with momentum: "
+            self.optimizer != "muon" and not self.decoupled_weight_decay,
+            f"strategy {self.strategy} applies each gradient where the weights are, by SGD with momentum: "
             "optimizer muon and decoupled_weight_decay cannot be used with it",
         )
         require(
-            self.strategy != "parameter_server" or self.steps_per_execution == 1,
-            "strategy parameter_server hands out one step at a time: steps_per_execution must be 1, "
+            self.steps_per_execution == 1,
+            f"strategy {self.strategy} hands out one step at a time: steps_per_execution must be 1, "
             f"got {self.steps_per_execution}",
         )
-        self._check_steps()
 
     def _check_steps(self) -> None:
         require(

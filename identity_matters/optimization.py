@@ -109,6 +109,7 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
         jit_compile=_jit_compile(config.jit_compile),
         steps_per_execution=config.steps_per_execution,
     )
+    # fit would make the optimiser's variables in its first step, too late to restore a checkpoint into them.
     variables = model.trainable_variables
     model.optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
     model.optimizer.build(variables)

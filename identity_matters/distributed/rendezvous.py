@@ -48,6 +48,8 @@ def join() -> Workers:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if gpus else implementations.RING
     )
+    # MultiWorkerMirroredStrategy has no option for how long the chief waits for a worker to join, deaf to signals; the
+    # private context that it configures takes one.
     context = tf_context.context()
     context.configure_coordination_service = functools.partial(
         context.configure_coordination_service, cluster_register_timeout_in_ms=1000 * JOIN_TIMEOUT

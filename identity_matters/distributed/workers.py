@@ -155,7 +155,8 @@ class Workers:
 
         import tensorflow as tf
 
-        # All workers have as many batches; of a finite set they would ask each other before each whether there is one.
+        # It is not infinite, but all workers have as many batches, and fit takes no more. Of a set of known or unknown
+        # length TensorFlow has the workers ask one another before each batch whether there is one: a collective a step.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         # On CPUs there is nothing to fetch to, and doing so takes time in every step.
         options = tf.distribute.InputOptions(experimental_fetch_to_device=bool(tf.config.list_logical_devices("GPU")))

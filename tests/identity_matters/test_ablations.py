@@ -216,17 +216,6 @@ def test_a_finished_run_does_not_stand_for_a_variant_that_has_changed_since(smal
     np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)  # rows alone are taken
 
 
-def test_a_finished_run_of_an_earlier_version_that_knew_fewer_fields_is_taken(small, tmp_path):
-    config, calls = small
-    rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    path = tmp_path / "run" / "wide_seed0" / "config.json"
-    record = json.loads(path.read_text())
-    del record["config"]["image_size"], record["config"]["model"]["convs_per_block"]
-    path.write_text(json.dumps(record))
-    np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
-    assert len(calls) == 9
-
-
 def test_an_experiment_does_not_go_on_on_other_images(small, tmp_path):
     config, calls = small
     ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))

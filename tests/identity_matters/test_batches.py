@@ -60,7 +60,7 @@ def test_a_step_is_the_same_whether_reached_or_jumped_to(data, config):
             np.testing.assert_array_equal(labels, jumped_labels)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 8, 20, 33])
+@pytest.mark.parametrize("batch_size", [1, 8, 33])
 def test_every_epoch_visits_every_example_exactly_once(batch_size):
     epochs = 4
     steps = -(-epochs * NUM_TRAIN // batch_size)
@@ -160,8 +160,8 @@ def test_the_plan_is_these_integers_and_no_others():
 
 
 @pytest.mark.parametrize("flipped", [0, 1])
-@pytest.mark.parametrize("row_offset", [-9, -3, 0, 2, 8])
-@pytest.mark.parametrize("column_offset", [-4, 0, 1, 6])
+@pytest.mark.parametrize("row_offset", [-9, 0, 2])
+@pytest.mark.parametrize("column_offset", [-4, 0, 6])
 def test_device_images_equal_pad_crop_flip_in_numpy_bit_for_bit(data, row_offset, column_offset, flipped):
     images = np.concatenate([data.train_images, data.test_images])
     plan = np.array([[example, row_offset, column_offset, flipped] for example in (0, 7, 19, 20, 30)], np.int32)
@@ -213,10 +213,10 @@ def test_no_step_reads_more_of_the_bytes_than_it_needs(data):
     # TensorFlow's ops on a tensor of bytes have no gather on GPUs: all images would be copied to the host.
     device_images = DeviceImages(data.train_images)
     graph = tf.function(device_images).get_concrete_function(tf.TensorSpec([8, 4], tf.int32)).graph
-    of_bytes = [
+    byte_operations = [
         op for op in graph.get_operations() if tf.uint8 in [tensor.dtype for tensor in (*op.inputs, *op.outputs)]
     ]
-    sizes = {op.type: [tensor.shape.num_elements() for tensor in op.outputs] for op in of_bytes}
+    sizes = {op.type: [tensor.shape.num_elements() for tensor in op.outputs] for op in byte_operations}
     assert "ResourceGather" in sizes
     assert max(size for found in sizes.values() for size in found) <= 8 * data.train_images[0].size
 

@@ -73,7 +73,7 @@ def serve(path, images) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 9])
+@pytest.mark.parametrize("batch_size", [1, 9])
 def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images(tiny_run, exported, digits, batch_size):
     network = keras.saving.load_model(tiny_run / "model.keras")
     images = digits[:batch_size]
@@ -143,7 +143,7 @@ def test_batches_may_come_from_a_generator_a_list_or_tf_data(pixel_model, ranked
     assert trusted(pixel_model, tf.data.Dataset.from_tensor_slices((images, labels)).batch(9)) == expected
 
 
-@pytest.mark.parametrize("max_examples, counted", [(1, 1), (7, 7), (9, 9), (40, 40), (1000, 40)])
+@pytest.mark.parametrize("max_examples, counted", [(1, 1), (9, 9), (1000, 40)])
 def test_max_examples_takes_the_first_so_many(pixel_model, ranked, max_examples, counted):
     images, labels, *_ = ranked
     result = trusted(pixel_model, (images, labels), max_examples=max_examples, batch_size=3)
@@ -186,11 +186,6 @@ def test_an_npz_file_is_used_whole(exported, digits_npz):
     )
 
 
-def test_a_data_set_and_an_npz_file_at_once_are_refused(exported, digits_npz):
-    for dataset in ("mnist_sample", (np.zeros((1, 28, 28, 1)), [0])):
-        assert "both given" in refused(evaluate, exported, dataset, npz=str(digits_npz))
-
-
 @pytest.mark.parametrize("network", ["model.keras", "saved_model"])
 def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
     tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch, network
@@ -214,20 +209,13 @@ def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_train
     assert evaluate(str(run / network), npz=str(own))["num_examples"] == 200
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "no graph", "junk graph", "no weights", "short weights"])
+@pytest.mark.parametrize("damage", ["missing", "junk graph", "short weights"])
 def test_a_directory_that_is_no_saved_model_is_refused_by_name(tmp_path, exported, damage):
     path = tmp_path / "saved_model"
     if damage != "missing":
         shutil.copytree(exported, path)
-    if damage == "empty":
-        shutil.rmtree(path)
-        path.mkdir()
-    elif damage == "no graph":
-        (path / "saved_model.pb").unlink()
-    elif damage == "junk graph":
+    if damage == "junk graph":
         (path / "saved_model.pb").write_bytes(b"junk" * 100)
-    elif damage == "no weights":
-        shutil.rmtree(path / "variables")
     elif damage == "short weights":
         weights = next((path / "variables").glob("*data*"))
         weights.write_bytes(weights.read_bytes()[:100])
@@ -277,7 +265,6 @@ def test_labels_that_are_no_whole_numbers_are_refused(pixel_model, ranked):
         lambda images, labels: (images[..., 0], labels),
         lambda images, labels: (images, labels[:, None]),
         lambda images, labels: (images, np.eye(10)[labels]),
-        lambda images, labels: (images, labels.astype(float)),
         lambda images, labels: (images / 9, labels),
         lambda images, labels: (images.tolist(), labels.tolist()),
     ],
@@ -303,14 +290,6 @@ def test_a_runs_keras_file_and_a_network_are_evaluated_as_the_saved_model(tiny_r
     assert "name a dataset" in refused(evaluate, keras.saving.load_model(path))
 
 
-@pytest.mark.parametrize("content", [b"junk", None])
-def test_a_file_that_is_no_keras_file_is_refused_by_name(tmp_path, content):
-    path = tmp_path / "model.keras"
-    if content:
-        path.write_bytes(content)
-    assert f"cannot load {path}" in refused(evaluate, str(path), "mnist_sample")
-
-
 def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):
     images, labels, *_ = ranked
     assert "39 images" in refused(trusted, pixel_model, [(images[:39], labels)])
@@ -321,13 +300,6 @@ def test_images_and_labels_of_different_number_are_refused(pixel_model, ranked):
 def test_a_network_without_an_input_shape_is_refused():
     network = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)], name="mlp")
     assert "the network 'mlp' has no input shape; begin it with keras.Input((" in refused(evaluate, network, [])
-
-
-def test_a_saved_model_of_another_name_is_not_taken_for_the_network_beside_it(tiny_run, pixel_model, ranked, tmp_path):
-    images, labels, top1, _ = ranked
-    shutil.copytree(pixel_model, tmp_path / "pixels")
-    shutil.copy(tiny_run / "model.keras", tmp_path)
-    assert trusted(tmp_path / "pixels", (images, labels))["top1_error"] == top1
 
 
 def test_no_examples_are_refused(pixel_model, ranked):
@@ -347,7 +319,6 @@ def test_a_list_of_two_arrays_is_taken_as_training_takes_it(pixel_model, ranked)
     [
         ({"max_examples": -1}, "max_examples must be at least 0, got -1"),
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
-        ({"batch_size": -3}, "batch_size must be at least 1, got -3"),
         ({"batch_size": 2.5}, "batch_size must be a whole number, got 2.5"),
     ],
 )

@@ -10,8 +10,8 @@ from identity_matters import training
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.loading import load
 from identity_matters.model import all_conv_resnet
+from identity_matters.runs.callbacks import RunCallback
 from identity_matters.runs.config_json import read_config_json
-from identity_matters.runs.progress import Progress
 from identity_matters.runs.tables import read_metrics
 
 MEANS = ["loss", "train_cross_entropy", "train_top1_error", "train_top5_error"]
@@ -29,7 +29,7 @@ def rows(config, tmp_path_factory):
     """The rows of steps 1, 2, 3 and 4, of a run of 3 updates a second."""
     run_dir = tmp_path_factory.mktemp("runs") / "every_step"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Progress, "take_rate", lambda self: 3.0)
+        patched.setattr(RunCallback, "take_rate", lambda self: 3.0)
         training.train(config, run_dir)
     return read_metrics(run_dir / "metrics.csv")
 

@@ -59,19 +59,14 @@ def test_integers_of_any_width_are_taken(tmp_path):
         ({"test_labels": None}, ["own.npz", "lacks test_labels"]),
         ({"test_labels": None}, ["it holds test_images", "train_labels int64 [6]"]),
         ({"train_images": np.zeros((6, 8, 4, 3), complex)}, ["train_images", "numbers", "complex128"]),
-        ({"train_labels": np.zeros(6, "timedelta64[s]")}, ["train_labels", "numbers", "timedelta64"]),
         ({"train_images": 510 * _EYE}, ["train_images", "0–255", "510", "images = ((images - 0) / 510).clip(0, 1)"]),
         ({"test_images": np.full((5, 8, 4, 3), -1)}, ["test_images", "0–255", "-1"]),
         ({"train_images": np.zeros((6, 8, 4, 3))}, ["one type", "float64", "uint8"]),
         ({"train_labels": np.array([0, 1, 0.5, 0, 1, 2])}, ["train_labels", "whole numbers", "0.5"]),
-        ({"train_labels": np.array([0, 1, np.nan, 0, 1, 2])}, ["train_labels", "whole numbers", "nan"]),
-        ({"train_labels": np.array([0, 1, 3 - 2**32, 0, 1, 2])}, ["train_labels", "0–99999", str(3 - 2**32)]),
         ({"train_labels": np.array([0, 1, 10**7, 0, 1, 2])}, ["train_labels", "0–99999", "10000000"]),
         ({"train_labels": np.array([0, 1, -1, 0, 1, 2])}, ["train", "labels", "-1"]),
         ({"test_labels": np.array([0, 1, 2, 3, 0])}, ["test", "0–2", "3"]),
-        ({"train_labels": np.array([0, 1, 2**32, 0, 1, 2])}, ["labels", str(2**32)]),
         ({"train_labels": np.arange(5)}, ["6 images", "(5,)"]),
-        ({"train_labels": np.ones((6, 6), int)}, ["6 images", "(6, 6)"]),
         ({"test_images": np.zeros((5, 4, 8, 3), int)}, ["differ in shape", "(8, 4, 3)", "(4, 8, 3)"]),
         (
             {"train_images": np.zeros((0, 8, 4, 3), int), "train_labels": np.zeros(0, int)},
@@ -109,10 +104,6 @@ def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
     assert str(path) in refused(load_npz, str(path))
 
 
-def test_a_directory_in_place_of_the_npz_is_refused(tmp_path):
-    assert str(tmp_path) in refused(load_npz, str(tmp_path))
-
-
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
     assert "it is no file" in refused(load_npz, str(tmp_path / "pipe.npz"))
@@ -147,7 +138,6 @@ def test_to_evaluate_on_the_test_arrays_suffice_and_to_train_they_do_not(tmp_pat
     [
         ({"test_images": np.full((5, 8, 4, 3), -1)}, "own.npz: test_images must lie in 0–255"),
         ({"test_images": np.full((5, 8, 4, 3), np.nan)}, "own.npz: test_images hold values that are not finite"),
-        ({"test_labels": np.array([0, 1, 0.5, 0, 1])}, "own.npz: test_labels must be whole numbers"),
         ({"test_labels": np.arange(4)}, "own.npz, test: 5 images, but labels of shape (4,)"),
         ({"test_images": np.zeros((5, 8), int)}, "own.npz, test: images must be [n, h, w]"),
         ({"test_images": np.zeros((0, 8, 4, 3)), "test_labels": np.zeros(0, int)}, "own.npz, test: images must be"),

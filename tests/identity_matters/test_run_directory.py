@@ -36,13 +36,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
 
 
-def test_a_failed_write_of_a_directory_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), replacing(str(tmp_path / "folder")) as temporary:
-        os.makedirs(os.path.join(temporary, "inner"))
-        raise RuntimeError
-    assert os.listdir(tmp_path) == []
-
-
 def test_a_folder_named_with_a_slash_at_its_end_is_replaced_as_without(tmp_path):
     (tmp_path / "folder").mkdir()
     for content in ("old", "new"):
@@ -71,13 +64,6 @@ def test_a_folder_stands_where_the_disk_fails_its_successor(tmp_path, monkeypatc
     assert os.listdir(tmp_path) == ["folder"] and os.listdir(tmp_path / "folder") == ["old"]
 
 
-def test_a_file_does_not_replace_a_folder(tmp_path):
-    (tmp_path / "name").mkdir()
-    with pytest.raises(OSError), replacing(f"{tmp_path}/name") as temporary:
-        open(temporary, "w").close()
-    assert os.listdir(tmp_path) == ["name"] and (tmp_path / "name").is_dir()
-
-
 def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_its_name_after(tmp_path, monkeypatch):
     """Else config.json could say "done" after a power cut, and model.keras be empty."""
     done, fsync, replace = [], os.fsync, os.replace
@@ -94,12 +80,6 @@ def test_what_is_written_is_on_the_disk_before_it_has_its_name_and_its_name_afte
     with replacing(f"{tmp_path}/file") as temporary:
         open(temporary, "w").write("content")
     assert done == [temporary, "renamed", str(tmp_path)]
-
-
-def test_checkpoints_of_nine_digits_follow_those_of_eight(tmp_path):
-    for step in (99_999_999, 100_000_000, 2**32 - 1):
-        checkpoint.save(str(tmp_path), step, ARRAYS)
-        assert checkpoint.load_newest(str(tmp_path))[0] == step
 
 
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
@@ -138,9 +118,8 @@ def test_the_lock_neither_follows_a_link_nor_empties_a_file(tmp_path):
     assert target.read_text() == (tmp_path / "run" / ".lock").read_text() == "mine"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "folder"])
-def test_a_lock_that_is_no_file_is_not_waited_for(tmp_path, kind):
-    os.mkfifo(tmp_path / ".lock") if kind == "pipe" else (tmp_path / ".lock").mkdir()
+def test_a_lock_that_is_no_file_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / ".lock")
     with contextlib.suppress(UserError):
         begin(tmp_path, TrainConfig())
 
@@ -158,9 +137,7 @@ def test_a_directory_of_files_that_are_no_run_is_refused(tmp_path, name, is_refu
     assert (tmp_path / name).exists()
 
 
-@pytest.mark.parametrize(
-    "address", ["s3://bucket/run", "gs://bucket/run", "hdfs://host/run", "file:///tmp/run", "s3:/run"]
-)
+@pytest.mark.parametrize("address", ["s3://bucket/run", "file:///tmp/run", "s3:/run"])
 def test_an_address_is_no_run_directory(tmp_path, monkeypatch, address):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match="is an address, not a directory: mount"):
@@ -250,12 +227,6 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
             pass
 
 
-def test_they_do_not_wait_for_ever(tmp_path):
-    with RunDirectory(str(tmp_path), TrainConfig()), contextlib.ExitStack() as stack:
-        with pytest.raises(UserError, match="another process is writing"):
-            directory.lock(RunDirectory(str(tmp_path), TrainConfig()), stack, 0)
-
-
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
     begin(tmp_path, TrainConfig())  # by a caller who does not know them
     for _ in range(2):
@@ -321,10 +292,6 @@ def test_no_flipped_bit_goes_unnoticed(tmp_path):
                 np.testing.assert_array_equal(arrays[name], array)
 
 
-def test_no_checkpoint_at_all_is_no_error(tmp_path):
-    assert checkpoint.load_newest(str(tmp_path / "none")) is None
-
-
 def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
     rows = [
         {"step": step, "learning_rate": rate, "train_top1_error": 0.5, "test_top1_error": 0.5}
@@ -339,12 +306,9 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
     "text, named",
     [
         ("", "Expecting value"),
-        ("[]", "no config"),
-        ('{"config": [], "status": "done"}', "no config"),
         ('{"config": {}, "status": "done"}', "its kind is None"),
         ('{"kind": "train", "config": {}}', "status is None"),
         ('{"kind": "train", "config": {}, "status": "asleep"}', "'asleep'"),
-        ('{"kind": "train", "config": {}, "status": "diverged"}', "at which step"),
         ('{"kind": "train", "config": {}, "status": "diverged", "diverged_at_step": "7"}', "at which step"),
         ("\udcff", "utf-8"),
     ],
