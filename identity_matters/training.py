@@ -28,14 +28,7 @@ from identity_matters.data.batches import ArrayBatches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers, open_run, recording_failure
-from identity_matters.errors import (
-    Diverged,
-    Preempted,
-    UserError,
-    WorkerLost,
-    reporting_lack_of_memory,
-    truncated_repr,
-)
+from identity_matters.errors import Diverged, Preempted, UserError, WorkerLost, reporting_lack_of_memory, truncated_repr
 from identity_matters.export import write_results
 from identity_matters.model import check_image_shape, require_usual_keras, training_flops
 from identity_matters.optimization import learning_rate_schedule
@@ -140,10 +133,7 @@ def make_deterministic(seed: int) -> None:
 
 
 def build(
-    config: TrainConfig,
-    batches: ArrayBatches | StreamedBatches,
-    workers: Workers,
-    stop: StopRequest | None = None,
+    config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers, stop: StopRequest | None = None
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits.
 

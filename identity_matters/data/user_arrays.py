@@ -42,7 +42,7 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
     'arrays 7063df8f'
 
     Args:
-      data: (x_train, y_train, x_test, y_test); see the table above.
+      data: (x_train, y_train, x_test, y_test), images and labels as identity_matters.data.user_arrays says.
       num_classes: int. See as_array_data.
 
     Raises:
@@ -78,7 +78,7 @@ def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
 
 
 def load_npz(path: str, num_classes: int = 0) -> ArrayData:
-    """Returns the data of an .npz file; see the text above.
+    """Returns the data of an .npz file with the arrays that identity_matters.data.user_arrays names.
 
     Args:
       path: str.
@@ -135,7 +135,7 @@ def has_changed(path: str, known: str) -> bool:
 
 
 def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
-    """Returns the data of the four arrays; see the text above.
+    """Returns the data of four arrays, in the forms that identity_matters.data.user_arrays lists.
 
     Args:
       name: str. What messages call the data.
@@ -186,7 +186,9 @@ def _in_range(what: str, images: np.ndarray) -> np.ndarray:
         return 255 * images.astype(np.uint8)
     low, high = (images.min(), images.max()) if images.size else (0, 0)
     if low < 0 or high > 255:  # which NaN passes
-        raise UserError(f"{what} must lie in 0–255, got {low}–{high}; {_conversion(low, high)} converts them")
+        raise UserError(
+            f"{what} must lie in 0–255, got {low}–{high}; {_conversion(low, high)}, for both splits, converts them"
+        )
     return images
 
 
@@ -234,7 +236,7 @@ def _conversion(low: float, high: float) -> str:
 
 
 def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on; see the text above.
+    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on.
 
     Floats in 0–255 stay as they are; NaN is the network's to answer for.
 
@@ -301,8 +303,6 @@ def _member(archive: zipfile.ZipFile, names: tuple[str, ...]) -> str | None:
 
 def _check_header(archive: zipfile.ZipFile, member: str, what: str) -> None:
     """Raises UserError where an array is no numbers, or more of them than fit in memory."""
-    if archive.getinfo(member).flag_bits & 1:
-        raise UserError(f"{what} is encrypted")
     shape, dtype = array_header(archive, member)
     if dtype.kind not in "buif":
         raise UserError(f"{what} must be numbers, got {dtype}")

@@ -112,14 +112,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _is_host(host: str) -> bool:
-    """Returns whether sockets take the name: of one with an empty label, say, they raise a UnicodeError."""
-    try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False
-
-
 def is_listening(address: str) -> bool:
     """Returns whether somebody listens on the address, host:port."""
     try:
@@ -176,7 +168,7 @@ def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[s
             host, port = host_and_port(address)
             if not 0 < port < 2**16:
                 raise UserError(f"{address} has no port")
-            if not _is_host(host):
+            if not host.encode("idna"):  # else sockets raise the UnicodeError, of an empty label say
                 raise UserError(f"{address} has no host that could be looked up")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error

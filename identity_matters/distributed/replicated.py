@@ -109,7 +109,7 @@ class ReplicatedModel(keras.Model):
 
         def run_and_agree(iterator: Iterator) -> dict[str, float]:
             *pairs, num_stopping = run(iterator, tf.constant(float(self._stop.is_made))).numpy()
-            self._stop.is_collective, self._stop.is_agreed = True, bool(num_stopping)
+            self._stop.agreed = bool(num_stopping)
             return {mean.name: pairs[2 * i] / pairs[2 * i + 1] for i, mean in enumerate(means)}
 
         return run_and_agree

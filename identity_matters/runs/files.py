@@ -21,7 +21,6 @@ import numpy as np
 from identity_matters.errors import UserError, naming_file
 
 MAX_TEXT_BYTES = 2**28
-MAX_DEPTH = 20  # of a JSON file; a run's have 4 levels
 
 
 def open_file(path: str) -> BinaryIO:
@@ -85,19 +84,9 @@ def read_json(path: str) -> Any:
         raise UserError(f"{word} is no JSON number")
 
     try:
-        value = json.loads(read_text(path), parse_constant=refuse)
+        return json.loads(read_text(path), parse_constant=refuse)
     except RecursionError:
         raise UserError("it is nested too deeply") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [part for whole in level if isinstance(whole, (list, dict)) for part in _parts(whole)]
-    if level:
-        raise UserError("it is nested too deeply")
-    return value
-
-
-def _parts(value: list | dict) -> list:
-    return list(value.values()) if isinstance(value, dict) else value
 
 
 def array_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:

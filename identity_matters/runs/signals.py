@@ -26,12 +26,11 @@ class StopRequest:
     Attributes:
       is_made: bool. A signal came to this process.
       number, latest_at: int, float. The latest signal, and its time.monotonic().
-      is_collective: bool. Whether workers leave together: then `is_agreed` is set after each step, on all of them.
-      is_agreed: bool. Whether to stop after the step under way.
+      agreed: bool. What several workers, which leave together, agreed on after the last step; None: this one is alone.
     """
 
     def __init__(self) -> None:
-        self.is_made = self.is_collective = self._is_agreed = False
+        self.is_made, self.agreed = False, None
         self.number, self.latest_at = 0, 0.0
 
     def make(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
@@ -42,11 +41,7 @@ class StopRequest:
     @property
     def is_agreed(self) -> bool:
         """Returns whether to stop after the step under way."""
-        return self._is_agreed if self.is_collective else self.is_made
-
-    @is_agreed.setter
-    def is_agreed(self, value: bool) -> None:
-        self._is_agreed = value
+        return self.is_made if self.agreed is None else self.agreed
 
 
 class _Listener:

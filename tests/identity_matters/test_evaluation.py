@@ -179,13 +179,6 @@ def test_a_named_data_set_is_used_whole(exported):
     assert evaluate(exported, "mnist_sample")["num_examples"] == 1000
 
 
-def test_an_npz_file_is_used_whole(exported, digits_npz):
-    data = mnist_sample()
-    assert evaluate(exported, npz=str(digits_npz)) == evaluate(
-        exported, (data.test_images[:200], data.test_labels[:200])
-    )
-
-
 @pytest.mark.parametrize("network", ["model.keras", "saved_model"])
 def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
     tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch, network
@@ -276,7 +269,7 @@ def test_arrays_are_taken_in_the_forms_that_training_takes(pixel_model, ranked, 
 
 def test_integers_above_255_are_refused_with_what_to_do(pixel_model, ranked):
     images, labels, *_ = ranked
-    assert "images = ((images - 0) / 2700).clip(0, 1) converts them" in refused(
+    assert "images = ((images - 0) / 2700).clip(0, 1), for both splits, converts them" in refused(
         trusted, pixel_model, (300 * images, labels)
     )
     assert "(images, labels), got 3" in refused(trusted, pixel_model, (images, labels, labels))

@@ -30,6 +30,7 @@ def rows(config, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("runs") / "every_step"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(RunCallback, "take_rate", lambda self: 3.0)
+        patched.setattr(training, "write_results", lambda *_: None)
         training.train(config, run_dir)
     return read_metrics(run_dir / "metrics.csv")
 

@@ -82,20 +82,17 @@ def test_unfit_arrays_are_refused_with_what_was_found(tmp_path, changes, words):
     assert [word for word in words if word not in message] == []
 
 
-@pytest.mark.parametrize("content", ["missing", "junk", "empty", "truncated", "damaged", "an .npy file", "another zip"])
+@pytest.mark.parametrize("content", ["missing", "junk", "truncated", "damaged", "another zip"])
 def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
     path = tmp_path / "own.npz"
     if content != "missing":
         npz(tmp_path, np.savez_compressed)
         whole = path.read_bytes()
-        single = io.BytesIO()
-        np.save(single, np.zeros(3))
         path.write_bytes(
             {
                 "junk": b"junk" * 100,
                 "truncated": whole[: len(whole) // 2],
                 "damaged": whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:],
-                "an .npy file": single.getvalue(),
             }.get(content, b"")
         )
         if content == "another zip":

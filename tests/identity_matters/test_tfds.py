@@ -31,7 +31,7 @@ from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import StreamedBatches
 from identity_matters.data.loading import load
 from identity_matters.data.preparation import prepared_builder
-from identity_matters.data.tfds import TfdsSource, tfds_source
+from identity_matters.data.tfds import tfds_source
 from identity_matters.distributed.workers import Workers
 from launch.trained_run import raw_batches
 
@@ -117,11 +117,6 @@ def test_a_set_that_is_no_image_classification_is_refused_by_name(png):
 def test_images_that_vary_in_size_need_an_image_size(jpeg):
     message = refused(load, dataclasses.replace(jpeg, image_size=0))
     assert "identity_tiny_jpeg" in message and "--image_size" in message
-
-
-def test_a_missing_split_is_refused_with_those_that_there_are(png):
-    message = refused(tfds_module.TfdsSource, prepared_builder(png.dataset, png.data_dir), "validation")
-    assert "validation" in message and "train, test" in message
 
 
 @pytest.mark.parametrize("name", ["imagenet2012", "i_naturalist2017", "i_naturalist2018", "i_naturalist2021"])
@@ -328,12 +323,6 @@ def test_the_first_examples_of_a_set_of_several_files_are_the_same_whether_all_a
         config = dataclasses.replace(many, validation_examples=validation_examples)
         seen = np.concatenate([labels for _, labels in raw_batches(config, 1000)])
         np.testing.assert_array_equal(seen, load(config).train_labels)
-
-
-def test_streamed_test_examples_are_in_the_order_of_those_in_memory(many, monkeypatch):
-    in_memory = load(dataclasses.replace(many, validation_examples=60)).test_labels
-    whole = [labels for _, labels in TfdsSource(tfds_source(many)._builder, "train").raw_test_batches(7)]
-    np.testing.assert_array_equal(np.concatenate(whole)[-60:], in_memory)
 
 
 def test_images_of_16_bits_are_refused(tmp_path):

@@ -60,6 +60,12 @@ def tiny_run(tmp_path_factory):
     return run_dir
 
 
+@pytest.fixture
+def without_results(monkeypatch):
+    """Leaves out what a run exports at its end, which takes longer than a few steps."""
+    monkeypatch.setattr(training, "write_results", lambda *_: None)
+
+
 def test_two_updates_equal_momentum_sgd_written_out_in_numpy():
     config = dataclasses.replace(
         TINY, model=dataclasses.replace(TINY.model, image_shape=(28, 28, 1), weight_decay=0.01)
@@ -201,6 +207,7 @@ def interrupt(monkeypatch, config, run_dir, step) -> None:
             training.train(config, run_dir)
 
 
+@pytest.mark.usefixtures("without_results")
 def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(tmp_path, tiny_run, monkeypatch):
     run_dir = str(tmp_path / "run")
     interrupt(monkeypatch, TINY, run_dir, step=8)
@@ -220,12 +227,13 @@ def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_cam
         return value
 
     monkeypatch.setattr(training.Training, "_fit_until", lambda self, *rest: runs.append(self) or advance(self, *rest))
-    monkeypatch.setattr(StopRequest, "is_agreed", property(read, agreed.fset))
+    monkeypatch.setattr(StopRequest, "is_agreed", property(read))
     with pytest.raises(training.Preempted) as error:
         training.train(TINY, str(tmp_path))
     assert processes.last_step(tmp_path) == error.value.step == 7
 
 
+@pytest.mark.usefixtures("without_results")
 def test_ended_between_a_checkpoint_and_its_evaluation_it_makes_the_evaluation(tmp_path, tiny_run, monkeypatch):
     run_dir = tmp_path / "run"
     interrupt(monkeypatch, TINY, str(run_dir), step=12)
@@ -234,6 +242,7 @@ def test_ended_between_a_checkpoint_and_its_evaluation_it_makes_the_evaluation(t
     assert_same_run(run_dir, tiny_run)
 
 
+@pytest.mark.usefixtures("without_results")
 def test_ended_after_the_evaluation_of_its_checkpoint_it_does_not_repeat_it(tmp_path, monkeypatch):
     run_dir, config = tmp_path / "run", dataclasses.replace(TINY, eval_every=4, train_steps=8, decay_steps=(6,))
     training.train(config, str(tmp_path / "whole"))
@@ -244,6 +253,7 @@ def test_ended_after_the_evaluation_of_its_checkpoint_it_does_not_repeat_it(tmp_
     assert_same_run(run_dir, tmp_path / "whole")
 
 
+@pytest.mark.usefixtures("without_results")
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, tiny_run, monkeypatch):
     run_dir = str(tmp_path / "run")
     interrupt(monkeypatch, TINY, run_dir, step=8)
@@ -257,12 +267,14 @@ def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, tiny_ru
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("without_results")
 def test_another_seed_gives_another_run(tmp_path, tiny_run):
     training.train(dataclasses.replace(TINY, seed=1), str(tmp_path / "run"))
     with pytest.raises(AssertionError):
         assert_same_run(tmp_path / "run", tiny_run)
 
 
+@pytest.mark.usefixtures("without_results")
 def test_several_steps_per_execution_give_the_same_weights(tmp_path, tiny_run):
     training.train(dataclasses.replace(TINY, steps_per_execution=2), str(tmp_path / "run"))
     assert_same_run(tmp_path / "run", tiny_run)
@@ -297,6 +309,7 @@ def test_a_run_without_its_checkpoints_is_not_begun_again_over_what_is_left(tmp_
     assert (run_dir / "metrics.csv").read_text() == before
 
 
+@pytest.mark.usefixtures("without_results")
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(tmp_path, monkeypatch):
     config = dataclasses.replace(TINY, eval_every=2, train_steps=4, decay_steps=(3,))
     with monkeypatch.context() as patched:
