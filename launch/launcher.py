@@ -51,10 +51,10 @@ def run(
         has set.
     """
     terminal.open_outputs()
-    with terminal.ignoring_hangup(), signals.listening():
+    with terminal.ignoring_hangup(), signals.handling_sigterm():
         values = config_flags.define(presets, has_run_dir)
         try:
-            with signals.interruptible():
+            with signals.raising_keyboard_interrupt():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
                 with user_errors():  # absl's ValueErrors, as of --noNAME=false
                     rest = config_flags.parse(values, sys.argv)

@@ -61,7 +61,7 @@ def test_plot_says_that_a_run_without_figures_has_none(run):
 
 
 def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path, capsys):
-    from identity_matters.runs.directory import read_record
+    from identity_matters.runs.directory import read_config_json
     from theory.linear import landscape
 
     gradient = landscape.gradient
@@ -69,7 +69,7 @@ def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path,
     code = check_theory.main(check_theory.CheckConfig(claim="hm.eq_2.3", trials=3), str(tmp_path / "run"))
     assert code == 1
     assert "CHECK FAILED" in capsys.readouterr().out
-    assert read_record(str(tmp_path / "run"))["status"] == "failed"
+    assert read_config_json(str(tmp_path / "run"))["status"] == "failed"
 
 
 def test_checking_needs_no_tensorflow(tmp_path):

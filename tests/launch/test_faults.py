@@ -20,7 +20,7 @@ import pytest
 from processes import FLAGS, STEPS, assert_same_variables, children, final_variables, last_step, log_of, until
 
 from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports
@@ -37,7 +37,7 @@ def start(run_dir, launcher="train", *flags, **arguments):
 
 def assert_same_end(run_dir, other):
     assert_same_variables(run_dir, other)
-    assert read_record(str(run_dir))["status"] == "done"
+    assert read_config_json(str(run_dir))["status"] == "done"
 
 
 def undisturbed(folder, launcher, *flags):
@@ -130,7 +130,7 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     assert 0 < step < STEPS and f"told to stop by SIGTERM, saved at step {step}; the same command continues" in log_of(
         run_dir
     )
-    assert read_record(str(run_dir))["status"] == "running"
+    assert read_config_json(str(run_dir))["status"] == "running"
     assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0
     assert_same_end(run_dir, alone[0])
 
@@ -261,7 +261,7 @@ train.cli()
 def test_a_run_that_a_callback_ended_is_completed_by_several_workers_without_training_on(tmp_path):
     command = [sys.executable, "-c", STOPPED, f"--run_dir={tmp_path / 'run'}", *FLAGS, SLOW_RATE]
     assert subprocess.run(command, capture_output=True).returncode == 0
-    assert read_record(str(tmp_path / "run"))["status"] == "done"
+    assert read_config_json(str(tmp_path / "run"))["status"] == "done"
     step = last_step(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "saved_model")
     assert start(tmp_path / "run", "cluster", "--num_workers=2", "--max_restarts=0").wait() == 0, log_of(

@@ -11,11 +11,11 @@ from refusals import refused
 from identity_matters import training
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
-from identity_matters.distributed import startup
+from identity_matters.distributed import workers
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, WorkerLost
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs.config_json import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.safe_loading import load_network
 
 
@@ -44,7 +44,7 @@ class Second(Workers):
 @pytest.fixture
 def said(tmp_path):
     chief = Chief()
-    with startup.open_run(TrainConfig(), str(tmp_path / "run"), chief, "200 images"):
+    with workers.open_run(TrainConfig(), str(tmp_path / "run"), chief, "200 images"):
         return chief.said
 
 
@@ -63,7 +63,7 @@ def test_parameter_servers_need_tensorflow_and_the_processes_of_a_job(tmp_path, 
 
 
 @pytest.mark.parametrize("name, other", [("image_data_format", "channels_first"), ("floatx", "float64")])
-def test_other_settings_of_keras_are_refused_with_how_to_mend_them(tmp_path, tiny_config, tiny_run, name, other):
+def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, tiny_config, tiny_run, name, other):
     usual = getattr(keras.config, name)()
     getattr(keras.config, f"set_{name}")(other)
     try:
@@ -82,8 +82,8 @@ def test_other_settings_of_keras_are_refused_with_how_to_mend_them(tmp_path, tin
 
 def test_a_worker_on_other_data_is_refused(said):
     def join(data):
-        with startup.open_run(TrainConfig(), "", Second(said), data) as (directory, record):
-            return directory, record["data"]
+        with workers.open_run(TrainConfig(), "", Second(said), data) as (directory, contents):
+            return directory, contents["data"]
 
     assert "other data than worker 0 (worker 0's, its own): data (200 images, 150 images)" in refused(
         join, "150 images"
@@ -98,11 +98,11 @@ def test_a_worker_with_another_npz_file_is_refused(tmp_path):
         np.savez(tmp_path / f"{name}.npz", **arrays | {"train_labels": np.full(3, len(name))})
         configs.append(TrainConfig(npz=str(tmp_path / f"{name}.npz")))
     chief = Chief()
-    with startup.open_run(configs[0], str(tmp_path / "run"), chief):
+    with workers.open_run(configs[0], str(tmp_path / "run"), chief):
         pass
 
     def join():
-        with startup.open_run(configs[1], "", Second(chief.said)):
+        with workers.open_run(configs[1], "", Second(chief.said)):
             pass
 
     message = refused(join)
@@ -117,9 +117,9 @@ def test_nobody_downloads_where_the_chief_could_not(monkeypatch):
         def all_reduce(self, vector):
             raise WorkerLost("worker 1", RuntimeError("gone"))
 
-    monkeypatch.setattr(startup, "load", lambda *_: pytest.fail("it must not load"))
+    monkeypatch.setattr(workers, "load", lambda *_: pytest.fail("it must not load"))
     with pytest.raises(WorkerLost):
-        startup.load_in_turn(TrainConfig(download=True), Alone(""))
+        Alone("").load_in_turn(TrainConfig(download=True))
 
 
 def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
@@ -128,11 +128,11 @@ def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
 
     class Waiting(Workers):
         def barrier(self):
-            seen.append(read_record(str(tmp_path / "run"))["status"])
+            seen.append(read_config_json(str(tmp_path / "run"))["status"])
 
-    with startup.open_run(TrainConfig(), str(tmp_path / "run"), Waiting()) as (directory, _):
+    with workers.open_run(TrainConfig(), str(tmp_path / "run"), Waiting()) as (directory, _):
         directory.set_status("running")
-        with pytest.raises(Diverged), startup.recording_failure(directory, Waiting()):
+        with pytest.raises(Diverged), workers.recording_failure(directory, Waiting()):
             raise Diverged(7)
     assert seen == ["diverged"]
     assert json.loads((tmp_path / "run" / "config.json").read_text())["diverged_at_step"] == 7
