@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
+_FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
+
 
 def train(
     config: TrainConfig,
@@ -283,7 +285,7 @@ class Training:
             "test_top5_error": 1 - test["top5"],
             "images_per_second": self.callback.take_rate() * self.config.batch_size,
             "train_flops": step * self.step_flops,
-            **({"staleness": trained["staleness"]} if "staleness" in trained else {}),
+            **{name: trained[name] for name in sorted(trained.keys() - _FIGURES)},  # those of a strategy alone
             **kernel_norms(self.network),
         }
         self.log.add(row, self.network)
