@@ -137,14 +137,7 @@ def make_deterministic(seed: int) -> None:
 def build(
     config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers, stop: StopRequest | None = None
 ) -> tuple[keras.Model, keras.Model]:
-    """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits.
-
-    Args:
-      config: TrainConfig.
-      batches: Where the images come from.
-      workers: Workers. The devices to build for.
-      stop: StopRequest. See `Workers.model_to_fit`.
-    """
+    """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
         network = fuse(build_network(config.model, config.seed))
     return network, workers.model_to_fit(network, batches, config, stop or StopRequest())
