@@ -51,7 +51,8 @@ def run(
         has set.
     """
     terminal.open_outputs()
-    with terminal.ignoring_hangup(), signals.listening():
+    terminal.ignore_hangup()
+    with signals.listening():
         values = config_flags.define(presets, has_run_dir)
         try:
             with signals.interruptible():

@@ -168,12 +168,6 @@ def without_tensorflow(*arguments) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_without_tensorflow_a_network_trains_under_jax(digits_npz, tmp_path):
-    done = without_tensorflow("launch.train", f"--npz={digits_npz}", f"--run_dir={tmp_path}/run", *TINY)
-    assert done.returncode == 0 and "done: step 4, test error " in done.stdout, done.stderr
-    assert (tmp_path / "run" / "model.keras").exists() and not (tmp_path / "run" / "saved_model").exists()
-
-
 @pytest.mark.slow
 def test_without_tensorflow_a_tfds_set_ends_in_a_line_that_says_what_to_do(tmp_path):
     done = without_tensorflow("launch.train", "--preset=cifar10", f"--run_dir={tmp_path}/run")

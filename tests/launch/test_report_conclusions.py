@@ -1,4 +1,4 @@
-"""launch.report draws conclusions from what is done and of the paper's size; no order of the runs hides a failed check."""
+"""launch.report concludes from what is done and of the paper's size; no order of the runs hides a failed check."""
 
 import dataclasses
 

@@ -133,7 +133,15 @@ def into_a_closed_pipe():
     return {"stdout": writing, "stderr": writing}
 
 
-@pytest.mark.parametrize("options", [into_a_closed_pipe(), closing(0, 1, 2)], ids=["2>&1 | true", "<&- >&- 2>&-"])
+TERMINALS = {
+    "2>&1 | true": into_a_closed_pipe(),
+    "<&- >&- 2>&-": closing(0, 1, 2),
+    ">&-": closing(1),
+    "2>&-": closing(2),
+}
+
+
+@pytest.mark.parametrize("options", TERMINALS.values(), ids=TERMINALS)
 def test_without_a_terminal_training_goes_on(tmp_path, options):
     command = [sys.executable, "-m", "launch.train", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=10"]
     assert subprocess.run(command, **options).returncode == 0
