@@ -165,7 +165,7 @@ def test_a_run_of_the_paper_s_network_and_length_is_its_table_2(paper_run):
     run = paper_run(seed=3, model=dataclasses.replace(TRAIN_PRESETS["cifar10"].model, mixed_precision=True))
     (figure,) = figures.paper_figures([run])
     assert figure.statements[0].says == "6.38% top-1 test error (Table 2, the full run)"
-    assert "25.00% top-1 test error" in figure.statements[0].ours
+    assert "25.00% top-1 test error" in figure.statements[0].result
     assert TABLE_2 not in [line.what for line in figures.missing([run], [figure])]
     short = paper_run(train_steps=50_001)
     (line,) = [line for line in figures.missing([short], []) if line.what == TABLE_2]
@@ -183,7 +183,7 @@ def test_another_network_or_data_does_not_stand_for_table_2(paper_run, changes, 
     run = paper_run(**changes)
     (figure,) = figures.paper_figures([run])
     assert said in figure.statements[0].says
-    assert ("held-out error" in figure.statements[0].ours) == ("validation_examples" in changes)
+    assert ("held-out error" in figure.statements[0].result) == ("validation_examples" in changes)
     assert TABLE_2 in [line.what for line in figures.missing([run], [figure])]
 
 

@@ -9,7 +9,7 @@ from study_rows import of_figure, paper_rows
 from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.runs.tables import write_metrics
 from launch import check_theory
-from launch.reporting import claims, figures, page
+from launch.reporting import figures, page
 from launch.reporting.runs import read_run
 from shortcut_study.config import PRESETS
 
@@ -38,7 +38,7 @@ def test_the_norms_of_resnets_are_figure_2(tmp_path, deepest, answer):
     run = norms_run(tmp_path, NORMS | {"pre-activation ResNet-32": deepest})
     (figure,) = figures.paper_figures([run])
     (statement,) = figure.statements
-    assert (figure.title, statement.ours, statement.num_runs) == (FIGURE_2, answer, "1")
+    assert (figure.title, statement.result, statement.num_runs) == (FIGURE_2, answer, "1")
     last, diverged = (f"{deepest:.3g}", "") if deepest else ("–", "; 1 of 3 runs diverged")
     assert statement.numbers == f"pre-activation ResNet-N: 6, {last}; ours of N layers: 1{diverged}"
     assert figure.shown.endswith("training on cifar10, by depth, in 1 epochs for the paper's 200")
@@ -75,7 +75,7 @@ def study(path, config, **details):
 def test_a_figure_is_of_the_size_of_the_paper_by_what_it_reads(tmp_path, changes, num_examples, answer, why):
     run = study(tmp_path, dataclasses.replace(PRESETS["paper"], figure="5", **changes), num_examples=num_examples)
     (figure,) = figures.paper_figures([run])
-    assert {statement.ours for statement in figure.statements} == {answer}
+    assert {statement.result for statement in figure.statements} == {answer}
     missing = {line.what: line.why for line in figures.missing([run], [figure])}
     found = missing.get("Li et al., Figure 5, at the paper's size")
     assert found is None if why is None else found.startswith(why)
@@ -86,14 +86,14 @@ def test_a_failed_check_is_shown_in_whatever_order_the_runs_come(tmp_path):
     for name in ("failed", "passed"):
         assert check_theory.main(check_theory.CheckConfig(claim="review.eq_6", trials=2), str(tmp_path / name)) == 0
     rows = read_run(str(tmp_path / "failed"), str(tmp_path)).rows
-    write_metrics(str(tmp_path / "failed" / "results.csv"), [row | {"verdict": claims.FAILED} for row in rows])
+    write_metrics(str(tmp_path / "failed" / "results.csv"), [row | {"verdict": page.FAILED} for row in rows])
     edit(tmp_path / "failed", status="failed")
     runs = [read_run(str(tmp_path / name), str(tmp_path)) for name in ("failed", "passed")]
     for order in (runs, runs[::-1]):
-        (row,) = [row for row in claims.rows(order) if row.id == "review.eq_6"]
-        assert (row.verdict, row.word) == (claims.FAILED, "failed")
+        (row,) = [row for row in page.claim_rows(order) if row.claim.id == "review.eq_6"]
+        assert (row.verdict, row.word) == (page.FAILED, "failed")
         answer = dict(page._summary(order, []))
         assert answer[f"Claims, {tmp_path}/failed"].startswith("0 of 1 checks hold")
         assert answer[f"Claims, {tmp_path}/passed"].startswith("1 of 1 checks hold")
-    (row,) = [row for row in claims.rows(runs[1:]) if row.id == "review.eq_6"]
+    (row,) = [row for row in page.claim_rows(runs[1:]) if row.claim.id == "review.eq_6"]
     assert row.word != "failed"
