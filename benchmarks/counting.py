@@ -60,7 +60,7 @@ class CountingBenchmark:
 def main(benchmark: CountingBenchmark) -> None:
     """Times counting, LAPACK and what each saving saves, in turns, and prints the table."""
     from shortcut_study.network import ShortcutNetwork
-    from theory.shortcut_networks import moments
+    from theory.shortcut.networks import moments
 
     print(environment())
     x, y = np.random.default_rng(0).standard_normal((2, 1000, WIDTH))

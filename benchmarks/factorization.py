@@ -40,7 +40,7 @@ from launch import launcher
 from theory.factorization import factorize
 
 TARGET_DIMENSION, TARGET = 500, 2.0  # ours, at most, in units of SVD + Schur
-# Rounding, 500 ε, divided by the gap of 3e-3 that theory.rotations leaves between clusters of eigenvalues.
+# Rounding, 500 ε, divided by the gap of 3e-3 that theory.linear.rotations leaves between clusters of eigenvalues.
 MAX_DIFFERENCE = 1e-10
 KINDS = {
     "Gaussian": lambda d, random: random.standard_normal((d, d)),

@@ -66,7 +66,7 @@ def main(benchmark: HessianBenchmark) -> None:
     """Times the Hessian of each depth, its eigenvalues and the peers, and prints the table."""
     from shortcut_study.hessian import hessian_from_moments
     from shortcut_study.network import ShortcutNetwork
-    from theory.shortcut_networks import moments
+    from theory.shortcut.networks import moments
 
     print(environment())
     x, y = np.random.default_rng(0).standard_normal((2, 1000, WIDTH))

@@ -52,7 +52,7 @@ from theory.memorization import memorize
 from theory.parallel import in_parallel
 
 if TYPE_CHECKING:
-    from theory.memorizing_network import MemorizingNetwork
+    from theory.memorization.network import MemorizingNetwork
 
 BUILD, VERIFY, BARE = "build", "verify", "bare products"
 NUM_CLASSES = 10

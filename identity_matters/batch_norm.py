@@ -17,13 +17,15 @@ def fuse(network: keras.Model) -> keras.Model:
     ranks, axes and types, masks, synchronised moments), and every other backend, is Keras's own.
 
     Args:
-      network: keras.Model. Its layers stay Keras's, so that a file of it, a callback's too, needs nothing of ours.
+      network: keras.Model. Its layers stay Keras's, so that a file of it, a callback's too, needs Keras alone.
 
     Returns:
       The network itself.
     """
     for layer in network.layers:
         if type(layer) is keras.layers.BatchNormalization:
+            # The method of the object, not of a subclass: files of the network must name Keras's class, which any Keras
+            # loads and this project's whitelist has.
             layer.call = functools.partial(_call, layer)
     return network
 

@@ -41,27 +41,33 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     Args:
       model: The directory of a SavedModel; a run's model.keras; a run directory, of which saved_model is taken, or
         model.keras where there is none; or a Keras model from standardised images to logits.
-      trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside a
-        run's saved_model is taken in its place. Any other SavedModel that could reach files, the network or code is
-        refused.
+      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that this process may.
+        Without it the model.keras beside a run's saved_model is taken in its place.
 
     Raises:
-      UserError: it is none of them, or a SavedModel where there is no TensorFlow.
+      UserError: it is none of them; or a SavedModel that has no model.keras beside it and is not trusted, or where
+        there is no TensorFlow.
     """
     if isinstance(model, keras.Model):
-        return _of_network(model)
+        return _network_classifier(model)
     if not isinstance(model, str | os.PathLike):
         raise UserError(f"a network must be a path or a Keras model, got {model!r}")
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
-        return _of_network(load_network(path), path)
+        return _network_classifier(load_network(path), path)
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, "model.keras")
-    if trust_saved_model or name != "saved_model" or not os.path.lexists(beside):
-        return _of_saved_model(path, trust_saved_model)
-    if not os.path.isdir(path):
-        raise UserError(f"{path} is not a SavedModel of this project: no such directory")
-    return _of_network(load_network(beside), path)
+    if name == "saved_model" and os.path.lexists(beside) and not trust_saved_model:
+        if not os.path.isdir(path):
+            raise UserError(f"{path} is not a SavedModel of this project: no such directory")
+        return _network_classifier(load_network(beside), path)
+    check_saved_model(path)
+    if not trust_saved_model:
+        raise UserError(
+            f"{path} is a SavedModel, which is a program: give the run's model.keras, or, where you trust who made it, "
+            "--trust_saved_model (trust_saved_model=True)"
+        )
+    return _saved_model_classifier(path)
 
 
 def _in_run(path: str) -> str:
@@ -71,7 +77,7 @@ def _in_run(path: str) -> str:
     return os.path.join(path, found[0]) if found and found[0] != names[0] else path
 
 
-def _of_network(network: keras.Model, path: str = "") -> Classifier:
+def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     if not hasattr(network, "input_shape"):  # Keras's property raises AttributeError
         advice = "begin it with keras.Input((height, width, channels))"
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
@@ -94,8 +100,8 @@ def _call_on_raw(network: keras.Model, images: Any) -> Any:
     return network(standardize(images), training=False)
 
 
-def _of_saved_model(path: str, is_trusted: bool) -> Classifier:
-    serve = _load_signature(path, is_trusted)
+def _saved_model_classifier(path: str) -> Classifier:
+    serve = _load_signature(path)
     import tensorflow as tf
 
     def logits(images: np.ndarray) -> np.ndarray:
@@ -110,14 +116,12 @@ def _of_saved_model(path: str, is_trusted: bool) -> Classifier:
     return Classifier(logits, shape, serve.structured_outputs["logits"].shape[-1], path)
 
 
-def _load_signature(path: str, is_trusted: bool) -> Any:
+def _load_signature(path: str) -> Any:
     """Returns the serving_default function of a SavedModel."""
     try:
         import tensorflow as tf
     except ModuleNotFoundError as error:
         raise UserError(f"a SavedModel needs {error.name}, which is not installed here; give model.keras") from error
-    if not is_trusted:
-        check_saved_model(path)
     try:
         loaded = tf.saved_model.load(path)
         serve = loaded.signatures["serving_default"]

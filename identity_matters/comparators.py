@@ -22,8 +22,15 @@ from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
-from identity_matters.keras_settings import require_usual_keras
-from identity_matters.model import BATCH_NORM, all_conv_resnet, dtype_policy, kernel_regularizer, layer_seed
+from identity_matters.model import (
+    BATCH_NORM,
+    all_conv_resnet,
+    check_image_shape,
+    dtype_policy,
+    kernel_regularizer,
+    layer_seed,
+    require_usual_keras,
+)
 
 Tensor = keras.KerasTensor
 
@@ -154,7 +161,7 @@ def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
     if config.network == "all_conv_resnet":
         return all_conv_resnet(config, seed)
     require_usual_keras()
-    config.check_image_shape()
+    check_image_shape(config)
     return NETWORKS[config.network](config, seed)
 
 

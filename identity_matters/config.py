@@ -10,7 +10,6 @@ from typing import Literal
 from identity_matters.fields import check_fields, require
 
 MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
-SMALLEST_IMAGE = 9  # of a comparator, a side, pixels: All-CNN-C's convolution without padding still has 3×3 to see
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +38,7 @@ class ModelConfig:
       weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
       mixed_precision: Compute the convolutions in bfloat16; weights, sums, averages and dense layers stay float32.
         Faster on a GPU. On a CPU it depends: some with avx512_bf16 in /proc/cpuinfo are 1.6 times as fast, others
-        slower; python -m benchmarks.train_step tells.
+        slower; python -m benchmarks.train_step measures it.
     """
 
     image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})
@@ -95,27 +94,6 @@ class ModelConfig:
             f"image_shape must be (height, width, channels), got {self.image_shape}",
         )
 
-    def check_image_shape(self) -> None:
-        """Raises UserError where the strides do not divide the images, or these are too small for another network.
-
-        No part of __post_init__: until the data's shape is known, image_shape is a preset's and says nothing of them.
-        """
-        height, width, _ = self.image_shape
-        if self.network != "all_conv_resnet":
-            enough = min(height, width) >= SMALLEST_IMAGE
-            too_small = f"{self.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
-            return require(enough, too_small)
-        require(
-            not (height % self.downsampling or width % self.downsampling),
-            f"the strides divide the image by {self.downsampling}, which does not divide "
-            f"{height}x{width} pixels; try {self._advice(max(height, width))}",
-        )
-
-    def _advice(self, pixels: int) -> str:
-        """Returns the image size nearest to a number of pixels that the strides divide, as a flag and in Python."""
-        size = max(1, round(pixels / self.downsampling)) * self.downsampling
-        return f"--image_size={size} (image_size={size}), or fewer stages"
-
     @property
     def downsampling(self) -> int:
         """Returns how many input pixels one pixel of the last stage covers, along each side."""
@@ -131,7 +109,7 @@ class TrainConfig:
       dataset: mnist_sample (5,000 real digits, embedded), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images
-        [n,h,w] or [n,h,w,c], integers in 0–255, booleans or floats.
+        [n,h,w] or [n,h,w,c], integers in 0–255, booleans, or floats in 0–1 or 0–255.
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       num_classes: Number of classes of npz, where the training labels lack the last ones (0: their largest + 1).
@@ -225,17 +203,22 @@ class TrainConfig:
             self.schedule != "exponential" or len(self.decay_steps) == 1,
             f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
         )
+        self._check_strategy()
+        self._check_steps()
+
+    def _check_strategy(self) -> None:
+        if self.strategy == "synchronous":
+            return
         require(
-            self.strategy != "parameter_server" or self.optimizer != "muon" and not self.decoupled_weight_decay,
-            "strategy parameter_server applies each gradient where the weights are, by SGD with momentum: "
+            self.optimizer != "muon" and not self.decoupled_weight_decay,
+            f"strategy {self.strategy} applies each gradient where the weights are, by SGD with momentum: "
             "optimizer muon and decoupled_weight_decay cannot be used with it",
         )
         require(
-            self.strategy != "parameter_server" or self.steps_per_execution == 1,
-            "strategy parameter_server hands out one step at a time: steps_per_execution must be 1, "
+            self.steps_per_execution == 1,
+            f"strategy {self.strategy} hands out one step at a time: steps_per_execution must be 1, "
             f"got {self.steps_per_execution}",
         )
-        self._check_steps()
 
     def _check_steps(self) -> None:
         require(
@@ -248,3 +231,31 @@ class TrainConfig:
                 f"{name} must be a multiple of steps_per_execution = {self.steps_per_execution}, "
                 f"got {getattr(self, name)}",
             )
+
+
+# Fields that are read whatever the network; the others describe all_conv_resnet alone.
+_READ_BY_EVERY_NETWORK = {"image_shape", "num_classes", "network", "weight_decay", "mixed_precision"}
+
+
+def ignored_fields(config: TrainConfig) -> dict[str, str]:
+    """Returns the fields of a run and of its network that are not read, and why.
+
+    >>> ignored_fields(TrainConfig(schedule="cosine", decay_steps=()))["decay_factor"]
+    'schedule is cosine'
+
+    Args:
+      config: TrainConfig.
+    """
+    ignored = {}
+    if config.schedule not in ("piecewise", "exponential"):
+        ignored |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {config.schedule}")
+    if config.optimizer != "muon":
+        ignored["newton_schulz_steps"] = f"optimizer is {config.optimizer}"
+    if config.npz:
+        ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "npz has the data")
+    elif config.dataset == "mnist_sample":
+        ignored["download"] = "dataset is mnist_sample, which comes with a package"
+    if config.model.network != "all_conv_resnet":
+        names = {field.name for field in dataclasses.fields(ModelConfig)} - _READ_BY_EVERY_NETWORK
+        ignored |= dict.fromkeys(sorted(names), f"network is {config.model.network}")
+    return ignored

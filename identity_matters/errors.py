@@ -1,4 +1,4 @@
-"""How a run can end other than by being done, and what a user can mend."""
+"""How a run can end other than by being done, and what a user can fix."""
 
 import contextlib
 import re

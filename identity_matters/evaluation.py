@@ -11,8 +11,7 @@ from tqdm import tqdm
 from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
-from identity_matters.data.npz import has_changed
-from identity_matters.data.user_arrays import as_examples, as_numbers, require_stored
+from identity_matters.data.user_arrays import as_examples, as_numbers, has_changed, require_stored
 from identity_matters.errors import UserError
 from identity_matters.export import DATA_FIELDS, DATA_FILE, DIGEST, export
 from identity_matters.fields import converted, from_json, require
@@ -50,8 +49,8 @@ def _data_fields(saved_model: str) -> tuple[dict, str]:
     try:
         fields = read_json(path)
         if is_network:
-            of_config = {name: fields["config"][name] for name in DATA_FIELDS}
-            fields = of_config | data_places(fields) | {DIGEST: fields.get(DIGEST, "")}
+            named = {name: fields["config"][name] for name in DATA_FIELDS}
+            fields = named | data_places(fields) | {DIGEST: fields.get(DIGEST, "")}
         if not isinstance(fields, dict) or fields.keys() - {DIGEST} != set(DATA_FIELDS):
             raise UserError(f"it does not hold {', '.join(DATA_FIELDS)}")
         digest = fields.pop(DIGEST, "")
@@ -91,7 +90,7 @@ def evaluate(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "saved_model")
     ...     export(network, TrainConfig(), path)
-    ...     evaluate(path, (np.zeros((4, 8, 8, 1)), np.array([0, 1, 2, 3])))
+    ...     evaluate(path, (np.zeros((4, 8, 8, 1)), np.array([0, 1, 2, 3])), trust_saved_model=True)
     {'top1_error': 1.0, 'top5_error': 1.0, 'num_examples': 4}
 
     Args:
@@ -104,14 +103,13 @@ def evaluate(
       max_examples: int. How many examples to use, from the first on (0: all).
       batch_size: int. Images that are evaluated at once.
       progress: bool. Show a progress bar.
-      trust_saved_model: bool. Run the SavedModel, whatever it does; else the model.keras beside it in its place, or,
-        where there is none, only a SavedModel that acts on neither files nor the network nor code.
+      trust_saved_model: bool. Run the SavedModel, which is a program; else the model.keras beside it in its place.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
 
     Raises:
-      UserError: not a network of ours, or data that do not fit it, or a number out of range.
+      UserError: not a network of this project, or data that do not fit it, or a number out of range.
     """
     max_examples, batch_size = converted("max_examples", int, max_examples), converted("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
@@ -132,7 +130,7 @@ def evaluate(
 def _num_right(model: Classifier, batches: Iterable, progress: bool) -> tuple[int, int, int]:
     """Returns for how many examples the label scores highest, for how many among the five highest, and of how many."""
     top1 = top5 = num_examples = 0
-    with tqdm(unit=" images", disable=not progress, delay=0.01) as bar:  # not before the lines that tell of the data
+    with tqdm(unit=" images", disable=not progress, delay=0.01) as bar:  # not before the lines about the data
         for images, labels in batches:
             _check_batch(images, labels, model.image_shape, model.num_classes)
             logits = keras.ops.convert_to_tensor(model.logits(images))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import keras
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.npz import npz_digest
+from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.runs.config_json import evaluated_split
@@ -29,7 +29,7 @@ DIGEST = "npz_digest"  # beside them, where there is an .npz file: as config.jso
 
 
 def export(network: keras.Model, config: TrainConfig, path: str) -> None:
-    """Writes the network, standardisation included, as a SavedModel that needs nothing of ours.
+    """Writes the network, standardisation included, as a SavedModel that needs TensorFlow alone.
 
     Args:
       network: keras.Model. From standardised images to logits, as `build_network` makes it.

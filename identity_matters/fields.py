@@ -22,8 +22,8 @@ def require(condition: bool, message: str) -> None:
 def split_names(text: str) -> list[str]:
     """Returns the names in a text with commas between them, without the spaces around them and without empty ones.
 
-    >>> split_names("ours, zero initializer,")
-    ['ours', 'zero initializer']
+    >>> split_names("paper, zero initializer,")
+    ['paper', 'zero initializer']
     """
     return [name for part in text.split(",") if (name := part.strip(" "))]
 
@@ -99,23 +99,23 @@ def check_fields(
             require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
 
 
-def converted(name: str, kind: Any, value: Any) -> Any:
+def converted(name: str, wanted: Any, value: Any) -> Any:
     """Returns the value as the type of its field, or raises UserError where that would be a guess."""
-    given, kind = value, get_origin(kind) or kind
+    given, wanted = value, get_origin(wanted) or wanted
     if hasattr(value, "tolist"):  # of NumPy
         value = value.tolist()
-    if dataclasses.is_dataclass(kind):
-        require(isinstance(value, kind), f"{name} must be a {getattr(kind, '__name__', kind)}, got {given!r}")
-    if kind not in _EXPECTED:
+    if dataclasses.is_dataclass(wanted):
+        require(isinstance(value, wanted), f"{name} must be a {getattr(wanted, '__name__', wanted)}, got {given!r}")
+    if wanted not in _EXPECTED:
         return value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if kind is tuple and isinstance(value, list | tuple | range):
+    if wanted is tuple and isinstance(value, list | tuple | range):
         return tuple(converted(name, int, item) for item in value)
-    if kind is float and is_number:
+    if wanted is float and is_number:
         return float(value)
-    if kind is int and is_number and (not isinstance(value, float) or value.is_integer()):
+    if wanted is int and is_number and (not isinstance(value, float) or value.is_integer()):
         return int(value)
-    if kind is str and isinstance(value, os.PathLike):
+    if wanted is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    require(kind in (bool, str) and isinstance(value, kind), f"{name} must be {_EXPECTED[kind]}, got {given!r}")
+    require(wanted in (bool, str) and isinstance(value, wanted), f"{name} must be {_EXPECTED[wanted]}, got {given!r}")
     return value

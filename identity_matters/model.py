@@ -14,6 +14,7 @@ No batch normalisation, bias, dropout, max pooling or final ReLU. Only keras and
 keras.ops are used, so every Keras backend builds the same network.
 """
 
+import os
 import zlib
 from typing import Any
 
@@ -22,11 +23,12 @@ import numpy as np
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
-from identity_matters.keras_settings import require_usual_keras
+from identity_matters.errors import UserError
 from identity_matters.presets import MODEL_PRESETS as PRESETS
 
 # Of He et al.'s code. Keras's epsilon, 1e-3, is of the size of the variances that the small initialiser begins with.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "dtype": "float32"}
+SMALLEST_IMAGE = 9  # of a comparator, a side, pixels: All-CNN-C's convolution without padding still has 3×3 to see
 
 __all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "residual_stddev", "standardize"]
 
@@ -80,7 +82,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
       UserError: the strides do not divide the sides of the images, or Keras has other settings than its usual ones.
     """
     require_usual_keras()
-    config.check_image_shape()
+    check_image_shape(config)
     images = keras.Input(config.image_shape, name="images")
     x = _convolution(images, config, config.stem_width, "stem_conv", seed, config.stem_stride, config.stem_kernel_size)
     if config.stem_pool > 1:
@@ -127,6 +129,8 @@ def residual_block(
         y = _convolution(_relu(y, config, name, i - 1), config, width, f"{name}_conv{i}", seed)
     if not config.shortcut:
         return _relu(y, config, name, config.convs_per_block)
+    # float32 in mixed precision too: a bfloat16 has 8 bits, and the small initialiser's branches are below the last of
+    # a sum's, so that the stream would lose them (36 % of their part of the logits at Table 1's start).
     return layers.Add(dtype="float32", name=f"{name}_add")([_shortcut(x, width, stride, name), y])
 
 
@@ -174,11 +178,11 @@ def _kernel_initializer(
     config: ModelConfig, kernel_size: int, filters: int, name: str, seed: int
 ) -> initializers.Initializer:
     """Returns the residual initialiser of the config, or the standard one for the stem; both are Gaussian."""
-    kind = "standard" if name == "stem_conv" else config.residual_initializer
-    if kind == "zero" and name.endswith(f"conv{config.convs_per_block}"):
+    initializer = "standard" if name == "stem_conv" else config.residual_initializer
+    if initializer == "zero" and name.endswith(f"conv{config.convs_per_block}"):
         # C₁ = C₂ = 0 would be a critical point of the loss, which training would never leave.
         return initializers.Zeros()
-    stddev = residual_stddev if kind == "small" else standard_stddev
+    stddev = residual_stddev if initializer == "small" else standard_stddev
     return initializers.RandomNormal(stddev=stddev(kernel_size, filters), seed=layer_seed(seed, name))
 
 
@@ -193,11 +197,7 @@ def kernel_regularizer(config: ModelConfig) -> keras.regularizers.Regularizer | 
 
 
 def dtype_policy(config: ModelConfig) -> str:
-    """Returns the dtype policy of convolutions and of the ReLUs between them.
-
-    All else is float32: the sums of the shortcuts in bfloat16 would round the small branches away, by 36 % of their
-    part of the logits at Table 1's initial weights.
-    """
+    """Returns the dtype policy of convolutions and of the ReLUs between them; all else is float32."""
     return "mixed_bfloat16" if config.mixed_precision else "float32"
 
 
@@ -232,3 +232,42 @@ def standardize(images: Any) -> Any:
     centred = images - ops.mean(images, axis=(1, 2, 3), keepdims=True)
     stddev = ops.sqrt(ops.mean(ops.square(centred), axis=(1, 2, 3), keepdims=True))
     return centred / ops.maximum(stddev, num_values**-0.5)
+
+
+def check_image_shape(config: ModelConfig) -> None:
+    """Raises UserError where the strides do not divide the images, or these are too small for another network.
+
+    No part of the config's own checks: until the data's shape is known, image_shape is a preset's.
+
+    Args:
+      config: ModelConfig. Read: network, image_shape, and the strides.
+    """
+    height, width, _ = config.image_shape
+    factor = config.downsampling
+    if config.network != "all_conv_resnet":
+        if min(height, width) < SMALLEST_IMAGE:
+            raise UserError(
+                f"{config.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
+            )
+    elif height % factor or width % factor:
+        size = max(1, round(max(height, width) / factor)) * factor  # the nearest that the strides divide
+        raise UserError(
+            f"the strides divide the image by {factor}, which does not divide {height}x{width} pixels; "
+            f"try --image_size={size} (image_size={size}), or fewer stages"
+        )
+
+
+def require_usual_keras() -> None:
+    """Raises UserError where Keras is set to other images or numbers than [n, h, w, c] and float32.
+
+    All our layers say their precision, but Keras's losses and its casts take that of the setting.
+    """
+    for name, setting, usual in (
+        ("image_data_format", keras.config.image_data_format(), "channels_last"),
+        ("floatx", keras.config.floatx(), "float32"),
+    ):
+        if setting != usual:
+            raise UserError(
+                f"Keras's {name} is {setting!r} and must be {usual!r}: keras.config.set_{name}({usual!r}), or change "
+                f"{os.path.join(os.environ.get('KERAS_HOME', '~/.keras'), 'keras.json')}"
+            )

@@ -141,5 +141,5 @@ class Muon(_base()):
 
     def get_config(self) -> dict:
         """The arguments, as Keras saves them."""
-        own = {name: getattr(self, name) for name in ("momentum", "nesterov", "newton_schulz_steps")}
-        return super().get_config() | own
+        arguments = {name: getattr(self, name) for name in ("momentum", "nesterov", "newton_schulz_steps")}
+        return super().get_config() | arguments

@@ -1,4 +1,4 @@
-"""What a model is trained with: loss, optimiser, learning rates, metrics, determinism."""
+"""What a model is trained with: loss, optimiser, learning rates, metrics."""
 
 from typing import Any
 
@@ -76,16 +76,16 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
         "global_clipnorm": config.clip_norm or None,
     }
     if config.optimizer == "muon":
-        kind = Muon
+        optimizer_type = Muon
         options |= {"newton_schulz_steps": config.newton_schulz_steps, "name": "muon"}
     else:
-        kind = keras.optimizers.SGD
+        optimizer_type = keras.optimizers.SGD
         options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}
         if on_replicas:  # Muon sums first by itself
             from identity_matters.distributed.replicated import all_reduce_before_clipping
 
-            kind = all_reduce_before_clipping(kind)
-    return kind(**options)
+            optimizer_type = all_reduce_before_clipping(optimizer_type)
+    return optimizer_type(**options)
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
@@ -109,6 +109,7 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
         jit_compile=_jit_compile(config.jit_compile),
         steps_per_execution=config.steps_per_execution,
     )
+    # fit would make the optimiser's variables in its first step, too late to restore a checkpoint into them.
     variables = model.trainable_variables
     model.optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
     model.optimizer.build(variables)
@@ -139,12 +140,3 @@ def _jit_compile(choice: str) -> bool | str:
     if keras.backend.backend() == "tensorflow":
         return False
     return "auto" if choice == "auto" else choice == "on"
-
-
-def make_deterministic(seed: int) -> None:
-    """Seeds Keras, NumPy and Python and, under TensorFlow, has every operation give the same bits every time."""
-    keras.utils.set_random_seed(seed)
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        tf.config.experimental.enable_op_determinism()

@@ -1,4 +1,4 @@
-"""The presets of launch.train: networks and runs of Hardt & Ma §4, and smaller ones of ours."""
+"""The presets of launch.train: networks and runs of Hardt & Ma §4, and smaller ones that are not in the paper."""
 
 import dataclasses
 
@@ -19,10 +19,7 @@ _RESNET34 = ModelConfig(
 MODEL_PRESETS = {
     # Not in the paper. The standard initialiser leaves the saddle at zero sooner than the small one.
     "mnist": ModelConfig(
-        image_shape=(28, 28, 1),
-        widths=(16, 32, 64),
-        blocks_per_stage=(2, 2, 2),
-        residual_initializer="standard",
+        image_shape=(28, 28, 1), widths=(16, 32, 64), blocks_per_stage=(2, 2, 2), residual_initializer="standard"
     ),
     "cifar10": _CIFAR,
     # Not in the paper, but of its rules: for two cores, see docs/results.md.
@@ -84,11 +81,7 @@ TRAIN_PRESETS = {
     # Not in the paper, but of its rules; docs/results.md says how they were chosen.
     "cifar10_fast": _CIFAR10_FAST,
     "cifar10_wide": dataclasses.replace(
-        _CIFAR10_FAST,
-        model=MODEL_PRESETS["cifar10_wide"],
-        train_steps=4_550,
-        eval_every=455,
-        checkpoint_every=91,
+        _CIFAR10_FAST, model=MODEL_PRESETS["cifar10_wide"], train_steps=4_550, eval_every=455, checkpoint_every=91
     ),
     "cifar100": TrainConfig(model=MODEL_PRESETS["cifar100"], dataset="cifar100"),
     "imagenet": _IMAGENET,

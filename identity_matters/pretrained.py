@@ -41,7 +41,7 @@ NETWORKS = {
     "digits": Pretrained(MODEL_PRESETS["mnist"], "mnist_sample"),
     "cifar10_fast": Pretrained(MODEL_PRESETS["cifar10_fast"], "cifar10"),
 }
-_OF_PRESET = {"mnist": "digits"}  # where the preset has another name
+_NAME_OF_PRESET = {"mnist": "digits"}  # where the preset has another name
 
 
 def find(name: str) -> Pretrained:
@@ -50,15 +50,15 @@ def find(name: str) -> Pretrained:
     Raises:
       UserError: there is none of that name.
     """
-    return NETWORKS[_own_name(name)]
+    return NETWORKS[_key(name)]
 
 
-def _own_name(name: str) -> str:
+def _key(name: str) -> str:
     """Returns the key of NETWORKS that a name, perhaps of a preset, stands for; raises UserError for any other."""
-    own = _OF_PRESET.get(name, name)
-    if own not in NETWORKS:
+    key = _NAME_OF_PRESET.get(name, name)
+    if key not in NETWORKS:
         raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
-    return own
+    return key
 
 
 def load(name: str) -> keras.Model:
@@ -74,7 +74,7 @@ def load(name: str) -> keras.Model:
       UserError: there is none of that name.
     """
     network = build_network(find(name).model)
-    file = importlib.resources.files("identity_matters") / "weights" / f"{_own_name(name)}.npz"
+    file = importlib.resources.files("identity_matters") / "weights" / f"{_key(name)}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:
             variable.assign(weights[variable.path].astype(np.float32))

@@ -12,7 +12,7 @@ from types import ModuleType
 
 @contextlib.contextmanager
 def silenced_stderr() -> Iterator[None]:
-    """Opens a context in which nothing that is written to the standard error of the process is shown."""
+    """Opens a context in which nothing that is written to the standard error of the process appears."""
     if sys.stderr:
         sys.stderr.flush()
     terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -36,6 +36,7 @@ class SilentTensorFlow(importlib.abc.MetaPathFinder):
         """Returns the spec of TensorFlow, None for other modules."""
         if fullname != "tensorflow" or self._is_searching:
             return None
+        # Asking Python for the spec asks this finder again, among the others: the flag has it pass then.
         self._is_searching = True
         try:
             spec = importlib.util.find_spec(fullname)  # by the other finders
@@ -44,9 +45,9 @@ class SilentTensorFlow(importlib.abc.MetaPathFinder):
         if spec and spec.loader:
             execute = spec.loader.exec_module
 
-            def execute_quietly(module: ModuleType) -> None:
+            def execute_silently(module: ModuleType) -> None:
                 with silenced_stderr():
                     execute(module)
 
-            spec.loader.exec_module = execute_quietly
+            spec.loader.exec_module = execute_silently
         return spec

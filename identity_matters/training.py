@@ -1,7 +1,13 @@
 """Training: `train(config, run_dir)` starts a run or goes on with it.
 
-Keras's fit runs from one event to the next, where an event is a checkpoint or an evaluation; whatever happens at an
-event happens outside fit, on every Keras backend.
+    join     the processes and devices that train together
+    load     the data, whose shape the config takes over
+    agree    on the config and on what is done already; the run directory is locked
+    build    the network, the compiled model, and their state from the newest checkpoint
+    loop     Keras's fit from one event to the next, where an event is a checkpoint or an evaluation
+    export   the figure, model.keras and the SavedModel
+
+Whatever happens at an event happens outside fit, on every Keras backend.
 """
 
 import dataclasses
@@ -14,25 +20,25 @@ import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
+from identity_matters.batch_norm import fuse
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import ArrayBatches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
-from identity_matters.distributed.building import build
-from identity_matters.distributed.startup import join, load_in_turn, open_run, recording_failure
-from identity_matters.distributed.workers import Workers
-from identity_matters.errors import Diverged, Preempted, WorkerLost, reporting_lack_of_memory
+from identity_matters.distributed import rendezvous
+from identity_matters.distributed.workers import Workers, open_run, recording_failure
+from identity_matters.errors import Diverged, Preempted, UserError, WorkerLost, reporting_lack_of_memory, truncated_repr
 from identity_matters.export import write_results
-from identity_matters.model import training_flops
-from identity_matters.optimization import learning_rate_schedule, make_deterministic
+from identity_matters.model import check_image_shape, require_usual_keras, training_flops
+from identity_matters.optimization import learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
-from identity_matters.runs.callbacks import RunCallbacks, checked_callbacks
+from identity_matters.runs.callbacks import RunCallback, checked_callbacks
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.metrics_log import Recorder, describe, kernel_norms, was_done
-from identity_matters.runs.progress import Progress, StepCallback
-from identity_matters.runs.signals import StopRequest, deferring
+from identity_matters.runs.metrics_log import MetricsLog, describe, kernel_norms
+from identity_matters.runs.signals import StopRequest, deferring_sigterm
+from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
     from identity_matters.data.tfds import TfdsSource
@@ -82,21 +88,64 @@ def train(
     if workers is None:
         return {}
     callbacks = checked_callbacks(callbacks)  # before the data are read
-    workers.check(config, callbacks)
-    given, data = data, load_in_turn(config, workers, data)
+    rows = workers.check(config, callbacks)
+    given, data = data, workers.load_in_turn(config, data)
     model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
-    model_config.check_image_shape()  # before there is a run directory
+    check_image_shape(model_config)  # before there is a run directory
     named = {} if given is None else {"dataset": data.name, "data_dir": "", "npz": ""}
     config = dataclasses.replace(config, model=model_config, **named)
-    with workers.active(), open_run(config, os.fspath(run_dir), workers, data.summary) as (directory, record):
-        if record["status"] == "diverged":
-            raise Diverged(record["diverged_at_step"], config.steps_per_execution)
-        if record["final_row"]:
-            return record["final_row"] if directory else {}
+    with workers.active(), open_run(config, os.fspath(run_dir), workers, data.summary) as (directory, contents):
+        if contents["status"] == "diverged":
+            raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
+        if contents["final_row"]:
+            return contents["final_row"] if directory else {}
         too_large = f"batch_size {config.batch_size} and this network need more memory than there is; make one smaller"
-        with recording_failure(directory, workers), reporting_lack_of_memory(too_large):
-            with reporting_unreadable_data(), workers.reporting_lost_workers():
-                return Training(config, data, workers, directory, callbacks).run()
+        with recording_failure(directory, workers), reporting_lack_of_memory(too_large), reporting_unreadable_data():
+            return Training(config, data, rows, workers, directory, callbacks).run()
+
+
+def join(config: TrainConfig) -> Workers | None:
+    """Returns the workers, once all of them are there; None on a parameter server or its worker, whose chief is gone.
+
+    Raises:
+      UserError: config is no TrainConfig, TF_CONFIG cannot be used, or Keras has other settings than its usual ones.
+      WorkerLost: another worker does not come.
+    """
+    if not isinstance(config, TrainConfig):
+        raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {truncated_repr(config)}")
+    require_usual_keras()
+    if config.strategy == "synchronous":
+        return rendezvous.join()
+    from identity_matters.distributed import parameter_server
+
+    return parameter_server.join()
+
+
+def make_deterministic(seed: int) -> None:
+    """Seeds Keras, NumPy and Python and, under TensorFlow, has every operation give the same bits every time."""
+    keras.utils.set_random_seed(seed)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        # For the whole process: it cannot be turned off again. Without it, sums of a step depend on which thread is
+        # first, and a resumed run would not end with the bits of an uninterrupted one.
+        tf.config.experimental.enable_op_determinism()
+
+
+def build(
+    config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers, stop: StopRequest | None = None
+) -> tuple[keras.Model, keras.Model]:
+    """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits.
+
+    Args:
+      config: TrainConfig.
+      batches: Where the images come from.
+      workers: Workers. The devices to build for.
+      stop: StopRequest. See `Workers.model_to_fit`.
+    """
+    with workers.scope():
+        network = fuse(build_network(config.model, config.seed))
+    return network, workers.model_to_fit(network, batches, config, stop or StopRequest())
 
 
 class Training:
@@ -105,6 +154,7 @@ class Training:
     Args:
       config: TrainConfig. With the image shape and the number of classes of the data.
       data: ArrayData or TfdsSource.
+      rows: slice. The rows of every batch that this process takes.
       workers: Workers.
       directory: RunDirectory; None on workers other than the chief, which write nothing.
       callbacks: See `train`.
@@ -114,42 +164,52 @@ class Training:
         self,
         config: TrainConfig,
         data: "ArrayData | TfdsSource",
+        rows: slice,
         workers: Workers,
         directory: RunDirectory | None,
         callbacks: Sequence,
     ) -> None:
         make_deterministic(config.seed)
-        self.config, self.workers, self.directory = config, workers, directory
-        kind = ArrayBatches if isinstance(data, ArrayData) else StreamedBatches
-        self.batches = kind(data, config, workers.rows(config.batch_size))
+        self.config, self.workers, self.directory, self.stop = config, workers, directory, StopRequest()
+        batches_type = ArrayBatches if isinstance(data, ArrayData) else StreamedBatches
+        self.batches = batches_type(data, config, rows)
         self.epoch_steps = data.num_train / config.batch_size
-        self.network, self.model = build(config, self.batches, workers)
+        self.network, self.model = build(config, self.batches, workers, self.stop)
         self.step_flops = training_flops(self.network) * config.batch_size
         self.state = TrainingState(self.network, self.model.optimizer)
-        self.was_done = False
+        # Whether the run had ended, by a callback perhaps: then its results alone are written again. It stays done, so
+        # that what interrupts that does not have the next call train on.
+        self.has_ended = False
         if directory:
             self.state.restore(directory.file("checkpoints"), config.train_steps)
-            self.was_done = was_done(directory, self.state.step)
-            if not self.was_done:  # else it stays so: what interrupts the results must not have it train on
+            metrics = directory.file("metrics.csv")
+            if directory.status == "done" and os.path.exists(metrics):
+                self.has_ended = read_metrics(metrics)[-1]["step"] == self.state.step
+            if not self.has_ended:
                 directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
-        self.was_done = bool(workers.broadcast([self.was_done])[0])
-        self.state.broadcast(workers)
-        self.recorder = Recorder(directory, self.state.step)
-        self.progress = Progress(config.train_steps, self.state.step, is_shown=bool(directory))
-        self.stream = self.batches.train_batches(self.state.step)
-        self.callbacks = RunCallbacks(() if self.was_done else callbacks, self.network, config)
+        if workers.num_processes > 1:  # the others take what the chief has read
+            self.has_ended = bool(workers.broadcast([self.has_ended])[0])
+            figures, values = self.state.flat()
+            self.state.take_flat(workers.broadcast_text(figures), workers.broadcast(values))
+        step = self.state.step
+        self.log = MetricsLog(directory, step)
+        self.callback = RunCallback(
+            () if self.has_ended else callbacks, self.network, config, step, self.stop, has_bar=bool(directory)
+        )
+        self.stream = self.batches.train_batches(step)
 
     def run(self) -> dict[str, float]:
         """Trains to the end and writes the results; returns as `train` does."""
-        with deferring() as stop:
-            with self.progress:
-                self.callbacks.begin(self.state.step, len(self.recorder.rows))
+        with deferring_sigterm(self.stop):
+            with self.callback:
+                self.callback.begin(len(self.log.rows))
                 if self._is_evaluated():  # of a run that ended between a checkpoint and its evaluation
                     self._evaluate_once()
                 while not self._is_at_end():
-                    self._advance(self._next_event(), stop)
-                    is_leaving = stop.is_agreed  # read once: a signal may come between saving and leaving
-                    # A checkpoint comes before the evaluation of its step, which can be long.
+                    self._fit_until(self._next_event())
+                    is_leaving = self.stop.is_agreed  # read once: a signal may come between saving and leaving
+                    # The checkpoint comes before the evaluation of its step: an evaluation can take minutes, and what
+                    # kills the run in it must not cost the updates before. _evaluate_once makes up for it.
                     if self.directory and (self._is_saved() or is_leaving):
                         self.state.save(self.directory.file("checkpoints"))
                     if is_leaving and not self._is_at_end():
@@ -166,33 +226,33 @@ class Training:
         return min(config.train_steps, *((step // interval + 1) * interval for interval in intervals))
 
     def _is_at_end(self) -> bool:
-        is_stopped = self.was_done or (self.callbacks.is_stopping and self.state.step > 0)
+        is_stopped = self.has_ended or (self.callback.is_stopping and self.state.step > 0)
         return self.state.step == self.config.train_steps or is_stopped
 
     def _is_saved(self) -> bool:
-        may_end = self._is_at_end() or (self.callbacks.are_given and self._is_evaluated())
+        may_end = self._is_at_end() or (self.callback.are_given and self._is_evaluated())
         return may_end or self.state.step % self.config.checkpoint_every == 0
 
     def _is_evaluated(self) -> bool:
         return self.state.step > 0 and (self._is_at_end() or self.state.step % self.config.eval_every == 0)
 
-    def _advance(self, step: int, stop: StopRequest) -> None:
+    def _fit_until(self, step: int) -> None:
         """Trains up to a step, or less far where it is to stop."""
         num_steps = step - self.state.step
-        callback = StepCallback(self.progress, self.state.step, stop)
-        self.model.stop_request = stop
         history = self.model.fit(
+            # A slice of one endless stream: fit must not take a batch more than it trains on, or the next call would
+            # miss it. So one call of fit is no epoch; shuffling is the stream's, by (seed, step).
             self.workers.distribute(itertools.islice(self.stream, num_steps)),
             steps_per_epoch=num_steps,
             shuffle=False,
-            callbacks=[callback, self.callbacks],
+            callbacks=[self.callback],
             verbose=0,
         ).history
-        self.state.advance(callback.step, {name: values[-1] for name, values in history.items()})
+        self.state.advance(self.callback.step, {name: values[-1] for name, values in history.items()})
 
     def _evaluate_once(self) -> None:
         """Evaluates, unless metrics.csv has the row of this step."""
-        rows = self.recorder.rows
+        rows = self.log.rows
         if self.workers.broadcast([bool(rows) and rows[-1]["step"] == self.state.step])[0]:
             self.state.take_means()  # they are in the row
         else:
@@ -221,25 +281,24 @@ class Training:
             "test_cross_entropy": test["cross_entropy"],
             "test_top1_error": 1 - test["top1"],
             "test_top5_error": 1 - test["top5"],
-            "images_per_second": self.progress.take_rate() * self.config.batch_size,
+            "images_per_second": self.callback.take_rate() * self.config.batch_size,
             "train_flops": step * self.step_flops,
             **({"staleness": trained["staleness"]} if "staleness" in trained else {}),
             **kernel_norms(self.network),
         }
-        self.recorder.add(row, self.network)
-        self.progress.write(describe(row, self.config))
-        self.callbacks.evaluated(step, row)
+        self.log.add(row, self.network)
+        self.callback.evaluated(row, describe(row, self.config))
 
     def _finish(self) -> dict[str, float]:
         """Writes the results on the chief, while the other workers wait."""
-        self.recorder.close()
+        self.log.close()
         if self.directory:
             network = build_network(self.config.model, self.config.seed)  # of variables of this process alone
             network.set_weights(self.network.get_weights())
-            write_results(self.config, network, self.recorder.rows, self.directory)
-            self.callbacks.end(self.recorder.rows[-1])
+            write_results(self.config, network, self.log.rows, self.directory)
+            self.callback.end(self.log.rows[-1])
             self.directory.set_status("done")
-        elif self.recorder.rows:
-            print(f"worker {self.workers.rank} is done: {describe(self.recorder.rows[-1], self.config)}", flush=True)
+        elif self.log.rows:
+            print(f"worker {self.workers.rank} is done: {describe(self.log.rows[-1], self.config)}", flush=True)
         self.workers.meet()  # the chief once it has written all: where it has not, the job is not done
-        return self.recorder.rows[-1] if self.directory else {}
+        return self.log.rows[-1] if self.directory else {}

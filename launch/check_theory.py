@@ -116,13 +116,13 @@ def _lines(check: claims.Check) -> str:
 def _draw(run: RunDirectory, seed: int) -> None:
     """Writes NAME.csv and NAME.png for every figure of docs/theory.md."""
     from identity_matters.runs.figures import save_figures
-    from theory.experiments import EXPERIMENTS, memorizing_networks
+    from theory.figures import EXPERIMENTS
 
     digits = mnist_sample()
     images = digits.train_images[:500].reshape(500, -1) / 255
     experiments = {name: functools.partial(experiment, seed=seed) for name, experiment in EXPERIMENTS.items()}
     experiments["memorization"] = functools.partial(
-        memorizing_networks, images, digits.train_labels[:500], 10, seed=seed
+        EXPERIMENTS["memorization"], images, digits.train_labels[:500], 10, seed=seed
     )
     for name in tqdm(experiments, desc="figures", disable=None):
         write_metrics(run.file(f"{name}.csv"), experiments[name]())

@@ -18,8 +18,8 @@ import shlex
 import subprocess
 import sys
 
+from identity_matters.config import ignored_fields
 from identity_matters.errors import UserError
-from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.config_json import require_mounted
 from identity_matters.runs.directory import require_no_foreign_files

@@ -20,7 +20,7 @@ from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher
 from launch.check_theory import RUN_DIR_TEXT
-from theory import descent_experiments, descent_map
+from theory.descent import target_map
 from theory.parallel import single_threaded_products
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def main(config: MapConfig, run_dir: str | None) -> None:
 
 
 def _figure_data(run: RunDirectory, seed: int) -> None:
-    for name, experiment in tqdm(descent_experiments.EXPERIMENTS.items(), desc="figures", disable=None):
+    from theory.figures import DESCENT_EXPERIMENTS  # which loads matplotlib
+
+    for name, experiment in tqdm(DESCENT_EXPERIMENTS.items(), desc="figures", disable=None):
         if not os.path.exists(run.file(f"{name}.csv")):
             write_metrics(run.file(f"{name}.csv"), experiment(seed))
 
@@ -66,13 +68,13 @@ def _figure_data(run: RunDirectory, seed: int) -> None:
 def _map(seed: int, table: JobTable) -> None:
     """Prints a line a job."""
 
-    def compute(cell: descent_map.Job, progress: object) -> list[dict]:
+    def compute(cell: target_map.Job, progress: object) -> list[dict]:
         with single_threaded_products():
-            return descent_map.run_job(cell, seed)
+            return target_map.run_job(cell, seed)
 
-    cells = descent_map.jobs()
+    cells = target_map.jobs()
     jobs = [
-        Job(cell._asdict(), functools.partial(compute, cell), ", ".join(map(str, cell)), len(descent_map.SPEEDS))
+        Job(cell._asdict(), functools.partial(compute, cell), ", ".join(map(str, cell)), len(target_map.SPEEDS))
         for cell in cells
     ]
     with tqdm(total=len(jobs), disable=None) as bar:
@@ -81,11 +83,11 @@ def _map(seed: int, table: JobTable) -> None:
 
 def figures(run_dir: str) -> "dict[str, Figure]":
     """Returns the figures whose data a run directory holds, by name."""
-    from theory.descent_figures import FIGURES
-    from theory.descent_map_figure import map_figure
+    from theory.descent.figures import map_figure
+    from theory.figures import DESCENT_FIGURES
 
     drawn = {}
-    for name, figure in {**FIGURES, "map": map_figure}.items():
+    for name, figure in {**DESCENT_FIGURES, "map": map_figure}.items():
         if rows := read_rows(os.path.join(run_dir, f"{'results' if name == 'map' else name}.csv")):
             drawn[name] = figure(rows)
     return drawn

@@ -39,9 +39,8 @@ class EvaluateConfig:
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
       json: Print one line of JSON; errors are fractions.
-      trust_saved_model: Run the SavedModel itself, whatever operations it holds. Without it the model.keras beside it
-        is evaluated in its place; where there is none, a SavedModel that could reach files, the network or code is
-        refused.
+      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that you may. Without it the
+        model.keras beside a run's saved_model is evaluated in its place, and a SavedModel that has none is refused.
     """
 
     saved_model: str = ""

@@ -110,7 +110,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     check_order(config.order, model)
     check_batch_norm(model, config.batch_moments)
     with run:
-        known = run.record.get(DIGEST)
+        known = run.contents.get(DIGEST)
         if known and known != weights_digest(model):
             raise UserError(f"{run_dir} is on other weights than {config.saved_run} has now; choose another run_dir")
         if run.status == "done":
@@ -232,7 +232,7 @@ def _results(config: SpectrumConfig, run: "RunDirectory", dim: int) -> str:
         quadrature = quadrature_from_rows(read_rows(results))
         text = report(quadrature, config.num_eigenvalues, dim)
     vectors, order = quadrature.nodes.shape
-    minutes = run.record.get("minutes")
+    minutes = run.contents.get("minutes")
     lines = [f"{vectors} x {order} products with the {'Gauss-Newton matrix' if config.gauss_newton else 'Hessian'}"]
     lines[0] += f", {minutes} minutes" if minutes is not None else ""
     lines.append(text)

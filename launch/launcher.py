@@ -52,10 +52,10 @@ def run(
     """
     terminal.open_outputs()
     terminal.ignore_hangup()
-    with signals.listening():
+    with signals.handling_sigterm():
         values = config_flags.define(presets, has_run_dir)
         try:
-            with signals.interruptible():
+            with signals.raising_keyboard_interrupt():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
                 with user_errors():  # absl's ValueErrors, as of --noNAME=false
                     rest = config_flags.parse(values, sys.argv)

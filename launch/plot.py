@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require, split_names
-from identity_matters.runs.config_json import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import shortest_unique_suffixes
 from identity_matters.runs.tables import read_metrics, read_rows, reporting_damaged_table
 from launch import launcher, train
@@ -62,7 +62,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
         figures = _comparison([run_dir, *others], config)
         print("\n".join(save_figures(figures, run_dir, config.format)))
         return
-    record = read_record(run_dir)
+    record = read_config_json(run_dir)
     kind = record["kind"] if record else _kind_of_tables(run_dir)
     draw = importlib.import_module(f"launch.{kind}").figures
     options = {"title": config.title} if "title" in inspect.signature(draw).parameters else {}

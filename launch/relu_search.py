@@ -18,7 +18,7 @@ from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher
 from launch.check_theory import RUN_DIR_TEXT
-from theory import relu_search
+from theory.relu import search
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,13 +57,11 @@ def main(config: SearchConfig, run_dir: str | None) -> None:
 def _search(config: SearchConfig, table: JobTable, points: JobTable) -> None:
     """Prints a row as it is computed or found."""
     checks = max(5, config.trials // 40)
-    settings = [
-        setting._asdict() | {"method": method} for setting in relu_search.SETTINGS for method in relu_search.METHODS
-    ]
+    settings = [setting._asdict() | {"method": method} for setting in search.SETTINGS for method in search.METHODS]
     for number, setting in enumerate(settings):
 
         def compute(_: object) -> list[dict]:
-            row, found = next(relu_search.search(config.seed, config.trials, checks=checks, skip=number))  # noqa: B023
+            row, found = next(search.search(config.seed, config.trials, checks=checks, skip=number))  # noqa: B023
             # The points are saved first: what results.csv holds is done.
             points.run(Job(setting, lambda _: found))  # noqa: B023
             return [row]
@@ -74,7 +72,7 @@ def _search(config: SearchConfig, table: JobTable, points: JobTable) -> None:
 
 def _draw(run_dir: str) -> None:
     from identity_matters.runs.figures import save_figures
-    from theory import relu_figures
+    from theory.relu import figures as relu_figures
 
     table = relu_figures.table(read_rows(os.path.join(run_dir, "results.csv")))
     write_text(os.path.join(run_dir, "search.md"), table + "\n")
@@ -83,7 +81,7 @@ def _draw(run_dir: str) -> None:
 
 def figures(run_dir: str) -> "dict[str, Figure]":
     """Returns the figure of the points that a run directory holds, by name."""
-    from theory.relu_figures import relu_search_figure
+    from theory.relu.figures import relu_search_figure
 
     rows, points = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in ("results", "points"))
     return {"relu_search": relu_search_figure(rows, points)} if points else {}
@@ -91,7 +89,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 def _line(row: dict) -> str:
     count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
-    found = [f"{row[name]} {name.replace('_', ' ')}" for name in relu_search.CATEGORIES if row[name]]
+    found = [f"{row[name]} {name.replace('_', ' ')}" for name in search.CATEGORIES if row[name]]
     setting = f"d {row['d']}, blocks {row['num_layers']}, width {row['width']}, m {row['samples']}, τ {row['radius']:g}"
     lines = f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}: {row['trials']} starts led to"
     bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"

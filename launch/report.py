@@ -16,7 +16,7 @@ import os
 from typing import TYPE_CHECKING
 
 from identity_matters.fields import require, split_names
-from identity_matters.runs.config_json import read_record, seen_from_start
+from identity_matters.runs.config_json import read_config_json, seen_from_start
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import shortest_unique_suffixes, write_text
 from launch import launcher
@@ -60,12 +60,12 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     Raises:
       UserError: a run that the report names is gone.
     """
-    record = read_record(run_dir)
+    record = read_config_json(run_dir)
     given = [seen_from_start(record, name) for name in split_names(record["config"]["runs"])]
-    gone = [path for path in given if not read_record(path)]
+    gone = [path for path in given if not read_config_json(path)]
     require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
     computed = (os.path.join(run_dir, run.name) for run in quick.QUICK)
-    paths = given or [path for path in computed if read_record(path)]  # an interrupted report lacks some
+    paths = given or [path for path in computed if read_config_json(path)]  # an interrupted report lacks some
     labels = [name.replace("/", "_") for name in shortest_unique_suffixes(paths)]
     if len(set(labels)) < len(labels):  # of a/b_c and a_b/c
         labels = [f"{number}_{label}" for number, label in enumerate(labels, 1)]

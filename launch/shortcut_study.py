@@ -159,9 +159,9 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 def toys(run_dir: str) -> list[str]:
     """Returns the names of the figures that at the size in a study's config.json only show that they run."""
-    from identity_matters.runs.config_json import read_record
+    from identity_matters.runs.config_json import read_config_json
 
-    config, record = config_of(run_dir), read_record(run_dir) or {}
+    config, record = config_of(run_dir), read_config_json(run_dir) or {}
     known = record.get("num_examples")  # none in a run of an earlier version that is not done
     num_examples = known if isinstance(known, int) else config.examples or sys.maxsize
     return [figure for figure in READ_BY if config.is_toy_size(figure, num_examples)]
@@ -169,9 +169,9 @@ def toys(run_dir: str) -> list[str]:
 
 def config_of(run_dir: str) -> StudyConfig:
     """Returns the config of a study; the default where there is no config.json."""
-    from identity_matters.runs.config_json import read_record
+    from identity_matters.runs.config_json import read_config_json
 
-    record = read_record(run_dir)
+    record = read_config_json(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
     with launcher.user_errors():
@@ -181,7 +181,7 @@ def config_of(run_dir: str) -> StudyConfig:
 def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:
     """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
     from identity_matters.runs.figures import figure_to_array
-    from identity_matters.runs.tensorboard import open_events, session
+    from identity_matters.runs.metrics_log import open_events, session
     from shortcut_study.report import sessions
 
     folder = run.file(f".tmp{os.getpid()}_events")
@@ -194,11 +194,11 @@ def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> N
                 writer.file_writer.add_summary(summary)
             for name, value in found.metrics.items():
                 writer.add_scalar(name, value, found.epoch)
-    listed, names = run.record.get("event_files", []), _event_files(folder)
+    listed, names = run.contents.get("event_files", []), _event_files(folder)
     for name in _event_files(run.path):
         if name in listed:  # of an earlier end of this run: TensorBoard would show both
             os.remove(run.file(name))
-    kept = {name: value for name, value in run.record.items() if name == "num_examples"}
+    kept = {name: value for name, value in run.contents.items() if name == "num_examples"}
     run.set_status("running", event_files=names, **kept)
     for name in names:
         os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)

@@ -25,12 +25,11 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
-from identity_matters.config import TrainConfig
+from identity_matters.config import TrainConfig, ignored_fields
 from identity_matters.data.arrays import note
 from identity_matters.errors import EXIT_DIVERGED
-from identity_matters.ignored_flags import ignored_fields
 from identity_matters.presets import TRAIN_PRESETS
-from identity_matters.runs import directory
+from identity_matters.runs import config_json
 from identity_matters.runs.config_json import evaluated_split, final_row_label
 from identity_matters.runs.tables import read_metrics
 from launch import launcher, terminal
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
-    was_done = (directory.read_record(run_dir) or {}).get("status") == "done"
+    was_done = (config_json.read_config_json(run_dir) or {}).get("status") == "done"
     late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]
     if late and not was_done:  # --train_steps can shorten a preset and leave its decay_steps beyond the end
         beyond = ", ".join(map(str, late))
@@ -63,7 +62,7 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     """Prints the last lines: the test or held-out error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
-    config = directory.read_record(run_dir)["config"]
+    config = config_json.read_config_json(run_dir)["config"]
     top5 = f", top-5 {row['test_top5_error']:.2%}" if config["model"]["num_classes"] > 5 else ""
     print(f"{evaluated_split(config)} error {row['test_top1_error']:.2%}{top5}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
@@ -86,7 +85,7 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
 
 def what_is_drawn(run_dir: str, rows: list[dict]) -> tuple[str, str]:
     """Returns what `evaluated_split` and `final_row_label` say of a run, which may have lost its config.json."""
-    record = directory.read_record(run_dir)
+    record = config_json.read_config_json(run_dir)
     return evaluated_split(record["config"] if record else {}), final_row_label(record, rows)
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from identity_matters.config import TrainConfig
 from identity_matters.data import loading
 from identity_matters.data.arrays import MNIST_SAMPLE, examples_summary
-from identity_matters.data.npz import has_changed
+from identity_matters.data.user_arrays import has_changed
 from identity_matters.errors import UserError
 from identity_matters.fields import from_json
-from identity_matters.runs.config_json import data_places, read_record
+from identity_matters.runs.config_json import data_places, read_config_json
 from identity_matters.runs.files import replacing
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
         return TrainConfig(dataset=shipped.find(pretrained).dataset)
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
-    record = read_record(saved_run)
+    record = read_config_json(saved_run)
     if record is None or "model" not in record["config"]:
         raise UserError(f"saved_run {saved_run} is not the directory of a run of launch.train")
     if at_step < 0 and record["status"] != "done":

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shortcut_study.architectures import LABELS, Kind
-from theory.figures import column
+from theory.arrays import column
 
 ROUNDING = 1e-20  # excess losses below this are rounding
 SAME_AT_ALL_RATES = 0.01  # losses that differ by less at every learning rate: the network learned nothing

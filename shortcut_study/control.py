@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.shortcut_hessians import commutation_matrix
+from theory.shortcut.hessians import commutation_matrix
 
 
 class Stage(NamedTuple):

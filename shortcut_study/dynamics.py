@@ -21,7 +21,7 @@ import numpy as np
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear
 from theory.arrays import finite
-from theory.shortcut_networks import least_squares_map, minimum_loss, moments
+from theory.shortcut.networks import least_squares_map, minimum_loss, moments
 
 DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 where that is larger
 

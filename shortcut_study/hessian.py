@@ -24,7 +24,7 @@ from shortcut_study.curvature.lanczos import SYMMETRY_TOLERANCE
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear, piecewise_hessian
 from theory.arrays import finite
-from theory.shortcut_networks import moments
+from theory.shortcut.networks import moments
 
 METHODS = ("auto", "closed_form", "piecewise", "tape")
 

@@ -17,9 +17,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from theory import shortcut_networks
-from theory.activations import Activation, activation_named
 from theory.arrays import finite, real
+from theory.shortcut import networks as shortcut_networks
+from theory.shortcut.activations import Activation, activation_named
 
 INITIALIZATIONS = ("xavier", "orthogonal", "zero", "exact_zero")
 ZERO_SCALE = 0.01  # of the paper's "zero" initialisation: Xavier's weights times this
@@ -33,7 +33,7 @@ class ShortcutNetwork:
       width: d, of every layer.
       num_units: R ≥ 1.
       shortcut_depth: n ≥ 1, matrices a unit.
-      pre, mid, post: Activations: a name of theory.activations (linear, tanh, relu, elu, softsign, softplus, sigmoid),
+      pre, mid, post: Activations: a name (linear, tanh, relu, elu, softsign, softplus, sigmoid)
         or a function of your own, elementwise, of NumPy arrays (and of TensorFlow tensors, for the Hessian).
       shortcut: Whether units add their input.
 

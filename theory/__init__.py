@@ -1,3 +1,1 @@
 """Every numbered claim of both papers as a checked function: NumPy and SciPy in float64, without TensorFlow."""
-
-import identity_matters  # noqa: F401, it keeps TensorFlow's import quiet

@@ -1,4 +1,4 @@
-"""What the functions of theory take for an array of real numbers."""
+"""Arrays of real numbers: what the functions of theory take for one, and columns of tables."""
 
 import numpy as np
 
@@ -48,6 +48,7 @@ def mean_products(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.n
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sizes = left.T @ right / len(left), np.abs(left).T @ np.abs(right)
+    # The terms of an entry may cancel: what is left is known to ε times their sizes, whatever is left.
     numbers, largest = np.finfo(np.float64), sizes.max()
     meet = (left.any(1) & right.any(1)).any()  # or the mean is 0
     if not np.isfinite(largest) or meet and largest < numbers.tiny / numbers.eps:
@@ -69,3 +70,8 @@ def second_moment(name: str, value: np.ndarray) -> np.ndarray:
     if eigenvalues[0] < -1e-10 * abs(eigenvalues[-1]):
         raise ValueError(f"{name} must be positive semidefinite, as E[x xᵀ] is, got an eigenvalue {eigenvalues[0]:.3g}")
     return array
+
+
+def column(rows: list[dict], name: str) -> np.ndarray:
+    """Returns one column of the rows of a table as numbers, which may be text, as a CSV file gives them."""
+    return np.array([float(row[name]) for row in rows])

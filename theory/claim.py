@@ -1,16 +1,17 @@
-"""What a row of the table of claims (claims.py) says: the claim, three judgements of it, its function, check and test.
+"""A claim, and the decorator that makes a check's function the check of one: all of a claim stands in one place.
 
-    Claim(
+    @claim(
         id="hm.eq_2.3",
         source="Hardt & Ma, (2.3)",
         statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1",
         verdict="holds",
         proof="repaired: its line 2 does not give line 3",
         our_text="minus signs and exponents",
-        function="linear_residual.gradient_lower_bound",
-        check=linear.eq_2_3,
-        test="theory/test_linear_residual.py::test_…",
+        function=landscape.gradient_lower_bound,
+        mutation=(vanishing, larger),
     )
+    def eq_2_3(rng: np.random.Generator, trials: int) -> Evidence:
+        ...
 
 A verdict is about the statement as the paper prints it, and a judgement of a proof about its printed proof or
 construction. What our copy of a text lost is no fault of the paper's and stands in a column of its own.
@@ -18,10 +19,12 @@ construction. What our copy of a text lost is no fault of the paper's and stands
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from theory.checks.evidence import Evidence
+from theory.evidence import Evidence
+from theory.mutations import Mutation
 
 HOLDS, CAVEAT, READING, FALSE = VERDICTS = (
     "holds",
@@ -30,6 +33,11 @@ HOLDS, CAVEAT, READING, FALSE = VERDICTS = (
     "false",
 )
 COMPLETE, REPAIRED, WRONG, NOT_GIVEN = PROOFS = ("complete", "repaired", "wrong", "none given")
+# Of later papers, whose texts this project does not hold.
+RESTATED = "holds: as restated here; the printed constants were not verified"
+PROVED_HERE = "complete: ours, in docs/descent.md; the printed one was not read"
+
+CheckFunction: TypeAlias = Callable[[np.random.Generator, int], Evidence]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +51,14 @@ class Claim:
       verdict: On the printed statement: one of VERDICTS, or one of them, a colon and the details, such as the
         verdict of each reading.
       proof: On the printed proof or construction: one of PROOFS, or one of them, a colon and how or where.
-      function: module.function of theory that computes it. The check calls it.
-      check: check(rng, trials) -> Evidence, a function of theory.checks. Unless the claim holds with a complete proof
-        it brings a counterexample to what does not hold.
-      test: file::test in tests that shows it.
+      function: Where the function that computes it is, below theory: module.function. The check calls it.
+      check: check(rng, trials) -> Evidence. Unless the claim holds with a complete proof it brings a counterexample
+        to what does not hold.
+      mutations: Ways to break the function, each of which the check must notice.
       our_text: What our copy of the printed text has lost; empty if nothing that matters.
-      restates: id of the row that this one repeats, so that no claim is counted twice; empty if none.
+      restates: id of the claim that this one repeats, so that no claim is counted twice; empty if none.
+      after: id of the claim that it follows in the table; empty: it comes after those of its source that are defined
+        before it.
     """
 
     id: str
@@ -57,10 +67,11 @@ class Claim:
     verdict: str
     proof: str
     function: str
-    check: Callable[[np.random.Generator, int], Evidence]
-    test: str = "theory/test_claims.py::test_every_claim_holds_as_the_table_says"
+    check: CheckFunction
+    mutations: tuple[Mutation, ...]
     our_text: str = ""
     restates: str = ""
+    after: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a judgement that begins with none of VERDICTS, or of PROOFS."""
@@ -72,6 +83,37 @@ class Claim:
     def needs_counterexample(self) -> bool:
         """Whether something printed does not hold as it stands, which the check must then show on numbers."""
         return kind(self.verdict) != HOLDS or kind(self.proof) in (REPAIRED, WRONG)
+
+
+_CLAIMS: dict[CheckFunction, list[Claim]] = {}  # by check, in the order in which the checks are defined
+
+
+def claim(
+    *, function: Callable, mutation: Mutation | tuple[Mutation, ...], **fields: Any
+) -> Callable[[CheckFunction], CheckFunction]:
+    """Returns the decorator that registers a Claim with the function below it as its check.
+
+    Several may stand above one check; they come into the table in the order in which they are written.
+
+    Args:
+      function: What the claim is about, a function of theory; the check calls it through its module.
+      mutation: What the check must notice: one mutation, or several.
+      fields: The other fields of Claim.
+    """
+
+    def register(check: CheckFunction) -> CheckFunction:
+        path = f"{function.__module__}.{function.__qualname__}".removeprefix("theory.")
+        mutations = mutation if isinstance(mutation, tuple) else (mutation,)
+        made = Claim(function=path, check=check, mutations=mutations, **fields)
+        _CLAIMS.setdefault(check, []).insert(0, made)  # decorators run from the lowest up
+        return check
+
+    return register
+
+
+def claims_of(module: str) -> list[Claim]:
+    """Returns the claims whose checks a module defines, in the order in which they are written."""
+    return [made for check, claims in _CLAIMS.items() if check.__module__ == module for made in claims]
 
 
 def kind(judgement: str) -> str:

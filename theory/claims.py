@@ -3,7 +3,8 @@
     from theory.claims import CLAIMS, check
     check("hm.theorem_2.1")
 
-Its rows are in claim_rows/, what they say in claim.py. docs/claims.md is this table:
+The claims stand in the files claims*.py of the subjects, each above its check; theory/claim.py says what their fields
+mean. docs/claims.md is this table:
 
     python -m theory.claims > docs/claims.md
 """
@@ -17,14 +18,48 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.checks.evidence import CheckFailed
-from theory.claim import PROOFS, VERDICTS, Claim, kind
-from theory.claim_rows import ROWS
+from theory.claim import PROOFS, VERDICTS, Claim, claims_of, kind
+from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
+from theory.evidence import CheckFailed
+from theory.linear import claims_appendix as claims_linear_appendix
+from theory.linear import claims_critical_points, claims_factorization, claims_risk
+from theory.memorization import claims as claims_memorization
+from theory.memorization import claims_first_layer
+from theory.relu import claims as claims_relu
+from theory.shortcut import claims_appendix, claims_hessian, claims_networks, claims_order
 
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
 
-CLAIMS = {claim.id: claim for claim in ROWS}
+MODULES = (
+    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix,
+    claims_memorization, claims_first_layer,
+    claims_order, claims_hessian, claims_networks, claims_appendix,
+    claims_from_zero, claims_widened, claims_saddle, claims_balancedness,
+    claims_relu,
+)  # fmt: skip
 SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
+
+
+def in_order(found: Sequence[Claim]) -> list[Claim]:
+    """Returns the claims by source, within it as they are found but where one names another that it follows."""
+    waiting = [claim for claim in found if claim.after]
+    rows = [claim for source in (*SOURCES, "") for claim in found if not claim.after and _source(claim) == source]
+    while waiting:
+        places = {claim.id: place for place, claim in enumerate(rows)}
+        ready = next((claim for claim in waiting if claim.after in places), None)
+        if ready is None:
+            raise ValueError(f"{waiting[0].id}: there is no claim {waiting[0].after!r} that it could follow")
+        waiting.remove(ready)
+        rows.insert(places[ready.after] + 1, ready)
+    return rows
+
+
+def _source(claim: Claim) -> str:
+    """The one of SOURCES that prints the claim, or empty."""
+    return next((source for source in SOURCES if claim.id.startswith(source)), "")
+
+
+CLAIMS = {claim.id: claim for claim in in_order([claim for m in MODULES for claim in claims_of(m.__name__)])}
 
 
 class Check(NamedTuple):
@@ -89,6 +124,7 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     claim = claim_named(claim_id)
     if not isinstance(trials, numbers.Integral) or trials < 1:
         raise ValueError(f"trials must be a whole number of at least 1, got {trials!r}")
+    # A stream a claim, whatever stands beside it in the table; hash() would give another in every process.
     rng = np.random.default_rng([seed, zlib.crc32(claim_id.encode())])
     try:
         evidence = claim.check(rng, trials)
@@ -110,8 +146,8 @@ def summary() -> str:
     sources = Counter(claim.id.partition(".")[0] for claim in CLAIMS.values() if not claim.restates)
     printed = [claim for claim in CLAIMS.values() if claim.id.startswith(SOURCES) and not claim.restates]
     counts = Counter(kind(claim.verdict) for claim in printed)
-    told = ("hold", "hold under the paper's own caveat", "depend on the reading", "are false")
-    verdicts = ", ".join(f"{counts[verdict]} {words}" for verdict, words in zip(VERDICTS, told, strict=True))
+    plural = ("hold", "hold under the paper's own caveat", "depend on the reading", "are false")
+    verdicts = ", ".join(f"{counts[verdict]} {words}" for verdict, words in zip(VERDICTS, plural, strict=True))
     later = sources.total() - len(printed) - sources["ours"]
     others = f"{later} of later papers, restated; {sources['ours']} of ours"
     return f"{len(printed)} printed statements: {verdicts}; {others}"
@@ -121,20 +157,15 @@ def markdown(checks: Sequence[Check] | None = None) -> str:
     """Returns the table of claims in Markdown, or of the claims of some checks with what these found.
 
     Args:
-      checks: Results of `check`. None: every claim, with its function and its test in place of measurements.
+      checks: Results of `check`. None: every claim, with its function in place of measurements.
     """
-    judged = ["claim", "as it is true", "printed statement", "printed proof", "our text lost"]
-    columns = judged + (["function", "test"] if checks is None else ["instances", "measured", "slack", "shown"])
-    rows = [columns, ["---"] * len(columns)]
-    for claim in CLAIMS.values() if checks is None else (CLAIMS[check.claim] for check in checks):
-        rows.append([claim.source, claim.statement, claim.verdict, claim.proof, claim.our_text])
+    columns = ["claim", "as it is true", "printed statement", "printed proof", "our text lost"]
+    columns += ["function"] if checks is None else ["instances", "measured", "slack", "shown"]
     if checks is None:
-        found = [[f"`{claim.function}`", f"`{claim.test}`"] for claim in CLAIMS.values()]
+        body = [[*_judgements(claim, claim.verdict), f"`{claim.function}`"] for claim in CLAIMS.values()]
     else:
-        found = [_measurements(check) for check in checks]
-    for row, check in zip(rows[2:], checks or [], strict=False):
-        row[2] = check.verdict
-    rows[2:] = [row + more for row, more in zip(rows[2:], found, strict=True)]
+        body = [[*_judgements(CLAIMS[check.claim], check.verdict), *_measurements(check)] for check in checks]
+    rows = [columns, ["---"] * len(columns), *body]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
 
 
@@ -143,8 +174,8 @@ def document() -> str:
     restated = sum(bool(claim.restates) for claim in CLAIMS.values() if claim.id.startswith(SOURCES))
     return f"""# The claims, one by one
 
-Generated from the rows in theory/claim_rows by `python -m theory.claims > docs/claims.md`; `python -m
-launch.check_theory --run_dir=runs/theory` tries every row on random instances and writes the same table with what it
+Generated from the claims in theory/*/claims*.py by `python -m theory.claims > docs/claims.md`; `python -m
+launch.check_theory --run_dir=runs/theory` tries every claim on random instances and writes the same table with what it
 measured. *Printed statement*: whether what the paper says is true. *Printed proof*: whether the printed proof or
 construction shows it. *Our text lost*: the papers were read as plain text, in which some minus signs, norms, transposes
 and ℓ are missing; this column says which, and no paper is blamed for it. The three statements of Li et al.'s Theorem 1
@@ -155,6 +186,10 @@ proofs and pictures, and says what *review* and *blog* are.
 counted.
 
 {markdown()}"""
+
+
+def _judgements(claim: Claim, verdict: str) -> tuple[str, ...]:
+    return claim.source, claim.statement, verdict, claim.proof, claim.our_text
 
 
 def _measurements(check: Check) -> list[str]:

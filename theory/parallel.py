@@ -14,6 +14,7 @@ def in_parallel(function: Callable, items: Sequence) -> list:
 
     Products of such panels are too small to be split: two threads on one take longer than one.
     """
+    # Set once and around the threads: OpenBLAS has one limit for the whole process, not one a thread.
     with single_threaded_products():
         if len(items) <= 1:
             return [function(item) for item in items]
@@ -35,5 +36,6 @@ def single_threaded_products() -> AbstractContextManager:
 
 @functools.cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    """Finds the libraries once: a search takes longer than a small network."""
+    """The BLAS libraries, found once: a search takes longer than a small network."""
+    # At the first use and not at import: it knows only what is loaded by then, and NumPy and SciPy each bring a BLAS.
     return threadpoolctl.ThreadpoolController()

@@ -55,7 +55,7 @@ class ArrayData:
 
     @property
     def summary(self) -> str:
-        """Returns what tells these data from others in a line: how many images there are, of which shape, the labels.
+        """Returns a line that other data would not have: the number of images, their shape, a digest of the labels.
 
         The pixels are left out: resized, they may differ in the last bit from one machine to another.
         """
@@ -115,7 +115,7 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool = False) -> str:
-    """Returns what tells some examples from others in a line.
+    """Returns a line that other examples would not have.
 
     Args:
       images: uint8 [n, h, w, c].

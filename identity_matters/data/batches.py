@@ -27,6 +27,7 @@ _ORDER, _AUGMENTATION = 0, 1  # what a Philox key is used for
 
 def _random_words(seed: int, purpose: int, index: int, count: int) -> np.ndarray:
     """Returns uint64 [count], raw output of Philox, which is the same in every NumPy version."""
+    # Raw words, not a Generator's integers or permutation: NumPy may change how it makes these of the same stream.
     return np.random.Philox(key=[seed, purpose], counter=[0, 0, 0, index]).random_raw(count)
 
 
@@ -187,6 +188,6 @@ def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
     signature = tuple(tf.TensorSpec(array.shape, array.dtype) for array in first)
     dataset = tf.data.Dataset.from_generator(lambda: itertools.chain([first], batches), output_signature=signature)
     options = tf.data.Options()
-    # Its thread can hold up the end of every fit for 2.5 s.
+    # Its thread can hold up the end of every call of fit for 2.5 s, and fit is called at every event.
     options.autotune.enabled = False
     return dataset.with_options(options).prefetch(2)

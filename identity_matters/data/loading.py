@@ -26,8 +26,7 @@ from identity_matters.data.arrays import (
     resized_images,
     shortened,
 )
-from identity_matters.data.npz import load_npz, load_test_examples
-from identity_matters.data.user_arrays import given_arrays, require_stored
+from identity_matters.data.user_arrays import given_arrays, load_npz, load_test_examples, require_stored
 from identity_matters.errors import UserError
 
 if TYPE_CHECKING:
@@ -146,7 +145,7 @@ def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.
         return
     if config.npz:
         name = os.path.basename(config.npz)
-        images, labels = load_test_examples(config.npz, config.num_classes)
+        images, labels = load_test_examples(config.npz)
     else:
         name, data = MNIST_SAMPLE, _embedded_digits(config)
         images, labels = data.test_images, data.test_labels

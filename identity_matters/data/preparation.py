@@ -76,15 +76,15 @@ def _download(name: str, builder: tfds.core.DatasetBuilder) -> None:
 @contextlib.contextmanager
 def _features_of_tfds_alone() -> Iterator[None]:
     """Opens a context in which TFDS takes no class but its own: a features.json can name any module to be imported."""
-    kind = tfds.features.FeatureConnector
-    find = kind.cls_from_name
+    connector = tfds.features.FeatureConnector
+    find = connector.cls_from_name
 
-    def find_own(name: str) -> type:
+    def find_of_tfds(name: str) -> type:
         if not name.startswith("tensorflow_datasets."):
             raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
         return find(name)
 
-    with mock.patch.object(kind, "cls_from_name", find_own):
+    with mock.patch.object(connector, "cls_from_name", find_of_tfds):
         yield
 
 

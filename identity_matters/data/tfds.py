@@ -15,7 +15,6 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 
 from identity_matters.config import TrainConfig
-from identity_matters.data import crops
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
 from identity_matters.data.preparation import prepared_builder, supervised_keys
 from identity_matters.errors import UserError, VaryingSizes
@@ -33,6 +32,8 @@ _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
 _IN_ORDER = tfds.ReadConfig(interleave_cycle_length=1)
 # Encoded images, about 110 kB each for ImageNet.
 SHUFFLE_BUFFER = 8192
+# ImageNet's usual test protocol: the central 224 of 256 pixels of the shorter side.
+CROP_FRACTION = 224 / 256
 
 
 class TfdsSource:
@@ -87,7 +88,7 @@ class TfdsSource:
 
     @property
     def summary(self) -> str:
-        """Returns what tells these data from others in a line, as ArrayData's, without reading them."""
+        """Returns a line that other data would not have, as ArrayData's, without reading them."""
         return f"{self.num_train} training and {self.num_test} test images of {self._builder.info.full_name}"
 
     @property
@@ -135,7 +136,7 @@ class TfdsSource:
             first, stop = step * batch_size, steps_per_epoch * batch_size
             order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
             examples = _select_rows(self._epoch(order_seed).take(stop).skip(first), batch_size, rows)
-            examples = self._shown(examples, order_seed, random_flip, crop_padding)
+            examples = self._decoded(examples, order_seed, random_flip, crop_padding)
             with self._reading():
                 yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
             epoch, step = epoch + 1, 0
@@ -149,7 +150,7 @@ class TfdsSource:
         """
         rows = rows or range(batch_size)
         if self._varies:
-            images = self._shown(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
+            images = self._decoded(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
         else:
             selected = _select_rows(self._whole_images("test").enumerate(), batch_size, rows)
             images = selected.map(lambda _, example: example)
@@ -172,7 +173,7 @@ class TfdsSource:
 
     def _sized(self, image: tf.Tensor) -> tf.Tensor:
         """Returns a whole image at image_size, if there is one."""
-        return image if self.stored_shape == self.image_shape else crops.resize(image, self.image_shape[:2])
+        return image if self.stored_shape == self.image_shape else _resize(image, self.image_shape[:2])
 
     def _encoded(self, split: str, shuffle_seed: int | None = None) -> tf.data.Dataset:
         """Returns (encoded image, label) of every example of a split, whose files a seed shuffles."""
@@ -190,28 +191,28 @@ class TfdsSource:
         examples = self._encoded("train", seed).shuffle(SHUFFLE_BUFFER, seed, reshuffle_each_iteration=False)
         return examples.enumerate()
 
-    def _shown(
+    def _decoded(
         self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False, crop_padding: int = 0
     ) -> tf.data.Dataset:
         """Returns (image, label) of encoded ones: at random under a seed, and without one the central windows."""
         feature = self._builder.info.features[self._image_key]
         is_jpeg = feature.encoding_format == "jpeg"
 
-        def show(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        def decode(index: tf.Tensor, example: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
             encoded, label = example
             is_training, position = seed is not None, None
             if is_training:
                 position = tf.random.stateless_uniform([3], seed=tf.stack([tf.constant(seed, tf.int64), index]))
             if self._varies:
-                image = crops.window(encoded, self.image_shape, is_jpeg, position)
+                image = _window(encoded, self.image_shape, is_jpeg, position)
             else:
                 image = self._sized(feature.decode_example(encoded))
-                image = crops.shifted(image, crop_padding, position) if is_training else image
+                image = _shifted(image, crop_padding, position) if is_training else image
             if random_flip:
                 image = tf.cond(position[2] > 0.5, lambda: tf.reverse(image, [1]), lambda: image)
             return image, label
 
-        return examples.map(show, tf.data.AUTOTUNE, deterministic=True)
+        return examples.map(decode, tf.data.AUTOTUNE, deterministic=True)
 
 
 def _select_rows(enumerated: tf.data.Dataset, batch_size: int, rows: range) -> tf.data.Dataset:
@@ -241,3 +242,43 @@ def tfds_source(config: TrainConfig) -> TfdsSource:
     """
     builder = prepared_builder(config.dataset, config.data_dir, config.download)
     return TfdsSource(builder, _test_split(builder), config.image_size, config.train_examples, config.eval_examples)
+
+
+def _window(
+    encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool, position: tf.Tensor | None
+) -> tf.Tensor:
+    """Returns a square window of an encoded image, uint8 [h, w, c]: at random, or the central one.
+
+    Args:
+      encoded: string. The image's file.
+      image_shape: (h, w, c), to which the window is resized.
+      is_jpeg: bool. Of a JPEG no more than the window is decoded.
+      position: float32 [3] in [0, 1), random: where, down and across, and whether it is mirrored; None to test.
+    """
+    if is_jpeg:
+        shape = tf.image.extract_jpeg_shape(encoded)
+    else:
+        image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)
+        shape = tf.shape(image)
+    side = tf.cast(CROP_FRACTION * tf.cast(tf.minimum(shape[0], shape[1]), tf.float32), tf.int32)
+    place = tf.constant([0.5, 0.5]) if position is None else position[:2]
+    corner = tf.cast(place * tf.cast(shape[:2] - side + 1, tf.float32), tf.int32)
+    if is_jpeg:
+        image = tf.io.decode_and_crop_jpeg(encoded, tf.concat([corner, [side, side]], axis=0), channels=image_shape[2])
+    else:
+        image = tf.image.crop_to_bounding_box(image, corner[0], corner[1], side, side)
+    return _resize(image, image_shape[:2])
+
+
+def _shifted(image: tf.Tensor, padding: int, position: tf.Tensor) -> tf.Tensor:
+    """Returns an image uint8 [h, w, c] at random in its frame, off by `padding` pixels at most; outside of it is 0."""
+    height, width, channels = image.shape
+    corner = tf.cast(position[:2] * (2 * padding + 1), tf.int32)
+    padded = tf.pad(image, [[padding, padding], [padding, padding], [0, 0]])
+    return tf.ensure_shape(tf.slice(padded, [corner[0], corner[1], 0], [height, width, channels]), image.shape)
+
+
+def _resize(image: tf.Tensor, sides: tuple[int, int]) -> tf.Tensor:
+    """Returns the image at (height, width) = sides, as uint8."""
+    resized = tf.image.resize(tf.cast(image, tf.float32), sides, antialias=True)
+    return tf.cast(tf.clip_by_value(tf.round(resized), 0, 255), tf.uint8)

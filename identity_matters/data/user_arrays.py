@@ -1,35 +1,37 @@
-"""Your own arrays, from a file or from Python, as `ArrayData`.
+"""Your own images and labels, from Python or from one .npz file, as `ArrayData`.
 
-    images    [n, h, w] or [n, h, w, c]: integers in 0–255, booleans, or floats of any range
+    images    [n, h, w] or [n, h, w, c]: integers in 0–255, booleans (black and white), or floats
     labels    [n] or [n, 1]: 0 … r − 1, whole numbers; or one-hot rows [n, r]
 
-Images are held as bytes. Each is standardised before the network sees it, so floats lose nothing but precision when
-the range of both splits together is stretched to 0–255; a line on stderr says what was seen and done.
+Floats are of one of two scales, the same for both splits: a split whose largest value is at most 1 is taken to lie in
+0 … 1, one whose largest value is above 1 and at most 255 in 0 … 255; all zeros fit both. Whatever is negative, or above
+255, is refused with the line that converts it. Images are held as bytes; a line on stderr says what was seen and done.
+
+A file holds train_images, train_labels, test_images and test_labels, or x_train, y_train, x_test and y_test. To
+evaluate on, the test arrays suffice. Its headers are looked at before anything is read.
 """
 
 import dataclasses
+import hashlib
+import math
+import os
+import zipfile
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from identity_matters.config import MAX_CLASSES
-from identity_matters.data.arrays import ArrayData, check_arrays, digest, note
+from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData, check_arrays, digest, note
 from identity_matters.errors import UserError
+from identity_matters.runs.files import array_header
 
-_NAMES = ("train_images", "train_labels", "test_images", "test_labels")
+# The four arrays, and what Keras's users call them.
+_ARRAYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
+_ADVICE = "numpy.savez(path, train_images=…, train_labels=…, test_images=…, test_labels=…) writes one"
 _PREFIX = "arrays "  # of what config.json calls them
-# How many times as wide as the other's the range of a split may be. A forgotten /255 is a factor of 255; of 127 where
-# the other split is in −1 … 1, of about 54 where it is standardised. Splits of one set, small ones too, differ by a few
-# at most, and a dark test set of bytes would have to be below 9 of 255.
-_MAX_FACTOR = 30
-# How far test images may reach beyond the training images, in ranges of the latter. Beyond 3 the training images would
-# have fewer than 64 of the 256 levels that both are stretched to.
-_MAX_REACH = 3
-_LEAST_RANGE = 1e-35  # 255 over it is within float32
-# The least maximum of images that are taken to be of the scale 0 … 1: of less than this, as of images that were divided
-# by 255 twice, bytes would keep fewer than 17 levels.
-_LEAST_OF_UNIT = 1 / 16
+_LEAST_LEVELS = 16  # of 256: floats that rounding would leave fewer were divided twice, say, or are no pixels
 
 
 def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
@@ -40,7 +42,7 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
     'arrays 7063df8f'
 
     Args:
-      data: (x_train, y_train, x_test, y_test); see the table above.
+      data: (x_train, y_train, x_test, y_test), images and labels as identity_matters.data.user_arrays says.
       num_classes: int. See as_array_data.
 
     Raises:
@@ -48,9 +50,9 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
     """
     if not isinstance(data, tuple | list) or len(data) != 4:
         raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {_described(data)}")
-    arrays = {name: as_numbers(name, array) for name, array in zip(_NAMES, data)}
+    arrays = {name: as_numbers(name, array) for name, array in zip(_ARRAYS, data)}
     found = as_array_data("the data", arrays, num_classes)
-    as_trained_on = (getattr(found, name) for name in _NAMES)  # of whatever type they were given
+    as_trained_on = (getattr(found, name) for name in _ARRAYS)  # of whatever type they were given
     return dataclasses.replace(found, name=f"{_PREFIX}{digest(*as_trained_on)}")
 
 
@@ -75,8 +77,65 @@ def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
     return array
 
 
+def load_npz(path: str, num_classes: int = 0) -> ArrayData:
+    """Returns the data of an .npz file with the arrays that identity_matters.data.user_arrays names.
+
+    Args:
+      path: str.
+      num_classes: int. See as_array_data.
+
+    Raises:
+      UserError: the file is missing, is no .npz or too large, or lacks an array, or an array is unfit.
+    """
+    return as_array_data(os.path.basename(path), _read(path), num_classes)
+
+
+def load_test_examples(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file.
+
+    Args:
+      path: str.
+
+    Raises:
+      UserError: as `load_npz`.
+    """
+    name, arrays = os.path.basename(path), _read(path, ("test_images", "test_labels"))
+    images = as_bytes(name, {"test": arrays["test_images"]})["test"]
+    labels, num_classes = as_integers(f"{name}: test_labels", arrays["test_labels"])
+    check_arrays(f"{name}, test", images, labels, num_classes)
+    return images, labels
+
+
+def npz_digest(path: str) -> str:
+    """Returns a digest of the four arrays of an .npz file, of whatever name; empty where it cannot be read.
+
+    It is made of the checksums that the archive holds and that reading the arrays verifies, so it costs nothing.
+
+    Args:
+      path: str.
+    """
+    digest = hashlib.blake2b(digest_size=4)
+    try:
+        with zipfile.ZipFile(_regular_file(path)) as archive:
+            for names in _ARRAYS.items():
+                member = archive.getinfo(_member(archive, names) or "")
+                digest.update(f"{member.CRC} {member.file_size} ".encode())
+    except (UserError, zipfile.BadZipFile, OSError, ValueError, KeyError, NotImplementedError):
+        return ""
+    return digest.hexdigest()
+
+
+def has_changed(path: str, known: str) -> bool:
+    """Returns whether an .npz file is another than the one whose digest is known.
+
+    Not where none is known, or where there is no file, which reading it will say.
+    """
+    digest = npz_digest(path) if path and known else ""
+    return bool(digest) and digest != known
+
+
 def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
-    """Returns the data of the four arrays; see the table above.
+    """Returns the data of four arrays, in the forms that identity_matters.data.user_arrays lists.
 
     Args:
       name: str. What messages call the data.
@@ -87,47 +146,28 @@ def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0
       UserError: an array is unfit.
     """
     images = as_bytes(name, {split: arrays[f"{split}_images"] for split in ("train", "test")})
-    labels, found = {}, 0
-    for split in ("train", "test"):
-        labels[split], classes = as_integers(f"{name}: {split}_labels", arrays[f"{split}_labels"])
-        found = found or classes
+    train_labels, found = as_integers(f"{name}: train_labels", arrays["train_labels"])
+    test_labels, _ = as_integers(f"{name}: test_labels", arrays["test_labels"])
     if 0 < num_classes < found:
         raise UserError(f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes")
-    return ArrayData(name, images["train"], labels["train"], images["test"], labels["test"], num_classes or found)
-
-
-def as_test_examples(name: str, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images uint8 [n, h, w, c] and labels int32 [n] to evaluate on; see the table above.
-
-    Args:
-      name: str. What messages call the data.
-      images, labels: np.ndarray.
-
-    Raises:
-      UserError: an array is unfit.
-    """
-    images = as_bytes(name, {"test": images})["test"]
-    labels, num_classes = as_integers(f"{name}: test_labels", labels)
-    check_arrays(f"{name}, test", images, labels, num_classes)
-    return images, labels
+    return ArrayData(name, images["train"], train_labels, images["test"], test_labels, num_classes or found)
 
 
 def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the images of both splits, or of the test split alone, as uint8 [n, h, w, c]."""
-    first = next(iter(images.values()))
-    for split, array in images.items():
-        if array.dtype.kind != first.dtype.kind and "f" in array.dtype.kind + first.dtype.kind:
-            kinds = ", ".join(f"{split}_images {array.dtype}" for split, array in images.items())
-            raise UserError(f"{name}: give both splits of images as one type, got {kinds}")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise UserError(f"{name}: {split}_images hold values that are not finite")
-    if first.dtype.kind == "f" and first.size:
-        images = _stretched(name, images)
+    """Returns the images of both splits, or of the test split alone, as uint8 [n, h, w, c]; see the text above."""
+    types = {split: array.dtype for split, array in images.items()}
+    are_floats = {dtype.kind == "f" for dtype in types.values()}
+    if len(are_floats) > 1:
+        found = ", ".join(f"{split}_images {dtype}" for split, dtype in types.items())
+        raise UserError(f"{name}: give both splits of images as one type, got {found}")
+    if True in are_floats:
+        images = _floats_to_bytes(name, images)
+    converted = {}
     for split, array in images.items():
         what = f"{name}: {split}_images"
         array = _with_channels(what, array)
-        images[split] = (array if array.dtype == np.uint8 else _in_range(what, array)).astype(np.uint8)
-    return images
+        converted[split] = (array if array.dtype == np.uint8 else _in_range(what, array)).astype(np.uint8)
+    return converted
 
 
 def _with_channels(what: str, images: np.ndarray) -> np.ndarray:
@@ -146,68 +186,57 @@ def _in_range(what: str, images: np.ndarray) -> np.ndarray:
         return 255 * images.astype(np.uint8)
     low, high = (images.min(), images.max()) if images.size else (0, 0)
     if low < 0 or high > 255:  # which NaN passes
-        advice = "save floats" if low < 0 else f"divide them by {high / 255:.4g}, or save floats"
-        raise UserError(f"{what} must lie in 0–255, got {low}–{high}; {advice}")
+        raise UserError(
+            f"{what} must lie in 0–255, got {low}–{high}; {_conversion(low, high)}, for both splits, converts them"
+        )
     return images
 
 
-def _stretched(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the float images of both splits, or of one, with the range of all together stretched to 0–255."""
-    ranges = {split: (float(array.min()), float(array.max())) for split, array in images.items() if array.size}
-    low, high = min(least for least, _ in ranges.values()), max(most for _, most in ranges.values())
-    seen = f"{next(iter(images.values())).dtype} in {low:.4g} … {high:.4g}"
-    usual = _usual_range(images, low, high)
-    _require_one_scale(name, ranges, is_usual=usual is not None)
-    low, high = usual or (low, high)
-    high = high if high > low else low + max(1.0, abs(low))  # constant images become 0
-    if high / 2 - low / 2 < _LEAST_RANGE:
-        raise UserError(f"{name}: the images lie in {low:.4g} … {high:.4g}; multiply them by a large number")
-    note(f"{name}: images are {seen}; {low:.4g} … {high:.4g} becomes 0 … 255, in whole numbers")
-    return {split: _range_to_bytes(array, low, high) for split, array in images.items()}
-
-
-def _usual_range(images: dict[str, np.ndarray], low: float, high: float) -> tuple[float, float] | None:
-    """Returns 0 … 1 or 0 … 255 where images in low … high are of that scale, else None."""
-    if low >= 0 and _LEAST_OF_UNIT <= high <= 1:
-        return 0.0, 1.0
+def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the float images of both splits, or of one, in whole numbers from 0 to 255."""
     first = next(iter(images.values()))
-    # Not where rounding to whole numbers would leave few of them.
-    is_of_bytes = first.max() > 64 or all(np.array_equal(array, np.rint(array)) for array in images.values())
-    return (0.0, 255.0) if low >= 0 and high <= 255 and is_of_bytes else None
-
-
-def _require_one_scale(name: str, ranges: dict[str, tuple[float, float]], is_usual: bool) -> None:
-    """Raises UserError where one split lies in a small part of the other's range, or test images lie far outside.
-
-    Args:
-      name: str. What messages call the data.
-      ranges: The least and the largest value of every split that is not empty.
-      is_usual: bool. Whether 0 … 1 or 0 … 255 is stretched, which gives dark training images the levels they have as
-        bytes, however bright the test images are.
-    """
-    if len(ranges) < 2:
-        return
-    (low, high), (least, most) = ranges.values()
-    # Constant images, of range 0, tell nothing of their scale.
-    width, test_width = high - low, most - least
-    is_part = 0 < _MAX_FACTOR * test_width < width or 0 < _MAX_FACTOR * width < test_width
-    reach = max(low - least, 0) + max(most - high, 0)
-    if is_part or (not is_usual and reach > _MAX_REACH * width > 0):
+    ranges = {split: _float_range(f"{name}: {split}_images", array) for split, array in images.items() if array.size}
+    if not ranges:
+        return images
+    low, high = min(least for least, _ in ranges.values()), max(most for _, most in ranges.values())
+    if low < 0 or high > 255:
         raise UserError(
-            f"{name}: train_images lie in {low:.4g} … {high:.4g}, but test_images in {least:.4g} … {most:.4g}; "
-            f"bring both to one scale"
+            f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, got {low:.6g} … {high:.6g}; "
+            f"{_conversion(low, high)} converts those of both splits"
         )
+    for split, (_, most) in ranges.items():
+        if 0 < most <= 1 < high:
+            raise UserError(
+                f"{name}: {split}_images lie in 0 … {most:.4g}, which is read as of 0 … 1, but the others in 0 … "
+                f"{high:.4g}, of 0 … 255; bring both to one scale: images = images / 255, for the others"
+            )
+    top = 1 if high <= 1 else 255
+    wide = np.promote_types(first.dtype, np.float32)  # float16 has too few digits
+    rounded = {split: np.rint(array.astype(wide, copy=False) * (255 / top)) for split, array in images.items()}
+    is_exact = all(np.array_equal(rounded[split], array) for split, array in images.items())
+    if not is_exact and high * 255 / top < _LEAST_LEVELS:
+        raise UserError(
+            f"{name}: images lie in 0 … {high:.4g}, of which rounding to whole numbers in 0 … 255 would leave next to "
+            f"nothing; {_conversion(low, high)} converts those of both splits"
+        )
+    note(f"{name}: images are {first.dtype} in {low:.4g} … {high:.4g}; 0 … {top} becomes 0 … 255, in whole numbers")
+    return {split: array.astype(np.uint8) for split, array in rounded.items()}
 
 
-def _range_to_bytes(array: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Returns floats that lie in low … high, which is stretched to 0–255, rounded."""
-    array = array.astype(np.promote_types(array.dtype, np.float32), copy=False)  # float16 has too few digits
-    # Halves are exact, and no difference of theirs is too large for the type.
-    return np.clip(np.rint((array / 2 - low / 2) * (255 / (high / 2 - low / 2))), 0, 255).astype(np.uint8)
+def _float_range(what: str, images: np.ndarray) -> tuple[float, float]:
+    """Returns the least and the largest value."""
+    if not np.isfinite(images).all():
+        raise UserError(f"{what} hold values that are not finite")
+    return float(images.min()), float(images.max())
+
+
+def _conversion(low: float, high: float) -> str:
+    """Returns the line of Python that brings images in low … high to 0 … 1."""
+    return f"images = ((images - {low:.6g}) / {max(high - low, 1e-9):.6g}).clip(0, 1)".replace("- -", "+ ")
 
 
 def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on; see the table above.
+    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on.
 
     Floats in 0–255 stay as they are; NaN is the network's to answer for.
 
@@ -219,7 +248,7 @@ def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.nd
         raise UserError(f"images and labels must be arrays, got the shapes {images.shape} and {labels.shape}")
     is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
     if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
-        images = _stretched("data", {"test": images})["test"]
+        images = _floats_to_bytes("data", {"test": images})["test"]
     return _with_channels("images", _in_range("images", images)), as_integers("labels", labels)[0]
 
 
@@ -238,3 +267,60 @@ def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
     if not 0 <= low <= high < MAX_CLASSES:
         raise UserError(f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
     return labels.astype(np.int32), classes or int(high) + 1
+
+
+def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> dict[str, np.ndarray]:
+    """Returns the arrays of these names, once their headers say that they can be held."""
+    try:
+        with zipfile.ZipFile(_regular_file(path)) as archive:
+            members = {name: _member(archive, (name, _ARRAYS[name])) for name in names}
+            if missing := [name for name, member in members.items() if member is None]:
+                raise UserError(f"{path} lacks {', '.join(missing)}; it holds {_contents(archive)}; {_ADVICE}")
+            for name, member in members.items():
+                _check_header(archive, member, f"{path}: {name}")
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[member.removesuffix(".npy")] for name, member in members.items()}
+    except UserError:
+        raise
+    except zipfile.BadZipFile as error:
+        raise UserError(f"cannot read {path} as an .npz file: {error}; {_ADVICE}") from error
+    except (OSError, EOFError, ValueError, RuntimeError, zlib.error, NotImplementedError) as error:
+        raise UserError(f"cannot read {path} as an .npz file: {error}") from error
+
+
+def _regular_file(path: str) -> str:
+    """Returns the path of a file; of a pipe, reading would wait for ever."""
+    if not os.path.isfile(path):
+        raise UserError(
+            f"cannot read {path} as an .npz file: {'it is no file' if os.path.exists(path) else 'no such file'}"
+        )
+    return path
+
+
+def _member(archive: zipfile.ZipFile, names: tuple[str, ...]) -> str | None:
+    return next((f"{name}.npy" for name in names if f"{name}.npy" in archive.namelist()), None)
+
+
+def _check_header(archive: zipfile.ZipFile, member: str, what: str) -> None:
+    """Raises UserError where an array is no numbers, or more of them than fit in memory."""
+    shape, dtype = array_header(archive, member)
+    if dtype.kind not in "buif":
+        raise UserError(f"{what} must be numbers, got {dtype}")
+    if math.prod(shape) > MAX_BYTES_IN_MEMORY:
+        raise UserError(
+            f"{what} declares {math.prod(shape):.3g} values, {shape}; at most {MAX_BYTES_IN_MEMORY:.3g} fit in memory, "
+            f"larger sets come through TFDS"
+        )
+
+
+def _contents(archive: zipfile.ZipFile) -> str:
+    """Returns the names of the first members, with shape and type where they are arrays."""
+
+    def describe(member: str) -> str:
+        try:
+            shape, dtype = array_header(archive, member)
+            return f"{member.removesuffix('.npy')} {dtype} {list(shape)}"
+        except (ValueError, EOFError, RuntimeError, zlib.error, NotImplementedError):
+            return member
+
+    return ", ".join(describe(member) for member in sorted(archive.namelist())[:8]) or "nothing"

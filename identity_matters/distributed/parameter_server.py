@@ -35,7 +35,7 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.optimization import compile_model, is_among_highest, learning_rate_schedule
-from identity_matters.runs.signals import deferring
+from identity_matters.runs.signals import StopRequest, deferring_sigterm
 
 AHEAD = 2  # batches handed out to each worker before its answers are read
 PATIENCE = 10  # looks in a row at which a server or worker does not find the chief before it takes it for gone
@@ -56,12 +56,20 @@ class Coordinator(Workers):
 
     def __init__(self, strategy: tf.distribute.ParameterServerStrategy, num_workers: int) -> None:
         super().__init__()
-        self.parameter_servers, self.num_workers, self.has_peers = strategy, num_workers, True
+        self.parameter_servers, self.num_workers = strategy, num_workers
+        # Every worker holds the images whole, and the chief hands out plans of batches alone.
+        self.has_peers, self.takes_streams = True, False
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
         """Returns the context in which variables are made on the servers."""
         return self.parameter_servers.scope()
+
+    def model_to_fit(
+        self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, stop: StopRequest
+    ) -> "AsynchronousModel":
+        """Returns what hands out the batches; the chief alone looks at `stop`."""
+        return AsynchronousModel(network, batches, config, self)
 
     def distribute(self, batches: Iterator) -> Iterator:
         """Returns the batches as they are: AsynchronousModel.fit hands them out."""
@@ -84,26 +92,26 @@ def join() -> Coordinator | None:
             "strategy parameter_server needs several processes, named in TF_CONFIG: "
             "python -m launch.cluster --strategy=parameter_server starts them on this machine"
         )
-    cluster, kind, index = parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
+    cluster, task_type, index = parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         if not cluster.get(needed):
             raise UserError(
                 f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
             )
-    address, task = cluster[kind][index], f"{kind} {index}"
+    address, task = cluster[task_type][index], f"{task_type} {index}"
     bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    if kind == "chief":
+    if task_type == "chief":
         with listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
             await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
     check_port(address, task)
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
-        resolver.cluster_spec(), job_name=kind, task_index=index, protocol="grpc", start=True,
+        resolver.cluster_spec(), job_name=task_type, task_index=index, protocol="grpc", start=True,
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
     )  # fmt: skip
-    with deferring():  # the chief saves first; when it is gone, so is this
+    with deferring_sigterm():  # the chief saves first; when it is gone, so is this
         await_listeners([cluster["chief"][0]], "this task")
         _await_end(cluster["chief"][0])
     del server

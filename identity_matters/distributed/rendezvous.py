@@ -48,6 +48,8 @@ def join() -> Workers:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if gpus else implementations.RING
     )
+    # MultiWorkerMirroredStrategy has no option for how long the chief waits for a worker to join, deaf to signals; the
+    # private context that it configures takes one.
     context = tf_context.context()
     context.configure_coordination_service = functools.partial(
         context.configure_coordination_service, cluster_register_timeout_in_ms=1000 * JOIN_TIMEOUT
@@ -110,14 +112,6 @@ def host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _is_host(host: str) -> bool:
-    """Returns whether sockets take the name: of one with an empty label, say, they raise a UnicodeError."""
-    try:
-        return bool(host.encode("idna"))
-    except UnicodeError:
-        return False
-
-
 def is_listening(address: str) -> bool:
     """Returns whether somebody listens on the address, host:port."""
     try:
@@ -141,32 +135,32 @@ def worker_addresses(tf_config: str) -> tuple[list[str], int]:
     """
     if not tf_config:
         return [], 0
-    cluster, kind, index = parse_tf_config(tf_config, ("chief", "worker"))
+    cluster, task_type, index = parse_tf_config(tf_config, ("chief", "worker"))
     chiefs = cluster.get("chief", [])
-    return [*chiefs, *cluster["worker"]], index + (len(chiefs) if kind == "worker" else 0)
+    return [*chiefs, *cluster["worker"]], index + (len(chiefs) if task_type == "worker" else 0)
 
 
-def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
+def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
     """Returns the cluster, and this task's type and index.
 
     Args:
       tf_config: The text of TF_CONFIG.
-      kinds: The types of tasks that are known.
+      task_types: The types of tasks that are known.
 
     Raises:
       UserError: it is no JSON of the form
         {"cluster": {"worker": [host:port, …]}, "task": {"type": "worker", "index": 0}},
-        or has tasks of other kinds.
+        or has tasks of other types.
     """
     try:
         config = json.loads(tf_config)
         cluster, task = config["cluster"], config["task"]
-        kind, index = task["type"], int(task["index"])
-        others = sorted({kind, *cluster} - set(kinds))
+        task_type, index = task["type"], int(task["index"])
+        others = sorted({task_type, *cluster} - set(task_types))
         if others:
-            raise UserError(f"it has a {others[0]}, where only {' and '.join(kinds)} are used")
-        if not 0 <= index < len(cluster[kind]):
-            raise UserError(f"there is no {kind} {index}")
+            raise UserError(f"it has a {others[0]}, where only {' and '.join(task_types)} are used")
+        if not 0 <= index < len(cluster[task_type]):
+            raise UserError(f"there is no {task_type} {index}")
         addresses = [*cluster["worker"], *(a for name in cluster if name != "worker" for a in cluster[name])]
         for address in addresses:
             if addresses.count(address) > 1:
@@ -174,12 +168,12 @@ def parse_tf_config(tf_config: str, kinds: tuple[str, ...]) -> tuple[dict[str, l
             host, port = host_and_port(address)
             if not 0 < port < 2**16:
                 raise UserError(f"{address} has no port")
-            if not _is_host(host):
+            if not host.encode("idna"):  # else sockets raise the UnicodeError, of an empty label say
                 raise UserError(f"{address} has no host that could be looked up")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
-    return cluster, kind, index
+    return cluster, task_type, index
 
 
 def check_port(address: str, task: str) -> None:

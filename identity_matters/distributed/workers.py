@@ -1,4 +1,4 @@
-"""The processes that train one network together, and what they tell one another.
+"""The processes that train one network together: what they exchange, and what they agree on before they train.
 
     environment                             strategy
     TF_CONFIG with several workers          MultiWorkerMirroredStrategy over all devices of all workers
@@ -13,16 +13,29 @@ replicas are summed. So the learning rate is that of the batch, however many rep
 
 import contextlib
 import functools
+import json
+import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.batches import as_dataset
-from identity_matters.errors import UserError, WorkerLost
+from identity_matters.data.arrays import ArrayData
+from identity_matters.data.batches import ArrayBatches, StreamedBatches, as_dataset
+from identity_matters.data.loading import load
+from identity_matters.errors import Diverged, UserError, WorkerLost
+from identity_matters.optimization import compile_model
+from identity_matters.runs.checkpoint import has_checkpoints
+from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, data_digest, differences, lock
+from identity_matters.runs.signals import StopRequest
+from identity_matters.runs.tables import read_metrics
+
+if TYPE_CHECKING:
+    from identity_matters.data.tfds import TfdsSource
 
 
 class Workers:
@@ -36,6 +49,7 @@ class Workers:
       num_replicas: int. How many devices all processes have together.
       is_chief: bool. Whether this one writes the files.
       has_peers: bool. Whether another process can be lost.
+      takes_streams: bool. Whether the data need not fit in memory.
     """
 
     def __init__(self, strategy: Any = None, rank: int = 0, num_processes: int = 1, distribution: Any = None) -> None:
@@ -43,16 +57,15 @@ class Workers:
         self.num_replicas = strategy.num_replicas_in_sync if strategy else 1
         if distribution:
             self.num_replicas = distribution.device_mesh.devices.size
-        self.is_chief, self.has_peers = rank == 0, num_processes > 1
+        self.is_chief, self.has_peers, self.takes_streams = rank == 0, num_processes > 1, True
 
-    def check(self, config: TrainConfig, callbacks: Sequence) -> None:
-        """Raises UserError where these processes cannot train so.
+    def check(self, config: TrainConfig, callbacks: Sequence) -> slice:
+        """Returns the rows of every batch that this process takes, or raises UserError where it cannot train so.
 
         See `rows`; callbacks are for one process alone. Where TensorFlow's operations are deterministic, as training
         has them, Keras leaves XLA off whatever is asked for. Keras's PyTorch backend has one step an execution.
         """
-        is_asynchronous = config.strategy == "parameter_server"
-        if callbacks and (self.has_peers or is_asynchronous):
+        if callbacks and self.has_peers:
             raise UserError("callbacks are for one process alone; leave them out where several workers train")
         if config.jit_compile == "on" and keras.backend.backend() == "tensorflow":
             raise UserError(
@@ -60,7 +73,7 @@ class Workers:
             )
         if config.steps_per_execution > 1 and keras.backend.backend() == "torch":
             raise UserError(f"steps_per_execution must be 1 with PyTorch, got {config.steps_per_execution}")
-        self.rows(config.batch_size)
+        return self.rows(config.batch_size)
 
     def rows(self, batch_size: int) -> slice:
         """Returns the rows of every batch that the devices of this process take.
@@ -84,6 +97,50 @@ class Workers:
         """Returns the context in which a network, its optimiser and its metrics are made."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
+    def load_in_turn(self, config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "ArrayData | TfdsSource":
+        """Loads the data; a chief that may download them comes first, and the others may find them on the same disk.
+
+        Args:
+          config: TrainConfig.
+          given: Arrays in place of a named set, see `load`.
+
+        Raises:
+          UserError: see `load`.
+        """
+        in_turn = self.broadcast([config.download])[0]
+        if in_turn and not self.is_chief:
+            self.all_reduce([0.0])  # not a barrier: where the chief could not download them, nobody can
+        data = load(config, given)
+        if in_turn and self.is_chief:
+            self.barrier()
+        if not self.takes_streams and not isinstance(data, ArrayData):
+            name = config.strategy
+            raise UserError(f"strategy {name} needs data that fit in memory, which those of {data.name} do not")
+        return data
+
+    def model_to_fit(
+        self, network: keras.Model, batches: ArrayBatches | StreamedBatches, config: TrainConfig, stop: StopRequest
+    ) -> keras.Model:
+        """Returns the compiled model whose fit trains a network on the devices of all processes.
+
+        Args:
+          network: keras.Model, made in `scope`.
+          batches: Where its images come from, and how.
+          config: TrainConfig.
+          stop: StopRequest. Several processes agree on it after each step.
+        """
+        if not self.strategy:
+            model = batches.attach(network)
+            compile_model(model, config)
+            return model
+        from identity_matters.distributed.replicated import ReplicatedModel, decorrelate_dropout
+
+        with self.scope():
+            model = batches.attach(decorrelate_dropout(network))
+            model = ReplicatedModel(model.inputs, model.outputs, name=model.name, stop=stop)
+            compile_model(model, config, on_replicas=True)
+        return model
+
     def distribute(self, batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
         """Returns batches of this process's rows in the form that fit and evaluate take, each device its share."""
         if not self.strategy:
@@ -98,7 +155,8 @@ class Workers:
 
         import tensorflow as tf
 
-        # All workers have as many batches; of a finite set they would ask each other before each whether there is one.
+        # It is not infinite, but all workers have as many batches, and fit takes no more. Of a set of known or unknown
+        # length TensorFlow has the workers ask one another before each batch whether there is one: a collective a step.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         # On CPUs there is nothing to fetch to, and doing so takes time in every step.
         options = tf.distribute.InputOptions(experimental_fetch_to_device=bool(tf.config.list_logical_devices("GPU")))
@@ -120,7 +178,7 @@ class Workers:
             return self._total(self.strategy.experimental_distribute_values_from_function(value_on_replica)).numpy()
 
     @functools.cached_property
-    def _total(self) -> Any:
+    def _total(self) -> Callable:
         """Returns the compiled function from values per replica to their sum."""
         import tensorflow as tf
 
@@ -156,7 +214,7 @@ class Workers:
         """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone.
 
         Raises:
-          UserError: the workers cannot train together, as they have different numbers or kinds of devices.
+          UserError: the workers cannot train together, as they have different numbers or types of devices.
         """
         if not self.has_peers:
             yield
@@ -177,3 +235,104 @@ class Workers:
                     "more, fewer or other ones: give all of them as many GPUs, by CUDA_VISIBLE_DEVICES say"
                 ) from error
             raise WorkerLost(f"worker {self.rank}", error) from error
+
+
+@contextlib.contextmanager
+def open_run(
+    config: TrainConfig, run_dir: str, workers: Workers, data: str = ""
+) -> Iterator[tuple[RunDirectory | None, dict]]:
+    """Opens the run directory on the chief, and agrees on the config and the data with the other workers.
+
+    Args:
+      config: TrainConfig.
+      run_dir: str. The chief's.
+      workers: Workers.
+      data: str. The summary of this worker's data.
+
+    Yields:
+      (directory, contents): RunDirectory, which no other process can write to meanwhile, None on workers other than the
+      chief; and the contents of its config.json, with a final_row where nothing is left to do.
+
+    Raises:
+      UserError: the chief cannot use its run_dir, or a worker has another config or other data; on all of them.
+    """
+    with contextlib.ExitStack() as stack:
+        directory, contents = None, {}
+        compared = as_json(config) | {"data": data, "digest of npz": data_digest(config)}
+        if workers.is_chief:
+            try:
+                directory = RunDirectory(run_dir, config, data=data)
+                is_complete = directory.status == "done" and _has_results(directory)
+                if not is_complete and directory.status != "diverged":
+                    # A job of one worker too: on another node it may come before the lock of its last try is gone.
+                    lock(directory, stack, LOCK_TIMEOUT if workers.has_peers or "TF_CONFIG" in os.environ else 0)
+                    _require_checkpoints(directory, config)
+                final_row = read_metrics(directory.file("metrics.csv"))[-1] if is_complete else None
+                contents = directory.contents | {"final_row": final_row}
+            except ValueError as error:
+                contents["mistake"] = str(error)
+        contents = json.loads(workers.broadcast_text(json.dumps(contents | {"config": compared})))
+        # An .npz file may lie elsewhere on each machine: its digest says whether it is the same.
+        _require_agreement(contents, differences(contents["config"], compared, same=("npz",)), workers)
+        if contents["final_row"] or contents["status"] == "diverged":
+            workers.barrier()  # until the others have heard it: a sum fails where one has left
+        yield directory, contents
+
+
+def _has_results(directory: RunDirectory) -> bool:
+    """Returns whether a done run still has what it has exported; only TensorFlow writes a saved_model."""
+    names = ("model.keras", "saved_model")[: 1 + (keras.backend.backend() == "tensorflow")]
+    return all(os.path.exists(directory.file(name)) for name in names)
+
+
+@contextlib.contextmanager
+def recording_failure(directory: RunDirectory | None, workers: Workers) -> Iterator[None]:
+    """Opens a context that writes into config.json how it failed, unless the same command can continue.
+
+    Raises:
+      WorkerLost: see `Workers.reporting_lost_workers`.
+    """
+    try:
+        with workers.reporting_lost_workers():
+            yield
+    except Exception as error:
+        is_open = directory and directory.is_begun and directory.status != "done"  # done: results were written again
+        if is_open and not getattr(error, "same_command_continues", False):
+            with contextlib.suppress(OSError):  # which must not hide the error itself
+                if isinstance(error, Diverged):
+                    directory.set_status("diverged", diverged_at_step=error.step)
+                else:
+                    directory.set_status("failed", error=str(error))
+        if isinstance(error, Diverged):  # on all workers at once
+            workers.barrier()  # until the chief has recorded it: a job may end with its first worker
+        raise
+
+
+def _require_agreement(contents: dict, differing: list[str], workers: Workers) -> None:
+    """Raises UserError on all workers, once all of them know of it, where one of them cannot take part."""
+    num_differing = int(workers.all_reduce([bool(differing)])[0])
+    if "mistake" in contents or num_differing:
+        workers.barrier()
+    if "mistake" in contents:
+        raise UserError(contents["mistake"])
+    if differing:
+        raise UserError(
+            f"worker {workers.rank} has another config or other data than worker 0 (worker 0's, its own): "
+            f"{'; '.join(differing)}"
+        )
+    if num_differing:
+        raise UserError(
+            f"{num_differing} of {workers.num_processes} workers were started with another config than worker 0, or "
+            "on other data"
+        )
+
+
+def _require_checkpoints(directory: RunDirectory, config: TrainConfig) -> None:
+    """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
+    if os.path.exists(metrics := directory.file("metrics.csv")) and not has_checkpoints(directory.file("checkpoints")):
+        step = max((row["step"] for row in read_metrics(metrics)), default=0)
+        if directory.status == "done" or step >= config.checkpoint_every:
+            raise UserError(
+                f"{directory.path} holds a run of {step} steps without its checkpoints, so that nothing can be added; "
+                "bring them back, or choose another run_dir"
+            )

@@ -17,8 +17,9 @@ from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
+from identity_matters.model import check_image_shape
 from identity_matters.runs import figures, tables
-from identity_matters.runs.config_json import FINISHED, read_record
+from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable
 
@@ -83,7 +84,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
 def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     unit = base.steps_per_execution  # the variant's own train_steps need not be its multiples
     varied = variant.config(TrainConfig(**vars(base) | {"steps_per_execution": 1}), variant.rates[0])
-    varied.model.check_image_shape()
+    check_image_shape(varied.model)
     of_step = None if "train_steps" in variant.train else _flops(varied)
 
     def sized(operations: float, evaluations: int, **changes: Any) -> TrainConfig:
@@ -157,7 +158,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
 
 def _require_planned(variant: Variant, config: TrainConfig, run_dir: str) -> None:
     """Raises UserError where the directory of a finished run is there and holds another config than the planned one."""
-    if read_record(run_dir):
+    if read_config_json(run_dir):
         try:
             RunDirectory(run_dir, config)
         except UserError as error:
@@ -207,7 +208,7 @@ def _draw(run: RunDirectory) -> list[dict]:
 
 def _rows(run_dir: str) -> list[dict]:
     """Returns the rows of a run that is finished: one per evaluation and, where it diverged, one of that step."""
-    record, path = read_record(run_dir), os.path.join(run_dir, "metrics.csv")
+    record, path = read_config_json(run_dir), os.path.join(run_dir, "metrics.csv")
     if record is None or record["status"] not in FINISHED:
         return []
     config, status = record["config"], record["status"]

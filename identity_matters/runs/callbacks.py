@@ -1,4 +1,4 @@
-"""A user's Keras callbacks in a run: which of their hooks are called, when, and with what.
+"""The one callback of each call of fit, and how it hands the run to a user's Keras callbacks: what is called, when.
 
     hook                              when
     set_params, set_model             once, first; params: steps, epochs (evaluations in all); model: the network
@@ -26,21 +26,26 @@ A callback that only looks on leaves the run bit-identical. The callbacks' own s
 interruption they start afresh, at the step of the newest checkpoint, and updates since then come to them again.
 """
 
+import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 
 import keras
+import numpy as np
+from tqdm import tqdm
 
 from identity_matters.config import TrainConfig
-from identity_matters.errors import UserError
+from identity_matters.errors import Diverged, UserError
+from identity_matters.runs.signals import StopRequest
 
-_OWN_SCHEDULE = "the config's schedule sets the learning rate, which the logs of on_epoch_end hold"
-_OWN_CHECKPOINTS = "the run saves and restores its own checkpoints; ModelCheckpoint saves the network besides"
+_HAS_SCHEDULE = "the config's schedule sets the learning rate, which the logs of on_epoch_end hold"
+_HAS_CHECKPOINTS = "the run saves and restores its own checkpoints; ModelCheckpoint saves the network besides"
 # Names in keras.callbacks, and what a run does in their place.
 REFUSED = {
-    "BackupAndRestore": _OWN_CHECKPOINTS,
-    "LearningRateScheduler": _OWN_SCHEDULE,
-    "OrbaxCheckpoint": _OWN_CHECKPOINTS,
-    "ReduceLROnPlateau": _OWN_SCHEDULE,
+    "BackupAndRestore": _HAS_CHECKPOINTS,
+    "LearningRateScheduler": _HAS_SCHEDULE,
+    "OrbaxCheckpoint": _HAS_CHECKPOINTS,
+    "ReduceLROnPlateau": _HAS_SCHEDULE,
     "SwapEMAWeights": "the run's optimiser averages no weights",
     "TensorBoard": "the run writes its own TensorBoard events, into run_dir",
 }
@@ -63,17 +68,17 @@ def checked_callbacks(
     for callback in callbacks:
         if not isinstance(callback, keras.callbacks.Callback):
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
-        kind = type(callback).__name__
+        class_name = type(callback).__name__
         for name, reason in REFUSED.items():
             if isinstance(callback, getattr(keras.callbacks, name, ())):  # older versions of Keras lack some
-                which = kind if kind == name else f"{kind}, which is a {name}"
+                which = name if class_name == name else f"{class_name}, which is a {name}"
                 raise UserError(f"{which} cannot be a callback of a run: {reason}")
         # Keras looks up what is better in the metrics of a compiled model, at the first evaluation.
         if isinstance(callback, (keras.callbacks.EarlyStopping, keras.callbacks.ModelCheckpoint)):
             is_open = callback.mode == "auto" and callback.monitor_op is None
             if is_open and callback.monitor.removeprefix("val_") != "loss":
                 raise UserError(
-                    f"{kind} must be told what is better, mode='min' or 'max' for monitor={callback.monitor!r}"
+                    f"{class_name} needs to know what is better, mode='min' or 'max' for monitor={callback.monitor!r}"
                 )
     return callbacks
 
@@ -87,66 +92,127 @@ def _unpacked(callbacks: Iterable[keras.callbacks.Callback]) -> Iterator[keras.c
             yield callback
 
 
-class RunCallbacks(keras.callbacks.Callback):
-    """Hands the events of a run to a user's callbacks; itself the callback of each call of fit.
+class RunCallback(keras.callbacks.Callback):
+    """Follows every call of fit: the progress bar, the time, the check of the loss, stopping, the user's callbacks.
+
+    Use it as a context, in which the progress bar is there.
 
     Args:
       callbacks: What `checked_callbacks` returns.
       network: keras.Model. What they get as their model.
-      config: TrainConfig. Read: train_steps, eval_every, steps_per_execution.
+      config: TrainConfig. Read: train_steps, eval_every.
+      step: int. Updates done before.
+      stop: StopRequest. Looked at after every call into the compiled program.
+      has_bar: bool. Whether lines are printed, and the bar.
+
+    Attributes:
+      step: int. Updates done.
+      are_given: bool. Whether there is a user's callback, which may ask for the end of the run at each evaluation.
     """
 
     def __init__(
-        self, callbacks: Sequence[keras.callbacks.Callback], network: keras.Model, config: TrainConfig
+        self,
+        callbacks: Sequence[keras.callbacks.Callback],
+        network: keras.Model,
+        config: TrainConfig,
+        step: int,
+        stop: StopRequest,
+        has_bar: bool,
     ) -> None:
         super().__init__()
-        self._network, self._steps_per_call = network, config.steps_per_execution
-        self._next_step = self._epoch = 0
-        self._is_in_epoch, network.stop_training = False, False
+        self.step, self.are_given = step, bool(callbacks)
+        self._network, self._stop, self._has_bar = network, stop, has_bar
+        self._num_steps, self._epoch, self._is_in_epoch = config.train_steps, 0, False
+        self._timed_steps, self._seconds = 0, 0.0
+        network.stop_training = False  # Keras's own flag, which a user's callback sets
         epochs = -(-config.train_steps // config.eval_every)
         self._list = keras.callbacks.CallbackList(
             list(callbacks), model=network, steps=config.train_steps, epochs=epochs, verbose=0
         )
 
-    @property
-    def are_given(self) -> bool:
-        """Returns whether there is any, which may ask for the end of the run at each evaluation."""
-        return bool(self._list.callbacks)
+    def __enter__(self) -> "RunCallback":
+        self._bar = tqdm(
+            total=self._num_steps,
+            initial=self.step,
+            unit="step",
+            dynamic_ncols=True,
+            mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; a log file is not redrawn
+            disable=not self._has_bar,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
 
     @property
     def is_stopping(self) -> bool:
-        """Returns whether a callback has asked for the end of the run."""
+        """Returns whether a user's callback has asked for the end of the run."""
         return self._network.stop_training
 
-    def begin(self, step: int, num_evaluations: int) -> None:
-        """Takes notice that training goes on after these numbers of updates and evaluations."""
-        self._next_step, self._epoch = step, num_evaluations
+    def begin(self, num_evaluations: int) -> None:
+        """Says to the user's callbacks that training goes on, after this number of evaluations."""
+        self._epoch = num_evaluations
         self._list.on_train_begin()
 
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Starts the clock of one call of fit."""
+        self._first_step, self._began, self._last = self.step, time.perf_counter(), None
+        self._is_timed = False
+
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Takes notice of a call into the compiled program, and of the epoch that it may begin."""
+        """Hands on the begin of a call into the compiled program, and that of the epoch that it may begin."""
         if not self._is_in_epoch:
             self._is_in_epoch = True
             self._list.on_epoch_begin(self._epoch)
-        self._list.on_train_batch_begin(self._next_step)
+        self._list.on_train_batch_begin(self.step)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Takes notice of the end of a call, and ends fit where a callback asks for it."""
-        self._next_step += self._steps_per_call
-        if not self.are_given:
-            return
-        training = self.model  # under JAX, asking for it gives the network the weights of now
-        self._list.on_train_batch_end(self._next_step - 1, logs)
-        if self.is_stopping:
-            training.stop_training = True
+        """Takes in the updates of one call, and ends fit where a signal or a callback asks for it.
 
-    def evaluated(self, step: int, row: dict[str, float]) -> None:
-        """Takes notice of the row of an evaluation."""
-        self._next_step, self._is_in_epoch = step, False
-        logs = {name: value for name, value in row.items() if name != "epoch"}  # which Keras uses for its own
+        Raises:
+          Diverged: the loss is NaN or infinite.
+        """
+        step, loss, now = self._first_step + batch + 1, float(logs["loss"]), time.perf_counter()
+        if not np.isfinite(loss):
+            raise Diverged(step, step - self.step)
+        if self._last:  # the first call of a fit may compile, so it is timed only where it is the only one
+            self._count(step - self.step, now - self._last)
+            self._is_timed = True
+        self._last, self.step = now, step
+        self._bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+        if self.are_given:
+            training = self.model  # under JAX, asking for it gives the network its current weights
+            self._list.on_train_batch_end(step - 1, logs)
+            if self.is_stopping:
+                training.stop_training = True
+        if self._stop.is_agreed:
+            self.model.stop_training = True
+
+    def on_train_end(self, logs: dict | None = None) -> None:
+        """Times a single call, its compilation included, rather than nothing."""
+        if self._last and not self._is_timed:
+            self._count(self.step - self._first_step, self._last - self._began)
+
+    def evaluated(self, row: dict[str, float], line: str) -> None:
+        """Prints the line of an evaluation above the bar, and hands on its row."""
+        if self._has_bar:
+            self._bar.write(line)
+        self._is_in_epoch = False
+        logs = {name: value for name, value in row.items() if name != "epoch"}  # a word that Keras uses itself
         self._list.on_epoch_end(self._epoch, logs | {"val_loss": row["test_cross_entropy"]})
         self._epoch += 1
 
     def end(self, row: dict[str, float]) -> None:
-        """Takes notice that the results are written."""
+        """Says to the user's callbacks that the results are written."""
         self._list.on_train_end(row)
+
+    def take_rate(self) -> float:
+        """Returns the steps per second since the last call; NaN if nothing was timed."""
+        rate = self._timed_steps / self._seconds if self._seconds else float("nan")
+        self._timed_steps, self._seconds = 0, 0.0
+        return rate
+
+    def _count(self, steps: int, seconds: float) -> None:
+        self._timed_steps += steps
+        self._seconds += seconds

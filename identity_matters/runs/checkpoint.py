@@ -1,13 +1,14 @@
 """Checkpoints of a training run: one .npz file each, the newest intact one is found again.
 
 A .npz file is a zip archive, so every array carries a checksum and a truncated or damaged
-file is recognised. It needs no TensorFlow and means the same under every Keras backend. It says its step itself, too:
-a file under the name of another one is recognised as well.
+file is recognised. It needs no TensorFlow and means the same under every Keras backend. It holds its step, so that a
+file under the name of another one is recognised as well.
 """
 
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import warnings
@@ -16,7 +17,6 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
-from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Unreadable, UserError, first_line
 from identity_matters.runs.files import read_arrays, replacing
 
@@ -47,7 +47,7 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
     for _, old in [found for found in _list_checkpoints(directory) if found[0] <= step][:-KEEP]:
-        with contextlib.suppress(OSError):  # a directory of that name is not ours
+        with contextlib.suppress(OSError):  # a directory of that name is no checkpoint
             os.remove(old)
     return path
 
@@ -76,8 +76,8 @@ def load_newest(
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
             if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _LASTING_ERRORS:
                 reason = f"cannot read the checkpoint {path} now: {_reason(error)}"
-                kind = UserError if isinstance(error, PermissionError) else Unreadable
-                raise kind(f"{reason}; without it, the one before would be taken") from error
+                error_type = UserError if isinstance(error, PermissionError) else Unreadable
+                raise error_type(f"{reason}; without it, the one before would be taken") from error
             warnings.warn(f"skipping the damaged checkpoint {path}: {_reason(error)}", stacklevel=2)
     return None
 
@@ -128,16 +128,13 @@ def _reason(error: Exception) -> str:
 
 
 def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
-    """Returns what tells that arrays are not those of the checkpoint of this step; empty where nothing does."""
+    """Returns why arrays cannot be those of the checkpoint of this step; empty where they can."""
     scalars = {name: int(array) for name, array in arrays.items() if array.ndim == 0 and array.dtype.kind in "ui"}
     if scalars.get("num_arrays") != len(arrays):
         return "arrays are missing"
-    # Version 0.1.0 wrote no step, but the optimiser's variables hold the number of its updates.
-    counted = [number for name, number in scalars.items() if name.endswith("/iteration")]
-    steps = [scalars["step"]] if "step" in scalars else counted
-    if not steps:
+    if "step" not in scalars:
         return "it does not say of which step it is"
-    return "" if steps[0] == step else f"it is of step {steps[0]}, not of the step in its name"
+    return "" if scalars["step"] == step else f"it is of step {scalars['step']}, not of the step in its name"
 
 
 def _list_checkpoints(directory: str) -> list[tuple[int, str]]:
@@ -177,19 +174,19 @@ class TrainingState:
         sums = {f"sum/{name}": np.float64(total) for name, total in self._sums.items()}
         save(directory, self.step, arrays | sums | {"steps_summed": np.int64(self._steps_summed)})
 
-    def broadcast(self, workers: Workers) -> None:
-        """Gives every worker all that the chief holds."""
-        if workers.num_processes == 1:
-            return
-        self._sums, self._steps_summed = json.loads(
-            workers.broadcast_text(json.dumps([self._sums, self._steps_summed]))
-        )
+    def flat(self) -> tuple[str, np.ndarray]:
+        """Returns all that it holds: the training figures as text, the step and the variables as float64 [n]."""
         parts = [keras.ops.convert_to_numpy(v).ravel().astype(np.float64) for v in self._variables.values()]
-        flat = workers.broadcast(np.concatenate([[self.step], *parts]))
-        self.step = int(flat[0])
-        edges = np.cumsum([1, *map(len, parts)])
-        for variable, start, stop in zip(self._variables.values(), edges, edges[1:]):
-            variable.assign(flat[start:stop].reshape(variable.shape))
+        return json.dumps([self._sums, self._steps_summed]), np.concatenate([[self.step], *parts])
+
+    def take_flat(self, figures: str, values: np.ndarray) -> None:
+        """Takes the state that another worker's `flat` returned."""
+        self._sums, self._steps_summed = json.loads(figures)
+        self.step, start = int(values[0]), 1
+        for variable in self._variables.values():
+            stop = start + math.prod(variable.shape)
+            variable.assign(values[start:stop].reshape(variable.shape))
+            start = stop
 
     def restore(self, directory: str, num_steps: int) -> None:
         """Takes the state from the newest checkpoint that is intact and fits; nothing changes where there is no file.

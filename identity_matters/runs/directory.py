@@ -2,12 +2,12 @@
 
     config.json     kind, command, config, versions, status (running | done | diverged | failed)
     checkpoints/    step_00001000.npz …, the newest three
-    …               each kind of run adds its own: metrics.csv or results.csv, PNGs, saved_model/
+    …               each type of run adds others: metrics.csv or results.csv, PNGs, saved_model/
 
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
-holds what tells the data of a training run, a study or a spectrum from others, and of an .npz file a digest: data may
+holds a summary of the data of a training run, a study or a spectrum, and of an .npz file a digest: data may
 be moved, but not be changed.
 """
 
@@ -21,20 +21,26 @@ import platform
 import re
 import shlex
 import sys
+import time
+from collections.abc import Iterator
 from typing import Any
 
-from identity_matters.data.npz import npz_digest
-from identity_matters.errors import UserError, truncated_repr
-from identity_matters.runs.config_json import RUN_TYPES, STATUSES, differences, read_record
+from identity_matters.data.user_arrays import npz_digest
+from identity_matters.errors import MAX_REPR, UserError, truncated_repr
+from identity_matters.runs.config_json import RUN_TYPES, STATUSES, read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")
 _LOCK = ".lock"
+LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
     "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files"
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
+# Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
+# computes.
+_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
@@ -48,22 +54,21 @@ class RunDirectory:
     Args:
       path: str.
       config: a dataclass, compared with that of an earlier run in the same directory.
-      kind: str. A key of RUN_TYPES, the launcher whose run this is: it draws the figures again.
+      run_type: str. One of RUN_TYPES, the launcher whose run this is: it draws the figures again.
       data: str. The summary of the data (empty: not compared).
 
     Attributes:
       is_begun: bool. Whether there is a config.json, which the first `set_status` writes.
 
     Raises:
-      UserError: the directory holds a run of another kind or config (the message lists what
+      UserError: the directory holds a run of another type or config (the message lists what
         differs) or on other data, or files of no run, or cannot be written; also by `with run:`.
     """
 
-    def __init__(self, path: str, config: Any, kind: str = "train", data: str = "") -> None:
-        assert kind in RUN_TYPES, kind
-        self.path, self._config, self._kind, self._data = path, config, kind, data
-        npz = _npz(as_json(config))
-        self._digest = npz_digest(npz) if npz else ""
+    def __init__(self, path: str, config: Any, run_type: str = "train", data: str = "") -> None:
+        assert run_type in RUN_TYPES, run_type
+        self.path, self._config, self._run_type, self._data = path, config, run_type, data
+        self._digest = data_digest(config)
         self._read()
 
     def __enter__(self) -> "RunDirectory":
@@ -95,12 +100,12 @@ class RunDirectory:
     @property
     def status(self) -> str:
         """Returns the status that config.json holds, one of STATUSES."""
-        return self._record["status"]
+        return self._contents["status"]
 
     @property
-    def record(self) -> dict:
-        """Returns what config.json holds."""
-        return self._record
+    def contents(self) -> dict:
+        """Returns the contents of config.json."""
+        return self._contents
 
     def file(self, *names: str) -> str:
         """Returns the path of a file in the directory."""
@@ -109,9 +114,9 @@ class RunDirectory:
     def set_status(self, status: str, **details: Any) -> None:
         """Writes config.json with the status and what else belongs to it, e.g. the step of divergence."""
         assert status in STATUSES, status
-        lasting = {key: value for key, value in self._record.items() if key in _LASTING_KEYS}
-        self._record = lasting | {"status": status, **details}
-        write_text(self.file("config.json"), json.dumps(self._record, indent=2) + "\n")
+        lasting = {key: value for key, value in self._contents.items() if key in _LASTING_KEYS}
+        self._contents = lasting | {"status": status, **details}
+        write_text(self.file("config.json"), json.dumps(self._contents, indent=2) + "\n")
         self.is_begun = True
 
     def _tidy(self) -> None:
@@ -122,40 +127,71 @@ class RunDirectory:
                     remove(os.path.join(folder, name))
 
     def _read(self) -> None:
-        """Takes the record from config.json, which must be of this config; a new one where the directory is empty."""
-        record, values = read_record(self.path), as_json(self._config)
-        if record is None:
+        """Takes the contents of config.json, which must be of this config; new ones where the directory is empty."""
+        found, config = read_config_json(self.path), as_json(self._config)
+        if found is None:
             require_no_foreign_files(self.path)
-            record = read_record(self.path)  # another command may have begun its run since
-        self.is_begun = record is not None
+            found = read_config_json(self.path)  # another command may have begun its run since
+        self.is_begun = found is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
-        of_now = {"kind": self._kind, "command": command, "folder": os.getcwd(), "config": values}
-        of_now |= {"data": self._data} if self._data else {}
-        of_now |= {"npz_digest": self._digest} if self._digest else {}
-        if record is None:
-            self._record = of_now | {"versions": versions(), "status": "running"}
+        current = {"kind": self._run_type, "command": command, "folder": os.getcwd(), "config": config}
+        current |= {"data": self._data} if self._data else {}
+        current |= {"npz_digest": self._digest} if self._digest else {}
+        if found is None:
+            self._contents = current | {"versions": versions(), "status": "running"}
             return
-        if record["kind"] != self._kind:
+        self._require_same(found, config)
+        # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
+        self._contents = found | current
+
+    def _require_same(self, found: dict, config: dict) -> None:
+        """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
+        if found["kind"] != self._run_type:
             raise UserError(
-                f"{self.path} holds a run of launch.{record['kind']}, not of launch.{self._kind}; choose another"
+                f"{self.path} holds a run of launch.{found['kind']}, not of launch.{self._run_type}; choose another"
             )
-        known = record.get("npz_digest")  # none in an earlier version's record
+        known = found.get("npz_digest", "")
         same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
-        differing = differences(_with_new_fields(record["config"], self._config), values, same)
-        if differing:
+        if differing := differences(found["config"], config, same):
             raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
         if known and self._digest and not same:
             raise UserError(
-                f"{self.path} holds a run on other data: {_npz(values)} has changed, its digest was "
+                f"{self.path} holds a run on other data: {_npz(config)} has changed, its digest was "
                 f"{truncated_repr(known)} and is {self._digest!r}; give the file as it was, or choose another run_dir"
             )
-        if self._data and self._data != (known := record.get("data", self._data)):
+        if self._data and self._data != (known := found.get("data", self._data)):
             raise UserError(
                 f"{self.path} holds a run on other data: {truncated_repr(known)}, now {self._data!r}; "
                 "give the data as they were, or choose another run_dir"
             )
-        # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
-        self._record = record | of_now
+
+
+def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
+    """Enters a run directory, which locks it, as a part of the stack.
+
+    The file system may take time to notice that a chief before this one died with its machine.
+
+    Args:
+      run: RunDirectory.
+      stack: contextlib.ExitStack. With it the directory is unlocked.
+      timeout: Seconds to wait for another process that has it.
+
+    Raises:
+      Busy: another process still has it then.
+      UserError: see RunDirectory.
+    """
+    deadline, has_said = time.monotonic() + timeout, False
+    while True:
+        try:
+            stack.enter_context(run)
+            return
+        except Busy as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not has_said:
+                print(f"{error}; waiting up to {timeout} seconds for it to end", file=sys.stderr, flush=True)
+            has_said = True
+            time.sleep(1)
 
 
 def require_no_foreign_files(path: str) -> None:
@@ -166,13 +202,19 @@ def require_no_foreign_files(path: str) -> None:
         raise UserError(f"cannot write to run_dir {path}: {error.strerror}") from error
     foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
     # A run that another command has begun since has its config.json first.
-    if foreign and read_record(path) is None:
+    if foreign and read_config_json(path) is None:
         raise UserError(f"run_dir {path} holds {foreign[0]!r} but no config.json of a run; choose another")
 
 
 def as_json(config: Any) -> dict:
     """Returns a config dataclass as JSON gives it back: tuples are lists."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def data_digest(config: Any) -> str:
+    """Returns the digest of the .npz file that a config, or that of its training runs, names; empty where none is."""
+    npz = _npz(as_json(config))
+    return npz_digest(npz) if npz else ""
 
 
 def _npz(config: dict) -> str:
@@ -191,13 +233,21 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _with_new_fields(old: dict, config: Any) -> dict:
-    """Returns an earlier version's config with the fields that it did not know, at what are now their defaults."""
-    completed = dict(old)
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value) and isinstance(old.get(field.name, {}), dict):
-            completed[field.name] = _with_new_fields(old.get(field.name, {}), value)
-        elif field.name not in old and field.default is not dataclasses.MISSING:
-            completed[field.name] = json.loads(json.dumps(field.default))
-    return completed
+def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
+    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes.
+
+    Args:
+      old, new: dict.
+      same: Names of fields that are known to mean the same.
+    """
+    return list(_yield_differences(old, new, (*_NOT_COMPARED, *same)))
+
+
+def _yield_differences(old: dict, new: dict, not_compared: tuple[str, ...], prefix: str = "") -> Iterator[str]:
+    for key in [key for key in {**old, **new} if key not in not_compared]:
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from _yield_differences(a, b, not_compared, f"{prefix}{key}.")
+        elif a != b:
+            name, *values = (word if word.isprintable() else truncated_repr(word) for word in (key, str(a), str(b)))
+            yield f"{prefix}{name[:MAX_REPR]} ({values[0][:MAX_REPR]}, {values[1][:MAX_REPR]})"

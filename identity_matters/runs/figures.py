@@ -25,8 +25,8 @@ def convergence_figure(
     Args:
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
       title: str. What stands above the figure.
-      split: str. See `record.evaluated_split`.
-      place: str. See `record.final_row_label`.
+      split: str. See `config_json.evaluated_split`.
+      place: str. See `config_json.final_row_label`.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
@@ -60,8 +60,8 @@ def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str =
     standard deviation, and how many they are. Those that did not come to their end are named there one by one.
 
     Args:
-      runs: Of each run its name, what `record.evaluated_split` says, the rows of its metrics.csv and what
-        `record.final_row_label` says.
+      runs: Of each run its name, what `config_json.evaluated_split` says, the rows of its metrics.csv and what
+        `config_json.final_row_label` says.
       title: str. What stands above the figure.
     """
     ends: dict[tuple[str, str], dict[str, list[float]]] = {}
@@ -72,8 +72,8 @@ def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str =
     for i, ((name, split), by_place) in enumerate(ends.items()):
         places = sorted(by_place, key=lambda place: (place != AT_THE_END, place))
         words = "; ".join(_last_errors(by_place[place], split, place) for place in places)
-        of_name = [rows for *key, rows, _ in runs if key == [name, split]]
-        for k, rows in enumerate(of_name):
+        same_name = [rows for *key, rows, _ in runs if key == [name, split]]
+        for k, rows in enumerate(same_name):
             label = None if k else f"{name} ({words})"
             for column, style, text in (("test", "-", label), ("train", "--", None)):
                 ys, marker = [row[f"{column}_top1_error"] for row in rows], "." if len(rows) < 40 else ""
@@ -105,11 +105,11 @@ def save_figure(figure: Figure, path: str) -> None:
         write_picture(figure, temporary, os.path.splitext(path)[1][1:])
 
 
-def write_picture(figure: Figure, file: str | BinaryIO, kind: str, **options: Any) -> None:
+def write_picture(figure: Figure, file: str | BinaryIO, extension: str, **options: Any) -> None:
     """Writes a figure as png, pdf or svg, without a date and random names: the same figure gives the same bytes."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with matplotlib.rc_context({"svg.hashsalt": "identity-matters"}):
-        figure.savefig(file, format=kind, metadata=dates.get(kind), **options)
+        figure.savefig(file, format=extension, metadata=dates.get(extension), **options)
 
 
 def save_figures(figures: dict[str, Figure], folder: str, extension: str = "png") -> list[str]:

@@ -21,7 +21,6 @@ import numpy as np
 from identity_matters.errors import UserError, naming_file
 
 MAX_TEXT_BYTES = 2**28
-MAX_DEPTH = 20  # of a JSON file: ours have 4 levels
 
 
 def open_file(path: str) -> BinaryIO:
@@ -39,7 +38,7 @@ def open_file(path: str) -> BinaryIO:
 
 
 def shortest_unique_suffixes(paths: list[str]) -> list[str]:
-    """Returns a name for each of several paths, all different: as much of its end as tells all of them apart.
+    """Returns a name for each of several paths, all different: its shortest end that no other shares.
 
     >>> shortest_unique_suffixes(["runs/a/first", "runs/b/first"])
     ['a/first', 'b/first']
@@ -50,7 +49,7 @@ def shortest_unique_suffixes(paths: list[str]) -> list[str]:
     if len(set(map(os.path.abspath, paths))) < len(paths):
         raise UserError(f"a directory is named twice: {', '.join(paths)}")
     parts = [os.path.abspath(path).split(os.sep) for path in paths]
-    ends = (["/".join(of_path[-length:]) for of_path in parts] for length in itertools.count(1))
+    ends = (["/".join(steps[-length:]) for steps in parts] for length in itertools.count(1))
     return next(names for names in ends if len(set(names)) == len(names))
 
 
@@ -85,19 +84,9 @@ def read_json(path: str) -> Any:
         raise UserError(f"{word} is no JSON number")
 
     try:
-        value = json.loads(read_text(path), parse_constant=refuse)
+        return json.loads(read_text(path), parse_constant=refuse)
     except RecursionError:
         raise UserError("it is nested too deeply") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [part for whole in level if isinstance(whole, (list, dict)) for part in _parts(whole)]
-    if level:
-        raise UserError("it is nested too deeply")
-    return value
-
-
-def _parts(value: list | dict) -> list:
-    return list(value.values()) if isinstance(value, dict) else value
 
 
 def array_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:

@@ -1,17 +1,34 @@
-"""What a run reports: metrics.csv, a row per evaluation, and the same to TensorBoard."""
+"""What a run reports: metrics.csv, a row per evaluation, and the same to TensorBoard.
 
+TensorBoard sorts groups of tags by name and unfolds the first two, so errors and losses come first: error, loss, norm,
+optimizer, pictures, speed, weights.
+"""
+
+import logging
 import os
+import time
+from typing import Any
 
 import keras
 import numpy as np
+import tensorboardX
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.summary import hparams
 
 from identity_matters.config import TrainConfig
-from identity_matters.runs.config_json import evaluated_split
+from identity_matters.errors import naming_file
+from identity_matters.runs.config_json import evaluated_split, flat
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.tables import as_written, read_metrics, write_metrics
-from identity_matters.runs.tensorboard import open_events, session, tag
 
+logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)  # it warns of NaN, which is what divergence gives
+_GROUPS = {
+    "loss": "loss/train",
+    "train_flops": "speed/train_flops",
+    "images_per_second": "speed/images_per_second",
+    "kernel_norm": "norm/kernels",
+}
 HISTOGRAM_BINS = 64
 
 
@@ -35,7 +52,7 @@ def describe(row: dict[str, float], config: TrainConfig) -> str:
     ) + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
 
 
-class Recorder:
+class MetricsLog:
     """Appends rows to metrics.csv and writes them to TensorBoard.
 
     Args:
@@ -50,12 +67,12 @@ class Recorder:
         self.rows, self._writer = [], None
         if run is None:
             return
-        self._path, self._split = run.file("metrics.csv"), evaluated_split(run.record["config"])
+        self._path, self._split = run.file("metrics.csv"), evaluated_split(run.contents["config"])
         rows = read_metrics(self._path) if os.path.exists(self._path) else []
         self.rows = [row for row in rows if row["step"] <= first_step]
         # What a killed process has written after its last row is written again.
         self._writer = open_events(run.path, self.rows[-1]["step"] + 1 if self.rows else 0)
-        start, self._end = session(run.record["config"])
+        start, self._end = session(run.contents["config"])
         self._writer.file_writer.add_summary(start)
 
     def add(self, row: dict[str, float], network: keras.Model) -> None:
@@ -86,7 +103,50 @@ class Recorder:
             self._writer.close()
 
 
-def was_done(directory: RunDirectory, step: int) -> bool:
-    """Returns whether the run ended at this step, by a callback perhaps: its results alone are to be written again."""
-    metrics = directory.file("metrics.csv")
-    return directory.status == "done" and os.path.exists(metrics) and read_metrics(metrics)[-1]["step"] == step
+def tag(column: str) -> str:
+    """Returns the tag, GROUP/NAME, of a column of metrics.csv."""
+    if column in _GROUPS:
+        return _GROUPS[column]
+    if column.endswith("_error"):
+        return f"error/{column.removesuffix('_error')}"
+    if column.endswith("_cross_entropy"):
+        return f"loss/{column}"
+    if column.startswith("kernel_norm_"):
+        return f"norm/kernels_{column.removeprefix('kernel_norm_')}"
+    return f"optimizer/{column}"
+
+
+def session(values: dict) -> tuple[Any, Any]:
+    """Returns the summaries that open and that close a line of the HParams page.
+
+    There is none that lists metrics: TensorBoard takes the first list that it finds for all runs, and without any
+    every scalar of every line is a metric.
+
+    Args:
+      values: A config as JSON gives it back; with the fields of the configs in it; lists become text, and
+        what is empty is left out.
+    """
+    _, start, end = hparams({name: _plain(value) for name, value in flat(values).items() if value != ""}, {})
+    return start, end
+
+
+def _plain(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
+    """Returns a writer of TensorBoard events that raises the OSError of a full disk.
+
+    tensorboardX's own thread would end with it, and the queue before that thread would then fill, and wait for ever.
+
+    Args:
+      folder: Where the event file goes.
+      purge_step: TensorBoard drops what earlier files of the folder say of this step and later ones.
+    """
+    # The rest of the name is the second and the machine: a writer of the same second would replace the file.
+    writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{os.getpid()}.{time.monotonic_ns()}")
+    events = writer.file_writer.event_writer
+    events.add_event = naming_file(folder)(events._ev_writer.write_event)
+    events.flush = naming_file(folder)(events._ev_writer.flush)
+    events.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
+    return writer

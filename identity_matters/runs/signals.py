@@ -1,9 +1,9 @@
 """SIGTERM, by which schedulers ask a run to stop: one that trains saves a checkpoint first, others end at once; Ctrl-C.
 
 TensorFlow installs a handler of its own where several workers train, and a Python handler that raises inside one of its
-collectives surfaces as some other error. So a command blocks the signal in every thread from its start (`listening`),
-and a thread of its own waits for it. Where nobody listens, in a notebook say, only the steps of training (`deferring`)
-take notice of SIGTERM.
+collectives surfaces as some other error. So a command blocks the signal in every thread from its start
+(`handling_sigterm`), and a thread of its own waits for it, which sets a flag that is looked at between steps
+(`deferring_sigterm`). Without that thread, in a notebook say, a Python handler sets the flag, while training lasts.
 """
 
 import contextlib
@@ -26,12 +26,11 @@ class StopRequest:
     Attributes:
       is_made: bool. A signal came to this process.
       number, latest_at: int, float. The latest signal, and its time.monotonic().
-      is_collective: bool. Whether workers leave together: then `is_agreed` is set after each step, on all of them.
-      is_agreed: bool. Whether to stop after the step under way.
+      agreed: bool. What several workers, which leave together, agreed on after the last step; None: this one is alone.
     """
 
     def __init__(self) -> None:
-        self.is_made = self.is_collective = self._is_agreed = False
+        self.is_made, self.agreed = False, None
         self.number, self.latest_at = 0, 0.0
 
     def make(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
@@ -42,15 +41,11 @@ class StopRequest:
     @property
     def is_agreed(self) -> bool:
         """Returns whether to stop after the step under way."""
-        return self._is_agreed if self.is_collective else self.is_made
-
-    @is_agreed.setter
-    def is_agreed(self, value: bool) -> None:
-        self._is_agreed = value
+        return self.is_made if self.agreed is None else self.agreed
 
 
 class _Listener:
-    """The thread that SIGTERM comes to while `listening`."""
+    """The thread that SIGTERM comes to in a context of `handling_sigterm`."""
 
     def __init__(self) -> None:
         self.lock, self.stop, self._is_closed = threading.Lock(), None, False
@@ -80,8 +75,8 @@ _listener: _Listener | None = None
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[None]:
-    """Opens a context in which SIGTERM ends the process with exit code 75, or is acted on by `deferring`.
+def handling_sigterm() -> Iterator[None]:
+    """Opens a context in which SIGTERM ends the process with exit code 75, or is acted on by `deferring_sigterm`.
 
     To be entered before TensorFlow is imported: threads that exist already still get the signal by whatever handler
     there is. Processes started inside inherit that the signal is blocked.
@@ -98,9 +93,9 @@ def listening() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferring_both() -> Iterator[StopRequest]:
-    """As `deferring`, for Ctrl-C too; in the main thread only."""
-    with deferring() as stop:
+def deferring_signals() -> Iterator[StopRequest]:
+    """As `deferring_sigterm`, for Ctrl-C too; in the main thread only."""
+    with deferring_sigterm() as stop:
         before = signal.signal(signal.SIGINT, stop.make)
         try:
             yield stop
@@ -109,12 +104,12 @@ def deferring_both() -> Iterator[StopRequest]:
 
 
 @contextlib.contextmanager
-def deferring() -> Iterator[StopRequest]:
-    """Opens a context in which SIGTERM makes the StopRequest that it yields, and does nothing else.
+def deferring_sigterm(stop: StopRequest | None = None) -> Iterator[StopRequest]:
+    """Opens a context in which SIGTERM makes the StopRequest that it yields, a new one or the given, and no more.
 
-    Outside of `listening` this works in the main thread only; in other threads SIGTERM acts as before.
+    Outside of `handling_sigterm` this works in the main thread only; in other threads SIGTERM acts as before.
     """
-    stop = StopRequest()
+    stop = stop or StopRequest()
     if _listener:
         with _listener.lock:
             _listener.stop = stop
@@ -134,7 +129,7 @@ def deferring() -> Iterator[StopRequest]:
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[None]:
+def raising_keyboard_interrupt() -> Iterator[None]:
     """Opens a context that Ctrl-C ends with KeyboardInterrupt, also where that gets lost.
 
     C++ code that calls Python, as TensorFlow's does in its imports and while it traces, may drop a KeyboardInterrupt or
@@ -171,4 +166,6 @@ def _leave_at_once() -> None:
         print(f"stopped: {Preempted()}; the same command continues", flush=True)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
+    # Not sys.exit, which ends this thread alone; and the interpreter's end can wait 7 to 27 seconds in a destructor of
+    # tf.data, which is longer than some schedulers wait after SIGTERM.
     os._exit(EXIT_CONTINUE)

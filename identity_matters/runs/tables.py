@@ -102,6 +102,8 @@ def _mean_and_spread(values: list[float], unit: str) -> str:
 
 def write_metrics(path: str, rows: list[dict]) -> None:
     """Writes rows as a CSV file, floats to 7 digits; a column is empty where a row has no such key."""
+    # 7 digits are what a float32 has. Means over steps are sums of float64, whose last digits depend on where a run was
+    # interrupted: rounded, a resumed run's table is that of an uninterrupted one.
     text = io.StringIO()
     table = csv.DictWriter(
         text, fieldnames=list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n"
@@ -178,9 +180,9 @@ def reporting_damaged_table(path: str) -> Iterator[None]:
 
 
 def _number_or_text(text: str) -> int | float | str:
-    for kind in (int, float):
+    for number in (int, float):
         try:
-            return kind(text)
+            return number(text)
         except ValueError:
             pass
     return text

@@ -13,7 +13,7 @@ import time
 from typing import IO
 
 from identity_matters.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
-from identity_matters.runs.signals import StopRequest, deferring_both
+from identity_matters.runs.signals import StopRequest, deferring_signals
 from launch.jobs.resources import die_with_parent, free_ports, share, visible_gpus
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
@@ -44,7 +44,7 @@ def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_pa
     Returns:
       0; or the exit code of the first task that failed, 128 + its number for a signal.
     """
-    with deferring_both() as stop, contextlib.closing(_Job(command, tasks, log_path, stop)) as job:
+    with deferring_signals() as stop, contextlib.closing(_Job(command, tasks, log_path, stop)) as job:
         for attempt in range(max_restarts + 1):
             if attempt:
                 job.log(f"starting all workers again, {attempt} of at most {max_restarts} times")

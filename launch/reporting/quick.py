@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from identity_matters.errors import EXIT_CONTINUE, Preempted, UserError
 from identity_matters.runs import signals
-from identity_matters.runs.config_json import FINISHED, read_record
+from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
 from launch.jobs.resources import die_with_parent
 
@@ -71,7 +71,7 @@ def compute(run: RunDirectory) -> list[str]:
 
 
 def _status(folder: str) -> str:
-    record = read_record(folder)
+    record = read_config_json(folder)
     return record["status"] if record else ""
 
 
@@ -87,7 +87,7 @@ def _run(command: list[str], log_path: str) -> int:
     """Runs a command whose output goes to a file, and its progress bar here; returns its exit code."""
     with open(log_path, "w") as log:
         process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
-    with signals.deferring_both() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
+    with signals.deferring_signals() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
         try:
             while process.poll() is None and not stop.is_made:
                 time.sleep(POLL_INTERVAL)

@@ -9,7 +9,7 @@ import urllib.parse
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from identity_matters.errors import UserError
-from identity_matters.runs.config_json import evaluated_split, flat, read_record
+from identity_matters.runs.config_json import evaluated_split, flat, read_config_json
 from identity_matters.runs.tables import read_rows
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def read_run(path: str, report_dir: str) -> Run:
     Raises:
       UserError: there is no run.
     """
-    record = read_record(path)
+    record = read_config_json(path)
     if record is None or record["kind"] == "report":
         reason = "it holds no config.json of one" if record is None else "it is a report"
         raise UserError(f"runs: {path!r} is not the directory of a run: {reason}")
@@ -136,7 +136,7 @@ def read_run(path: str, report_dir: str) -> Run:
 
 def figures_of(path: str) -> "dict[str, Figure]":
     """Returns the figures of a run directory by name, drawn by the launcher that made it."""
-    return importlib.import_module(f"launch.{read_record(path)['kind']}").figures(path)
+    return importlib.import_module(f"launch.{read_config_json(path)['kind']}").figures(path)
 
 
 def _details(run: Run, rows: list[dict]) -> dict[str, Any]:

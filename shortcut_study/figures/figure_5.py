@@ -16,9 +16,9 @@ from shortcut_study.hessian import hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
-from theory.figures import column
-from theory.shortcut_hessians import spectrum_at_zero
-from theory.shortcut_networks import moments
+from theory.arrays import column
+from theory.shortcut.hessians import spectrum_at_zero
+from theory.shortcut.networks import moments
 
 EXPERIMENTS = (("initial_spectrum", LINEAR), ("spectrum_at_zero", LINEAR))
 LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting

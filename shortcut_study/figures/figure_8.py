@@ -24,8 +24,8 @@ from shortcut_study.figures.finding import (
 )
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import job_key, study_job
-from theory.figures import column
-from theory.shortcut_networks import minimum_loss
+from theory.arrays import column
+from theory.shortcut.networks import minimum_loss
 
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR), ("single_run", LINEAR))
 

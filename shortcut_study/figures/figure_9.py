@@ -37,7 +37,7 @@ from shortcut_study.figures.finding import (
     series,
 )
 from shortcut_study.jobs import job_key, progress_stepper, study_job
-from theory.figures import column
+from theory.arrays import column
 
 EXPERIMENTS = (("learning_rates", LINEAR), ("spectrum_at_zero", LINEAR))
 

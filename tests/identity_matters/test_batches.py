@@ -60,7 +60,7 @@ def test_a_step_is_the_same_whether_reached_or_jumped_to(data, config):
             np.testing.assert_array_equal(labels, jumped_labels)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 8, 20, 33])
+@pytest.mark.parametrize("batch_size", [1, 8, 33])
 def test_every_epoch_visits_every_example_exactly_once(batch_size):
     epochs = 4
     steps = -(-epochs * NUM_TRAIN // batch_size)
@@ -79,12 +79,6 @@ def test_the_batch_size_does_not_change_the_order_of_the_examples():
 
 def test_another_seed_gives_another_order_and_other_crops():
     a, b = (plan_batch(seed, 0, 64, 10_000, 4, True) for seed in (0, 1))
-    for column in range(4):
-        assert not np.array_equal(a[:, column], b[:, column])
-
-
-def test_another_step_gives_other_crops():
-    a, b = (plan_batch(0, step, 64, 64, 4, True) for step in (0, 1))
     for column in range(4):
         assert not np.array_equal(a[:, column], b[:, column])
 
@@ -160,20 +154,14 @@ def test_the_plan_is_these_integers_and_no_others():
 
 
 @pytest.mark.parametrize("flipped", [0, 1])
-@pytest.mark.parametrize("row_offset", [-9, -3, 0, 2, 8])
-@pytest.mark.parametrize("column_offset", [-4, 0, 1, 6])
+@pytest.mark.parametrize("row_offset", [-9, 0, 2])
+@pytest.mark.parametrize("column_offset", [-4, 0, 6])
 def test_device_images_equal_pad_crop_flip_in_numpy_bit_for_bit(data, row_offset, column_offset, flipped):
     images = np.concatenate([data.train_images, data.test_images])
     plan = np.array([[example, row_offset, column_offset, flipped] for example in (0, 7, 19, 20, 30)], np.int32)
     result = DeviceImages(images)(plan).numpy()
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, augmented(images, plan))
-
-
-def test_mirroring_comes_after_the_window(data):
-    plan = np.array([[3, 0, 2, 1]], np.int32)
-    mirrored_first = augmented(data.train_images[:, :, ::-1], plan * [1, 1, 1, 0])
-    assert not np.array_equal(DeviceImages(data.train_images)(plan), mirrored_first)
 
 
 def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(data, config):
@@ -213,10 +201,10 @@ def test_no_step_reads_more_of_the_bytes_than_it_needs(data):
     # TensorFlow's ops on a tensor of bytes have no gather on GPUs: all images would be copied to the host.
     device_images = DeviceImages(data.train_images)
     graph = tf.function(device_images).get_concrete_function(tf.TensorSpec([8, 4], tf.int32)).graph
-    of_bytes = [
+    byte_operations = [
         op for op in graph.get_operations() if tf.uint8 in [tensor.dtype for tensor in (*op.inputs, *op.outputs)]
     ]
-    sizes = {op.type: [tensor.shape.num_elements() for tensor in op.outputs] for op in of_bytes}
+    sizes = {op.type: [tensor.shape.num_elements() for tensor in op.outputs] for op in byte_operations}
     assert "ResourceGather" in sizes
     assert max(size for found in sizes.values() for size in found) <= 8 * data.train_images[0].size
 

@@ -61,7 +61,6 @@ def test_every_field_of_a_config_is_read_somewhere(kind):
         (config.TrainConfig, {"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
         (config.ModelConfig, {"weight_decay": float("nan")}, "weight_decay must be a finite number, got nan"),
         (config.TrainConfig, {"batch_size": 2**32}, "batch_size must be at most 1048576, got 4294967296"),
-        (config.TrainConfig, {"warmup_steps": 10**22}, "warmup_steps must be at most 4294967295, got 1"),
         (config.TrainConfig, {"warmup_steps": 60_000}, "warmup_steps must be below train_steps = 60,000, got 60,000"),
         (config.TrainConfig, {"decay_steps": (1, 10**20)}, "decay_steps must be at most 4294967295, got 1"),
         (
@@ -83,13 +82,10 @@ def test_what_cannot_be_is_refused_before_memory_or_hours_are_spent(kind, change
         ("train_steps", 1e3, 1000),
         ("batch_size", np.int64(64), 64),
         ("learning_rate", 1, 1.0),
-        ("learning_rate", np.float32(0.5), 0.5),
         ("decay_steps", [10, 20], (10, 20)),
         ("decay_steps", np.array([10, 20]), (10, 20)),
-        ("decay_steps", range(1, 3), (1, 2)),
         ("random_flip", np.bool_(False), False),
         ("data_dir", pathlib.Path("data"), "data"),
-        ("npz", pathlib.Path("own.npz"), "own.npz"),
     ],
 )
 def test_values_made_in_python_become_those_of_their_field(name, given, taken):
@@ -105,16 +101,13 @@ def test_values_made_in_python_become_those_of_their_field(name, given, taken):
         (config.TrainConfig, {"batch_size": 1.5}, "batch_size must be a whole number, got 1.5"),
         (config.TrainConfig, {"batch_size": True}, "batch_size must be a whole number, got True"),
         (config.TrainConfig, {"train_steps": float("nan")}, "train_steps must be a whole number, got nan"),
-        (config.TrainConfig, {"train_steps": None}, "train_steps must be a whole number, got None"),
         (config.TrainConfig, {"learning_rate": "0.1"}, "learning_rate must be a number, got '0.1'"),
         (config.TrainConfig, {"decay_steps": 10}, "decay_steps must be whole numbers, got 10"),
-        (config.TrainConfig, {"decay_steps": "10,20"}, "decay_steps must be whole numbers, got '10,20'"),
         (config.TrainConfig, {"decay_steps": [10, "20"]}, "decay_steps must be a whole number, got '20'"),
         (config.TrainConfig, {"random_flip": "no"}, "random_flip must be True or False, got 'no'"),
         (config.TrainConfig, {"dataset": 5}, "dataset must be text, got 5"),
         (config.TrainConfig, {"schedule": ["linear"]}, "schedule must be one of piecewise"),
         (config.TrainConfig, {"model": "mnist"}, "model must be a ModelConfig, got 'mnist'"),
-        (config.ModelConfig, {"widths": [16.5]}, "widths must be a whole number, got 16.5"),
     ],
 )
 def test_values_of_another_type_are_refused_in_one_line(kind, changes, message):

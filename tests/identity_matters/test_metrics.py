@@ -10,8 +10,8 @@ from identity_matters import training
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.loading import load
 from identity_matters.model import all_conv_resnet
-from identity_matters.runs.directory import read_record
-from identity_matters.runs.progress import Progress
+from identity_matters.runs.callbacks import RunCallback
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 MEANS = ["loss", "train_cross_entropy", "train_top1_error", "train_top5_error"]
@@ -29,7 +29,8 @@ def rows(config, tmp_path_factory):
     """The rows of steps 1, 2, 3 and 4, of a run of 3 updates a second."""
     run_dir = tmp_path_factory.mktemp("runs") / "every_step"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Progress, "take_rate", lambda self: 3.0)
+        patched.setattr(RunCallback, "take_rate", lambda self: 3.0)
+        patched.setattr(training, "write_results", lambda *_: None)
         training.train(config, run_dir)
     return read_metrics(run_dir / "metrics.csv")
 
@@ -74,6 +75,6 @@ def test_a_test_loss_that_is_not_finite_ends_the_run_although_the_training_loss_
     config = dataclasses.replace(config, learning_rate=1e30, train_steps=1)
     with pytest.raises(training.Diverged):
         training.train(config, tmp_path)
-    record = read_record(tmp_path)
+    record = read_config_json(tmp_path)
     assert (record["status"], record["diverged_at_step"]) == ("diverged", 1)
     assert not (tmp_path / "metrics.csv").exists()

@@ -15,7 +15,7 @@ KEYS = ("learning_rate", "train_top1_error", "test_top1_error", "images_per_seco
 
 @pytest.fixture
 def run(tmp_path):
-    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name), record={"config": {}})
+    return SimpleNamespace(path=str(tmp_path), file=lambda name: str(tmp_path / name), contents={"config": {}})
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def test_a_step_whose_row_was_not_written_is_in_tensorboard_once(run, network, m
     """The process is killed between the events of step 10 and its row; a checkpoint of step 10 is there."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    first = metrics_log.Recorder(run, 0)
+    first = metrics_log.MetricsLog(run, 0)
     first.add(row(5), network)
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(metrics_log, "write_metrics", _interrupt)
         first.add(row(10, loss=2.0), network)
-    second = metrics_log.Recorder(run, 10)
+    second = metrics_log.MetricsLog(run, 10)
     second.add(row(10, loss=3.0), network)
     events = EventAccumulator(run.path)
     events.Reload()
@@ -48,7 +48,7 @@ def _interrupt(*_):
 
 
 def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, monkeypatch):
-    recorder = metrics_log.Recorder(run, 0)
+    recorder = metrics_log.MetricsLog(run, 0)
     records = recorder._writer.file_writer.event_writer._ev_writer._py_recordio_writer
     monkeypatch.setattr(records, "_writer", open("/dev/full", "wb"))
     with pytest.raises(OSError, match=f"cannot write {run.path}: No space left on device"):
@@ -59,10 +59,10 @@ def test_a_disk_that_is_full_of_events_is_an_error_with_a_path(run, network, mon
 def test_a_resumed_run_draws_the_picture_of_one_that_was_never_interrupted(run, network):
     """The float32 nearest to 0.01 lies below it: a rate of the run after one of the table would look like a drop."""
     rate = {"learning_rate": float(np.float32(0.01))}
-    whole = metrics_log.Recorder(run, 0)
+    whole = metrics_log.MetricsLog(run, 0)
     for step in (5, 10):
         whole.add(row(step) | rate, network)
-    resumed = metrics_log.Recorder(run, 5)
+    resumed = metrics_log.MetricsLog(run, 5)
     resumed.add(row(10) | rate, network)
     assert resumed.rows == whole.rows == read_metrics(run.file("metrics.csv"))
     assert learning_rate_drops(resumed.rows) == []

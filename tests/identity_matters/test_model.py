@@ -62,7 +62,7 @@ def test_the_cifar10_network_trains_13538736_weights_in_55_convolutions(cifar10)
         ("cifar10_fast", 13, 1_535_760),
         ("cifar10_wide", 15, 6_086_664),
         ("cifar100", 55, 13_538_736),
-        ("imagenet", 33, 21_095_616),
+        pytest.param("imagenet", 33, 21_095_616, marks=pytest.mark.slow),
         ("imagenet_wide", 33, 35_675_772),
     ],
 )
@@ -178,6 +178,7 @@ def test_a_constant_image_standardises_to_zeros_and_a_faint_one_is_not_blown_up(
     assert result[1].std() < 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="Keras's NumPy backend takes its convolution from JAX")
 def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(images, tmp_path):
     network = all_conv_resnet(SMALL, seed=4)

@@ -4,7 +4,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-import zipfile
 
 import keras
 import numpy as np
@@ -28,8 +27,8 @@ def by_svd(matrix, num_steps):
     return (u * (1 if num_steps is None else polynomial(s / np.linalg.norm(s), num_steps))) @ vt
 
 
-@pytest.mark.parametrize("shape", [(18, 6), (6, 18), (7, 7), (576, 64)])
-@pytest.mark.parametrize("num_steps", [1, 3, 5])
+@pytest.mark.parametrize("shape", [(18, 6), (6, 18), (576, 64)])
+@pytest.mark.parametrize("num_steps", [1, 5])
 def test_orthogonalize_maps_the_singular_values_and_keeps_the_vectors(shape, num_steps):
     matrices = np.random.default_rng(0).standard_normal((2, *shape)).astype(np.float32)
     found = keras.ops.convert_to_numpy(orthogonalize(keras.ops.convert_to_tensor(matrices), num_steps))
@@ -135,15 +134,6 @@ def test_a_saved_model_is_loaded_and_trained_on_as_if_it_had_not_been(trained, t
     expected, found = (model.variables + model.optimizer.variables for model in (trained, loaded))
     for pair in zip(found, expected, strict=True):
         np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(value) for value in pair))
-
-
-def test_a_model_saved_before_the_classes_were_registered_is_loaded_as_it_was(trained, tmp_path):
-    trained.save(tmp_path / "new.keras")
-    with zipfile.ZipFile(tmp_path / "new.keras") as new, zipfile.ZipFile(tmp_path / "old.keras", "w") as old:
-        for name in new.namelist():
-            old.writestr(name, new.read(name).replace(b"identity_matters>", b""))
-    loaded = keras.saving.load_model(tmp_path / "old.keras", custom_objects={"Muon": Muon, "WarmUp": WarmUp})
-    assert loaded.optimizer.get_config() == trained.optimizer.get_config()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from refusals import refused
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import load, raw_test_batches
-from identity_matters.data.npz import load_npz, load_test_examples, npz_digest
+from identity_matters.data.user_arrays import load_npz, load_test_examples, npz_digest
 
 
 def arrays(**changes) -> dict[str, np.ndarray]:
@@ -28,6 +28,9 @@ def npz(tmp_path, save=np.savez, **changes) -> str:
     path = tmp_path / "own.npz"
     save(path, **{name: array for name, array in arrays(**changes).items() if array is not None})
     return str(path)
+
+
+_EYE = np.broadcast_to(np.eye(8, 4, dtype=int)[..., None], (6, 8, 4, 3))
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -56,19 +59,14 @@ def test_integers_of_any_width_are_taken(tmp_path):
         ({"test_labels": None}, ["own.npz", "lacks test_labels"]),
         ({"test_labels": None}, ["it holds test_images", "train_labels int64 [6]"]),
         ({"train_images": np.zeros((6, 8, 4, 3), complex)}, ["train_images", "numbers", "complex128"]),
-        ({"train_labels": np.zeros(6, "timedelta64[s]")}, ["train_labels", "numbers", "timedelta64"]),
-        ({"train_images": np.full((6, 8, 4, 3), 510)}, ["train_images", "0–255", "510", "divide them by 2"]),
-        ({"test_images": np.full((5, 8, 4, 3), -1)}, ["test_images", "0–255", "-1", "save floats"]),
+        ({"train_images": 510 * _EYE}, ["train_images", "0–255", "510", "images = ((images - 0) / 510).clip(0, 1)"]),
+        ({"test_images": np.full((5, 8, 4, 3), -1)}, ["test_images", "0–255", "-1"]),
         ({"train_images": np.zeros((6, 8, 4, 3))}, ["one type", "float64", "uint8"]),
         ({"train_labels": np.array([0, 1, 0.5, 0, 1, 2])}, ["train_labels", "whole numbers", "0.5"]),
-        ({"train_labels": np.array([0, 1, np.nan, 0, 1, 2])}, ["train_labels", "whole numbers", "nan"]),
-        ({"train_labels": np.array([0, 1, 3 - 2**32, 0, 1, 2])}, ["train_labels", "0–99999", str(3 - 2**32)]),
         ({"train_labels": np.array([0, 1, 10**7, 0, 1, 2])}, ["train_labels", "0–99999", "10000000"]),
         ({"train_labels": np.array([0, 1, -1, 0, 1, 2])}, ["train", "labels", "-1"]),
         ({"test_labels": np.array([0, 1, 2, 3, 0])}, ["test", "0–2", "3"]),
-        ({"train_labels": np.array([0, 1, 2**32, 0, 1, 2])}, ["labels", str(2**32)]),
         ({"train_labels": np.arange(5)}, ["6 images", "(5,)"]),
-        ({"train_labels": np.ones((6, 6), int)}, ["6 images", "(6, 6)"]),
         ({"test_images": np.zeros((5, 4, 8, 3), int)}, ["differ in shape", "(8, 4, 3)", "(4, 8, 3)"]),
         (
             {"train_images": np.zeros((0, 8, 4, 3), int), "train_labels": np.zeros(0, int)},
@@ -84,30 +82,23 @@ def test_unfit_arrays_are_refused_with_what_was_found(tmp_path, changes, words):
     assert [word for word in words if word not in message] == []
 
 
-@pytest.mark.parametrize("content", ["missing", "junk", "empty", "truncated", "damaged", "an .npy file", "another zip"])
+@pytest.mark.parametrize("content", ["missing", "junk", "truncated", "damaged", "another zip"])
 def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
     path = tmp_path / "own.npz"
     if content != "missing":
         npz(tmp_path, np.savez_compressed)
         whole = path.read_bytes()
-        single = io.BytesIO()
-        np.save(single, np.zeros(3))
         path.write_bytes(
             {
                 "junk": b"junk" * 100,
                 "truncated": whole[: len(whole) // 2],
                 "damaged": whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:],
-                "an .npy file": single.getvalue(),
             }.get(content, b"")
         )
         if content == "another zip":
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr("readme.txt", "hello")
     assert str(path) in refused(load_npz, str(path))
-
-
-def test_a_directory_in_place_of_the_npz_is_refused(tmp_path):
-    assert str(tmp_path) in refused(load_npz, str(tmp_path))
 
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
@@ -135,22 +126,8 @@ def test_to_evaluate_on_the_test_arrays_suffice_and_to_train_they_do_not(tmp_pat
     assert "lacks train_images, train_labels; it holds test_images" in refused(load, config)
     np.savez(tmp_path / "keras.npz", x_test=whole["test_images"], y_test=whole["test_labels"])
     np.testing.assert_array_equal(load_test_examples(str(tmp_path / "keras.npz"))[0], found[0])
-    for name in whole:
+    for name in ("test_images", "test_labels"):
         assert f"lacks {name}" in refused(load_test_examples, npz(tmp_path, **{name: None}))
-
-
-def test_floats_are_stretched_by_both_splits_or_by_the_test_images_where_they_are_alone(tmp_path, capsys):
-    floats = {"train_images": np.linspace(-1, 1, 6 * 96), "test_images": np.linspace(0, 2, 5 * 96)}
-    floats = {name: values.reshape(-1, 8, 4, 3) for name, values in floats.items()}
-    path = npz(tmp_path, **floats)
-    np.testing.assert_array_equal(load_test_examples(path)[0], load_npz(path).test_images)
-    assert load_test_examples(path)[0].min() == 85
-    capsys.readouterr()
-    found, _ = load_test_examples(npz(tmp_path, **floats | _NO_TRAINING))
-    np.testing.assert_array_equal(found.ravel(), np.rint(np.linspace(0, 255, 5 * 96)))
-    assert capsys.readouterr().err == (
-        "note: own.npz: images are float64 in 0 … 2; 0 … 2 becomes 0 … 255, in whole numbers\n"
-    )
 
 
 @pytest.mark.parametrize(
@@ -158,7 +135,6 @@ def test_floats_are_stretched_by_both_splits_or_by_the_test_images_where_they_ar
     [
         ({"test_images": np.full((5, 8, 4, 3), -1)}, "own.npz: test_images must lie in 0–255"),
         ({"test_images": np.full((5, 8, 4, 3), np.nan)}, "own.npz: test_images hold values that are not finite"),
-        ({"test_labels": np.array([0, 1, 0.5, 0, 1])}, "own.npz: test_labels must be whole numbers"),
         ({"test_labels": np.arange(4)}, "own.npz, test: 5 images, but labels of shape (4,)"),
         ({"test_images": np.zeros((5, 8), int)}, "own.npz, test: images must be [n, h, w]"),
         ({"test_images": np.zeros((0, 8, 4, 3)), "test_labels": np.zeros(0, int)}, "own.npz, test: images must be"),
@@ -173,19 +149,19 @@ def test_unfit_test_arrays_alone_are_refused_with_what_was_found(tmp_path, chang
     "change, seen",
     [
         (lambda images: images / 255, "float64 in 0 … 1; 0 … 1 becomes 0 … 255"),
+        (lambda images: (images / 255).astype(np.float16), "float16 in 0 … 1; 0 … 1 becomes 0 … 255"),
         (lambda images: images.astype(np.float32), "float32 in 0 … 255; 0 … 255 becomes 0 … 255"),
-        (lambda images: images / 127.5 - 1, "float64 in -1 … 1; -1 … 1 becomes 0 … 255"),
-        (lambda images: images / 252, "float64 in 0 … 1.012; 0 … 1.012 becomes 0 … 255"),  # as after a bicubic resize
-        (lambda images: images / 51, "float64 in 0 … 5; 0 … 5 becomes 0 … 255"),
     ],
 )
-def test_floats_of_any_range_are_taken_and_said(tmp_path, capsys, change, seen):
+def test_floats_of_both_scales_are_taken_and_said(tmp_path, capsys, change, seen):
     both = {name: arrays()[name] for name in ("train_images", "test_images")}
     both["train_images"].flat[:2] = 0, 255  # so that the range is all of it
-    data = load_npz(npz(tmp_path, **{name: change(images) for name, images in both.items()}))
+    path = npz(tmp_path, **{name: change(images) for name, images in both.items()})
+    data = load_npz(path)
     for name, images in both.items():
         np.testing.assert_array_equal(getattr(data, name), images)
     assert seen in capsys.readouterr().err
+    np.testing.assert_array_equal(load_test_examples(path)[0], data.test_images)  # without a look at the others
 
 
 def test_booleans_are_black_and_white(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.runs import directory
-from identity_matters.runs.config_json import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
 
 TRIALS = 100
@@ -42,7 +42,7 @@ def run_all(paths, seed, gate):
     faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.mark.parametrize("seeds", [(1, 2), (1, 2, 3, 4)])
+@pytest.mark.parametrize("seeds", [(1, 2), pytest.param((1, 2, 3, 4), marks=pytest.mark.slow)])
 def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_path, seeds):
     paths = [str(tmp_path / str(number)) for number in range(TRIALS)]
     # Not "fork": a copy of this process, which has TensorFlow's threads, may wait for a lock that nobody will release.
@@ -56,7 +56,7 @@ def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_pa
         assert process.exitcode == 0
     won = []
     for path in paths:
-        won.append(read_record(path)["config"]["seed"])
+        won.append(read_config_json(path)["config"]["seed"])
         assert pathlib.Path(path, "results.csv").read_text() == f"{won[-1]}\n"
     assert set(won) == set(seeds)
 
@@ -68,9 +68,9 @@ def test_a_run_that_begins_between_two_looks_at_its_directory_is_a_run_and_no_fi
 
     def too_early(path):
         looks.append(path)
-        return None if len(looks) == 1 else read_record(path)
+        return None if len(looks) == 1 else read_config_json(path)
 
-    monkeypatch.setattr(directory, "read_record", too_early)
+    monkeypatch.setattr(directory, "read_config_json", too_early)
     with pytest.raises(UserError, match=r"another config .*seed \(1, 2\)"):
         RunDirectory(path, TrainConfig(seed=2))
     looks.clear()

@@ -19,7 +19,7 @@ def heeding():
 
 def test_a_lost_ctrl_c_comes_again(monkeypatch):
     monkeypatch.setattr(signals, "_AGAIN", 0.05)
-    with pytest.raises(KeyboardInterrupt), signals.interruptible():
+    with pytest.raises(KeyboardInterrupt), signals.raising_keyboard_interrupt():
         for _ in range(2):  # as C++ code does that calls Python
             with contextlib.suppress(KeyboardInterrupt):
                 signal.raise_signal(signal.SIGINT)
@@ -34,14 +34,14 @@ def test_an_error_after_ctrl_c_counts_as_one_and_any_other_stays():
             signal.raise_signal(signal.SIGINT)
         raise TypeError
 
-    with pytest.raises(KeyboardInterrupt), signals.interruptible():
+    with pytest.raises(KeyboardInterrupt), signals.raising_keyboard_interrupt():
         fail()
-    with pytest.raises(TypeError), signals.interruptible():
+    with pytest.raises(TypeError), signals.raising_keyboard_interrupt():
         raise TypeError
 
 
 def test_who_ignores_ctrl_c_goes_on_to():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with signals.interruptible():
+    with signals.raising_keyboard_interrupt():
         signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -5,8 +5,8 @@ import shutil
 import pytest
 from boards import metrics_and_sessions, tensorboard
 
+from identity_matters.runs.metrics_log import tag
 from identity_matters.runs.tables import read_metrics
-from identity_matters.runs.tensorboard import tag
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,7 @@ def ask(tiny_run, tmp_path_factory):
         yield ask
 
 
+@pytest.mark.slow
 def test_the_run_has_its_directorys_name_and_errors_and_losses_come_first(ask, tiny_run):
     tags = ask("plugin/scalars/tags")
     assert list(tags) == ["first"]
@@ -46,6 +47,7 @@ def test_tags_are_told_apart():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_training_run_has_a_line_of_hparams_with_its_last_error(ask, tiny_run, tiny_config):
     metrics, (group,) = metrics_and_sessions(ask)
     assert metrics[0] == "error/test_top1" and "loss/train" in metrics

@@ -9,7 +9,10 @@ import pytest
 from launching import launched
 
 from launch import check_theory
-from theory import claims, experiments, figures
+from theory import claims, figures
+from theory.linear import figures as linear
+from theory.memorization import figures as memorization
+from theory.shortcut import figures as shortcut
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +59,15 @@ def test_plot_says_that_a_run_without_figures_has_none(run):
 
 
 def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path, capsys):
-    from identity_matters.runs.directory import read_record
-    from theory import linear_residual
+    from identity_matters.runs.directory import read_config_json
+    from theory.linear import landscape
 
-    gradient = linear_residual.gradient
-    monkeypatch.setattr(linear_residual, "gradient", lambda *a: 0.1 * gradient(*a))
+    gradient = landscape.gradient
+    monkeypatch.setattr(landscape, "gradient", lambda *a: 0.1 * gradient(*a))
     code = check_theory.main(check_theory.CheckConfig(claim="hm.eq_2.3", trials=3), str(tmp_path / "run"))
     assert code == 1
     assert "CHECK FAILED" in capsys.readouterr().out
-    assert read_record(str(tmp_path / "run"))["status"] == "failed"
+    assert read_config_json(str(tmp_path / "run"))["status"] == "failed"
 
 
 def test_checking_needs_no_tensorflow(tmp_path):
@@ -78,20 +81,20 @@ def test_checking_needs_no_tensorflow(tmp_path):
 
 
 SMALL = {
-    "norms": lambda: experiments.norms_against_layers(layers=(1, 5, 8)),
-    "printed_construction": lambda: experiments.printed_construction(num_gammas=10),
-    "gradient_ratios": lambda: experiments.gradient_ratios(instances=80),
-    "descent": lambda: experiments.descent_rates(num_steps=10),
-    "memorization": lambda: experiments.memorizing_networks(
+    "norms": lambda: linear.norms_against_layers(layers=(1, 5, 8)),
+    "printed_construction": lambda: linear.printed_construction(num_gammas=10),
+    "gradient_ratios": lambda: linear.gradient_ratios(instances=80),
+    "descent": lambda: linear.descent_rates(num_steps=10),
+    "memorization": lambda: memorization.memorizing_networks(
         np.random.default_rng(0).standard_normal((30, 6)), np.arange(30) % 3, 3, widths=(4, 8)
     ),
-    "spectra": lambda: experiments.spectra_at_zero(dimension=2, num_units=2),
-    "condition_numbers": lambda: experiments.condition_numbers_at_zero(dimension=3, units=(1, 2, 4)),
+    "spectra": lambda: shortcut.spectra_at_zero(dimension=2, num_units=2),
+    "condition_numbers": lambda: shortcut.condition_numbers_at_zero(dimension=3, units=(1, 2, 4)),
 }
 
 
 def test_every_experiment_has_a_figure_and_is_drawn_here():
-    assert set(experiments.EXPERIMENTS) == set(figures.FIGURES) == set(SMALL)
+    assert set(figures.EXPERIMENTS) == set(figures.FIGURES) == set(SMALL)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -121,7 +124,7 @@ def test_a_curve_shows_the_column_that_its_label_names(name):
 
 @pytest.fixture(scope="module")
 def norms():
-    return experiments.norms_against_layers()
+    return linear.norms_against_layers()
 
 
 def test_the_measured_norms_lie_between_the_bounds(norms):
@@ -136,13 +139,13 @@ def test_norm_times_depth_settles_as_the_depth_grows(norms):
 
 
 def test_the_guaranteed_rate_is_kept_and_is_no_identity():
-    rows = experiments.descent_rates(num_steps=30)
+    rows = linear.descent_rates(num_steps=30)
     assert all(row["excess_risk"] <= row["guaranteed"] * (1 + 1e-12) for row in rows)
     assert min(row["guaranteed"] for row in rows) < 1e-3
 
 
 def test_only_the_one_shortcuts_condition_number_grows_with_depth():
-    first, *_, last = experiments.condition_numbers_at_zero(units=(2, 4, 8))
+    first, *_, last = shortcut.condition_numbers_at_zero(units=(2, 4, 8))
     assert last["one_shortcut"] > 3 * first["one_shortcut"]
     assert last["two_shortcut"] == pytest.approx(first["two_shortcut"])
     assert last["lower_bound"] <= last["one_shortcut"]

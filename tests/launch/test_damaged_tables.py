@@ -23,7 +23,7 @@ from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.tables import write_metrics
 from launch import plot
-from theory import descent_experiments, experiments
+from theory import figures
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig", "descent_map": "MapConfig",
@@ -74,9 +74,9 @@ def tables(kind) -> dict[str, list[dict]]:
     if kind == "shortcut_study":
         return {"results.csv": of_figure(paper_rows(), "5")}
     if kind == "check_theory":
-        return {"condition_numbers.csv": experiments.condition_numbers_at_zero()}
+        return {"condition_numbers.csv": figures.EXPERIMENTS["condition_numbers"]()}
     if kind == "descent_map":
-        return {"excess_by_radius.csv": descent_experiments.EXPERIMENTS["excess_by_radius"](0)}
+        return {"excess_by_radius.csv": figures.DESCENT_EXPERIMENTS["excess_by_radius"](0)}
     rng = np.random.default_rng(0)
     ritz = [
         {"vector": vector, "eigenvalue": float(value), "weight": 1 / 8, "error_bound": 1e-3, "rounding": 1e-6}

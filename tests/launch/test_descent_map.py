@@ -5,7 +5,8 @@ import pytest
 from identity_matters.runs.tables import read_rows
 from launch import descent_map as launcher
 from launch import plot
-from theory import descent_experiments, descent_map
+from theory import figures
+from theory.descent import target_map as descent_map
 
 
 @pytest.fixture
@@ -22,8 +23,8 @@ def small_map(monkeypatch):
 
     monkeypatch.setattr(descent_map, "jobs", lambda: jobs)
     monkeypatch.setattr(descent_map, "run_job", counted)
-    few = {name: descent_experiments.EXPERIMENTS[name] for name in ("eigenvalues", "excess_by_radius")}
-    monkeypatch.setattr(descent_experiments, "EXPERIMENTS", few)
+    few = {name: figures.DESCENT_EXPERIMENTS[name] for name in ("eigenvalues", "excess_by_radius")}
+    monkeypatch.setattr(figures, "DESCENT_EXPERIMENTS", few)
     return done
 
 

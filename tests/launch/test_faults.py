@@ -21,7 +21,7 @@ from processes import FLAGS, STEPS, assert_same_variables, children, final_varia
 
 from identity_matters import training
 from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports
@@ -39,7 +39,7 @@ def start(run_dir, launcher="train", *flags, **arguments):
 
 def assert_same_end(run_dir, other):
     assert_same_variables(run_dir, other)
-    assert read_record(str(run_dir))["status"] == "done"
+    assert read_config_json(str(run_dir))["status"] == "done"
 
 
 def undisturbed(folder, launcher, *flags):
@@ -127,7 +127,7 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     assert 0 < step < STEPS and f"told to stop by SIGTERM, saved at step {step}; the same command continues" in log_of(
         run_dir
     )
-    assert read_record(str(run_dir))["status"] == "running"
+    assert read_config_json(str(run_dir))["status"] == "running"
     assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0
     assert_same_end(run_dir, alone[0])
 

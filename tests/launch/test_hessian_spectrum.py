@@ -18,7 +18,7 @@ from begun import edit
 from launching import launched
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from identity_matters.data.npz import npz_digest
+from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.runs.tables import read_rows

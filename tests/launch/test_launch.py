@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from launching import LAUNCHERS, config_of, launched, presets_of
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import ModelConfig, TrainConfig, ignored_fields
 from identity_matters.errors import EXIT_DIVERGED
-from identity_matters.ignored_flags import ignored_fields
 from launch import config_flags, launcher, train
 
 TINY = "--stem_width=2 --widths=2,4 --blocks_per_stage=1,1 --batch_size=8".split()

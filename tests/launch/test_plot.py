@@ -13,7 +13,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.runs import figures
-from identity_matters.runs.config_json import RUN_TYPES, read_record
+from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.tables import write_metrics
 from launch import plot, report, train
 from shortcut_study.curvature.figures import spectrum_figure
@@ -42,7 +42,7 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize("kind", RUN_TYPES)
 def test_the_launcher_that_config_json_names_draws_alone(tmp_path, kind, drawn):
     begin(tmp_path, config(kind), kind)
-    assert read_record(str(tmp_path))["kind"] == kind
+    assert read_config_json(str(tmp_path))["kind"] == kind
     plot.main(plot.PlotConfig(), str(tmp_path))
     assert drawn == [kind]
 

@@ -17,7 +17,8 @@ from identity_matters.errors import Preempted, UserError
 from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.presets import MODEL_PRESETS, TRAIN_PRESETS
 from identity_matters.runs import machine
-from identity_matters.runs.directory import RunDirectory, read_record
+from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
 from launch.reporting import figures, page, quick
@@ -84,7 +85,7 @@ def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(tiny_
     for command in ("--preset=cifar10", "--preset=cifar100", "--preset=imagenet_wide"):
         assert command in found.text
     assert "at the paper's size" not in found.text  # the study is
-    assert read_record(str(tiny_run))["versions"]["machine"] in found.text
+    assert read_config_json(str(tiny_run))["versions"]["machine"] in found.text
     pictures = found.all("img", "src")
     assert len(pictures) == len(titles) and all(src.startswith("data:image/svg+xml;base64,") for src in pictures)
     assert all(found.all("img", "alt"))
@@ -291,7 +292,7 @@ def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, t
     code, out, err = launch("report", f"--run_dir={tmp_path}/report")
     assert code == 0, err
     assert "[1/2] claims: done before" in out and "[2/2] study: done after" in out and len(calls) == 3
-    assert "2 of 2 checks" not in out and read_record(f"{tmp_path}/report")["status"] == "done"
+    assert "2 of 2 checks" not in out and read_config_json(f"{tmp_path}/report")["status"] == "done"
     assert "16 < 32" in Page((tmp_path / "report" / "report.html").read_text()).text
 
 

@@ -17,7 +17,7 @@ import pytest
 from processes import FLAGS, last_step, log_of, until
 
 from identity_matters.errors import EXIT_CONTINUE
-from identity_matters.runs.directory import read_record
+from identity_matters.runs.config_json import read_config_json
 from launch.jobs.local import tf_config
 from launch.jobs.resources import free_ports
 
@@ -145,7 +145,7 @@ TERMINALS = {
 def test_without_a_terminal_training_goes_on(tmp_path, options):
     command = [sys.executable, "-m", "launch.train", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=10"]
     assert subprocess.run(command, **options).returncode == 0
-    assert read_record(f"{tmp_path}/run")["status"] == "done" and last_step(tmp_path / "run") == 10
+    assert read_config_json(f"{tmp_path}/run")["status"] == "done" and last_step(tmp_path / "run") == 10
 
 
 @pytest.mark.parametrize("name", ["train", "cluster"])
@@ -160,5 +160,5 @@ def test_a_terminal_that_is_closed_ends_no_training(tmp_path, name):
 def test_without_a_terminal_a_job_of_two_goes_on(tmp_path):
     command = [sys.executable, "-m", "launch.cluster", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=10"]
     assert subprocess.run(command, **into_a_closed_pipe()).returncode == 0
-    assert read_record(f"{tmp_path}/run")["status"] == "done"
+    assert read_config_json(f"{tmp_path}/run")["status"] == "done"
     assert "[0] done: step 10" in (tmp_path / "run" / "workers.log").read_text()

@@ -6,7 +6,7 @@ import pytest
 from shortcut_study import tensor_objective
 from shortcut_study.dynamics import descend
 from shortcut_study.network import ShortcutNetwork
-from theory.shortcut_networks import minimum_loss
+from theory.shortcut.networks import minimum_loss
 
 D, M = 3, 40
 NETWORKS = {

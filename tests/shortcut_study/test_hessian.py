@@ -8,8 +8,8 @@ import tensorflow as tf
 from shortcut_study.hessian import hessian, hessian_from_moments, spectrum
 from shortcut_study.network import ShortcutNetwork
 from theory import shortcut_hessians
-from theory.activations import ACTIVATIONS
-from theory.shortcut_networks import moments
+from theory.shortcut.activations import ACTIVATIONS
+from theory.shortcut.networks import moments
 
 D, M = 3, 8
 LINEAR = [(1, 1), (4, 1), (1, 2), (3, 2), (2, 3)]

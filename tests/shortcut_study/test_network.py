@@ -5,7 +5,7 @@ import pytest
 
 from shortcut_study.dataset import whitened_components
 from shortcut_study.network import ShortcutNetwork
-from theory import shortcut_networks
+from theory.shortcut import networks as shortcut_networks
 
 
 def test_xavier_has_variance_1_over_width_and_zero_a_hundredth_of_its_weights():

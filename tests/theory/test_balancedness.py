@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from theory import balancedness, factorization, gradient_bounds, linear_residual
+from theory.descent import balancedness
+from theory.linear import factorization, landscape
 
 
 def problem(seed=0, d=3, num_layers=4):
@@ -19,31 +20,8 @@ def test_zero_and_the_polar_construction_are_balanced_and_random_layers_are_not(
     assert np.abs(balancedness.imbalances(A)).max() > 0.1
 
 
-def test_a_step_of_descent_adds_exactly_the_drift_and_flow_adds_none():
-    A, R = problem()
-    G = linear_residual.gradient(A, R, np.eye(3))
-    for rate in (0.1, 1e-3):
-        added = balancedness.imbalances(A - rate * G) - balancedness.imbalances(A)
-        np.testing.assert_allclose(added, balancedness.imbalance_drift(G, rate), atol=1e-12)
-    ends = [
-        linear_residual.gradient_descent(A, R, np.eye(3), rate, round(0.05 / rate)).A for rate in (1e-3, 5e-4, 2.5e-4)
-    ]
-    drifts = [np.abs(balancedness.imbalances(end) - balancedness.imbalances(A)).max() for end in ends]
-    np.testing.assert_allclose([drifts[0] / drifts[1], drifts[1] / drifts[2]], 2, rtol=0.05)
-
-
-def test_the_drift_of_a_whole_descent_stays_below_twice_the_rate_times_the_fall_of_the_risk():
-    R = np.array([[1.0, 0.6], [-0.3, 0.8]])
-    found = linear_residual.gradient_descent(np.zeros((6, 2, 2)), R, np.eye(2), 0.02, 500)
-    moved = np.linalg.svd(balancedness.imbalances(found.A), compute_uv=False).sum(1)
-    bound = balancedness.drift_bound(0.02, found.risks[0], found.risks[-1])
-    assert 0 < moved.max() < bound < 0.05
-
-
 def test_symmetric_targets_leave_the_layers_exactly_balanced():
-    found = linear_residual.gradient_descent(
-        np.zeros((5, 2, 2)), np.array([[1.0, 0.3], [0.3, 0.5]]), np.eye(2), 0.02, 50
-    )
+    found = landscape.gradient_descent(np.zeros((5, 2, 2)), np.array([[1.0, 0.3], [0.3, 0.5]]), np.eye(2), 0.02, 50)
     assert np.abs(balancedness.imbalances(found.A)).max() < 1e-14
 
 
@@ -70,18 +48,18 @@ def test_the_margin_bound_is_the_bound_by_layer_for_balanced_layers_and_no_bound
     R = np.random.default_rng(3).standard_normal((3, 3))
     W = np.diag([0.5, 1.0, 2.0])
     A = factorization.factorize(W, 4)
-    said = balancedness.margin_bound(4, 0.5, linear_residual.risk(A, R, np.eye(3)))
-    assert said == pytest.approx(gradient_bounds.gradient_lower_bound_by_layer(A, R, np.eye(3)))
+    said = balancedness.margin_bound(4, 0.5, landscape.risk(A, R, np.eye(3)))
+    assert said == pytest.approx(landscape.gradient_lower_bound_by_layer(A, R, np.eye(3)))
     unbalanced = np.stack([np.diag([1.0, 10.0]), np.diag([10.0, 1.0])]) - np.eye(2)
     R = 10 * np.eye(2) - np.array([[0, 0], [1, 0]])
-    squared = np.square(linear_residual.gradient(unbalanced, R, np.eye(2))).sum()
+    squared = np.square(landscape.gradient(unbalanced, R, np.eye(2))).sum()
     assert squared == pytest.approx(8) and balancedness.margin_bound(2, 10.0, 1.0) == 80
 
 
 def test_the_margin_is_met_by_the_nearest_deficient_direction_and_bounds_the_descent():
     R = np.array([[1.1, 0.2], [-0.1, 0.9]])
     c = balancedness.deficiency_margin(np.eye(2), R)
-    found = linear_residual.gradient_descent(np.zeros((8, 2, 2)), R, np.eye(2), 0.01, 60)
-    assert np.linalg.svd(linear_residual.end_to_end(found.A), compute_uv=False)[-1] >= c > 0.5
+    found = landscape.gradient_descent(np.zeros((8, 2, 2)), R, np.eye(2), 0.01, 60)
+    assert np.linalg.svd(landscape.end_to_end(found.A), compute_uv=False)[-1] >= c > 0.5
     assert found.rate <= balancedness.margin_rate(8, c, 0.01)
-    assert balancedness.margin_rate(8, c, 0.01) < linear_residual.convergence_rate_bound(np.eye(2), 8, 0.1, 0.01)
+    assert balancedness.margin_rate(8, c, 0.01) < landscape.convergence_rate_bound(np.eye(2), 8, 0.1, 0.01)

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from theory import descent_experiments, descent_figures, descent_map, descent_map_figure, relu_search
+from theory.descent import figures, target_map
+from theory.relu import figures as relu
+from theory.relu import search
 
 
 def as_text(rows):
@@ -16,42 +18,40 @@ def by(rows, **values):
 
 
 def test_eigenvalues_fall_to_zero_or_to_their_floor():
-    rows = descent_experiments.eigenvalues(num_steps=2_000)
-    for value in descent_experiments.EIGENVALUES:
+    rows = figures.eigenvalues(num_steps=2_000)
+    for value in figures.EIGENVALUES:
         last = by(rows, eigenvalue=value)[-1]["excess"]
         assert last < 1e-3 if value >= 0 else value**2 <= last < value**2 + 0.05
-    assert isinstance(descent_figures.eigenvalues_figure(as_text(rows)), Figure)
+    assert isinstance(figures.eigenvalues_figure(as_text(rows)), Figure)
 
 
 def test_rotations_stay_near_the_straight_line():
-    rows = descent_experiments.rotations(learning_rate=0.001, num_steps=1_000)
+    rows = figures.rotations(learning_rate=0.001, num_steps=1_000)
     for angle in (60, 150):
         w = np.array([row["real"] + 1j * row["imaginary"] for row in by(rows, angle=angle)])
         assert np.abs(((w - 1) * np.conj(np.exp(1j * np.radians(angle)) - 1)).imag).max() < 0.02
-    assert isinstance(descent_figures.rotations_figure(as_text(rows)), Figure)
+    assert isinstance(figures.rotations_figure(as_text(rows)), Figure)
 
 
 def test_the_promised_rates_lie_above_what_is_seen_and_the_margin_below_2_3():
-    rows = descent_experiments.rates()
+    rows = figures.rates()
     for row in rows:
         assert row["excess"] <= row["by_seen_margin"] * (1 + 1e-9) + 1e-28
         assert row["by_seen_margin"] <= row["by_norm"] * (1 + 1e-3) and row["drift"] <= row["drift_bound"] + 1e-15
-    assert isinstance(descent_figures.rates_figure(as_text(rows)), Figure)
+    assert isinstance(figures.rates_figure(as_text(rows)), Figure)
 
 
 def test_minima_beside_linear_predictors_are_drawn(monkeypatch):
-    monkeypatch.setattr(
-        relu_search, "SETTINGS", [relu_search.Setting(width=1), relu_search.Setting(width=4, num_layers=1)]
-    )
-    rows = descent_experiments.linear_output(trials=12)
+    monkeypatch.setattr(search, "SETTINGS", [search.Setting(width=1), search.Setting(width=4, num_layers=1)])
+    rows = relu.linear_output(trials=12)
     assert any(row["category"] == "bad_local_minimum" for row in rows)
-    assert isinstance(descent_figures.linear_output_figure(as_text(rows)), Figure)
+    assert isinstance(relu.linear_output_figure(as_text(rows)), Figure)
 
 
 def test_the_excess_by_radius_lies_below_its_bounds():
-    rows = descent_experiments.excess_by_radius()
+    rows = relu.excess_by_radius()
     assert all(row["swapped"] <= row["swapped_bound"] and row["at_zero"] <= row["ball_bound"] for row in rows)
-    assert isinstance(descent_figures.excess_by_radius_figure(as_text(rows)), Figure)
+    assert isinstance(relu.excess_by_radius_figure(as_text(rows)), Figure)
 
 
 def test_the_saddle_figure_is_drawn_from_its_rows():
@@ -62,25 +62,22 @@ def test_the_saddle_figure_is_drawn_from_its_rows():
         for method in ("descent", "momentum", "orthogonalised")
         for size in (0.01, 0.1)
     ]
-    assert len(descent_figures.saddle_figure(as_text(rows)).axes) == 3
+    assert len(figures.saddle_figure(as_text(rows)).axes) == 3
 
 
 def test_the_map_has_a_panel_a_target_start_and_method(monkeypatch):
     rows = []
     for job in (
-        descent_map.Job(t, s, m, 2, 6)
-        for t in descent_map.TARGETS
-        for s in descent_map.STARTS
-        for m in descent_map.METHODS
+        target_map.Job(t, s, m, 2, 6) for t in target_map.TARGETS for s in target_map.STARTS for m in target_map.METHODS
     ):
-        rows += descent_map.run_job(job, max_steps=5)
-    figure = descent_map_figure.map_figure(as_text(rows))
+        rows += target_map.run_job(job, max_steps=5)
+    figure = figures.map_figure(as_text(rows))
     assert len(figure.axes) == 36 + 1
 
 
 @pytest.mark.slow
 def test_the_saddle_experiment_meets_its_prediction():
-    for row in descent_experiments.saddle():
+    for row in figures.saddle():
         if row["method"] == "descent" and row["shortcut_depth"] > 1:
             assert row["aligned"] == pytest.approx(row["predicted"], rel=0.05, abs=3)
         assert row["least"] <= row["random"]

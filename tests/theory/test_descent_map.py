@@ -3,17 +3,18 @@
 import numpy as np
 import pytest
 
-from theory import descent, descent_map, linear_residual
-from theory.descent_map import Job
+from theory.descent import from_zero, target_map
+from theory.descent.target_map import Job
+from theory.linear import landscape
 
 
 def rows_for(job, **keywords):
-    return {row["speed"]: row for row in descent_map.run_job(job, **keywords)}
+    return {row["speed"]: row for row in target_map.run_job(job, **keywords)}
 
 
 @pytest.mark.parametrize("d", [2, 6, 20])
 def test_targets_have_the_signs_that_their_names_promise(d):
-    R = {name: descent_map.target_matrix(name, d, seed=1) for name in descent_map.TARGETS}
+    R = {name: target_map.target_matrix(name, d, seed=1) for name in target_map.TARGETS}
     assert np.linalg.eigvalsh(R["positive definite"])[0] == pytest.approx(0.4)
     assert (np.linalg.eigvalsh(R["indefinite"]) < 0).sum() == 2 and np.linalg.det(R["indefinite"]) > 0
     assert np.abs(np.linalg.eigvalsh(R["singular"])).min() < 1e-12
@@ -25,18 +26,18 @@ def test_targets_have_the_signs_that_their_names_promise(d):
 def test_the_batch_computes_the_risk_and_the_gradient_of_each_network():
     rng = np.random.default_rng(0)
     A, R = 0.3 * rng.standard_normal((4, 5, 3, 3)), rng.standard_normal((3, 3))
-    W, risks, gradients = descent_map._risk_and_gradient(A, R)
+    W, risks, gradients = target_map._risk_and_gradient(A, R)
     for k in range(4):
-        np.testing.assert_allclose(W[k], linear_residual.end_to_end(A[k]))
-        assert risks[k] == pytest.approx(linear_residual.risk(A[k], R, np.eye(3)))
-        np.testing.assert_allclose(gradients[k], linear_residual.gradient(A[k], R, np.eye(3)), atol=1e-12)
+        np.testing.assert_allclose(W[k], landscape.end_to_end(A[k]))
+        assert risks[k] == pytest.approx(landscape.risk(A[k], R, np.eye(3)))
+        np.testing.assert_allclose(gradients[k], landscape.gradient(A[k], R, np.eye(3)), atol=1e-12)
 
 
 def test_from_zero_the_steps_are_those_of_the_recursion_and_below_the_promise():
     rows = rows_for(Job("positive definite", "zero", "descent", 4, 3))
-    phi = np.linalg.eigvalsh(descent_map.target_matrix("positive definite", 3, 0))
+    phi = np.linalg.eigvalsh(target_map.target_matrix("positive definite", 3, 0))
     row = rows[1 / 16]
-    risks = descent.recursion_risks(phi, 4, row["learning_rate"], 500)
+    risks = from_zero.recursion_risks(phi, 4, row["learning_rate"], 500)
     assert row["status"] == "reached" and row["steps"] == np.argmax(risks <= 1e-3 * np.square(1 - phi).sum())
     promised = [row for row in rows.values() if row["promised_exact"] >= 0]
     assert promised and all(row["steps"] <= row["promised_exact"] for row in promised)
@@ -47,8 +48,8 @@ def test_from_zero_the_steps_are_those_of_the_recursion_and_below_the_promise():
 @pytest.mark.parametrize("method", ["descent", "momentum"])
 def test_an_indefinite_target_is_not_reached_from_zero(method):
     rows = rows_for(Job("indefinite", "zero", method, 8, 4), speeds=(1 / 8, 1 / 32), max_steps=200)
-    phi = np.linalg.eigvalsh(descent_map.target_matrix("indefinite", 4, 0))
-    floor = descent.excess_floor(phi) / np.square(1 - phi).sum()
+    phi = np.linalg.eigvalsh(target_map.target_matrix("indefinite", 4, 0))
+    floor = from_zero.excess_floor(phi) / np.square(1 - phi).sum()
     assert all(row["status"] == "stalled" and row["excess"] >= floor * (1 - 1e-9) for row in rows.values())
 
 
@@ -57,27 +58,27 @@ def test_every_promise_is_kept():
         Job("positive definite", "identity plus noise", "descent", 4, 3),
         Job("singular", "zero", "descent", 2, 3),
     ):
-        for row in descent_map.run_job(job):
+        for row in target_map.run_job(job):
             for name in ("promised_2_3", "promised_margin"):
                 assert not row[name] < row["steps"] - 1  # a stalled run's are all that it was given
 
 
 def test_a_run_goes_on_behind_the_jobs_that_are_done(monkeypatch):
     jobs = [Job("rotated", "zero", method, 2, 2) for method in ("descent", "momentum")]
-    monkeypatch.setattr(descent_map, "jobs", lambda: jobs)
-    everything = list(descent_map.run(seed=3))
+    monkeypatch.setattr(target_map, "jobs", lambda: jobs)
+    everything = list(target_map.run(seed=3))
     assert [rows[0]["method"] for rows in everything] == ["descent", "momentum"]
-    np.testing.assert_equal(list(descent_map.run(seed=3, skip=1)), everything[1:])
+    np.testing.assert_equal(list(target_map.run(seed=3, skip=1)), everything[1:])
 
 
 def test_the_whole_map_names_each_job_once():
-    jobs = descent_map.jobs()
+    jobs = target_map.jobs()
     assert len(jobs) == len(set(jobs)) == 4 * 3 * 3 * 7 + 4 * 3
     assert max(job.dimension for job in jobs) == 20 and max(job.num_layers for job in jobs) == 64
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda: descent_map.target_matrix("big", 2, 0), lambda: descent_map.start_layers("big", 1, 2, 0)]
+    "wrong", [lambda: target_map.target_matrix("big", 2, 0), lambda: target_map.start_layers("big", 1, 2, 0)]
 )
 def test_an_unknown_name_is_one_clear_line(wrong):
     with pytest.raises(ValueError, match="got 'big'"):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from theory import linear_output, relu_linear_output, relu_networks, relu_search
-from theory.checks import linear_output as checks
-from theory.checks.numeric import difference_gradient
+from theory.derivatives import difference_gradient
+from theory.relu import claims as checks
+from theory.relu import linear_output, networks, search, trained_output
 
 
 def problem(seed=0, d=3, r=1):
@@ -71,27 +71,18 @@ def test_with_no_features_the_local_minimum_is_the_best_linear_predictor():
 def test_the_descent_with_an_output_goes_down_the_gradient_of_all_weights():
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((50, 2)), 0.4 * rng.standard_normal((2, 2, 2, 2))
-    y = relu_networks.forward(0.4 * rng.standard_normal((1, 2, 2, 2, 2)), x[None])[0]
-    start = np.square(relu_networks.forward(w[None], x[None])[0] - y).sum() / 50
-    w_end, W_end, slope = relu_linear_output.descend(w, np.eye(2), x, y)
-    end = np.square(relu_networks.forward(w_end[None], x[None])[0] @ W_end.T - y).sum() / 50
+    y = networks.forward(0.4 * rng.standard_normal((1, 2, 2, 2, 2)), x[None])[0]
+    start = np.square(networks.forward(w[None], x[None])[0] - y).sum() / 50
+    w_end, W_end, slope = trained_output.descend(w, np.eye(2), x, y)
+    end = np.square(networks.forward(w_end[None], x[None])[0] @ W_end.T - y).sum() / 50
     assert end < 1e-4 * start and slope < 1e-4
 
 
 def test_the_last_block_s_input_and_features_give_the_network_back():
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((20, 2)), rng.standard_normal((3, 2, 4, 2))
-    h, features = relu_linear_output.last_block(w, x)
-    np.testing.assert_allclose(h + features @ w[-1, 1], relu_networks.forward(w[None], x[None])[0])
-
-
-def test_minima_of_the_search_with_a_trained_output_are_the_best_in_their_last_block():
-    rows = relu_linear_output.compare(relu_search.Setting(2, 2, 1, 60, 0.5), 20, seed=0)
-    critical = [row for row in rows if row["critical"]]
-    assert len(critical) > 5 and any(row["category"] == "bad_local_minimum" for row in rows)
-    for row in critical:
-        assert row["with_output"] == pytest.approx(row["last_block"], abs=1e-7)
-        assert row["with_output"] <= row["risk"] + 1e-12
+    h, features = trained_output.last_block(w, x)
+    np.testing.assert_allclose(h + features @ w[-1, 1], networks.forward(w[None], x[None])[0])
 
 
 def test_the_bounds_in_the_ball_are_of_order_4_and_8():
@@ -105,7 +96,7 @@ def test_the_bounds_in_the_ball_are_of_order_4_and_8():
 
 
 def test_the_swapped_minimum_falls_like_the_eighth_power_and_a_one_block_minimum_like_the_fourth():
-    points = map(relu_search.swapped_blocks, (0.02, 0.04))
+    points = map(search.swapped_blocks, (0.02, 0.04))
     risks = [point["risk"] * point["risk_at_zero"] for point in points]
     assert risks[1] / risks[0] == pytest.approx(2**8, rel=0.01)
     shares = checks.one_block_minimum()

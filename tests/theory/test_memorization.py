@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from unit_points import unit_points
 
-from theory.memorization import (
-    METHODS,
-    memorize,
-    parameter_count,
-)
+from theory.memorization import METHODS, memorize, parameter_count
 
 
 def forward(network, x):
@@ -277,12 +273,6 @@ def run_python(code: str, **environment) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_importing_theory_and_memorising_needs_no_tensorflow():
-    print_modules = "print([m for m in ('tensorflow', 'keras', 'jax') if m in sys.modules])"
-    code = "import sys, numpy as np; from theory.memorization import memorize; memorize(np.eye(3), [0, 1, 0], 2); "
-    assert run_python(code + print_modules).strip() == "[]"
 
 
 def test_the_keras_model_is_the_same_network_and_survives_its_file(digits, tmp_path):

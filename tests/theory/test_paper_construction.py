@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from factoring import gamma_of, multiply, norms, relative, target
 
-from theory import factorization as fz
-from theory import paper_construction
+from theory.linear import factorization as fz
+from theory.linear import paper_construction
 
 
 def printed(gamma, num_layers) -> float:

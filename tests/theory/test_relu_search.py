@@ -6,10 +6,10 @@ import io
 import numpy as np
 import pytest
 
-from theory import relu_figures, relu_networks, relu_search
-from theory.relu_figures import relu_search_figure
-from theory.relu_networks import Population, Sample, forward, hessian, risk_and_gradient
-from theory.relu_search import Setting, classify, find_critical_points
+from theory.relu import figures, networks, search
+from theory.relu.figures import relu_search_figure
+from theory.relu.networks import Population, Sample, forward, hessian, risk_and_gradient
+from theory.relu.search import Setting, classify, find_critical_points
 
 SETTINGS = [Setting(2, 1, 2, 30), Setting(3, 2, 2, 25), Setting(2, 3, 3, 20), Setting(2, 2, 1, 40)]
 
@@ -17,7 +17,7 @@ SETTINGS = [Setting(2, 1, 2, 30), Setting(3, 2, 2, 25), Setting(2, 3, 3, 20), Se
 def make_problem(setting, n=3, seed=0):
     """Random students w [n, …], teachers and a sample each."""
     rng = np.random.default_rng(seed)
-    w, teachers = (relu_search.draw_weights(rng, n, setting, 0.5) for _ in range(2))
+    w, teachers = (search.draw_weights(rng, n, setting, 0.5) for _ in range(2))
     x = rng.standard_normal((n, setting.samples, setting.d))
     return w, teachers, Sample(x, forward(teachers, x))
 
@@ -103,7 +103,7 @@ def test_rescaling_units_gives_exactly_one_zero_eigenvalue_per_unit_at_a_critica
     zeros = (np.abs(eigenvalues) < 1e-12 * eigenvalues[:, -1:]).sum(1)
     assert zeros.tolist() == [setting.num_layers * setting.width] * 3
     for teacher, x in zip(teachers, problem.x):
-        assert len(relu_networks.free_directions(teacher, x)) == setting.num_layers * setting.width
+        assert len(networks.free_directions(teacher, x)) == setting.num_layers * setting.width
 
 
 def test_two_units_with_one_pattern_give_four_free_directions_not_two():
@@ -113,16 +113,16 @@ def test_two_units_with_one_pattern_give_four_free_directions_not_two():
         [[[0.3, 0.1], [0.1, 0.3]], [[0.2, 0.0], [0.1, -0.3]]], (1, 1, 2, 2, 2)
     )  # both active on the first half
     problem = Sample(x, forward(w, x))
-    directions = relu_networks.free_directions(w[0], x[0])
+    directions = networks.free_directions(w[0], x[0])
     h = problem.hessian(w, np.array([0]))[0]
     assert len(directions) == 4 and np.abs(h @ directions.T).max() < 1e-15
     assert np.count_nonzero(np.abs(np.linalg.eigvalsh(h)) < 1e-14) == 4
-    assert classify(problem, relu_networks.balance(w), 0.5)["category"] == "global_minimum"
+    assert classify(problem, networks.balance(w), 0.5)["category"] == "global_minimum"
 
 
 def test_the_teacher_is_a_global_minimum_and_a_point_beside_it_is_not_critical():
     _, teachers, problem = make_problem(Setting(2, 2, 2, 60))
-    teachers = relu_networks.balance(teachers)
+    teachers = networks.balance(teachers)
     assert classify(problem, teachers, 0.5)["category"].tolist() == ["global_minimum"] * 3
     assert classify(problem, teachers, 0.1)["category"].tolist() == ["outside"] * 3
     assert classify(problem, 1.0001 * teachers, 0.6)["category"].tolist() == ["not_converged"] * 3
@@ -131,7 +131,7 @@ def test_the_teacher_is_a_global_minimum_and_a_point_beside_it_is_not_critical()
 @pytest.mark.parametrize("setting", [Setting(2, 1, 2, 40), Setting(2, 2, 2, 40), Setting(3, 2, 2, 40)])
 def test_a_planted_minimum_and_a_planted_saddle_are_told_apart(setting):
     w, _, problem = make_problem(setting, n=1)
-    w, x = relu_networks.balance(w), problem.x
+    w, x = networks.balance(w), problem.x
     result = classify(plant(w, x, 0.001), w, 0.5)
     assert result["category"] == "bad_local_minimum" and result["gradient_norm"] < 1e-11
     problem = plant(w, x, 1.0)
@@ -145,7 +145,7 @@ def test_a_planted_minimum_and_a_planted_saddle_are_told_apart(setting):
 
 def test_a_dead_unit_makes_a_critical_point_degenerate_and_not_a_minimum():
     w, _, problem = make_problem(Setting(2, 1, 1, 40), n=1)
-    w = relu_networks.balance(w)
+    w = networks.balance(w)
     x = problem.x[:, problem.x[0] @ w[0, 0, 0, 0] > 0]
     w = np.concatenate([w, np.stack([-w[:, :, 0], w[:, :, 1]], axis=2)], axis=3)  # the second unit is active on nothing
     result = classify(plant(w, x, 0.001), w, 1.0)
@@ -182,10 +182,10 @@ def test_bad_local_minima_are_found_and_every_small_step_off_the_free_directions
     assert len(w) >= 5 and result["risk"].min() > 1e-9 and result["spectral_norm"].max() < 1
     rng = np.random.default_rng(0)
     for i in range(len(w)):
-        free = np.linalg.qr(relu_networks.free_directions(w[i], problem.x[i]).T)[0]
+        free = np.linalg.qr(networks.free_directions(w[i], problem.x[i]).T)[0]
         step = rng.standard_normal((300, w[0].size))
         step -= step @ free @ free.T
-        size = 0.1 * relu_networks.kink_margin(w[i : i + 1], problem.x[i : i + 1])[0] * np.linalg.norm(w[i])
+        size = 0.1 * networks.kink_margin(w[i : i + 1], problem.x[i : i + 1])[0] * np.linalg.norm(w[i])
         step *= size / np.linalg.norm(step, axis=1, keepdims=True)
         tried = w[i] + np.concatenate([step, -step]).reshape(-1, *w.shape[1:])
         f = np.sum((problem.y[i] - forward(tried, problem.x[i : i + 1])) ** 2, axis=(1, 2))
@@ -234,7 +234,7 @@ def test_the_population_gradient_and_hessian_are_derivatives_of_the_population_r
 
 
 def test_swapped_blocks_end_in_a_bad_local_minimum_of_the_population_at_every_small_radius():
-    rows = [relu_search.swapped_blocks(radius) for radius in (0.03, 0.1, 0.3, 0.5, 0.9)]
+    rows = [search.swapped_blocks(radius) for radius in (0.03, 0.1, 0.3, 0.5, 0.9)]
     assert [row["category"] for row in rows] == ["bad_local_minimum"] * 5
     assert max(row["spectral_norm"] for row in rows) < 0.9 and min(row["curvature"] for row in rows) > 0.01
     rates = [row["risk"] / row["radius"] ** 4 for row in rows[:3]]
@@ -249,7 +249,7 @@ def test_blocks_that_do_not_feel_each_other_can_be_swapped_for_nothing():
 
 def collected(**arguments):
     """All rows and all points of a search."""
-    rows, points = zip(*relu_search.search(**arguments))
+    rows, points = zip(*search.search(**arguments))
     return list(rows), [point for of_row in points for point in of_row]
 
 
@@ -282,8 +282,8 @@ def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_se
     _, rows, found = small_search
     assert len(rows) == 6 and len(found) == 120
     for row, points in zip(rows, np.reshape(found, (6, 20))):
-        assert sum(row[name] for name in relu_search.CATEGORIES) == row["trials"] == 20
-        for name in relu_search.CATEGORIES:
+        assert sum(row[name] for name in search.CATEGORIES) == row["trials"] == 20
+        for name in search.CATEGORIES:
             assert row[name] == sum(point["category"] == name for point in points)
             assert row[f"{name}_low"] <= row[name] / 20 <= row[f"{name}_high"]
     assert sum(row["bad_local_minimum"] for row in rows) > 0 and sum(row["saddle"] for row in rows) > 0
@@ -292,7 +292,7 @@ def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_se
 
 def test_the_table_has_a_line_per_row_with_its_intervals(small_search):
     _, rows, _ = small_search
-    lines = relu_figures.table(rows).splitlines()
+    lines = figures.table(rows).splitlines()
     assert len(lines) == 2 + len(rows) and len({line.count("|") for line in lines}) == 1
     row = rows[1]
     assert f"{row['bad_local_minimum'] / 20:.1%} ({row['bad_local_minimum_low']:.1%}–" in lines[3]

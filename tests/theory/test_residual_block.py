@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from theory.residual_block import NoThreshold, apply_block, relative_gap, surrogates, transform_block
+from theory.memorization.blocks import NoThreshold, apply_block, relative_gap, surrogates, transform_block
 
 
 @pytest.mark.parametrize("bias, factor", [("row", 2.05), ("common", 4.05)])
@@ -41,18 +41,6 @@ def worst_for_a_common_bias(rho: float, squared_distance: float):
     cosine = 1 - squared_distance / 2 / (1 + rho)
     long = np.array([[1, 0, 0], [cosine, np.sqrt(1 - cosine**2), 0]]) * np.sqrt(1 + rho)
     return np.concatenate([long, [[0, 0, np.sqrt(1 - rho)]]])
-
-
-def test_the_printed_bias_fails_where_the_corrected_one_holds():
-    rho, angle = 0.1, np.arccos(1 - 1.5 * 0.1)  # |a| = 1, |a1 − a2|² = 3ρ'
-    points = np.array([[1, 0], [np.cos(angle), np.sin(angle)]])
-    targets = np.array([[0.3, -2.0], [1.0, 1.0]])
-    assert np.square(points[0] - points[1]).sum() == pytest.approx(3 * rho)
-    printed = (points, (targets - points).T / (1 - (1 - 2 * rho)), np.full(2, -(1 - 2 * rho)))
-    assert np.abs(points + apply_block(*printed, points) - targets).max() > 0.2
-    for bias in ("row", "common"):
-        block = transform_block(points, targets, points[:0], bias)
-        np.testing.assert_allclose(points + apply_block(*block, points), targets, atol=1e-12)
 
 
 def test_a_peeling_block_solves_for_points_that_wake_each_other():

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import linalg
 
-from theory import rotations
+from theory.linear import rotations
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=100, suppress_health_check=list(HealthCheck)

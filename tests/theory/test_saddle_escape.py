@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from theory import saddle_escape, shortcut_networks, update_rules
+from theory.descent import saddle_escape, update_rules
+from theory.shortcut import networks
 
 
 def orthogonal(d=3, seed=0):
@@ -18,8 +19,8 @@ def test_the_gradient_is_that_of_li_et_al_on_whitened_data(shortcut_depth):
     weights, gap = 0.4 * rng.standard_normal((3, shortcut_depth, 4, 4)), rng.standard_normal((4, 4))
     x = 2 * np.eye(4)
     risk, gradient = saddle_escape.risk_and_gradient(weights, gap)
-    assert risk == pytest.approx(shortcut_networks.loss(weights, x, x @ (np.eye(4) + gap).T))
-    np.testing.assert_allclose(gradient, shortcut_networks.gradient(weights, x, x @ (np.eye(4) + gap).T), atol=1e-12)
+    assert risk == pytest.approx(networks.loss(weights, x, x @ (np.eye(4) + gap).T))
+    np.testing.assert_allclose(gradient, networks.gradient(weights, x, x @ (np.eye(4) + gap).T), atol=1e-12)
 
 
 @pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
@@ -27,22 +28,10 @@ def test_an_aligned_start_is_small_in_every_factor_and_stays_aligned(shortcut_de
     gap = 0.7 * orthogonal()
     start = saddle_escape.aligned_start(0.1, shortcut_depth, gap)
     np.testing.assert_allclose(np.linalg.svd(start, compute_uv=False), 0.1)
-    np.testing.assert_allclose(
-        shortcut_networks.linear_map(start) - np.eye(3), 0.1**shortcut_depth * orthogonal(), atol=1e-12
-    )
+    np.testing.assert_allclose(networks.linear_map(start) - np.eye(3), 0.1**shortcut_depth * orthogonal(), atol=1e-12)
     moved = start - 0.1 * saddle_escape.risk_and_gradient(start, gap)[1]
     size = 0.1 + 0.1 * 0.1 ** (shortcut_depth - 1) * (0.7 - 0.1**shortcut_depth)
     np.testing.assert_allclose(moved, saddle_escape.aligned_start(size, shortcut_depth, gap), atol=1e-12)
-
-
-@pytest.mark.parametrize("method, rate", [("descent", 0.01), ("momentum", 0.0005), ("orthogonalised", 0.005)])
-@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
-def test_the_predicted_steps_are_those_that_are_measured(method, rate, shortcut_depth):
-    start = saddle_escape.aligned_start(0.1, shortcut_depth, orthogonal())
-    said = saddle_escape.predicted_steps(method, shortcut_depth, 1.0, 0.1, rate)
-    assert saddle_escape.steps_to_leave(method, start, orthogonal(), rate, 5_000) == pytest.approx(
-        said, rel=0.07, abs=9
-    )
 
 
 def test_the_time_follows_the_order_of_stationarity_for_descent_and_not_for_orthogonalised_updates():

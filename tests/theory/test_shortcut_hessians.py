@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from theory import shortcut_hessians as sh
-from theory import stationarity
-from theory.activations import ACTIVATIONS, Activation
+from theory.shortcut import hessians as sh
+from theory.shortcut import stationarity
+from theory.shortcut.activations import ACTIVATIONS, Activation
 
 REPEATABLE = settings(
     derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
@@ -160,19 +160,6 @@ def test_the_2_shortcuts_condition_number_is_that_of_m_at_every_depth_and_the_1_
     assert np.all(bounds <= one[1:]) and np.all(bounds > 0.1 * one[1:])
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_the_lower_bound_on_the_1_shortcuts_condition_number_holds(seed):
-    rng = np.random.default_rng(seed)
-    d, units = int(rng.integers(2, 4)), int(rng.integers(2, 6))
-    x, y = data(10, d, seed)
-    assert sh.condition_number_lower_bound(x, y, units) <= condition(differences(x, y, units, 1)) * (1 + 1e-5)
-
-
-def test_in_one_dimension_the_1_shortcuts_condition_number_is_1_at_every_depth():
-    x = np.array([[1.0], [2.0]])
-    assert [sh.condition_number_at_zero(x, 2 * x, units, 1) for units in (1, 2, 8)] == pytest.approx([1, 1, 1])
-
-
 def test_with_fewer_examples_than_dimensions_the_hessian_is_singular():
     x, y = data(2, 3, seed=5)
     assert sh.condition_number_at_zero(x, y, 2, 2) == math.inf
@@ -229,42 +216,6 @@ def test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_of_the_lead
         )
     assert stationarity.order_of_stationarity(x, y, shortcut_depth, "tanh", mid, post) == (shortcut_depth - 1, True)
     assert stationarity.order_of_stationarity(x, x, shortcut_depth) == (shortcut_depth - 1, False)
-
-
-RELU = Activation(lambda z: z * (z.real > 0), None, (0.0, math.nan, math.nan))  # for complex numbers too
-
-
-def growth_with_signs(signs, x, y, **activations) -> list[float]:
-    """(L − L(0))/t² for one unit with weights t·(±W¹, ±W²), small t."""
-    W, t = np.random.default_rng(11).standard_normal((1, 2, 3, 3)), 1e-4
-    weights = np.array([np.array(pair)[None, :, None, None] * t * W for pair in [(0, 0), *signs]])
-    values = losses(weights, x, y, **activations)
-    return ((values[1:] - values[0]) / t**2).tolist()
-
-
-def test_with_relu_at_mid_or_post_the_loss_has_no_quadratic_form_at_zero_and_at_pre_it_has():
-    x, y = data(9, 3, seed=10)
-    # A quadratic form is the same for −W; and as it vanishes for W¹ = 0 or W² = 0, it changes sign with W².
-    both, one, other = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y)
-    assert both == pytest.approx(one, rel=1e-3) == pytest.approx(-other, rel=1e-3) and abs(both) > 0.1
-    forwards, backwards = growth_with_signs([(1, 1), (-1, -1)], x, y, mid="relu")
-    assert abs(forwards - backwards) > 0.1
-    # At post the first two agree: it is the change of sign that fails.
-    both, one, other = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y, post="relu")
-    assert both == pytest.approx(one, rel=1e-3) and abs(both + other) > 0.1
-    both, one, other = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y, pre="relu")
-    assert both == pytest.approx(one, rel=1e-3) == pytest.approx(-other, rel=1e-3)
-    expected = differences(x, y, 2, 2, pre=RELU)
-    np.testing.assert_allclose(sh.hessian_at_zero(x, y, 2, 2, pre="relu"), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("place", ["mid", "post"])
-def test_on_data_symmetric_about_0_relu_at_mid_or_post_has_half_the_linear_networks_quadratic_form(place):
-    x, y = (np.concatenate([half, -half]) for half in data(9, 3, seed=10))
-    linear = growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y)
-    assert growth_with_signs([(1, 1), (-1, -1), (1, -1)], x, y, **{place: "relu"}) == pytest.approx(
-        [value / 2 for value in linear], rel=1e-3
-    )
 
 
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from theory.table_1 import Count, count_weights
+from theory.relu.table_1 import Count, count_weights
 
 
 def test_table_1_has_55_convolutions_and_13_54_million_weights():

@@ -5,44 +5,27 @@ import math
 import numpy as np
 import pytest
 
-from theory import linear_residual, widened_descent
-from theory.checks.numeric import difference_gradient
+from theory.descent import widened
+from theory.linear import landscape
 
 
 def problem_for(R, margin=1.0):
-    return widened_descent.identity_maps(R, math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * margin))
+    return widened.identity_maps(R, math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * margin))
 
 
 def test_without_maps_around_the_risk_and_gradient_are_hardt_and_ma_s():
     rng = np.random.default_rng(0)
     layers, R = 0.3 * rng.standard_normal((4, 3, 3)), rng.standard_normal((3, 3))
     Sigma = np.diag([1.0, 2.0, 3.0])
-    risk, gradient = widened_descent.risk_and_gradient(widened_descent.Widened(np.eye(3), np.eye(3), R, Sigma), layers)
-    assert risk == pytest.approx(linear_residual.risk(layers, R, Sigma))
-    np.testing.assert_allclose(gradient, linear_residual.gradient(layers, R, Sigma))
-
-
-def test_the_gradient_equals_central_differences():
-    rng = np.random.default_rng(1)
-    problem = widened_descent.identity_maps(rng.standard_normal((2, 3)), 0.7)
-    layers = 0.2 * rng.standard_normal((3, 5, 5))
-    reference = difference_gradient(lambda layers: widened_descent.risk_and_gradient(problem, layers)[0], layers)
-    np.testing.assert_allclose(widened_descent.risk_and_gradient(problem, layers)[1], reference, atol=1e-8)
-
-
-@pytest.mark.parametrize("num_layers", [1, 4, 32])
-def test_minus_identity_is_reached_from_zero_at_the_guaranteed_rate(num_layers):
-    problem = problem_for(-np.eye(2), margin=1.001)
-    said = widened_descent.guarantee(problem, num_layers)
-    layers, risks = widened_descent.descend(problem, num_layers, said.learning_rate, 30)
-    assert said.applies and risks[0] == pytest.approx(2.0) and risks[-1] < 2 * said.rate**30 < 0.03
-    assert linear_residual.max_spectral_norm(layers) <= 1 / (2 * num_layers)
+    risk, gradient = widened.risk_and_gradient(widened.Widened(np.eye(3), np.eye(3), R, Sigma), layers)
+    assert risk == pytest.approx(landscape.risk(layers, R, Sigma))
+    np.testing.assert_allclose(gradient, landscape.gradient(layers, R, Sigma))
 
 
 def test_the_guarantee_says_where_it_does_not_apply():
-    assert not widened_descent.guarantee(problem_for(-np.eye(2), margin=0.9), 4).applies
+    assert not widened.guarantee(problem_for(-np.eye(2), margin=0.9), 4).applies
 
 
 def test_the_guaranteed_rate_does_not_fade_with_depth():
-    rates = [widened_descent.guarantee(problem_for(np.diag([1.0, -2.0])), depth).rate for depth in (8, 64, 1024)]
+    rates = [widened.guarantee(problem_for(np.diag([1.0, -2.0])), depth).rate for depth in (8, 64, 1024)]
     assert max(rates) < 0.87

@@ -6,21 +6,13 @@ import os
 import numpy as np
 import pytest
 
-from theory import (
-    balancedness,
-    descent,
-    factorization,
-    gradient_bounds,
-    linear_residual,
-    memorization,
-    parallel,
-    projection_width,
-    relu_networks,
-    saddle_escape,
-    shortcut_hessians,
-    shortcut_networks,
-    stationarity,
-)
+from theory import parallel
+from theory.descent import balancedness, from_zero, saddle_escape
+from theory.linear import factorization, landscape
+from theory.memorization import construction, first_layer
+from theory.relu import networks as relu_networks
+from theory.shortcut import hessians, stationarity
+from theory.shortcut import networks as shortcut_networks
 
 pytestmark = pytest.mark.filterwarnings("error")  # a warning is a wrong answer too
 
@@ -44,13 +36,11 @@ def test_the_lower_bound_of_a_large_target_is_that_of_its_logarithms(scale):
 
 
 def test_the_common_bias_width_of_two_opposite_points_and_of_one_point():
-    assert projection_width.common_bias_width(2, 4.0) <= projection_width.common_bias_width(2, 3.999)
-    assert projection_width.common_bias_width(2, 4.0) == pytest.approx(
-        projection_width.common_bias_width(2, 4 - 1e-7), abs=1
-    )
+    assert first_layer.common_bias_width(2, 4.0) <= first_layer.common_bias_width(2, 3.999)
+    assert first_layer.common_bias_width(2, 4.0) == pytest.approx(first_layer.common_bias_width(2, 4 - 1e-7), abs=1)
     for x in (np.array([[1.0, 0.0], [-1.0, 0.0]]), np.array([[1.0, 0.0]])):
         labels = np.arange(len(x))
-        network = memorization.memorize(x, labels, 2, method="paper")
+        network = construction.memorize(x, labels, 2, method="paper")
         assert (network(x).argmax(1) == labels).all()
 
 
@@ -58,25 +48,25 @@ def test_the_common_bias_width_of_two_opposite_points_and_of_one_point():
 @pytest.mark.parametrize("rho", [0.01, 1.0, 2.0, 2.5, 3.9])
 def test_the_chernoff_argument_is_the_maximum(num_points, rho):
     cosine, t = 1 - rho / 2, 0.9
-    a = projection_width._chernoff_exponent_argument(max(t, cosine), cosine)
+    a = first_layer._chernoff_exponent_argument(max(t, cosine), cosine)
     exponent = lambda a: a * max(t, cosine) + 0.5 * math.log((1 - cosine * a) ** 2 - a**2)  # noqa: E731
     assert exponent(a) >= max(exponent(a * (1 - 1e-4)), exponent(a * (1 + 1e-4))) - 1e-14
 
 
 def test_one_point_taken_twice_always_fails_and_opposite_ones_never():
-    assert projection_width.pair_failure_probability(1.0, 5) == 1
-    assert projection_width.pair_failure_probability(-1.0, 5) == 0
-    assert projection_width.pair_failure_probability(np.array([0.0, 1.0]), 1).tolist() == pytest.approx([0.25, 1])
+    assert first_layer.pair_failure_probability(1.0, 5) == 1
+    assert first_layer.pair_failure_probability(-1.0, 5) == 0
+    assert first_layer.pair_failure_probability(np.array([0.0, 1.0]), 1).tolist() == pytest.approx([0.25, 1])
 
 
 def test_separation_does_not_depend_on_the_scale():
     for scale in (1e-200, 1e200):
-        assert projection_width.separation(scale * X) == pytest.approx(projection_width.separation(X))
+        assert first_layer.separation(scale * X) == pytest.approx(first_layer.separation(X))
 
 
 def test_a_descent_that_diverges_names_its_learning_rate():
     with pytest.raises(ValueError, match=r"^gradient descent diverged in step \d+: learning_rate 5.0 is too large$"):
-        linear_residual.gradient_descent(LAYERS, 2 * EYE, EYE, 5.0, 100)
+        landscape.gradient_descent(LAYERS, 2 * EYE, EYE, 5.0, 100)
 
 
 def test_a_subnormal_target_without_a_logarithm_is_factorized_by_polar_alone():
@@ -94,8 +84,8 @@ def test_lists_are_taken_as_arrays_are():
         (balancedness.imbalance_drift, A, 0.1),
         (balancedness.deficiency_margin, R, EYE),
         (balancedness.first_order_velocity, A, R, EYE),
-        (descent.project_positive, R, 0.1),
-        (linear_residual.sample_problem, X, Y),
+        (from_zero.project_positive, R, 0.1),
+        (landscape.sample_problem, X, Y),
     ]
     for function, *arguments in cases:
         lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in arguments]
@@ -111,8 +101,8 @@ def test_the_best_map_of_ill_conditioned_data_is_found():
 
 def test_the_gradient_bound_holds_where_sigma_is_singular_but_for_rounding():
     A, R, Sigma = np.zeros((3, 2, 2)), np.diag([1.0, 2.0]), np.diag([1, 1e-17])
-    squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
-    for bound in (linear_residual.gradient_lower_bound, gradient_bounds.gradient_lower_bound_by_layer):
+    squared = np.square(landscape.gradient(A, R, Sigma)).sum()
+    for bound in (landscape.gradient_lower_bound, landscape.gradient_lower_bound_by_layer):
         assert bound(A, R, Sigma) <= squared
         assert bound(A, np.diag([2.0, 1.0]), Sigma) == pytest.approx(12)  # ℓ = 3, a risk of 1 along the first axis
 
@@ -121,12 +111,12 @@ def test_a_gap_within_rounding_of_zero_is_zero():
     x = np.random.default_rng(3).standard_normal((50, 3))
     noise = np.random.default_rng(4).standard_normal((50, 3))
     y = x + noise - x @ np.linalg.lstsq(x, noise, rcond=None)[0]
-    assert not shortcut_hessians.moment_gap(x, y).any()
-    assert shortcut_hessians.condition_number_at_zero(x, y, 2, 2) == math.inf
+    assert not hessians.moment_gap(x, y).any()
+    assert hessians.condition_number_at_zero(x, y, 2, 2) == math.inf
     assert not stationarity.order_of_stationarity(x, y, 2).exact
     with pytest.raises(ValueError, match="zero is no strict saddle"):
         stationarity.escape_from_saddle(x, y, 2)
-    assert shortcut_hessians.moment_gap(1e-12 * x, 1e-12 * (x + noise)).any()  # not by its size
+    assert hessians.moment_gap(1e-12 * x, 1e-12 * (x + noise)).any()  # not by its size
 
 
 def test_whole_numbers_are_taken_as_real_ones():
@@ -149,7 +139,7 @@ def test_a_margin_below_zero_promises_nothing():
 
 
 def test_no_matrix_has_no_least_eigenvalue():
-    assert linear_residual.above_rounding(np.zeros((0, 0)))[1] == 0
+    assert landscape.above_rounding(np.zeros((0, 0)))[1] == 0
 
 
 def test_cores_are_counted_where_the_system_does_not_say_which_are_ours(monkeypatch):
@@ -157,5 +147,5 @@ def test_cores_are_counted_where_the_system_does_not_say_which_are_ours(monkeypa
     assert parallel.available_cores() == os.cpu_count()
     x = np.random.default_rng(0).standard_normal((300, 6))
     labels = np.arange(300) % 3
-    assert (memorization.memorize(x, labels, 3)(x).argmax(1) == labels).all()
+    assert (construction.memorize(x, labels, 3)(x).argmax(1) == labels).all()
     assert len(parallel.in_parallel(lambda item: item, range(5))) == 5

@@ -1,0 +1,138 @@
+"""What workers agree on before they train, and what they wait for: seen from one of them, the other being played."""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+import pytest
+from refusals import refused
+
+from identity_matters import training
+from identity_matters.comparators import build_network
+from identity_matters.config import TrainConfig
+from identity_matters.distributed import workers
+from identity_matters.distributed.workers import Workers
+from identity_matters.errors import Diverged, WorkerLost
+from identity_matters.model import all_conv_resnet
+from identity_matters.runs.config_json import read_config_json
+from identity_matters.safe_loading import load_network
+
+
+class Chief(Workers):
+    """A chief whose words are kept."""
+
+    def broadcast_text(self, text):
+        self.said = text
+        return text
+
+
+class Second(Workers):
+    """Worker 1 of two, which hears the words of a chief."""
+
+    def __init__(self, said):
+        super().__init__(rank=1, num_processes=2)
+        self._said = said
+
+    def all_reduce(self, vector):
+        return np.asarray(vector, float)
+
+    def broadcast_text(self, text):
+        return self._said
+
+
+@pytest.fixture
+def said(tmp_path):
+    chief = Chief()
+    with workers.open_run(TrainConfig(), str(tmp_path / "run"), chief, "200 images"):
+        return chief.said
+
+
+@pytest.mark.parametrize("config", [{"train_steps": 5}, "mnist", None])
+def test_what_is_no_config_is_refused_with_where_to_find_one(tmp_path, config):
+    message = refused(training.train, config, tmp_path / "run")
+    assert message == f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {config!r}"
+
+
+def test_parameter_servers_need_tensorflow_and_the_processes_of_a_job(tmp_path, monkeypatch):
+    config = TrainConfig(strategy="parameter_server")
+    assert "launch.cluster --strategy=parameter_server starts them" in refused(training.train, config, tmp_path / "run")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    message = "strategy parameter_server needs KERAS_BACKEND=tensorflow, got jax"
+    assert refused(training.train, config, tmp_path / "run") == message
+
+
+@pytest.mark.parametrize("name, other", [("image_data_format", "channels_first"), ("floatx", "float64")])
+def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, tiny_config, tiny_run, name, other):
+    usual = getattr(keras.config, name)()
+    getattr(keras.config, f"set_{name}")(other)
+    try:
+        for function, *arguments in (
+            (training.train, tiny_config, tmp_path / "run"),
+            (all_conv_resnet, tiny_config.model),
+            (build_network, dataclasses.replace(tiny_config.model, network="resnet_20")),
+            (load_network, str(tiny_run / "model.keras")),
+        ):
+            message = refused(function, *arguments)
+            assert message.startswith(f"Keras's {name} is {other!r} and must be {usual!r}: keras.config.set_{name}(")
+    finally:
+        getattr(keras.config, f"set_{name}")(usual)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_worker_on_other_data_is_refused(said):
+    def join(data):
+        with workers.open_run(TrainConfig(), "", Second(said), data) as (directory, contents):
+            return directory, contents["data"]
+
+    assert "other data than worker 0 (worker 0's, its own): data (200 images, 150 images)" in refused(
+        join, "150 images"
+    )
+    assert join("200 images") == (None, "200 images")
+
+
+def test_a_worker_with_another_npz_file_is_refused(tmp_path):
+    arrays = {name: np.zeros(3) for name in ("train_images", "train_labels", "test_images", "test_labels")}
+    configs = []
+    for name in ("one", "other"):
+        np.savez(tmp_path / f"{name}.npz", **arrays | {"train_labels": np.full(3, len(name))})
+        configs.append(TrainConfig(npz=str(tmp_path / f"{name}.npz")))
+    chief = Chief()
+    with workers.open_run(configs[0], str(tmp_path / "run"), chief):
+        pass
+
+    def join():
+        with workers.open_run(configs[1], "", Second(chief.said)):
+            pass
+
+    message = refused(join)
+    assert "digest of npz (" in message and "one.npz" not in message  # the file may lie anywhere
+
+
+def test_nobody_downloads_where_the_chief_could_not(monkeypatch):
+    class Alone(Second):
+        def broadcast(self, vector):
+            return [True]
+
+        def all_reduce(self, vector):
+            raise WorkerLost("worker 1", RuntimeError("gone"))
+
+    monkeypatch.setattr(workers, "load", lambda *_: pytest.fail("it must not load"))
+    with pytest.raises(WorkerLost):
+        Alone("").load_in_turn(TrainConfig(download=True))
+
+
+def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
+    """A scheduler ends the whole job with its first process."""
+    seen = []
+
+    class Waiting(Workers):
+        def barrier(self):
+            seen.append(read_config_json(str(tmp_path / "run"))["status"])
+
+    with workers.open_run(TrainConfig(), str(tmp_path / "run"), Waiting()) as (directory, _):
+        directory.set_status("running")
+        with pytest.raises(Diverged), workers.recording_failure(directory, Waiting()):
+            raise Diverged(7)
+    assert seen == ["diverged"]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["diverged_at_step"] == 7

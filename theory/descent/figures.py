@@ -1,0 +1,270 @@
+"""Figures of docs/descent.md: descent by eigenvalue, of rotations, from the saddle at zero, promised rates, the map.
+
+Of each figure the data, rows of plain numbers and words that go to a CSV file, and the drawing, from that file alone.
+"""
+
+import itertools
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from theory.arrays import column
+from theory.descent import balancedness, from_zero, saddle_escape
+from theory.descent.target_map import MAX_STEPS, METHODS, SPEEDS, STARTS, TARGETS
+from theory.linear import landscape
+from theory.linear.rotations import rotation
+
+EIGENVALUES = (-1.0, -0.5, 0.0, 0.25, 0.5, 1.5, 2.0)
+ANGLES = (60, 120, 150, 170, 180)
+_NORM = LogNorm(10, MAX_STEPS)
+
+
+def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> list[dict]:
+    """Excess |w − φ|² and |λ − 1| of gradient descent from zero by eigenvalue φ, at the largest learning rate of all.
+
+    Args:
+      seed: Not used: nothing here is random.
+      num_layers: ℓ.
+      num_steps: The last step; steps are listed more sparsely the later they are.
+    """
+    learning_rate = from_zero.largest_learning_rate(np.array(EIGENVALUES), num_layers)
+    values = from_zero.eigenvalue_recursion(np.array(EIGENVALUES), num_layers, learning_rate, num_steps)
+    steps = np.unique(np.append(0, np.geomspace(1, num_steps, 120).astype(int)))
+    return [
+        {
+            "num_layers": num_layers,
+            "learning_rate": learning_rate,
+            "eigenvalue": eigenvalue,
+            "step": int(step),
+            "excess": float((values[step, k] ** num_layers - eigenvalue) ** 2),
+            "norm": float(abs(values[step, k] - 1)),
+        }
+        for k, eigenvalue in enumerate(EIGENVALUES)
+        for step in steps
+    ]
+
+
+def eigenvalues_figure(rows: list[dict]) -> Figure:
+    """Returns excess and distance of the layers from I against steps, a line an eigenvalue of the target."""
+    figure = Figure(figsize=(11, 4), dpi=110, layout="constrained")
+    excess, norm = figure.subplots(1, 2)
+    values = list(dict.fromkeys(float(row["eigenvalue"]) for row in rows))
+    num_layers = int(rows[0]["num_layers"])
+    for k, value in enumerate(values):
+        chosen = [row for row in rows if float(row["eigenvalue"]) == value]
+        steps, colour = column(chosen, "step"), colormaps["coolwarm"](k / (len(values) - 1))
+        excess.plot(steps, np.maximum(column(chosen, "excess"), 1e-16), color=colour, label=f"φ = {value:g}")
+        norm.plot(steps, column(chosen, "norm"), color=colour)
+        if value < 0:
+            excess.axhline(value**2, color=colour, lw=0.8, ls=":")
+    radius = 2 * np.sin(np.pi / (2 * num_layers)) + np.expm1(max(abs(np.log(abs(v))) for v in values if v) / num_layers)
+    norm.axhline(radius, color="k", ls="--", lw=1, label="a solution for all φ ≠ 0 lies below")
+    norm.axhline(1, color="0.5", lw=0.8, label="τ = 1: (2.3) ends")
+    excess.set(yscale="log", ylabel="excess |w − φ|²", title=f"ℓ = {num_layers}: dotted, the floor φ² of a negative φ")
+    norm.set(ylabel="|λ − 1|, the norm of every layer", title="negative φ leave the ball of the small solution")
+    for axes in (excess, norm):
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set(xlabel="step", xlim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    return figure
+
+
+def rotations(seed: int = 0, num_layers: int = 8, learning_rate: float = 0.01, num_steps: int = 3_000) -> list[dict]:
+    """w of gradient descent from zero on rotations by 60 … 180 degrees: points of the complex plane.
+
+    Args:
+      seed: Not used.
+      num_layers: ℓ. learning_rate: Below that of stability, 1/ℓ. num_steps: The last step.
+    """
+    phi = np.exp(1j * np.radians(np.array(ANGLES)))
+    phi[-1] = -1  # exactly: rounding off the axis would let descent escape in the end
+    w = from_zero.eigenvalue_recursion(phi, num_layers, learning_rate, num_steps) ** num_layers
+    return [
+        {"angle": angle, "step": step, "real": float(w[step, k].real), "imaginary": float(w[step, k].imag)}
+        for k, angle in enumerate(ANGLES)
+        for step in [*range(400), *range(400, num_steps + 1, 50)]
+    ]
+
+
+def rotations_figure(rows: list[dict]) -> Figure:
+    """Returns the paths of w from 1 to the eigenvalue of a rotation in the complex plane, a dot a step, and |w − φ|."""
+    figure = Figure(figsize=(9, 4), dpi=110, layout="constrained")
+    plane, distance = figure.subplots(1, 2, width_ratios=(1.3, 1))
+    for k, angle in enumerate(dict.fromkeys(int(row["angle"]) for row in rows)):
+        chosen = [row for row in rows if int(row["angle"]) == angle]
+        w = column(chosen, "real") + 1j * column(chosen, "imaginary")
+        phi = np.exp(1j * np.radians(angle))
+        plane.plot([1, phi.real], [0, phi.imag], color="0.7", lw=0.8, zorder=0)
+        plane.plot(w.real, w.imag, ".", ms=4, color=f"C{k}")
+        plane.plot(phi.real, phi.imag, "*", ms=9, color=f"C{k}")
+        distance.plot(
+            column(chosen, "step"), np.maximum(np.abs(w - phi), 1e-12), color=f"C{k}", label=f"rotation by {angle}°"
+        )
+    plane.plot(0, 0, "k+", ms=12)
+    plane.set(aspect="equal", xlabel="Re w", ylabel="Im w", title="w goes straight from 1 to φ; at 0 it would stop")
+    distance.set(xlabel="step", ylabel="|w − φ|", yscale="log", xscale="log", title="ℓ = 8, small steps")
+    distance.grid(alpha=0.3)
+    distance.legend(fontsize=8)
+    return figure
+
+
+def saddle(seed: int = 0) -> list[dict]:
+    """Steps to leave zero by shortcut depth, method and size of the start: measured, predicted, and the least possible.
+
+    aligned: one unit that starts along the target. random: the median of three starts of three units with Gaussian
+    entries. The gap is orthogonal, d = 4. The sizes w₀ are those of the aligned weights; random ones have norms near.
+    """
+    gap = np.linalg.qr(np.random.default_rng(seed).standard_normal((4, 4)))[0]
+    rates, rows = {"descent": 0.05, "momentum": 0.005, "orthogonalised": 0.01}, []
+    for n, (method, rate), size in itertools.product((1, 2, 3), rates.items(), np.geomspace(0.002, 0.2, 7)):
+        aligned = saddle_escape.aligned_start(size, n, gap)
+        random = [size / 2 * np.random.default_rng([seed, k]).standard_normal((3, n, 4, 4)) for k in range(3)]
+        seen, *others = (saddle_escape.steps_to_leave(method, s, gap, rate, 60_000) for s in (aligned, *random))
+        rows.append({"shortcut_depth": n, "method": method, "learning_rate": rate, "size": float(size)})
+        rows[-1] |= {"aligned": seen, "random": float(np.median(others))}
+        rows[-1]["predicted"] = saddle_escape.predicted_steps(method, n, 1.0, size, rate)
+        rows[-1]["least"] = float(np.median([saddle_escape.least_steps(method, s, gap, rate) for s in random]))
+    return rows
+
+
+def saddle_figure(rows: list[dict]) -> Figure:
+    """Returns steps to leave zero against the size of the start: a panel a method, a colour a shortcut depth."""
+    figure = Figure(figsize=(12, 4.2), dpi=110, layout="constrained")
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    for axes, method in zip(figure.subplots(1, len(methods), sharey=True), methods):
+        for n in (1, 2, 3):
+            chosen = [row for row in rows if row["method"] == method and int(row["shortcut_depth"]) == n]
+            size = column(chosen, "size")
+            axes.plot(size, column(chosen, "predicted"), "-", color=f"C{n}", lw=1, label=f"n = {n}: predicted")
+            axes.plot(size, column(chosen, "aligned"), "o", color=f"C{n}", ms=5, label="measured, aligned start")
+            axes.plot(
+                size, column(chosen, "random"), "^", color=f"C{n}", ms=5, mfc="none", label="random start, 3 units"
+            )
+            axes.plot(
+                size, np.maximum(column(chosen, "least"), 1), ":", color=f"C{n}", label="proved least, random start"
+            )
+        rate = float(chosen[0]["learning_rate"])
+        axes.set(title=f"{method}, η = {rate:g}", xlabel="size of the start w₀", xscale="log", yscale="log")
+        axes.set_ylim(0.8, 2e5)
+        axes.grid(alpha=0.3)
+    figure.axes[0].set_ylabel("steps until the loss has halved")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)
+    return figure
+
+
+def rates(seed: int = 0) -> list[dict]:
+    """Excess of descent from zero beside what (2.3), the margin seen and the margin c at the start promise, η = 1/L.
+
+    Targets: I + a Gaussian matrix of Frobenius norm ½, d = 5, and the rotation of the plane by 100 degrees, for which
+    no margin c is positive. (2.3) has the norm seen so far, the margin bound the σ_min(W) seen so far.
+    """
+    noise, angle = np.random.default_rng(seed).standard_normal((5, 5)), np.radians(100)
+    near = np.eye(5) + 0.5 * noise / np.linalg.norm(noise)
+    turn = ("rotation by 100°", rotation(angle), 32, 600, angle)
+    cases = (("near I", near, 2, 80, 0.5), ("near I", near, 32, 80, 0.5), turn)
+    return [row for case in cases for row in _rates(*case)]
+
+
+def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float) -> list[dict]:
+    """The rows of one target and depth; |||A||| stays below reach/ℓ."""
+    identity, rows = np.eye(len(R)), []
+    A, c = np.zeros((depth, *R.shape)), balancedness.deficiency_margin(identity, R)
+    start = landscape.risk(A, R, identity)
+    rate = 1 / landscape.smoothness_bound(identity, depth, reach / depth, start)
+    promised = {"by_norm": start, "by_seen_margin": start, "by_margin": start if c > 0 else np.nan}
+    norm, least = 0.0, 1.0
+    for step in range(num_steps + 1):
+        excess = landscape.risk(A, R, identity)
+        drift = np.linalg.svd(balancedness.imbalances(A), compute_uv=False).sum(1).max()
+        row = {"target": target, "num_layers": depth, "step": step, "excess": excess, "drift": float(drift)}
+        rows.append(row | promised | {"drift_bound": balancedness.drift_bound(rate, start, excess)})
+        norm = max(norm, landscape.max_spectral_norm(A))
+        least = min(least, float(np.linalg.svd(landscape.end_to_end(A), compute_uv=False)[-1]))
+        promised["by_norm"] *= landscape.convergence_rate_bound(identity, depth, norm, rate)
+        promised["by_seen_margin"] *= balancedness.margin_rate(depth, least, rate)
+        promised["by_margin"] *= balancedness.margin_rate(depth, max(c, 0.0), rate)
+        A = A - rate * landscape.gradient(A, R, identity)
+    return rows
+
+
+def rates_figure(rows: list[dict]) -> Figure:
+    """Returns the excess of descent beside three promises by case, and the drift of the imbalances beside its bound."""
+    figure = Figure(figsize=(14, 3.8), dpi=110, layout="constrained")
+    *panels, drift = figure.subplots(1, 4)
+    labels = {
+        "excess": ("seen", "-"),
+        "by_seen_margin": ("margin bound, σ_min(W) seen", "--"),
+        "by_norm": ("(2.3), norm seen", "-."),
+        "by_margin": ("margin c at the start", ":"),
+    }
+    cases = dict.fromkeys((row["target"], int(row["num_layers"])) for row in rows)
+    for k, (axes, (target, depth)) in enumerate(zip(panels, cases)):
+        chosen = [row for row in rows if (row["target"], int(row["num_layers"])) == (target, depth)]
+        for i, (name, (label, style)) in enumerate(labels.items()):
+            if np.isfinite(column(chosen, name)).all():
+                axes.plot(column(chosen, "step"), column(chosen, name), style, color=f"C{i}", label=label)
+        axes.set(title=f"R {target}, ℓ = {depth}, η = 1/L", xlabel="step", yscale="log", ylim=(1e-13, 10))
+        axes.grid(alpha=0.3)
+        steps = column(chosen, "step") / column(chosen, "step").max()
+        if target == "near I":
+            drift.plot(steps, column(chosen, "drift"), color=f"C{k}", label=f"ℓ = {depth}: drift")
+            drift.plot(steps, column(chosen, "drift_bound"), ":", color=f"C{k}", label="2η(f(0) − f(T))")
+    panels[0].set_ylabel("excess risk")
+    panels[1].legend(fontsize=8)
+    drift.set(title="imbalance, nuclear norm, R near I", xlabel="share of the steps", yscale="log", ylim=(1e-5, 1))
+    drift.grid(alpha=0.3)
+    drift.legend(fontsize=7, ncols=2, loc="upper right")
+    return figure
+
+
+def map_figure(rows: list[dict]) -> Figure:
+    """Returns steps to the target by depth and step size: a row a target, a column a start and method, d = 6.
+
+    A cell is coloured by the steps, grey where 500 do not suffice, black where it diverges. The red line is the largest
+    step size without crossing, `from_zero.largest_learning_rate`, where the theory of descent from zero has one.
+
+    Args:
+      rows: of `target_map.run`, perhaps from a CSV file.
+    """
+    rows = [row for row in rows if int(row["dimension"]) == 6]
+    figure = Figure(figsize=(15, 8.5), dpi=110, layout="constrained")
+    panels = figure.subplots(len(TARGETS), len(STARTS) * len(METHODS), sharex=True, sharey=True)
+    for i, target in enumerate(TARGETS):
+        for j, (start, method) in enumerate((start, method) for start in STARTS for method in METHODS):
+            chosen = [r for r in rows if (r["target"], r["start"], r["method"]) == (target, start, method)]
+            mesh = _draw_panel(panels[i, j], chosen)
+            if i == 0:
+                panels[i, j].set_title(f"{start}\n{method}", fontsize=9)
+        panels[i, 0].set_ylabel(f"{target}\nη·ℓ", fontsize=9)
+    figure.supxlabel("depth ℓ", fontsize=10)
+    bar = figure.colorbar(mesh, ax=panels, shrink=0.5, pad=0.01)
+    bar.set_label("steps to 0.1 % of f(0)")
+    figure.suptitle(
+        "grey: not within 500 steps; black: diverged; red line: largest step size without crossing", fontsize=10
+    )
+    panels[0, 0].invert_yaxis()
+    return figure
+
+
+def _draw_panel(axes: Axes, rows: list[dict]) -> object:
+    depths = sorted({int(row["num_layers"]) for row in rows})
+    steps = np.full((len(SPEEDS), len(depths)), np.nan)
+    for row in rows:
+        cell = SPEEDS.index(float(row["speed"])), depths.index(int(row["num_layers"]))
+        steps[cell] = {"reached": max(float(row["steps"]), 1), "diverged": -1}.get(row["status"], np.nan)
+    axes.set_facecolor("0.8")
+    edges = np.arange(len(depths) + 1) - 0.5, np.arange(len(SPEEDS) + 1) - 0.5
+    mesh = axes.pcolormesh(*edges, np.where(steps > 0, steps, np.nan), norm=_NORM, cmap="viridis_r")
+    axes.pcolormesh(*edges, np.where(steps < 0, 1.0, np.nan), cmap="gray", vmin=1, vmax=2)
+    if np.isfinite([float(row["largest_rate"]) for row in rows]).all():
+        largest = [
+            next(float(row["largest_rate"]) for row in rows if int(row["num_layers"]) == depth) for depth in depths
+        ]
+        axes.plot(range(len(depths)), -np.log2(np.multiply(largest, depths)), ".-", color="tab:red", lw=1, ms=4)
+    axes.set_xticks(range(len(depths)), depths, fontsize=7)
+    axes.set_yticks(range(0, len(SPEEDS), 2), [f"1/{1 / speed:g}" for speed in SPEEDS[::2]], fontsize=7)
+    return mesh

@@ -1,0 +1,218 @@
+"""Gradient descent from zero on a linear residual network, eigenvalue by eigenvalue (Bartlett, Helmbold & Long 2018).
+
+paper                               code
+Θ_L ··· Θ_1, Θ_i = I at the start   I + A_i, A = 0 [ℓ, d, d], layer 1 first
+Φ = the least squares map           R [d, d], normal (R Rᵀ = Rᵀ R) here, symmetric in the paper; Σ = I
+eigenvalues of Φ                    phi [k], real or complex
+eigenvalue of every layer           λ; w = λ^ℓ is that of the network
+
+Source: Peter Bartlett, Dave Helmbold and Philip Long, *Gradient descent with identity initialization efficiently learns
+positive definite linear transformations by deep residual networks*, ICML 2018. Their step counts are poly(ℓ, κ,
+log(d/ε)), with constants that we could not verify; the bounds of this module are ours, and proved in docs/descent.md.
+
+Learning rates are those of `landscape.gradient_descent`, whose risk has no ½: η below is twice the learning rate.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from theory.arrays import finite, real, require_at_least
+from theory.linear import factorization, landscape
+
+
+def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
+    """λ ← λ − η λ̄^{ℓ−1}(λ^ℓ − φ) from λ = 1: gradient descent from zero, for Σ = I (Bartlett et al. 2018, §4).
+
+    At A = 0 all layers are the same polynomial in R and Rᵀ, and stay so: they commute, and ∂f/∂A_i is the same for
+    every i. So each eigenvalue of the layers moves alone. Not in the paper: a normal R with complex eigenvalues, such
+    as a rotation. In the limit η → 0 its w moves on the straight line from 1 to φ.
+
+    Args:
+      phi: [k], eigenvalues of R, real or complex.
+      num_layers: int ≥ 1.
+      learning_rate: float > 0, η/2.
+      num_steps: int ≥ 0.
+
+    Returns:
+      λ [num_steps + 1, k], the start first; infinite or NaN from where it diverges.
+    """
+    phi = np.asarray(phi)
+    value = np.ones_like(phi, np.result_type(phi, np.float64))
+    values = [value]
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(num_steps):
+            value = value - 2 * learning_rate * np.conj(value) ** (num_layers - 1) * (value**num_layers - phi)
+            values.append(value)
+    return np.stack(values)
+
+
+def recursion_risks(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
+    """Σ |λ^ℓ − φ|² after 0 … num_steps steps: the excess risk of gradient descent from zero. Arguments as above."""
+    values = eigenvalue_recursion(phi, num_layers, learning_rate, num_steps)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.square(np.abs(values**num_layers - np.asarray(phi))).sum(1)
+
+
+class Contraction(NamedTuple):
+    """Bounds least ≤ q ≤ largest of λ⁺ − λ* = (1 − ηq)(λ − λ*), λ* = φ^{1/ℓ}, for λ between 1 and λ*."""
+
+    least: np.ndarray
+    largest: np.ndarray
+
+
+def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
+    """The two ends of q = λ^{ℓ−1} Σ_k λ^k λ*^{ℓ−1−k}: Σ_k φ^{k/ℓ} at λ = 1 and ℓφ^{2−2/ℓ} at λ* (ours).
+
+    q is exact and grows with λ. So the iterates approach λ* from one side, each step by a factor between
+    1 − η·largest and 1 − η·least. For φ < 0 and ℓ ≥ 2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ.
+    For ℓ = 1 λ* is φ, whatever its sign, and q = 1.
+
+    Args:
+      phi: [k], real.
+      num_layers: int ≥ 1.
+
+    Returns:
+      Contraction of arrays [k].
+    """
+    phi = real("phi", phi)
+    positive = np.maximum(phi, 0)
+    at_one = np.power.outer(positive, np.arange(num_layers) / num_layers).sum(-1)
+    at_root = num_layers * positive ** (2 - 2 / num_layers)
+    least, largest = np.minimum(at_one, at_root), np.maximum(at_one, at_root)
+    return Contraction(least, np.where((phi < 0) & (num_layers > 1), 1 - phi, largest))
+
+
+def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
+    """The largest learning rate with which no λ ever crosses its λ* (ours): 1/(2 max q), q of `contraction`.
+
+    With it and below λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and, with ℓ ≥ 2, to 0 for φ < 0. Above it some λ
+    jumps over its λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is
+    unstable.
+
+    Args:
+      phi: [k], real. num_layers: int as for `contraction`.
+    """
+    return float(1 / (2 * contraction(phi, num_layers).largest.max()))
+
+
+def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance: float) -> float:
+    """Steps after which the excess risk is at most `tolerance`, for positive φ (the paper: poly(ℓ, κ, log(d/ε))).
+
+    Ours: |w − φ| ≤ C|1 − φ|(1 − η·least)^t, C = ℓφ^{1−1/ℓ}/least for φ > 1 and 1 else; each of k eigenvalues may
+    keep tolerance/k. At `largest_learning_rate` this is at most κ^{2−2/ℓ} log(C√(k/tolerance)max|1 − φ|) + 1 steps,
+    κ = max(φ, 1)/min(φ, 1): the depth does not raise it beyond κ² log(…).
+
+    Args:
+      phi: [k], positive.
+      num_layers: int ≥ 1.
+      learning_rate: At most `largest_learning_rate`.
+      tolerance: float > 0.
+
+    Raises:
+      ValueError: a φ that is not positive (see `excess_floor`, `singular_risk_bound`), or a learning rate that is not
+        positive or too large.
+    """
+    phi = real("phi", phi)
+    if not learning_rate > 0:
+        raise ValueError(f"learning_rate must be positive, got {learning_rate:.6g}")
+    if not phi.min() > 0:
+        raise ValueError(f"step_bound is about positive eigenvalues, got {phi.min():.3g}")
+    if learning_rate > largest_learning_rate(phi, num_layers) * (1 + 1e-12):
+        largest = largest_learning_rate(phi, num_layers)
+        raise ValueError(f"learning_rate must be at most {largest:.6g} for these eigenvalues, got {learning_rate:.6g}")
+    least, _ = contraction(phi, num_layers)
+    growth = np.where(phi > 1, num_layers * phi ** (1 - 1 / num_layers) / least, 1.0)
+    ratio = growth * np.abs(1 - phi) * math.sqrt(len(phi) / tolerance)
+    with np.errstate(divide="ignore"):
+        steps = np.log(np.maximum(ratio, 1)) / -np.log1p(-np.minimum(2 * learning_rate * least, 1))
+    return float(np.ceil(np.maximum(steps, ratio > 1).max()))
+
+
+def excess_floor(phi: np.ndarray) -> float:
+    """Σ_{φ<0} φ²: gradient descent from zero does not fall below it and tends to it (Bartlett et al. 2018, failure).
+
+    For a symmetric R, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; no λ becomes negative. For even ℓ, not
+    in the paper, w = λ^ℓ ≥ 0 whatever λ is: the floor then holds at every learning rate, and for every method whose
+    layers stay equal and symmetric, momentum and orthogonalised updates among them. That is exact arithmetic: rounding
+    leaves the strict saddle of ℓ = 2 in the end, and orthogonalised updates make full steps of it. The floor does not
+    depend on how small a solution exists: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent ends at 2.
+
+    Args:
+      phi: [k], real.
+    """
+    return float(np.square(np.minimum(real("phi", phi), 0)).sum())
+
+
+def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -> float:
+    """(1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)}: what an eigenvalue φ = 0 adds to the excess risk after t steps, at most (ours).
+
+    λ⁺ = λ(1 − ηλ^{2ℓ−2}) and (1 − u)^{−p} ≥ 1 + pu give λ^{−(2ℓ−2)} ≥ 1 + (2ℓ−2)ηt. No geometric rate: for every
+    ℓ ≥ 2 a singular target is reached, but the steps grow like 1/ε^{1−1/ℓ}.
+
+    Args:
+      num_layers: int ≥ 2. learning_rate: float in (0, ½]. num_steps: int.
+
+    Raises:
+      ValueError: a number out of its range.
+    """
+    require_at_least(2, num_layers=num_layers)
+    if not 0 < learning_rate <= 0.5:
+        raise ValueError(f"learning_rate must lie in (0, ½], got {learning_rate}")
+    return (1 + 4 * (num_layers - 1) * learning_rate * num_steps) ** (-num_layers / (num_layers - 1))
+
+
+def distance_to_zero(phi: np.ndarray) -> np.ndarray:
+    """Distance of 0 from the straight line from 1 to φ, [k] (ours): what the flow's speed depends on.
+
+    Under gradient flow from zero w − φ = (1 − φ) s with ds/dt = −2ℓ|w|^{2−2/ℓ} s for every normal R. With ℓ ≥ 2 it
+    fails exactly for φ on the negative real axis, where the line meets 0; elsewhere the excess falls at the rate
+    4ℓm^{2−2/ℓ} or faster, m this distance. For a rotation by θ it is cos(θ/2). The paper asks for uᵀRu > 0, here
+    Re φ > 0, and for another method (`balanced_projected_descent`).
+
+    Args:
+      phi: [k], real or complex.
+    """
+    phi = np.asarray(phi, np.complex128)
+    direction = phi - 1
+    square = np.square(np.abs(direction))
+    nearest = np.clip(-direction.real / np.where(square > 0, square, 1), 0, 1)
+    return np.abs(1 + nearest * direction)
+
+
+def project_positive(W: np.ndarray, margin: float) -> np.ndarray:
+    """The matrix nearest to W [d, d] in Frobenius norm with uᵀWu ≥ margin·|u|² (Bartlett et al. 2018, asymmetric Φ).
+
+    The symmetric part and the rest are orthogonal, so eigenvalues of the former below the margin become it.
+    """
+    W = finite("W", W)
+    values, vectors = np.linalg.eigh((W + W.T) / 2)
+    return (vectors * np.maximum(values, margin)) @ vectors.T + (W - W.T) / 2
+
+
+def balanced_projected_descent(
+    R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int, margin: float
+) -> landscape.Descent:
+    """Gradient descent from zero whose product is kept positive and whose layers are balanced (Bartlett et al. 2018).
+
+    After each gradient step W = (I + A_ℓ)···(I + A_1) is projected (`project_positive`), then factored into layers
+    of equal singular values, by the polar construction `factorization.factorize`, whose layers are exactly balanced.
+    Their theorem: it converges, at a rate polynomial in ℓ, for every R with uᵀRu ≥ margin·|u|². The order of the two
+    projections is our reading of it, not verified against the text; the paper's constants are not used here.
+
+    Args:
+      R: [d, d]. num_layers: int. learning_rate: float. num_steps: int. margin: float > 0, γ of the paper.
+
+    Returns:
+      Descent: where it ended, with the risk and the norm of each iterate.
+    """
+    d, identity = len(R), np.eye(len(R))
+    A = np.zeros((num_layers, d, d))
+    risks, norms = [landscape.risk(A, R, identity)], [0.0]
+    for _ in range(num_steps):
+        W = landscape.end_to_end(A - learning_rate * landscape.gradient(A, R, identity))
+        A = factorization.factorize(project_positive(W, margin), num_layers)
+        risks.append(landscape.risk(A, R, identity))
+        norms.append(landscape.max_spectral_norm(A))
+    return landscape.Descent(A, np.array(risks), np.array(norms))

@@ -1,0 +1,72 @@
+"""What a check brings back: the worst of its instances, measured against the bound."""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+# Relative; float64 loses about 1e-16 times the condition of a problem, which the checks keep below 1e4.
+ROUNDING = 1e-9
+Pairs: TypeAlias = Iterator[tuple[float, float]]  # (measured, bound)
+
+
+class Evidence(NamedTuple):
+    """The instance with the least slack among all that were tried.
+
+    `counterexample` is the instance, found by the check, on which the printed form fails; empty
+    where nothing printed fails.
+    """
+
+    instances: int
+    measured: float
+    relation: str
+    bound: float
+    counterexample: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether measured and bound are numbers and stand in the relation."""
+        if not (math.isfinite(self.measured) and math.isfinite(self.bound)):
+            return False
+        return self.measured <= self.bound if self.relation == "≤" else self.measured >= self.bound
+
+    @property
+    def slack(self) -> float:
+        """Distance of the worst instance from the bound, as a share of the larger of the two; below 0 it is broken."""
+        difference = self.bound - self.measured if self.relation == "≤" else self.measured - self.bound
+        return difference / max(abs(self.bound), abs(self.measured), 1e-300)
+
+
+class CheckFailed(Exception):
+    """Something that a check relies on did not happen, e.g. a counterexample that is none."""
+
+
+def require(condition: bool, what: str) -> None:
+    """Raises CheckFailed with what went wrong unless the condition holds."""
+    if not condition:
+        raise CheckFailed(what)
+
+
+def at_most(pairs: Iterable[tuple[float, float]], counterexample: str = "") -> Evidence:
+    """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≤ bound."""
+    return _worst(pairs, "≤", counterexample)
+
+
+def at_least(pairs: Iterable[tuple[float, float]], counterexample: str = "") -> Evidence:
+    """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≥ bound."""
+    return _worst(pairs, "≥", counterexample)
+
+
+def _worst(pairs: Iterable[tuple[float, float]], relation: str, counterexample: str) -> Evidence:
+    found = [Evidence(1, float(measured), relation, float(bound), counterexample) for measured, bound in pairs]
+    if not found:
+        raise CheckFailed("no instance was tried")
+    # NaN is worse than anything.
+    worst = min(found, key=lambda e: e.slack if math.isfinite(e.slack) else -math.inf)
+    return worst._replace(instances=len(found))
+
+
+def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
+    """Largest absolute difference as a share of the largest entry of the reference."""
+    return float(np.abs(np.asarray(value) - reference).max() / max(np.abs(reference).max(), 1e-300))

@@ -1,0 +1,297 @@
+"""Claims on ReLU networks: Hardt & Ma §4 (Table 1) and §5, Shamir 2018, Kawaguchi & Bengio 2019, and ours beside."""
+
+import numpy as np
+from scipy import optimize
+
+from theory.claim import PROVED_HERE, RESTATED, claim
+from theory.evidence import ROUNDING, Evidence, Pairs, at_least, at_most, require
+from theory.mutations import changed, scaled
+from theory.relu import linear_output, networks, search, table_1, trained_output
+
+miscounted = changed(lambda count: table_1.Count(count.convolutions, count.weights + 1))
+
+
+@claim(
+    id="hm.table_1",
+    source="Hardt & Ma, Table 1",
+    statement="55 convolutions, 13,538,736 weights",
+    verdict="holds",
+    proof="none given",
+    function=table_1.count_weights,
+    mutation=miscounted,
+)
+def weights_of_table_1(rng: np.random.Generator, trials: int) -> Evidence:
+    """55 convolutions and 13,538,736 weights against Table 1's 13.5M, block by block."""
+    weights = 9 * 3 * 16
+    for narrow, wide in ((16, 64), (64, 128), (128, 256)):
+        weights += 9 * narrow * wide + 17 * 9 * wide * wide
+    count = table_1.count_weights()
+    return at_most([
+        (abs(count.weights - weights), 0.0),
+        (abs(count.convolutions - 55), 0.0),
+        (abs(round(weights / 1e6, 1) - 13.5), ROUNDING),
+    ])  # fmt: skip
+
+
+@claim(
+    id="hm.parameters",
+    source="Hardt & Ma §4.1, “13.59 million trainable parameters”",
+    statement=(
+        "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper has not"
+    ),
+    verdict="false: of Table 1",
+    proof="none given",
+    function=table_1.count_weights,
+    mutation=miscounted,
+)
+def weights_of_the_text(rng: np.random.Generator, trials: int) -> Evidence:
+    """The text's 13.59 million against every count of Table 1, also with biases and with convolutions as shortcuts."""
+    counts = {
+        (biases, projections): table_1.count_weights(biases, projections).weights
+        for biases in (False, True)
+        for projections in (False, True)
+    }
+    evidence = weights_of_table_1(rng, trials)
+    rounded = {key: round(count / 1e6, 2) for key, count in counts.items()}
+    require(
+        13.59 not in (rounded[False, False], rounded[True, False], rounded[False, True]), "Table 1 has 13.59M weights"
+    )
+    return evidence._replace(
+        counterexample=f"Table 1 has {counts[False, False]:,}, with biases {counts[True, False]:,}; with biases and 1 "
+        f"× 1 convolutions as shortcuts, which the paper does not have, {counts[True, True]:,}"
+    )
+
+
+@claim(
+    id="hm.section_5",
+    source="Hardt & Ma, §5, conjecture taken literally",
+    statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are no global minima, for any small τ",
+    verdict=(
+        "depends on the reading: every critical point in the ball is a global minimum, false; another analogue of "
+        "Theorem 2.2, open"
+    ),
+    proof="none given",
+    function=search.swapped_blocks,
+    mutation=changed(lambda point: point | {"risk": 0.0}),
+)
+def section_5(rng: np.random.Generator, trials: int) -> Evidence:
+    """Critical points with |||A||| ≤ τ that are no global minimum: zero, and a local minimum near the swapped teacher.
+
+    The risk is that of x ~ N(0, I₂) itself, integrated exactly, and the teacher lies in the ball.
+    """
+    points = [search.swapped_blocks(radius) for radius in (0.05, 0.1, 0.3, 0.5)]
+    for point in points:
+        require(point["category"] == "bad_local_minimum" and point["risk"] > 0, "the swapped blocks are no bad minimum")
+    for _ in range(max(1, trials // 10)):
+        teacher = search.draw_weights(rng, 1, search.Setting(), smallest=0.5)
+        zero = networks.Population(teacher).risk_and_gradient(0 * teacher, np.array([0]))
+        require(zero[0][0] > 0 and not zero[1].any(), "zero is no bad critical point")
+    evidence = at_least((point["curvature"], search.CURVATURE_TOLERANCE) for point in points)
+    last = points[-1]
+    return evidence._replace(
+        counterexample=f"τ = {last['radius']:g}, two blocks of one unit: a local minimum with |||A||| = "
+        f"{last['spectral_norm']:.2f} τ, f = {last['risk']:.1e} f(0), least curvature {last['curvature']:.2f} of the "
+        "largest; at zero ∇f = 0 too"
+    )
+
+
+@claim(
+    id="sh.local_minima",
+    source="Shamir 2018; Kawaguchi & Bengio 2019",
+    statement="W(x + V f), r ≤ d: a local minimum in (W, V) has the risk of the best predictor linear in (x, f)",
+    verdict=RESTATED,
+    proof=PROVED_HERE,
+    function=linear_output.local_minimum_risk,
+    mutation=(scaled(0.99), scaled(1.01), scaled(-1)),
+)
+def local_minima(rng: np.random.Generator, trials: int) -> Evidence:
+    """Where descent on (W, V) ends against the value that the theorem gives; bad critical points are left downhill."""
+    saddles = []
+
+    def pairs() -> Pairs:
+        for _ in range(max(1, trials // 4)):
+            x, features, y = _problem(rng)
+            said = linear_output.local_minimum_risk(x, features, y)
+            end, stays = _descend(rng, x, features, y)
+            if stays:
+                yield abs(end / said - 1), 1e-6
+            yield said, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
+            W, V = _saddle(x, features, y)
+            there = linear_output.risk(W, V, x, features, y)
+            saddles.append(there / linear_output.best_linear_risk(x, y))
+            moved = linear_output.escape(W, V, x, features, y, 0.01)
+            yield linear_output.risk(*moved, x, features, y), there * (1 - 1e-9)
+
+    evidence = at_most(pairs())
+    return evidence._replace(
+        counterexample=f"critical points with W = 0 are up to {max(saddles):.1f} times as bad as linear predictors"
+    )
+
+
+@claim(
+    id="kb.chain",
+    source="Kawaguchi & Bengio 2019, beside Hardt & Ma §5",
+    statement="minima of the ReLU search with an output W: the best predictors linear in (h, f) of the last block",
+    verdict=RESTATED,
+    proof=PROVED_HERE,
+    function=linear_output.local_minimum_risk,
+    mutation=(scaled(1.01), scaled(0.99)),
+)
+def chain(rng: np.random.Generator, trials: int) -> Evidence:
+    """The local minima of `search` with a trained output: their risk against the best predictor linear in (h, f).
+
+    A critical point of (W, V) may lie above the best by the order of its gradient's square.
+    """
+    bad, above = [], trained_output.CRITICAL**2
+
+    def pairs() -> Pairs:
+        for layers, width in ((1, 2), (2, 1)):
+            setting = search.Setting(2, layers, width, 60, 0.5)
+            rows = trained_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
+            bad.extend(row for row in rows if row["category"] == "bad_local_minimum")
+            for row in rows:
+                if row["critical"]:
+                    yield row["with_output"], row["last_block"] + above
+                yield row["last_block"], row["with_output"] + 1e-12
+
+    evidence = at_most(pairs())
+    worse = sum(row["risk"] > row["linear"] for row in bad)
+    return evidence._replace(
+        counterexample=f"{len(bad)} bad local minima without W: {worse} worse than the best linear predictor"
+    )
+
+
+@claim(
+    id="ours.ball_risk",
+    source="ours, beside Hardt & Ma §5",
+    statement="ReLU student and teacher in B_τ: f ≤ 4((1 + τ²)^ℓ − 1)² E‖x‖², near 4ℓ²τ⁴E‖x‖², at any width",
+    verdict="holds",
+    proof="complete",
+    function=linear_output.ball_risk_bound,
+    mutation=scaled(0.9),
+)
+def ball(rng: np.random.Generator, trials: int) -> Evidence:
+    """f of random students and teachers in B_τ against the bound; one in five has aligned units of opposite signs."""
+
+    def pairs() -> Pairs:
+        for trial in range(trials):
+            depth, width, d = (int(size) for size in rng.integers(1, 5, 3))
+            radius = rng.uniform(0.05, 0.95)
+            setting, x = search.Setting(d, depth, width, 200, radius), rng.standard_normal((1, 200, d))
+            student, teacher = search.draw_weights(rng, 2, setting)[:, None]
+            if trial % 5 == 0:  # one input; each block of the teacher multiplies h by 1 + τ², of the student by 1 − τ²
+                x = np.ones((1, 1, 1))
+                teacher = radius * np.ones((1, depth, 2, 1, 1))
+                student = teacher * np.array([1, -1])[:, None, None]
+            y = networks.forward(teacher, x)
+            moment = np.square(x).sum() / x.shape[1]
+            found = networks.risk_and_gradient(student, x, y)[0][0]
+            yield found, linear_output.ball_risk_bound(depth, radius, moment) * (1 + ROUNDING)
+            if trial % 5 == 0 and depth == 1:
+                yield linear_output.ball_risk_bound(depth, radius, moment), found * (1 + ROUNDING)
+
+    return at_most(pairs())
+
+
+@claim(
+    id="ours.reordering_risk",
+    source="ours, beside Hardt & Ma §5",
+    statement="bad minima at a reordered teacher: f ≤ 4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², order τ⁸; others keep f/f(0)",
+    verdict="holds",
+    proof="complete",
+    function=linear_output.reordering_risk_bound,
+    mutation=(scaled(0.005), scaled(1.01), lambda function: linear_output.ball_risk_bound),
+)
+def regrouped(rng: np.random.Generator, trials: int) -> Evidence:
+    """f at teachers with blocks in another order against the bound; τ⁸ at the minimum; one block that does not fall.
+
+    Regrouping is a permutation of blocks here. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
+    ReLU changes, have just the bound; for small τ it is near ℓ²(ℓ − 1)²τ⁸. The last part is a local minimum of one
+    block in the population, whose f/f(0) is the same at every radius: so f ≤ c τ⁴ f(0) does not hold for all local
+    minima in the ball.
+    """
+
+    def pairs() -> Pairs:
+        for _ in range(trials):
+            depth, width, d = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+            radius = rng.uniform(0.05, 0.95)
+            teacher = search.draw_weights(rng, 1, search.Setting(d, depth, width, 200, radius), 0.9)
+            x = rng.standard_normal((1, 200, d))
+            found = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][
+                0
+            ]
+            moment = np.square(x).sum() / x.shape[1]
+            yield found, linear_output.reordering_risk_bound(depth, radius, moment)
+            teacher, x = _anticommuting_blocks(rng, radius)
+            found = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
+            said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
+            yield from ((found, said * (1 + ROUNDING)), (said, found * (1 + ROUNDING)))
+        for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
+            small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
+            yield abs(small - 1), depth * 1e-6
+        for radius in (0.05, 0.5):
+            point = search.swapped_blocks(radius)
+            yield point["risk"] * point["risk_at_zero"], linear_output.reordering_risk_bound(2, 0.8 * radius, 2.0)
+
+    evidence = at_most(pairs())
+    shares = one_block_minimum()
+    require(abs(shares[1] / shares[0] - 1) < 1e-4 and shares[0] > 1e-6, f"f/f(0) of one block changed: {shares}")
+    return evidence._replace(
+        counterexample=f"one block of 4 units has a bad local minimum with f/f(0) = {shares[0]:.1e} at every radius"
+    )
+
+
+def _anticommuting_blocks(rng: np.random.Generator, radius: float) -> tuple[np.ndarray, np.ndarray]:
+    """A teacher [1, 2, 2, 2, 2] of blocks x + τ²O₁x and x + τ²O₂x on the positive x [1, 50, 2] that it is given too."""
+    turns = np.array([[[1.0, 0], [0, -1]], [[0, 1], [1, 0]]])  # each is its own transpose
+    teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
+    return teacher, rng.uniform(0.5, 2, (1, 50, 2))
+
+
+def one_block_minimum(seed: int = 44) -> list[float]:
+    """f/f(0) at a bad local minimum of one block of 4 units in the population, for τ = 0.5 and 0.05."""
+    rng, setting = np.random.default_rng(seed), search.Setting(2, 1, 4, 100, 0.5)
+    teacher, start = search.draw_weights(rng, 1, setting, 0.5), search.draw_weights(rng, 1, setting)
+    end = search.find_critical_points(networks.Population(teacher), start, "risk", 60)
+    shares = []
+    for scale in (1, 0.1):
+        found = search.classify(networks.Population(scale * teacher), scale * end, 0.5 * scale)
+        require(
+            found["category"][0] == "bad_local_minimum", f"it is a {found['category'][0]} at {scale} times the radius"
+        )
+        shares.append(float(found["risk"][0]))
+    return shares
+
+
+def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    d = int(rng.integers(2, 5))
+    x = rng.standard_normal((80, d))
+    features = np.maximum(x @ rng.standard_normal((d, d + 1)), 0)
+    r = int(rng.integers(1, d + 1))
+    return x, features, features @ rng.standard_normal((d + 1, r)) + rng.standard_normal((80, r)) + x[:, :r]
+
+
+def _descend(rng: np.random.Generator, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
+    """The risk where BFGS on (W, V) ends, from a random start, and whether it is a critical point of moderate size.
+
+    Where W would have to pass a matrix of lower rank, it may creep along a valley to infinity, V → ∞, instead.
+    """
+    shapes = (y.shape[1], x.shape[1]), (x.shape[1], features.shape[1])
+    size = shapes[0][0] * shapes[0][1]
+
+    def split(flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return flat[:size].reshape(shapes[0]), flat[size:].reshape(shapes[1])
+
+    def value(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        slopes = linear_output.gradient(*split(flat), x, features, y)
+        return linear_output.risk(*split(flat), x, features, y), np.concatenate([slope.ravel() for slope in slopes])
+
+    start = 0.3 * rng.standard_normal(size + shapes[1][0] * shapes[1][1])
+    found = optimize.minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5_000})
+    return float(found.fun), bool(np.abs(found.jac).max() < 1e-6 and np.abs(found.x).max() < 30)
+
+
+def _saddle(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A critical point with W = 0 and V ≠ 0: V solves ∂G/∂A + ∂G/∂B Vᵀ = 0, and ∂G/∂B ≠ 0."""
+    by_x, by_features = y.T @ x, y.T @ features
+    return np.zeros((y.shape[1], x.shape[1])), -(np.linalg.pinv(by_features) @ by_x).T

@@ -1,0 +1,133 @@
+"""A linear output W(x + V f_θ(x)): no local minimum is worse than a linear predictor (Shamir; Kawaguchi & Bengio).
+
+paper                                code
+wᵀ(x + V f_θ(x)), W(x + V h)         W [r, d], V [d, p], x [m, d] and features f_θ(x) [m, p] in rows, y [m, r]
+the best linear predictor            best_linear_risk(x, y)
+
+Sources: Ohad Shamir, *Are ResNets provably better than linear predictors?*, NeurIPS 2018 (r = 1, any convex loss in
+the output: no local minimum is worse than the best linear predictor); Kenji Kawaguchi and Yoshua Bengio, *Depth with
+nonlinearity creates no bad local minima in ResNets*, Neural Networks 2019 (r ≥ 1). The statement of
+`local_minimum_risk` is ours, sharper and for local minima in (W, V) alone; the risk is a mean of squares.
+
+    F(W, V) = G(A, B) with A = W, B = WV, G convex in the predictor A x + B f. At a critical point in (W, V)
+    Wᵀ ∂G/∂B = 0 and ∂G/∂A + ∂G/∂B Vᵀ = 0. If W has rank r, ∂G/∂B = 0 and so ∂G/∂A = 0: a global minimum of G. If
+    not, r ≤ d leaves a z ≠ 0 with Wz = 0: F is the same at V + zsᵀ, all s. At a local minimum all of these, near it,
+    are local minima, so ∂G/∂B s zᵀ = 0 for all small s, and ∂G/∂B = 0 again.
+"""
+
+import math
+
+import numpy as np
+
+from theory.arrays import finite
+
+
+def risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
+    """(1/m) Σ‖y − W(x + V f)‖², f the features.
+
+    Args: shapes as in the table above.
+
+    Raises:
+      ValueError: y has another shape than W(x + V f), with which NumPy would broadcast it.
+    """
+    return float(np.square(_error(W, x + features @ V.T, y)).sum() / len(x))
+
+
+def gradient(
+    W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """∂/∂W [r, d] and ∂/∂V [d, p] of `risk`, which has the same args and errors."""
+    hidden = x + features @ V.T
+    error = 2 / len(x) * _error(W, hidden, y)
+    return error.T @ hidden, W.T @ error.T @ features
+
+
+def _error(W: np.ndarray, hidden: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """W hidden − y [m, r], for hidden [m, d]."""
+    predicted = hidden @ W.T
+    if np.shape(y) != predicted.shape:
+        raise ValueError(f"y must have shape {predicted.shape}, got {np.shape(y)}")
+    return predicted - y
+
+
+def best_linear_risk(inputs: np.ndarray, y: np.ndarray) -> float:
+    """The least (1/m) Σ‖y − C x‖² over all C, without a bias. inputs: [m, p]; y: [m, r], finite."""
+    inputs, y = finite("inputs", inputs), finite("y", y)
+    return float(np.square(y - inputs @ np.linalg.lstsq(inputs, y, rcond=None)[0]).sum() / len(y))
+
+
+def local_minimum_risk(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
+    """The risk of every local minimum in (W, V), r ≤ d: that of the best predictor linear in (x, f_θ(x)) (ours).
+
+    θ may be anything, trained or not: a critical θ is not needed. So no local minimum of (W, V, θ) is worse than the
+    best linear predictor on x, which is what the papers say, nor than the best one on (x, f_θ(x)).
+
+    Raises:
+      ValueError: r > d, where the proof's z need not exist.
+    """
+    if y.shape[1] > x.shape[1]:
+        raise ValueError(f"y must have no more columns than x, got {y.shape[1]} and {x.shape[1]}")
+    return best_linear_risk(np.hstack([x, features]), y)
+
+
+def escape(
+    W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray, size: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """A point of lower risk within `size` of a critical point in (W, V) that is no local minimum (the proof's step).
+
+    V moves by size·zsᵀ, Wz = 0, which leaves the risk alone and makes ∂F/∂W = size·(∂G/∂B s)zᵀ ≠ 0, s the leading
+    right singular vector of ∂G/∂B; then W goes down that slope to the lowest point of the parabola, or to size/2.
+
+    Raises:
+      ValueError: W has rank d, or ∂G/∂B = 0: then the point is a global minimum of (W, V), if it is critical; or the
+        gain at this size is below rounding: smaller than what two evaluations of `risk` may be off by.
+    """
+    z = np.linalg.svd(W)[2][-1]
+    slope = 2 / len(x) * ((x + features @ V.T) @ W.T - y).T @ features
+    _, sigma, vt = np.linalg.svd(slope)
+    scale = 2 / len(x) * np.linalg.norm(y) * np.linalg.norm(features)
+    if np.linalg.norm(W @ z) > 1e-9 * np.linalg.norm(W) or sigma[0] <= 1e-12 * scale:
+        raise ValueError(
+            "the point has no such direction: W has a trivial kernel, or the features explain nothing more"
+        )
+    V = V + size / 2 * np.outer(z, vt[0])
+    down, hidden = -gradient(W, V, x, features, y)[0], x + features @ V.T
+    # Along W + t·down the risk is a parabola in t. Its gain comes from the coefficients: a difference of two risks
+    # near each other is rounding, of a sign that changes with the library that multiplies the matrices.
+    slope, curvature = np.square(down).sum(), np.square(hidden @ down.T).sum() / len(x)
+    step = min(slope / (2 * curvature), size / 2 / math.sqrt(slope))
+    if step * (slope - step * curvature) <= 2 * _rounding_of_risk(W, V, x, features, y):
+        raise ValueError(f"the gain within {size:g} is below rounding; take a larger size")
+    return W + step * down, V
+
+
+def _rounding_of_risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
+    """What `risk` may be off by: n ε times the sizes of the n terms that are added up, in whatever order."""
+    error = _error(W, x + features @ V.T, y)
+    sizes = (np.abs(x) + np.abs(features) @ np.abs(V).T) @ np.abs(W).T + np.abs(y)
+    num_terms = x.shape[1] + features.shape[1] + y.size
+    return float(2 * num_terms * np.finfo(np.float64).eps * np.linalg.norm(error) * np.linalg.norm(sizes) / len(x))
+
+
+def ball_risk_bound(num_layers: int, radius: float, second_moment: float) -> float:
+    """4((1 + τ²)^ℓ − 1)² E‖x‖²: f ≤ this for any ReLU student and teacher in B_τ, near 4ℓ²τ⁴E‖x‖² (ours).
+
+    Each block x + V ReLU(U x) moves h by τ²‖h‖ at most. It does not depend on the width. So every local minimum in the
+    ball obeys f ≤ c τ⁴, trivially; f(0) obeys the same, and f/f(0) need not be small: with one block f is homogeneous
+    of degree 4 in (student, teacher), and a bad local minimum stays, at the same f/f(0), for every τ.
+
+    Args:
+      num_layers: ℓ blocks. radius: τ. second_moment: E‖x‖² = tr Σ.
+    """
+    return 4 * math.expm1(num_layers * math.log1p(radius**2)) ** 2 * second_moment
+
+
+def reordering_risk_bound(num_layers: int, radius: float, second_moment: float) -> float:
+    """4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², near ℓ²(ℓ−1)²τ⁸E‖x‖²: f ≤ this at the teacher with its units regrouped (ours).
+
+    For any student whose Σ_i V_i ReLU(U_i x) is the teacher's, e.g. its blocks in another order: each network differs
+    from x plus that sum by Σ_i τ²‖h_{i−1} − x‖ ≤ ((1 + τ²)^ℓ − 1 − ℓτ²)‖x‖. The local minima of fact 4 of `search`,
+    which descent finds from there, lie below it too: their f/f(0) is of order τ⁴, as f(0) is. No width in it either.
+    """
+    growth = math.expm1(num_layers * math.log1p(radius**2)) - num_layers * radius**2
+    return 4 * growth**2 * second_moment

@@ -1,0 +1,1 @@
+"""n-shortcut networks: loss, and Hessian and order of the stationary point zero (Li et al.)."""

@@ -1,0 +1,240 @@
+"""Claims on n-shortcut networks away from zero: their map, gradient and least loss, Li et al. §3, §4.2 and §4.3."""
+
+import math
+
+import numpy as np
+
+from theory.claim import claim
+from theory.derivatives import complex_step_gradient
+from theory.evidence import ROUNDING, Evidence, at_most, relative_error, require
+from theory.mutations import larger, scaled, transposed
+from theory.shortcut import networks
+from theory.shortcut.measured import random_data
+
+
+@claim(
+    id="li.eq_7",
+    source="Li et al., (7)",
+    statement="∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σxx − Σyx) (W_before^{r,l} W_before^r)ᵀ",
+    verdict="holds",
+    proof="none given",
+    our_text="sub- and superscripts; (8) and (9) lost 1/m",
+    function=networks.gradient,
+    mutation=transposed,
+)
+def eq_7(rng: np.random.Generator, trials: int) -> Evidence:
+    """The gradient against complex-step derivatives of the loss."""
+    pairs = []
+    for trial in range(trials):
+        x, y = random_data(rng)
+        weights = 0.5 * rng.standard_normal((1 + trial % 3, 1 + trial % 4, 3, 3))
+        reference = complex_step_gradient(networks.loss, weights, x, y)
+        pairs.append((relative_error(networks.gradient(weights, x, y), reference), ROUNDING))
+
+    return at_most(pairs)
+
+
+@claim(
+    id="li.eq_10",
+    source="Li et al., (10)",
+    statement="y = W_after (W_after^{r,l} W^{r,l} W_before^{r,l} + I) W_before x for every r and l",
+    verdict="holds",
+    proof="none given",
+    our_text="sub- and superscripts",
+    function=networks.forward,
+    mutation=scaled(1.01),
+)
+def eq_10(rng: np.random.Generator, trials: int) -> Evidence:
+    """y of (10), W_after (W_after^{r,l} W^{r,l} W_before^{r,l} + I) W_before x, for every unit and layer."""
+    pairs = []
+    for trial in range(trials):
+        x, _ = random_data(rng)
+        units, depth = 1 + trial % 3, 1 + trial % 4
+        weights = 0.5 * rng.standard_normal((units, depth, 3, 3))
+        maps = [_product(unit) + np.eye(3) for unit in weights]
+        r, layer = int(rng.integers(units)), int(rng.integers(depth))
+        inside = _product(weights[r, layer + 1 :]) @ weights[r, layer] @ _product(weights[r, :layer])
+        whole = _product(maps[r + 1 :]) @ (inside + np.eye(3)) @ _product(maps[:r])
+        pairs.append((relative_error(networks.forward(weights, x), x @ whole.T), ROUNDING))
+    return at_most(pairs)
+
+
+@claim(
+    id="li.depth",
+    source="Li et al. §3.2, a “(Σ(L_r − 1) + 1)-layer plain linear network”",
+    statement="without shortcuts it is a plain network of Σ(L_r − 1) = nR weight matrices",
+    verdict="holds: layers of neurons, as L_r is counted; weight matrices are one fewer",
+    proof="none given",
+    function=networks.forward,
+    mutation=scaled(1.01),
+)
+def plain_depth(rng: np.random.Generator, trials: int) -> Evidence:
+    """Without shortcuts the network is a plain one of n·R weight matrices, n·R + 1 layers of neurons, and no fewer."""
+    pairs = []
+    for trial in range(trials):
+        x, _ = random_data(rng)
+        units, depth = 1 + trial % 3, 1 + trial % 4
+        weights = 0.5 * rng.standard_normal((units, depth, 3, 3))
+        matrices = list(weights.reshape(-1, 3, 3))
+        require(len(matrices) == units * depth, "a matrix is missing")
+        output = networks.forward(weights, x, shortcut=False)
+        pairs.append((relative_error(output, x @ _product(matrices).T), ROUNDING))
+    layers = [depth + 1 for depth in (2, 2, 2)]  # L_r layers of neurons have L_r − 1 matrices
+    printed, matrices = sum(count - 1 for count in layers) + 1, sum(count - 1 for count in layers)
+    require(printed == matrices + 1, "the printed count is that of the weight matrices")
+    return at_most(pairs)._replace(
+        counterexample=f"three 2-shortcuts have {matrices} weight matrices, which Figures 5 to 10 call the depth, and "
+        f"Σ(L_r − 1) + 1 = {printed} layers of neurons"
+    )
+
+
+@claim(
+    id="li.variance",
+    source="Li et al. §4.1, “the output variance … will actually explode”",
+    statement="linear, weights of variance g/d: E‖ŷ‖² = (1 + gⁿ)^R ‖x‖², doubling in every unit for Xavier's g = 1",
+    verdict="holds",
+    proof="none given",
+    function=networks.output_growth,
+    mutation=larger,
+)
+def variance_explosion(rng: np.random.Generator, trials: int) -> Evidence:
+    """Mean ‖ŷ‖² of random linear networks over their weights against (1 + gⁿ)^R ‖x‖², in standard errors."""
+    pairs, d = [], 6
+    for trial in range(max(1, trials // 5)):
+        units, depth, gain, draws = 1 + trial % 3, 1 + trial % 2, rng.uniform(0.3, 1.0), 20_000
+        h = np.broadcast_to(np.eye(d)[0], (draws, d))
+        for _ in range(units):
+            inside = h
+            for _ in range(depth):
+                matrices = rng.standard_normal((draws, d, d)) * math.sqrt(gain / d)
+                inside = np.einsum("nij,nj->ni", matrices, inside)
+            h = h + inside
+        squares = np.square(h).sum(1)
+        growth = networks.output_growth(units, depth, gain)
+        pairs.append((abs(squares.mean() / growth - 1), 7 * squares.std() / math.sqrt(draws) / growth))
+    xavier = [networks.output_growth(units, 2) for units in (1, 10, 48)]
+    pairs += [(abs(growth / 2.0**units - 1), ROUNDING) for growth, units in zip(xavier, (1, 10, 48), strict=True)]
+    return at_most(pairs)
+
+
+@claim(
+    id="li.eq_14",
+    source="Li et al., (14)",
+    statement="a 1-shortcut linear network moves as a plain one started at the identity, products to R",
+    verdict="depends on the reading: with R units, as in (5), false, the products run to R; with R − 1 units, holds",
+    proof="none given",
+    our_text="transposes",
+    function=networks.gradient,
+    mutation=transposed,
+)
+def eq_14(rng: np.random.Generator, trials: int) -> Evidence:
+    """For n = 1 and V = W + I the gradient is that of a plain linear network: products to R, not R − 1 as printed."""
+    pairs, printed_errors = [], []
+    for _ in range(trials):
+        x, y = random_data(rng)
+        V = np.eye(3) + 0.5 * rng.standard_normal((4, 3, 3))
+        reference = complex_step_gradient(networks.loss, V[:, None] - np.eye(3), x, y)[:, 0]
+        pairs.append((relative_error(_plain_gradient(V, x, y, units=4), reference), ROUNDING))
+        computed = networks.gradient(V[:, None] - np.eye(3), x, y)[:, 0]
+        pairs.append((relative_error(computed, _plain_gradient(V, x, y, units=4)), ROUNDING))
+        printed_errors.append(relative_error(_plain_gradient(V, x, y, units=3)[:3], reference[:3]))
+    require(min(printed_errors) > 1e-3, "products to R − 1 give the gradient of R units")
+    return at_most(pairs)._replace(
+        counterexample=f"R = 4: with products to R − 1 the gradient is off by {min(printed_errors):.0%} or more"
+    )
+
+
+@claim(
+    id="li.one_unit",
+    source="Li et al. §4.2, R = 1",
+    statement=(
+        "one shortcut over everything changes the outputs from Y to Y − X: the loss is that of a plain network on them"
+    ),
+    verdict="holds",
+    proof="none given",
+    function=networks.loss,
+    mutation=scaled(1.01),
+)
+def one_unit(rng: np.random.Generator, trials: int) -> Evidence:
+    """R = 1: the loss of a shortcut over everything against that of a plain network on the outputs Y − X."""
+    pairs = []
+    for trial in range(trials):
+        x, y = random_data(rng)
+        weights = rng.standard_normal((1, 1 + trial % 4, 3, 3))
+        plain = np.square(y - x - x @ _product(weights[0]).T).sum() / (2 * len(x))
+        pairs.append((abs(networks.loss(weights, x, y) / plain - 1), ROUNDING))
+    return at_most(pairs)
+
+
+@claim(
+    id="li.eq_15",
+    source="Li et al., (15)",
+    statement="the best linear map is Σyx Σxx⁻¹",
+    verdict="holds",
+    proof="complete",
+    function=networks.least_squares_map,
+    mutation=scaled(1.01),
+)
+def eq_15(rng: np.random.Generator, trials: int) -> Evidence:
+    """At W = Σ_YX Σ_XX⁻¹ the gradient of ‖Y − WX‖² vanishes and no random W is better."""
+    pairs = []
+    for _ in range(trials):
+        x, y = random_data(rng)
+        best = networks.least_squares_map(x, y)
+        pairs.append((np.abs((x @ best.T - y).T @ x).max() / np.abs(y.T @ x).max(), ROUNDING))
+        other = best + 0.1 * rng.standard_normal(best.shape)
+        pairs.append((networks.minimum_loss(x, y), np.square(y - x @ other.T).sum() / (2 * len(x))))
+
+    return at_most(pairs)
+
+
+@claim(
+    id="li.eq_16",
+    source="Li et al., (16)",
+    statement="L_min is the same for any G with ΣxxGΣxx = Σxx, and every n-shortcut linear network reaches it",
+    verdict="holds",
+    proof="none given",
+    function=networks.minimum_loss,
+    mutation=scaled(1.01),
+)
+def eq_16(rng: np.random.Generator, trials: int) -> Evidence:
+    """L_min with other generalised inverses of a singular Σ_XX, and reached by n-shortcut networks of every n."""
+    pairs = []
+    for trial in range(trials):
+        x, y = random_data(rng, examples=2 if trial % 2 else 12)
+        least = networks.minimum_loss(x, y)
+        input_moment, cross_moment = networks.moments(x, y)
+        pseudo = np.linalg.pinv(input_moment, hermitian=True)
+        free = rng.standard_normal(pseudo.shape)
+        inverse = pseudo + free - pseudo @ input_moment @ free @ input_moment @ pseudo
+        loss = np.square(y - x @ (cross_moment @ inverse).T).sum() / (2 * len(x))
+        scale = np.square(y).sum() / (2 * len(x))
+        pairs.append(
+            (abs(loss - least), 1e-7 * scale)
+        )  # the free part of the inverse is multiplied by the moment's rounding
+        pairs.append((abs(_reaching(rng, x, y, units=1 + trial % 3, depth=1 + trial % 4) - least), ROUNDING * scale))
+
+    return at_most(pairs)
+
+
+def _plain_gradient(V: np.ndarray, x: np.ndarray, y: np.ndarray, units: int) -> np.ndarray:
+    """(Π_{r′>r} V_r′)ᵀ (Π V Σxx − Σyx) (Π_{r′<r} V_r′)ᵀ with products over the first `units` (Li et al., (14))."""
+    input_moment, cross_moment = networks.moments(x, y)
+    middle = _product(V[:units]) @ input_moment - cross_moment
+    return np.stack([_product(V[r + 1 : units]).T @ middle @ _product(V[:r]).T for r in range(len(V))])
+
+
+def _product(matrices: np.ndarray) -> np.ndarray:
+    product = np.eye(3)
+    for matrix in matrices:
+        product = matrix @ product
+    return product
+
+
+def _reaching(rng: np.random.Generator, x: np.ndarray, y: np.ndarray, units: int, depth: int) -> float:
+    """Loss of an n-shortcut linear network with random units but the last, which makes up for them."""
+    weights = 0.3 * rng.standard_normal((units, depth, x.shape[1], x.shape[1]))
+    hidden = networks.forward(weights[:-1], x)
+    weights[-1] = np.eye(x.shape[1])
+    weights[-1, 0] = np.linalg.lstsq(hidden, y, rcond=None)[0].T - np.eye(x.shape[1])
+    return networks.loss(weights, x, y)
