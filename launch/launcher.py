@@ -51,7 +51,8 @@ def run(
         has set.
     """
     terminal.open_outputs()
-    with terminal.ignoring_hangup(), signals.handling_sigterm():
+    terminal.ignore_hangup()
+    with signals.handling_sigterm():
         values = config_flags.define(presets, has_run_dir)
         try:
             with signals.raising_keyboard_interrupt():

@@ -5,7 +5,6 @@ import io
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 
 from absl import logging
@@ -46,20 +45,10 @@ def open_outputs() -> None:
             setattr(sys, name, io.TextIOWrapper(raw, encoding, errors="backslashreplace", line_buffering=True))
 
 
-@contextlib.contextmanager
-def ignoring_hangup() -> Iterator[None]:
-    """Opens a context in which this process and those that it starts ignore SIGHUP, by which a terminal says it closes.
-
-    Only the main thread can say so; in others, and where there is no such signal, nothing changes.
-    """
-    if not hasattr(signal, "SIGHUP") or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before or signal.SIG_DFL)  # None: a handler that Python cannot restore
+def ignore_hangup() -> None:
+    """Lets this process and those that it starts ignore SIGHUP, by which a terminal says that it closes."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ def test_the_readme_and_the_index_link_the_tour():
     assert "(tour.ipynb)" in (root / "docs" / "index.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_cell_of_the_tour_runs():
     notebook = nbformat.read(TOUR, as_version=4)
     for cell in notebook.cells:

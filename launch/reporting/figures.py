@@ -1,4 +1,4 @@
-"""The figures and numbers of both papers: which runs show them, what the paper says beside ours, what is missing."""
+"""The figures and numbers of both papers: which runs show them, what the paper says and what came out, what lacks."""
 
 import itertools
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ STUDY = "python -m launch.shortcut_study --figure={} --dataset=mnist --data_dir=
 
 
 class Statement(NamedTuple):
-    """What the paper says, what comes out here, by which numbers, over how many runs."""
+    """What the paper says, what came out here, by which numbers, over how many runs."""
 
     says: str
-    ours: str
+    result: str
     numbers: str
     num_runs: str
 
@@ -49,7 +49,7 @@ class PaperFigure(NamedTuple):
       note: What to know before believing it; empty if nothing.
       time: How long it took.
       num_runs: n.
-      statements: The paper's beside ours.
+      statements: What the paper says beside what came out here.
     """
 
     title: str
@@ -86,14 +86,14 @@ def _norms(runs: list[Run]) -> list[Run]:
 
 def _figure_1(run: Run) -> PaperFigure:
     last, dataset = run.rows[-1], run.data
-    told = f"no number: the paper does not train on {dataset}"
+    says = f"no number: the paper does not train on {dataset}"
     if run.settings.get("npz"):
-        told = "no number: these data are the user's own"
+        says = "no number: these data are the user's own"
     elif dataset in TABLE_2:
-        told = f"{percent(TABLE_2[dataset][0])} top-1 test error (Table 2, the full run)"
-        told += f"; this run has another {', '.join(changed)}" if (changed := _changed(run, dataset)) else ""
-    ours = f"{percent(last['test_top1_error'])} top-1 {run.error} after {last['step']:,} steps"
-    statement = Statement(told, ours, f"training error {percent(last['train_top1_error'])}", "1")
+        says = f"{percent(TABLE_2[dataset][0])} top-1 test error (Table 2, the full run)"
+        says += f"; this run has another {', '.join(changed)}" if (changed := _changed(run, dataset)) else ""
+    result = f"{percent(last['test_top1_error'])} top-1 {run.error} after {last['step']:,} steps"
+    statement = Statement(says, result, f"training error {percent(last['train_top1_error'])}", "1")
     shown = f"Top-1 error along training, on {dataset}"
     return PaperFigure("Hardt & Ma, Figure 1", shown, run, run.pictures["convergence"], "", run.time, "1", [statement])
 
@@ -115,12 +115,12 @@ def _figure_2(run: Run) -> PaperFigure:
     }
     pairs = [pair for means in norms.values() for pair in itertools.pairwise(means)]
     is_known = bool(pairs) and len(ended) == len(last)
-    ours = WORDS[all(after < before for before, after in pairs) if is_known else None]
+    result = WORDS[all(after < before for before, after in pairs) if is_known else None]
     numbers = "; ".join(f"{family}: {', '.join(map(_three_digits, means))}" for family, means in norms.items())
     numbers += f"; {len(last) - len(ended)} of {len(last)} runs diverged" if len(ended) < len(last) else ""
     says = "the deeper a residual network is, the smaller its average Frobenius norm when training ends"
     num_runs = str(len({row["seed"] for row in ended}))
-    statement = Statement(says, ours, numbers, num_runs)
+    statement = Statement(says, result, numbers, num_runs)
     epochs = max((row["epoch"] for row in ended), default=0)
     shown = f"Average Frobenius norm of the kernels along training on {run.data}, by depth"
     shown += f", in {epochs:.3g} epochs for the paper's 200" if epochs else ""
@@ -169,8 +169,8 @@ def _missing_numbers(runs: list[Run]) -> Iterator[Missing]:
     """Yields the rows of Table 2 for which no run has trained as long as the paper did."""
     trained = [run for run in runs if run.kind == "train" and run.rows and not run.settings.get("npz")]
     for dataset, (error, preset) in TABLE_2.items():
-        of_paper = [run for run in trained if run.settings.get("dataset") == dataset and not _changed(run, dataset)]
-        steps = [run.rows[-1]["step"] for run in of_paper]
+        unchanged = [run for run in trained if run.settings.get("dataset") == dataset and not _changed(run, dataset)]
+        steps = [run.rows[-1]["step"] for run in unchanged]
         needed = TRAIN_PRESETS[preset].train_steps
         why = "not among the runs of this report: a GPU for hours, or six days on 2 cores"
         if dataset == "imagenet2012":
@@ -178,5 +178,5 @@ def _missing_numbers(runs: list[Run]) -> Iterator[Missing]:
         if steps:
             why = f"{max(steps):,} steps were run, of {needed:,}"
         if max(steps, default=0) < needed:
-            told = f"{percent(error)} top-1 test error"
-            yield Missing(f"Hardt & Ma, Table 2: {dataset}", told, why, TRAIN.format(preset, preset))
+            what = f"Hardt & Ma, Table 2: {dataset}"
+            yield Missing(what, f"{percent(error)} top-1 test error", why, TRAIN.format(preset, preset))

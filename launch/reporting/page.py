@@ -3,16 +3,25 @@
 import base64
 import datetime
 import hashlib
+from collections import Counter
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
 from identity_matters.runs.config_json import RUN_TYPES
 from identity_matters.runs.directory import versions
-from launch.reporting import claims, figures
+from launch.reporting import figures
 from launch.reporting.captions import CAPTIONS
-from launch.reporting.runs import Run, comparison, evaluations, percent
+from launch.reporting.runs import Run, comparison, evaluations, number, percent
+from theory.claim import VERDICTS, Claim, kind
+from theory.claims import CLAIMS
 from theory.claims import summary as count_claims
+
+FAILED = "CHECK FAILED"
+COLUMNS = {"claim", "verdict", "counterexample", "instances", "measured", "relation", "bound"}
+# Classes of the style sheet.
+VERDICT_CLASSES = dict(zip(VERDICTS, ("holds", "caveat", "reading", "false"))) | {FAILED: "failed"}
 
 
 def render(runs: list[Run]) -> str:
@@ -25,7 +34,7 @@ def render(runs: list[Run]) -> str:
         lstrip_blocks=True,
     )
     script = environment.get_template("filter.js").render()
-    drawn, table = figures.paper_figures(runs), claims.rows(runs)
+    drawn, table = figures.paper_figures(runs), claim_rows(runs)
     used = {(figure.run.name, figure.picture.address) for figure in drawn}
     return environment.get_template("report.html").render(
         script=Markup(script),
@@ -35,8 +44,8 @@ def render(runs: list[Run]) -> str:
         figures=drawn,
         claims=table,
         counted=count_claims(),
-        verdicts=claims.counts(table),
-        words=claims.WORDS,
+        verdicts=verdict_counts(table),
+        words=VERDICT_CLASSES,
         runs=runs,
         run_types=RUN_TYPES,
         other_pictures=lambda run: [
@@ -54,25 +63,64 @@ def render(runs: list[Run]) -> str:
 def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[str, str]]:
     """Returns (what, its result) of each part of the report."""
     lines = []
-    for run in claims.checks(runs):
-        holding = sum(row["verdict"] != claims.FAILED for row in run.rows)
+    for run in checks(runs):
+        holding = sum(row["verdict"] != FAILED for row in run.rows)
         lines.append((f"Claims, {run.name}", f"{holding} of {len(run.rows)} checks hold. {count_claims()}."))
     for run in runs:
         if run.kind == "train":
-            told = "" if run.record["status"] == "done" else f" Its status is {run.record['status']}."
+            result = "" if run.record["status"] == "done" else f" Its status is {run.record['status']}."
             if run.rows:
                 last = run.rows[-1]
                 reached = f"{percent(last['test_top1_error'])} {run.error} on {run.data}"
-                told = f"{reached} after {last['step']:,} steps.{told}"
-            lines.append((f"Training, {run.name}", told or "No results."))
-    judged = [
-        s.ours for figure in drawn for s in figure.statements if figure.title.startswith("Li") and not figure.note
-    ]
-    if judged:
-        lines.append(("Figures of Li et al.", f"{judged.count('holds')} of {len(judged)} statements hold on our data."))
-    small = sum(bool(figure.note) for figure in drawn)
-    if small:
-        lines.append(
-            ("Figures of Li et al., small", f"{small} figures at a size that shows that they run and judges nothing.")
-        )
+                result = f"{reached} after {last['step']:,} steps.{result}"
+            lines.append((f"Training, {run.name}", result or "No results."))
+    large_figures = [figure for figure in drawn if figure.title.startswith("Li") and not figure.note]
+    if answers := [statement.result for figure in large_figures for statement in figure.statements]:
+        text = f"{answers.count('holds')} of {len(answers)} statements hold on our data."
+        lines.append(("Figures of Li et al.", text))
+    if small := sum(bool(figure.note) for figure in drawn):
+        text = f"{small} figures at a size that shows that they run and judges nothing."
+        lines.append(("Figures of Li et al., small", text))
     return lines
+
+
+class ClaimRow(NamedTuple):
+    """A row of the table of claims; `word` is one of VERDICT_CLASSES' values."""
+
+    claim: Claim
+    verdict: str
+    word: str
+    measured: str
+    evidence: str
+
+
+def claim_rows(runs: list[Run]) -> list[ClaimRow]:
+    """Returns every claim, in the table's order, with its verdicts and what the runs of launch.check_theory measured.
+
+    Of several runs that checked a claim the last one counts, but for one whose check failed: it counts before all.
+    """
+    found = [row for run in checks(runs) for row in run.rows]
+    checked = {row["claim"]: row for row in sorted(found, key=lambda row: row["verdict"] == FAILED)}
+    return [_claim_row(claim_id, checked.get(claim_id)) for claim_id in CLAIMS]
+
+
+def checks(runs: list[Run]) -> list[Run]:
+    """Returns the runs that checked claims."""
+    return [run for run in runs if run.kind == "check_theory" and run.rows and COLUMNS <= run.rows[0].keys()]
+
+
+def _claim_row(claim_id: str, found: dict | None) -> ClaimRow:
+    claim = CLAIMS[claim_id]
+    measured, evidence, verdict = "not checked in this report", "", claim.verdict
+    if found:
+        verdict, evidence = str(found["verdict"]), str(found["counterexample"])
+        if found["instances"]:
+            bound = f"{number(found['measured'])} {found['relation']} {number(found['bound'])}"
+            measured = f"{bound}, n = {number(found['instances'])}"
+    return ClaimRow(claim, verdict, VERDICT_CLASSES.get(kind(verdict), "failed"), measured, evidence)
+
+
+def verdict_counts(table: list[ClaimRow]) -> dict[str, int]:
+    """Returns how many rows there are of each verdict, in the order of VERDICT_CLASSES; none that has none."""
+    found = Counter(row.word for row in table)
+    return {verdict: found[word] for verdict, word in VERDICT_CLASSES.items() if found[word]}

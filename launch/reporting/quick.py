@@ -51,7 +51,7 @@ def compute(run: RunDirectory) -> list[str]:
 
     Raises:
       UserError: a run ended before it was done.
-      Preempted: SIGTERM came; the run under way was told to stop too.
+      Preempted: SIGTERM came; the run under way got it too.
     """
     folders = [run.file(quick.name) for quick in QUICK]
     for number, (quick, folder) in enumerate(zip(QUICK, folders), 1):
@@ -92,7 +92,7 @@ def _run(command: list[str], log_path: str) -> int:
             while process.poll() is None and not stop.is_made:
                 time.sleep(POLL_INTERVAL)
         finally:
-            if process.poll() is None:  # told as well, the run saves what it has
+            if process.poll() is None:  # which saves what it has
                 process.terminate()
                 process.wait()
     if stop.number == signal.SIGINT:

@@ -4,9 +4,12 @@ import subprocess
 import sys
 
 import pytest
+from refusals import refused
+
+from benchmarks.memorization import MemorizationBenchmark
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "command, row",
     [
@@ -31,3 +34,8 @@ def test_a_benchmark_prints_its_table(command, row):
     done = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert any(line.startswith(f"| {row} ") for line in done.stdout.splitlines()), done.stdout
+
+
+@pytest.mark.parametrize("widths", [{"width": 1}, {"widths": (8, 0)}])
+def test_a_width_that_no_memorising_network_has_is_refused(widths):
+    assert "width and widths must be at least 2, got" in refused(MemorizationBenchmark, **widths)

@@ -1,7 +1,6 @@
 """A study, or a spectrum, that goes on is on the data on which it began: else its tables would mix two data sets."""
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -46,21 +45,11 @@ def test_a_study_does_not_go_on_with_other_labels_or_other_images(launch, monkey
     assert launch(*command)[0] == 0 and len((tmp_path / "results.csv").read_text()) > len(kept)
 
 
-def test_a_study_of_an_earlier_version_whose_record_names_no_data_goes_on(launch, monkeypatch, tmp_path, digits):
-    monkeypatch.setattr(loading, "load", lambda config: digits)
-    assert launch(*FIGURE_5, f"--run_dir={tmp_path}")[0] == 0
-    cut_short(tmp_path, 5)
-    record = json.loads((tmp_path / "config.json").read_text())
-    assert record.pop("data") == examples_summary(digits.train_images, digits.train_labels)
-    (tmp_path / "config.json").write_text(json.dumps(record))
-    assert launch(*FIGURE_5, f"--run_dir={tmp_path}")[0] == 0
-
-
 def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_run, tmp_path):
     command = (*SPECTRUM, f"--saved_run={tiny_run}", f"--run_dir={tmp_path}")
     assert launch(*command)[0] == 0
     kept, real = cut_short(tmp_path, 3), trained_run.raw_batches
-    monkeypatch.setattr(trained_run, "raw_batches", lambda *of: ((x, 9 - labels) for x, labels in real(*of)))
+    monkeypatch.setattr(trained_run, "raw_batches", lambda *args: ((x, 9 - labels) for x, labels in real(*args)))
     code, out, err = launch(*command)
     assert code == 1 and not out and "holds a run on other data: '20 training images, 28x28x1" in err.splitlines()[-1]
     assert (tmp_path / "results.csv").read_text() == kept

@@ -1,12 +1,12 @@
 """launch.check_theory: what it prints, writes and returns, and its figures."""
 
 import csv
-import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from launching import launched
 
 from launch import check_theory
 from theory import claims, figures
@@ -19,10 +19,9 @@ from theory.shortcut import figures as shortcut
 def run(tmp_path_factory):
     """A finished run of all claims on few instances, without the figures: its directory and what it printed."""
     path = tmp_path_factory.mktemp("runs") / "theory"
-    command = [sys.executable, "-m", "launch.check_theory", f"--run_dir={path}", "--trials=3", "--nofigures"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return path, done.stdout
+    code, out, err = launched("check_theory", f"--run_dir={path}", "--trials=3", "--nofigures")
+    assert code == 0, err + out
+    return path, out
 
 
 def test_it_prints_every_claim_with_its_verdict_and_a_summary(run):
@@ -44,12 +43,11 @@ def test_it_leaves_the_table_as_csv_and_as_markdown(run):
     assert len(table) == len(rows) + 2
 
 
-def test_one_claim_is_checked_alone_and_nothing_is_written_without_a_run_directory(tmp_path):
-    command = [sys.executable, "-m", "launch.check_theory", "--claim=review.eq_6", "--trials=3"]
-    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert "Σ = 2, R = 2" in done.stdout and "hm." not in done.stdout
+def test_one_claim_is_checked_alone_and_nothing_is_written_without_a_run_directory(tmp_path, launch, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = launch("check_theory", "--claim=review.eq_6", "--trials=3")
+    assert code == 0, err
+    assert "Σ = 2, R = 2" in out and "hm." not in out
     assert not list(tmp_path.iterdir())
 
 

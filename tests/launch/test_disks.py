@@ -14,8 +14,8 @@ import pytest
 from identity_matters.errors import EXIT_ERROR
 
 pytestmark = pytest.mark.slow
-SIZES = os.environ.get("SIZES", "4,16,128,450,540").split(",")  # kB
-INODES = os.environ.get("INODES", "2,5,8,12").split(",")
+SIZES = os.environ.get("SIZES", "4,128,450").split(",")  # kB
+INODES = os.environ.get("INODES", "2,8,12").split(",")
 # 25 convolutions, whose histograms fill an event file.
 FLAGS = """--train_examples=400 --eval_examples=50 --stem_width=4 --widths=4,4,4 --blocks_per_stage=4,4,4
     --batch_size=16 --train_steps=6 --decay_steps=5 --eval_every=3 --checkpoint_every=2""".split()

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import shutil
 
 import pytest
 from begun import begin
@@ -14,7 +15,7 @@ from identity_matters.experiments import figures as experiment_figures
 from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.tables import write_metrics
-from launch import plot, train
+from launch import plot, report, train
 from shortcut_study.curvature.figures import spectrum_figure
 
 CONFIGS = {
@@ -76,9 +77,10 @@ def test_other_formats_are_drawn_for_papers(tmp_path, launch, name, start):
     assert (tmp_path / f"convergence.{name}").read_bytes() == written  # no date, no random names
 
 
-def test_nothing_to_compare_with_is_refused_in_one_line(tmp_path, launch):
-    code, _, err = launch("plot", f"--run_dir={tmp_path}", "--beside=,")
-    assert code == 1 and err.count("\n") == 1 and "names no directory" in err
+def test_nothing_to_compare_with_and_an_unknown_format_are_refused_in_one_line(tmp_path, launch):
+    for flag, named in (("--beside=,", "names no directory"), ("--format=bmp", "png, pdf, svg")):
+        code, _, err = launch("plot", f"--run_dir={tmp_path}", flag)
+        assert code == 1 and err.count("\n") == 1 and named in err
 
 
 def test_a_report_that_was_interrupted_is_named_as_such(tmp_path):
@@ -93,11 +95,6 @@ def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
 
     assert drops(4, 3, 2, 1) == drops(1, 2, 1) == drops(1) == []
     assert drops(2, 2, 1, 1, 0.5) == [1, 3]
-
-
-def test_an_unknown_format_is_refused_in_one_line(tmp_path, launch):
-    code, _, err = launch("plot", f"--run_dir={tmp_path}", "--format=bmp")
-    assert code == 1 and err.count("\n") == 1 and "png, pdf, svg" in err and "'bmp'" in err
 
 
 def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
@@ -120,15 +117,8 @@ def test_a_title_with_signs_of_formulas_is_drawn_as_it_is(tmp_path, launch, monk
     assert "<!-- 50 % of $\\frac{a$ -->" in (tmp_path / out.strip()).read_text()
 
 
-EIGENVALUE = {
-    "vector": 0,
-    "eigenvalue": 1,
-    "weight": 1,
-    "error_bound": 0,
-    "rounding": 0,
-    "density": 1,
-    "standard_error": 0,
-}
+EIGENVALUE = dict.fromkeys(("eigenvalue", "weight", "density"), 1)
+EIGENVALUE |= dict.fromkeys(("vector", "error_bound", "rounding", "standard_error"), 0)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +134,8 @@ EIGENVALUE = {
     ids=lambda draw: draw.func.__name__,
 )
 def test_every_figure_with_a_title_takes_it_as_it_is(draw):
-    of_title = draw(title="$\\x$").findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == "$\\x$")
-    assert [text.get_parse_math() for text in of_title] == [False]
+    titles = draw(title="$\\x$").findobj(lambda artist: isinstance(artist, Text) and artist.get_text() == "$\\x$")
+    assert [title.get_parse_math() for title in titles] == [False]
 
 
 def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
@@ -229,7 +219,7 @@ def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, mo
         assert [text.get_text().split(" (")[0] for text in axes.get_legend().texts] == ["train error", f"{split} error"]
 
 
-def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, monkeypatch):
+def test_runs_of_one_name_are_distinguished_by_the_folders_above(tmp_path, monkeypatch):
     paths = [write_run(tmp_path / name / "seed0", 0.5) for name in ("e1", "e2")]
     assert [label.split()[0] for label in compared(monkeypatch, *paths)[1][:2]] == ["e1/seed0", "e2/seed0"]
     monkeypatch.chdir(paths[0].parent)
@@ -237,3 +227,34 @@ def test_runs_of_one_name_are_told_apart_by_the_folders_above(tmp_path, monkeypa
         "e1/seed0",
         "e2/seed0",
     ]
+
+
+def written(runs, run_dir):
+    report.main(report.ReportConfig(runs=",".join(map(str, runs))), str(run_dir))
+
+
+def test_plot_draws_the_figures_of_all_its_runs(tiny_run, tmp_path, launch):
+    written([tiny_run], tmp_path / "report")
+    code, out, err = launch("plot", f"--run_dir={tmp_path}/report", "--format=svg")
+    assert (code, out) == (0, f"{tmp_path}/report/{tiny_run.name}_convergence.svg\n"), err
+
+
+def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(tiny_run, tmp_path):
+    for folder in ("a", "b"):
+        shutil.copytree(tiny_run, tmp_path / folder / "run")
+    written([tiny_run], tmp_path / "report")
+    written([tmp_path / "a" / "run", f" {tmp_path / 'b' / 'run'}"], tmp_path / "report")
+    assert list(report.figures(str(tmp_path / "report"))) == ["a_run_convergence", "b_run_convergence"]
+
+
+def test_plot_draws_a_report_from_another_folder_and_names_a_run_that_is_gone(tiny_run, tmp_path, monkeypatch):
+    names = ["a/b_c", "d/b_c", "a_b/c"]
+    for name in names:
+        shutil.copytree(tiny_run, tmp_path / "there" / name)
+    monkeypatch.chdir(tmp_path / "there")
+    written(names, tmp_path / "report")
+    monkeypatch.chdir(tmp_path)
+    assert list(report.figures("report")) == ["1_a_b_c_convergence", "2_d_b_c_convergence", "3_a_b_c_convergence"]
+    shutil.rmtree(tmp_path / "there" / "a_b")
+    with pytest.raises(UserError, match="report is a report on runs that are no longer there: .*there/a_b/c"):
+        report.figures("report")

@@ -7,7 +7,6 @@ import re
 import shutil
 import signal
 import sys
-from types import SimpleNamespace
 
 import processes
 import pytest
@@ -24,7 +23,7 @@ from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
 from launch.reporting import figures, page, quick
 from launch.reporting.quick import Quick
-from launch.reporting.runs import MAX_SVG, evaluations, picture, read_run
+from launch.reporting.runs import MAX_SVG, Run, evaluations, picture, read_run
 from shortcut_study.config import PRESETS
 from theory.claims import CLAIMS
 
@@ -116,8 +115,7 @@ def test_an_unfinished_study_is_drawn_and_not_judged(tmp_path):
 
 
 def test_training_runs_are_compared_by_the_settings_that_differ(tiny_run, tmp_path):
-    slower = tmp_path / "slower"
-    shutil.copytree(tiny_run, slower)
+    slower = shutil.copytree(tiny_run, tmp_path / "slower")
     edit(slower, {"learning_rate": 0.0123}, status="diverged", diverged_at_step=5)
     text = written([tiny_run, slower], tmp_path / "report")
     (header,) = re.findall(r"<h3>Training runs, by what differs</h3>.*?<thead>(.*?)</thead>", text, re.S)
@@ -141,32 +139,6 @@ def test_a_run_on_a_file_is_shown_with_the_file_and_not_with_the_preset_s_data_s
     edit(tmp_path / "run", {"npz": "mine.npz"})
     (figure,) = figures.paper_figures([read_run(str(tmp_path / "run"), str(tmp_path))])
     assert figure.shown == "Top-1 error along training, on mine.npz"
-
-
-NORMS = {"pre-activation ResNet-8": 3.0, "pre-activation ResNet-32": 2.0, "ours of 8 layers": 0.5}
-
-
-@pytest.mark.parametrize("deepest, told", [(2.0, "holds"), (4.0, "does not hold"), ("", "cannot be told")])
-def test_the_norms_of_resnets_are_figure_2_and_judged(tmp_path, deepest, told):
-    row = {"phase": "test", "chosen_rate": 0.1, "seed": 0, "status": "done", "epoch": 1.0, "loss": 1.0}
-    row |= {"train_cross_entropy": 1.0, "test_top1_error": 0.25, "learning_rate": 0.1, "train_top1_error": 0.5}
-    norms = NORMS | {"pre-activation ResNet-32": deepest}
-    with RunDirectory(str(tmp_path / "run"), AblationConfig(experiment="norms"), "ablations") as run:
-        run.set_status("done")
-        rows = [
-            row | {"variant": name, "step": step, "kernel_norm": norm and norm * step}
-            for name, norm in norms.items()
-            for step in (1, 2)
-        ]
-        write_metrics(run.file("results.csv"), rows)
-    (figure,) = figures.paper_figures(runs := [read_run(str(tmp_path / "run"), str(tmp_path))])
-    (statement,) = figure.statements
-    assert (figure.title, statement.ours, statement.num_runs) == ("Li et al., Figure 2", told, "1")
-    last, diverged = (f"{2 * deepest:.3g}", "") if deepest else ("–", "; 1 of 3 runs diverged")
-    assert statement.numbers == f"pre-activation ResNet-N: 6, {last}; ours of N layers: 1{diverged}"
-    assert figure.shown.endswith("training on cifar10, by depth, in 1 epochs for the paper's 200")
-    assert "Li et al., Figure 2" not in [line.what for line in figures.missing(runs, [figure])]
-    assert "Li et al., Figure 2" in [line.what for line in figures.missing([], [])]
 
 
 @pytest.fixture
@@ -194,7 +166,7 @@ def test_a_run_of_the_paper_s_network_and_length_is_its_table_2(paper_run):
     run = paper_run(seed=3, model=dataclasses.replace(TRAIN_PRESETS["cifar10"].model, mixed_precision=True))
     (figure,) = figures.paper_figures([run])
     assert figure.statements[0].says == "6.38% top-1 test error (Table 2, the full run)"
-    assert "25.00% top-1 test error" in figure.statements[0].ours
+    assert "25.00% top-1 test error" in figure.statements[0].result
     assert TABLE_2 not in [line.what for line in figures.missing([run], [figure])]
     short = paper_run(train_steps=50_001)
     (line,) = [line for line in figures.missing([short], []) if line.what == TABLE_2]
@@ -206,15 +178,13 @@ def test_a_run_of_the_paper_s_network_and_length_is_its_table_2(paper_run):
     [
         ({"model": MODEL_PRESETS["cifar10_fast"]}, "another stem_width, stem_pool, widths, blocks_per_stage"),
         ({"validation_examples": 5_000}, "another validation_examples"),
-        ({"train_examples": 100}, "another train_examples"),
-        ({"optimizer": "muon"}, "another optimizer"),
     ],
 )
 def test_another_network_or_data_does_not_stand_for_table_2(paper_run, changes, said):
     run = paper_run(**changes)
     (figure,) = figures.paper_figures([run])
     assert said in figure.statements[0].says
-    assert ("held-out error" in figure.statements[0].ours) == ("validation_examples" in changes)
+    assert ("held-out error" in figure.statements[0].result) == ("validation_examples" in changes)
     assert TABLE_2 in [line.what for line in figures.missing([run], [figure])]
 
 
@@ -246,42 +216,33 @@ def test_names_and_values_are_escaped(tiny_run, checked_run, tmp_path):
 
 
 def test_a_config_of_wrong_types_is_shown_as_it_is(tiny_run, tmp_path):
-    odd = tmp_path / "odd"
-    shutil.copytree(tiny_run, odd)
+    odd = shutil.copytree(tiny_run, tmp_path / "odd")
     fields = {"dataset": ["cifar10"], "batch_size": "many"}
     edit(odd, fields, versions=["x"], command={"a": 1}, seconds="long")
     text = Page(written([odd], tmp_path / "report")).text
     assert "on ['cifar10']" in text and text.count("not recorded") >= 3
 
 
-@pytest.mark.parametrize("damage", ["", "step,loss\n1,x\n", "\0\0", "step\n" + "9" * 400])
+@pytest.mark.parametrize("damage", ["", "\0\0", "step,loss\n1\n"])
 def test_a_damaged_run_does_not_take_the_others_along(tiny_run, tmp_path, damage):
-    broken = tmp_path / "broken"
-    shutil.copytree(tiny_run, broken)
-    (broken / "metrics.csv").write_text(damage)
-    found = Page(written([broken, tiny_run], tmp_path / "report"))
-    assert "No pictures" in found.text and len(found.all("img", "src")) == 1
-
-
-def test_a_run_that_cannot_be_used_is_said_why_without_the_name_of_a_type(tiny_run, tmp_path):
     broken = shutil.copytree(tiny_run, tmp_path / "broken")
-    (broken / "metrics.csv").write_text("step,loss\n1\n")
+    (broken / "metrics.csv").write_text(damage)
     problem = read_run(str(broken), str(tmp_path)).problem
-    assert problem.startswith("its tables cannot be used: cannot read the table ")
+    assert problem.startswith(("it holds no results", "its tables cannot be used: cannot read the table "))
+    if damage == "\0\0":
+        found = Page(written([broken, tiny_run], tmp_path / "report"))
+        assert "No pictures" in found.text and len(found.all("img", "src")) == 1
 
 
-@pytest.mark.parametrize(
-    "seconds, told", [(0.001, "less than 2 seconds"), (1.4, "less than 2 seconds"), (1.6, "2 seconds")]
-)
-def test_a_short_time_is_told_in_words_that_are_true(tiny_run, tmp_path, seconds, told):
-    run = read_run(str(tiny_run), str(tmp_path))
-    assert run._replace(record=run.record | {"seconds": seconds}).time == told
+def test_a_short_time_is_said_in_words_that_are_true():
+    for seconds, words in ((1.4, "less than 2 seconds"), (1.6, "2 seconds"), (7200, "2.0 hours")):
+        assert Run("run", {"seconds": seconds}, []).time == words
 
 
-@pytest.mark.parametrize("cores, told", [([3], "1 core"), ([0, 1], "2 cores")])
-def test_a_machine_of_one_core_has_one_core(monkeypatch, cores, told):
+@pytest.mark.parametrize("cores, words", [([3], "1 core"), ([0, 1], "2 cores")])
+def test_a_machine_of_one_core_has_one_core(monkeypatch, cores, words):
     monkeypatch.setattr(machine, "cores", lambda: cores)
-    assert told in machine.machine().split(", ")
+    assert words in machine.machine().split(", ")
 
 
 def test_a_picture_of_too_many_points_is_embedded_as_pixels():
@@ -293,7 +254,7 @@ def test_a_picture_of_too_many_points_is_embedded_as_pixels():
     assert picture(figure).address.startswith("data:image/png;base64,")
 
 
-@pytest.mark.parametrize("runs", ["{tmp}/none", "{tmp}", "{run},{run}", "{run},{run}/../{name}", ",", "{run}\n"])
+@pytest.mark.parametrize("runs", ["{tmp}/none", "{tmp}", "{run},{run}/../{name}", ",", "{run}\n"])
 def test_what_is_no_run_is_named_in_one_line_and_nothing_is_left(launch, tmp_path, tiny_run, runs):
     runs = runs.format(tmp=tmp_path, run=tiny_run, name=tiny_run.name)
     code, _, err = launch("report", f"--runs={runs}", f"--run_dir={tmp_path}/report")
@@ -372,4 +333,4 @@ def _is_alive(pid):
 
 def test_a_table_of_evaluations_has_a_dash_for_a_column_that_a_run_lacks():
     row = {"step": 5, "loss": 1.0, "train_top1_error": 0.5, "test_top1_error": 0.25, "learning_rate": 0.1}
-    assert evaluations(SimpleNamespace(rows=[row])) == [["5", "1", "50.00%", "25.00%", "–", "0.1"]]
+    assert evaluations(Run("run", {}, [], rows=[row])) == [["5", "1", "50.00%", "25.00%", "–", "0.1"]]

@@ -183,7 +183,7 @@ def test_a_job_of_two_nodes_trains(slurm, undisturbed):
     assert chief == other
 
 
-def test_a_job_that_is_told_to_stop_saves_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path):
+def test_a_job_that_gets_sigterm_saves_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path):
     """As at a preemption or the time limit."""
     reference, first_job = undisturbed
     assert ended(slurm, first_job) == "COMPLETED"

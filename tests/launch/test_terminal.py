@@ -1,13 +1,9 @@
 """launch.terminal: a launcher outlives its terminal."""
 
 import os
-import signal
 import sys
-import threading
 
 from processes import start_in_terminal
-
-from launch import terminal
 
 LAUNCHED = """
 import contextlib, dataclasses, pathlib, subprocess, sys, time
@@ -39,21 +35,3 @@ def test_a_launcher_and_what_it_has_started_outlive_a_closed_terminal(tmp_path):
         written += os.read(outer, 1000)
     os.close(outer)
     assert process.wait(60) == 0 and (tmp_path / "child").read_text() == "None"
-
-
-def test_sighup_means_afterwards_what_it_meant_before():
-    before = signal.getsignal(signal.SIGHUP)
-    with terminal.ignoring_hangup():
-        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    assert signal.getsignal(signal.SIGHUP) == before
-
-
-def test_a_launcher_that_is_called_in_another_thread_leaves_sighup_alone():
-    def look():
-        with terminal.ignoring_hangup():
-            found.append(signal.getsignal(signal.SIGHUP))
-
-    found, thread = [], threading.Thread(target=look)
-    thread.start()
-    thread.join()
-    assert found == [signal.getsignal(signal.SIGHUP)]
