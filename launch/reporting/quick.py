@@ -12,7 +12,7 @@ from identity_matters.errors import EXIT_CONTINUE, Preempted, UserError
 from identity_matters.runs import signals
 from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
-from launch.jobs.resources import die_with_parent
+from launch.jobs.local import die_with_parent
 
 POLL_INTERVAL = 0.1  # seconds
 

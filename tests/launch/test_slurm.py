@@ -13,7 +13,7 @@ import sys
 import pytest
 from processes import FLAGS, assert_same_variables, last_step, until
 
-from launch.jobs.resources import free_ports
+from launch.jobs.local import free_ports
 
 pytestmark = pytest.mark.slow
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
