@@ -113,10 +113,7 @@ def training_step(config: ModelConfig, benchmark: BatchNormBenchmark, fused: boo
     return lambda: float(compiled())
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, {"": BatchNormBenchmark()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": BatchNormBenchmark()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

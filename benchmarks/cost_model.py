@@ -103,10 +103,7 @@ def main(model: CostModel) -> None:
     print(f"\nat least {PAYS:.0%} efficient up to {last['strong']} devices (strong), {last['weak']} (weak)")
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, PRESETS, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

@@ -149,10 +149,7 @@ def _full_maps() -> Iterator[None]:
         yield
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, {"": CountingBenchmark()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": CountingBenchmark()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

@@ -161,10 +161,7 @@ def check_layers(R: np.ndarray, num_layers: int) -> tuple[float, float]:
     return difference, error
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, {"": FactorizationBenchmark()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": FactorizationBenchmark()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

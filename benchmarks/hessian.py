@@ -163,10 +163,7 @@ def _tape_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: n
     return lambda: hessian(columns).numpy()
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, {"": HessianBenchmark()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": HessianBenchmark()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

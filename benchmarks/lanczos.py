@@ -211,10 +211,7 @@ def _exact_rows(benchmark: LanczosBenchmark, peer: dict[str, float] | None) -> l
     return rows
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, {"": LanczosBenchmark()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": LanczosBenchmark()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

@@ -200,10 +200,7 @@ def print_table(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchm
     print(table((*header, "float64 error", "right", "float32 error", "right", "float32_error"), rows))
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, {"": MemorizationBenchmark()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": MemorizationBenchmark()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

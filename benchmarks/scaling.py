@@ -41,8 +41,7 @@ from benchmarks.harness import environment, ratios, spread, table
 from benchmarks.train_step import RUNS, StepBenchmark, our_training
 from identity_matters.errors import UserError
 from launch import launcher
-from launch.jobs.local import tf_config
-from launch.jobs.resources import free_ports
+from launch.jobs.local import free_ports, tf_config
 
 if TYPE_CHECKING:
     from identity_matters.distributed.workers import Workers
@@ -174,10 +173,7 @@ def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
     return seconds
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, PRESETS, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

@@ -207,10 +207,7 @@ def _gradient_tape_training(network: "ShortcutNetwork", x: np.ndarray, y: np.nda
     return train
 
 
-def cli() -> None:
-    """Runs the benchmark with the command line's flags."""
-    launcher.run(main, {"": SweepBenchmark()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": SweepBenchmark()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

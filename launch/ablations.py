@@ -45,10 +45,7 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     return draw(read_metrics(os.path.join(run_dir, "results.csv")), title)
 
 
-def cli() -> None:
-    """Runs the launcher with the command line's flags."""
-    launcher.run(main, {"": AblationConfig()}, manual=__doc__)
-
+cli = launcher.command(main, {"": AblationConfig()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -137,10 +137,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     return {name: FIGURES[name](rows) for name, rows in tables.items() if rows}
 
 
-def cli() -> None:
-    """Runs the launcher on the command line's flags."""
-    launcher.run(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
-
+cli = launcher.command(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
 
 if __name__ == "__main__":
     cli()

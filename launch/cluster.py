@@ -59,10 +59,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
         raise UserError("there is no sbatch on this machine; submit from a login node of the cluster") from None
 
 
-def cli() -> None:
-    """Runs the launcher with the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__, without_effect=lambda config: ignored_fields(config.train))
-
+cli = launcher.command(main, PRESETS, manual=__doc__, without_effect=lambda config: ignored_fields(config.train))
 
 if __name__ == "__main__":
     cli()

@@ -104,10 +104,7 @@ def _line(cell: dict, rows: list[dict]) -> str:
     return f"{setting}: {best['steps']} steps at η = {best['speed']:g}/ℓ; reached at {len(reached)} of {len(rows)} η"
 
 
-def cli() -> None:
-    """Runs the launcher on the command line's flags."""
-    launcher.run(main, {"": MapConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
-
+cli = launcher.command(main, {"": MapConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
 
 if __name__ == "__main__":
     cli()

@@ -89,10 +89,7 @@ def main(config: EvaluateConfig) -> None:
         print(f"{name}: {value:.2%}" if name.endswith("error") else f"{name}: {value}")
 
 
-def cli() -> None:
-    """Runs the launcher with the command line's flags."""
-    launcher.run(main, {"": EvaluateConfig()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": EvaluateConfig()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

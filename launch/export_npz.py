@@ -67,10 +67,7 @@ def main(config: ExportConfig) -> None:
     )
 
 
-def cli() -> None:
-    """Runs the launcher with the command line's flags."""
-    launcher.run(main, {"": ExportConfig()}, manual=__doc__, has_run_dir=False)
-
+cli = launcher.command(main, {"": ExportConfig()}, manual=__doc__, has_run_dir=False)
 
 if __name__ == "__main__":
     cli()

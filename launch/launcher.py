@@ -2,7 +2,7 @@
 
 A launcher is a module whose docstring is its manual, with
     def main(config, run_dir): …
-    def cli(): launcher.run(main, PRESETS, manual=__doc__)
+    cli = launcher.command(main, PRESETS, manual=__doc__)
 
 Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
@@ -73,6 +73,11 @@ def run(
         except Exception as error:
             code = _report(error)
         _leave(code or 0)
+
+
+def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> Callable[[], None]:
+    """Returns the function that runs a launcher on the command line's flags; `run` says what the arguments are."""
+    return lambda: run(main, presets, manual=manual, **options)
 
 
 def _call(

@@ -109,12 +109,9 @@ def _kind_of_tables(run_dir: str) -> str:
     return next((kinds[column] for row in rows[:1] for column in row if column in kinds), "check_theory")
 
 
-def cli() -> None:
-    """Runs the launcher with the command line's flags."""
-    launcher.run(
-        main, {"": PlotConfig()}, manual=__doc__, run_dir_text="The run's directory, where its pictures go. Required."
-    )
-
+cli = launcher.command(
+    main, {"": PlotConfig()}, manual=__doc__, run_dir_text="The run's directory, where its pictures go. Required."
+)
 
 if __name__ == "__main__":
     cli()

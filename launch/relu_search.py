@@ -96,10 +96,7 @@ def _line(row: dict) -> str:
     return f"{lines}\n    {', '.join(found)}\n    {bad}"
 
 
-def cli() -> None:
-    """Runs the launcher on the command line's flags."""
-    launcher.run(main, {"": SearchConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
-
+cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
 
 if __name__ == "__main__":
     cli()

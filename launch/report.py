@@ -73,10 +73,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     return {f"{label}_{name}": figure for label, figures in drawn for name, figure in figures.items()}
 
 
-def cli() -> None:
-    """Runs the launcher on the command line's flags."""
-    launcher.run(main, {"": ReportConfig()}, manual=__doc__)
-
+cli = launcher.command(main, {"": ReportConfig()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -89,10 +89,7 @@ def what_is_drawn(run_dir: str, rows: list[dict]) -> tuple[str, str]:
     return evaluated_split(record["config"] if record else {}), final_row_label(record, rows)
 
 
-def cli() -> None:
-    """Runs the launcher with the command line's flags."""
-    launcher.run(main, TRAIN_PRESETS, manual=__doc__, without_effect=ignored_fields)
-
+cli = launcher.command(main, TRAIN_PRESETS, manual=__doc__, without_effect=ignored_fields)
 
 if __name__ == "__main__":
     cli()

@@ -1,20 +1,20 @@
 """Workers on this machine as one job: one log, started and ended together, started again from the last checkpoint."""
 
 import contextlib
+import ctypes
+import itertools
 import json
 import os
-import re
+import random
 import signal
-import stat
+import socket
 import subprocess
-import sys
 import threading
 import time
 from typing import IO
 
 from identity_matters.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
 from identity_matters.runs.signals import StopRequest, deferring_signals
-from launch.jobs.resources import die_with_parent, free_ports, share, visible_gpus
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
 FAILURE_TIMEOUT = 15  # seconds in which the others notice by themselves that a worker has ended, and log what they know
@@ -99,8 +99,7 @@ class _Job:
     def log(self, line: str) -> None:
         """Writes a line to the terminal and to the log."""
         with self._lock:
-            encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-            print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+            print(line, flush=True)
             with contextlib.suppress(OSError):  # a full disk, which the workers name
                 print(line, file=self._log_file, flush=True)
 
@@ -135,21 +134,15 @@ class _Job:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
             start_new_session=True,  # Ctrl-C reaches this process alone
             preexec_fn=in_the_child,
         )
 
     def _forward_output(self, name: str, worker: subprocess.Popen) -> None:
-        rest = b""
-        while block := os.read(worker.stdout.fileno(), 65536):
-            # A progress bar redraws itself after carriage returns.
-            *lines, rest = re.split(rb"[\r\n]+", rest + block)
-            self._log_lines(name, lines)
-        self._log_lines(name, [rest])
-
-    def _log_lines(self, name: str, lines: list[bytes]) -> None:
-        for line in lines:
-            if text := line.decode(errors="replace").rstrip():
+        for line in worker.stdout:  # universal newlines: a progress bar redraws itself after carriage returns
+            if text := line.rstrip():
                 self.log(f"[{name}] {text}")
 
     def _wait(self) -> int:
@@ -197,22 +190,49 @@ class _Job:
 
 
 def _open_log(path: str) -> IO[str]:
-    """Returns the log, to be appended to.
+    """Returns the log, to be appended to; raises UserError for a pipe without a reader, a folder or a link."""
 
-    Raises:
-      UserError: its name is taken by something else: a pipe, which would be waited for, or a link to another file.
-    """
+    def open_own(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
     try:
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        return open(path, "a", encoding="utf-8", opener=open_own)
     except OSError as error:
         raise UserError(f"cannot write to {path}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(log).st_mode):
-        os.close(log)
-        raise UserError(f"cannot write to {path}: it is no regular file")
-    return os.fdopen(log, "a", encoding="utf-8")
 
 
 def _describe_exit(code: int) -> str:
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return "stopped before the end" if code == EXIT_CONTINUE else f"ended with exit code {code}"
+
+
+def share(cores: list[int], index: int, count: int) -> list[int]:
+    """Returns the cores of worker `index` of `count`; none where there are fewer cores than workers."""
+    return cores[index * len(cores) // count : (index + 1) * len(cores) // count] if len(cores) >= count else []
+
+
+def visible_gpus() -> list[str]:
+    """Returns the NVIDIA GPUs that a process started here sees, as CUDA_VISIBLE_DEVICES has them; [] if unknown."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        names = (name.strip() for name in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+        return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))  # as CUDA reads them
+    with contextlib.suppress(OSError):
+        return [str(number) for number in range(len(os.listdir("/proc/driver/nvidia/gpus")))]
+    return []
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports that nobody listens on, below those of outgoing connections (on Linux from 32,768 on)."""
+    found, candidates = [], range(10_000, 32_000)
+    while len(found) < count:
+        port = random.choice(candidates)
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            found += [port] if port not in found else []
+    return found
+
+
+def die_with_parent() -> None:
+    """To be called in a process before it starts: when the launcher is killed, so is that process (Linux only)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)

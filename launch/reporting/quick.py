@@ -1,6 +1,5 @@
 """The runs that a report computes where it is given none: the claims, the digits, the figures of Li et al., small."""
 
-import os
 import shlex
 import signal
 import subprocess
@@ -12,7 +11,7 @@ from identity_matters.errors import EXIT_CONTINUE, Preempted, UserError
 from identity_matters.runs import signals
 from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
-from launch.jobs.resources import die_with_parent
+from launch.jobs.local import die_with_parent
 
 POLL_INTERVAL = 0.1  # seconds
 
@@ -61,10 +60,9 @@ def compute(run: RunDirectory) -> list[str]:
             continue
         command = [sys.executable, "-m", quick.module, f"--run_dir={folder}", *quick.flags]
         print(f"{start}: python {shlex.join(command[1:])}, {quick.promise} on 2 quiet cores", flush=True)
-        began, log, before = time.perf_counter(), f"{folder}.log", _written_at(folder)
+        began, log = time.perf_counter(), f"{folder}.log"
         code = _run(command, log)
-        has_failed = _status(folder) == "failed" and _written_at(folder) != before  # now, not in an earlier call
-        if not has_failed and _status(folder) not in FINISHED:
+        if _status(folder) not in (*FINISHED, "failed"):  # a check that failed is a result
             raise UserError(f"{quick.module} ended with exit code {code} before it was done; what it said is in {log}")
         print(f"{start}: {_status(folder)} after {(time.perf_counter() - began) / 60:.1f} minutes", flush=True)
     return folders
@@ -73,14 +71,6 @@ def compute(run: RunDirectory) -> list[str]:
 def _status(folder: str) -> str:
     record = read_config_json(folder)
     return record["status"] if record else ""
-
-
-def _written_at(folder: str) -> int:
-    """Returns when a run last wrote its status, in nanoseconds; 0 if it never did."""
-    try:
-        return os.stat(os.path.join(folder, "config.json")).st_mtime_ns
-    except FileNotFoundError:
-        return 0
 
 
 def _run(command: list[str], log_path: str) -> int:

@@ -19,8 +19,7 @@ from identity_matters.distributed import rendezvous, workers
 from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError, WorkerLost
-from launch.jobs.local import tf_config
-from launch.jobs.resources import free_ports
+from launch.jobs.local import free_ports, tf_config
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from refusals import refused
 from identity_matters.presets import TRAIN_PRESETS
 from launch import cluster, config_flags, launcher
 from launch.cluster import PRESETS
-from launch.jobs import local, resources
+from launch.jobs import local
 from launch.jobs.config import ClusterConfig
 
 RANK = "import json, os, sys, time, signal; rank = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
@@ -55,7 +55,7 @@ def test_every_worker_gets_the_same_cluster_and_its_rank(tmp_path):
     [([0, 1], [[0], [1]]), ([2, 3, 5, 7, 11], [[2, 3], [5, 7, 11]]), ([4], [[], []]), ([], [[], []])],
 )
 def test_workers_share_the_cores(cores, shares):
-    assert [resources.share(cores, index, 2) for index in range(2)] == shares
+    assert [local.share(cores, index, 2) for index in range(2)] == shares
 
 
 GPUS = {  # what is visible, each worker's, what is said
@@ -205,7 +205,8 @@ def test_a_log_that_is_no_file_is_neither_waited_for_nor_followed(tmp_path):
 def test_a_log_is_utf_8_in_a_locale_that_is_not(tmp_path):
     """A line that could not be written would end its reader, and the worker would wait for it for ever."""
     echo = r"['printf', '\\342\\204\\223\\n']"
-    program = f"from launch.jobs import local; local.run_job({echo}, {{'worker': 1}}, 0, '{tmp_path}/log')"
+    program = "from launch import terminal; terminal.open_outputs()\n"
+    program += f"from launch.jobs import local; local.run_job({echo}, {{'worker': 1}}, 0, '{tmp_path}/log')"
     environment = os.environ | {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, timeout=60)
     assert (found.returncode, found.stdout, found.stderr) == (0, b"[0] \\u2113\n", b"")

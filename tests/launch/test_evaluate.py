@@ -1,7 +1,6 @@
 """launch.evaluate and launch.export_npz: shipped networks, JSON, no top-5 of five classes, a data set as one file."""
 
 import json
-import pathlib
 import shlex
 import shutil
 import subprocess
@@ -190,8 +189,3 @@ def test_without_tensorflow_a_runs_keras_file_is_evaluated(tiny_run, digits_npz,
     done = without_tensorflow("launch.evaluate", f"--saved_model={tmp_path}/saved_model/")
     assert done.returncode == launcher.EXIT_ERROR and "Traceback" not in done.stderr
     assert "a SavedModel needs tensorflow, which is not installed here; give model.keras" in done.stderr
-
-
-def test_the_readme_names_the_file_that_export_npz_writes():
-    readme = (pathlib.Path(__file__).parents[2] / "README.md").read_text()
-    assert "python -m launch.export_npz --dataset=cifar10 --data_dir=data --npz=cifar10.npz" in readme

@@ -302,15 +302,6 @@ def test_a_quick_run_that_fails_is_named_with_its_log(launch, tmp_path, monkeypa
     assert code == 1 and "launch.check_theory ended with exit code 1" in err and f"{tmp_path}/report/claims.log" in err
 
 
-def test_a_run_that_failed_before_and_does_not_start_now_is_no_result(launch, tmp_path, monkeypatch):
-    begin(tmp_path / "report", report.ReportConfig(), "report")
-    with RunDirectory(str(tmp_path / "report" / "claims"), check_theory.CheckConfig(), "check_theory") as run:
-        run.set_status("failed")
-    monkeypatch.setattr(quick, "QUICK", (Quick("claims", "launch.nothing", (), "a second"),))
-    code, _, err = launch("report", f"--run_dir={tmp_path}/report")
-    assert code == 1 and "launch.nothing ended with exit code 1 before it was done" in err
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed report leaves the run under way")
 @pytest.mark.slow

@@ -18,8 +18,7 @@ from processes import FLAGS, last_step, log_of, until
 
 from identity_matters.errors import EXIT_CONTINUE
 from identity_matters.runs.config_json import read_config_json
-from launch.jobs.local import tf_config
-from launch.jobs.resources import free_ports
+from launch.jobs.local import free_ports, tf_config
 
 pytestmark = pytest.mark.slow
 NUM_SIGNALS = int(os.environ.get("NUM_SIGNALS", 6))

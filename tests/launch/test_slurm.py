@@ -13,7 +13,7 @@ import sys
 import pytest
 from processes import FLAGS, assert_same_variables, last_step, until
 
-from launch.jobs.resources import free_ports
+from launch.jobs.local import free_ports
 
 pytestmark = pytest.mark.slow
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch")
@@ -78,14 +78,8 @@ class Slurm:
 
     def start(self):
         files = [f"--{name}={self.folder}/munge.{name[:3]}" for name in ("pid-file", "log-file", "seed-file")]
-        self._daemon(
-            "munged",
-            "--foreground",
-            "--force",
-            f"--socket={self.folder}/munge.socket",
-            f"--key-file={self.folder}/key",
-            *files,
-        )
+        files += [f"--socket={self.folder}/munge.socket", f"--key-file={self.folder}/key"]
+        self._daemon("munged", "--foreground", "--force", *files)
         until(lambda: (self.folder / "munge.socket").exists(), seconds=LIMIT)
         self._daemon("slurmctld", "-D")
         for node in ("n1", "n2"):
@@ -155,12 +149,8 @@ def processes_of_rank(job: str, rank: int) -> list[int]:
                 program, *arguments = file.read().split("\0")
         except OSError:
             continue
-        if (
-            f"SLURM_JOB_ID={job}" in variables
-            and f"SLURM_PROCID={rank}" in variables
-            and "launch.train" in arguments
-            and "python" in program
-        ):
+        is_of_rank = {f"SLURM_JOB_ID={job}", f"SLURM_PROCID={rank}"} <= set(variables)
+        if is_of_rank and "launch.train" in arguments and "python" in program:
             found.append(int(pid))
     return found
 
@@ -176,35 +166,28 @@ def test_a_job_of_two_nodes_trains(slurm, undisturbed):
     _, job = undisturbed
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
     log = log_of(slurm, job)
-    assert "done: step 300" in log
-    assert "worker 1 is done: step" in log
+    assert "done: step 300" in log and "worker 1 is done: step" in log
     # The chief says it where it is evaluated, the other when it is done.
     chief, other = re.findall(r"step +300  (loss .*?error [^ ]+)  \d+ images/s", log)
     assert chief == other
 
 
-def test_a_job_that_gets_sigterm_saves_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path):
-    """As at a preemption or the time limit."""
+@pytest.mark.parametrize("event", ["preempted", "worker killed"])
+def test_a_disturbed_job_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path, event):
+    """SIGTERM comes at a preemption or the time limit."""
     reference, first_job = undisturbed
     assert ended(slurm, first_job) == "COMPLETED"
     job = submit(slurm, tmp_path)
     until(lambda: last_step(tmp_path / "run"), seconds=LIMIT)
-    slurm("scancel", "--signal=TERM", job)
+    if event == "preempted":
+        slurm("scancel", "--signal=TERM", job)
+    else:
+        (pid,) = processes_of_rank(job, 1)
+        os.kill(pid, signal.SIGKILL)
     until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job), seconds=LIMIT)
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
-    assert len(set(re.findall(r"stopped: told to stop by SIGTERM, saved at step (\d+)", log_of(slurm, job)))) == 1
-    assert_same_variables(tmp_path / "run", reference / "run")
-
-
-def test_a_job_whose_second_worker_is_killed_requeues_itself_and_ends_the_same(slurm, undisturbed, tmp_path):
-    reference, first_job = undisturbed
-    assert ended(slurm, first_job) == "COMPLETED"
-    job = submit(slurm, tmp_path)
-    until(lambda: last_step(tmp_path / "run"), seconds=LIMIT)
-    (pid,) = processes_of_rank(job, 1)
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job), seconds=LIMIT)
-    assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
+    saved = set(re.findall(r"stopped: told to stop by SIGTERM, saved at step (\d+)", log_of(slurm, job)))
+    assert event != "preempted" or len(saved) == 1
     assert_same_variables(tmp_path / "run", reference / "run")
 
 
