@@ -37,9 +37,9 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     if pretrained and at_step >= 0:
         raise UserError(f"--at_step={at_step} is of a run of launch.train: it goes with --saved_run, not --pretrained")
     if pretrained:
-        from identity_matters.pretrained import find
+        from identity_matters import pretrained as networks
 
-        return TrainConfig(dataset=find(pretrained).dataset)
+        return TrainConfig(dataset=networks.find(pretrained).dataset)
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
     record = read_record(saved_run)
@@ -101,7 +101,7 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
 
 
 def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: str = "") -> "keras.Model":
-    """Returns the network, computing in float32.
+    """Returns the network.
 
     Args:
       saved_run, pretrained: As of `read_config`.
@@ -115,10 +115,8 @@ def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: st
         return _at_step(saved_run, at_step, kept)
     from identity_matters.pretrained import load
     from identity_matters.safe_loading import load_network
-    from shortcut_study.curvature.differentiable import with_dtype
 
-    network = load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
-    return with_dtype(network, "float32")
+    return load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
 
 
 def _at_step(saved_run: str, step: int, kept: str) -> "keras.Model":

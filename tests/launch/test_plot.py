@@ -15,7 +15,7 @@ from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_record
 from identity_matters.runs.tables import write_metrics
 from launch import plot, train
-from shortcut_study.curvature.figures import spectrum_figure
+from shortcut_study.curvature.report import spectrum_figure
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
