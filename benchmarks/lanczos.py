@@ -133,7 +133,7 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
     import tensorflow as tf
 
     from shortcut_study.curvature.lanczos import lanczos
-    from shortcut_study.curvature.model_hessian import model_mvp
+    from shortcut_study.curvature.products import model_mvp
 
     network, images, labels = problem(config, benchmark)
     mvp_fn, dim = model_mvp(network, images, labels, benchmark.batch_size)
@@ -182,10 +182,10 @@ def check_same_products(ours: dict, theirs: Peer) -> None:
 
 def _exact_rows(benchmark: LanczosBenchmark, peer: dict[str, float] | None) -> list[tuple[str, ...]]:
     """Returns the lines of the second table: the largest eigenvalue by |λ| and the trace of EXACT; the peer's given."""
-    from shortcut_study.curvature.differentiable import with_dtype
-    from shortcut_study.curvature.hutchinson import hutchinson
+    from shortcut_study.curvature.copies import with_dtype
     from shortcut_study.curvature.lanczos import lanczos, ritz
-    from shortcut_study.curvature.model_hessian import model_mvp
+    from shortcut_study.curvature.products import model_mvp
+    from shortcut_study.curvature.quadrature import hutchinson
 
     network, images, labels = problem(EXACT, benchmark)
     mvp_fn, dim = model_mvp(with_dtype(network, "float64"), images, labels, benchmark.batch_size)

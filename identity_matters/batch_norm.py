@@ -11,16 +11,11 @@ import keras
 
 
 def fuse(network: keras.Model) -> keras.Model:
-    """Has the network's batch normalisations train in one operation under TensorFlow, where they take float32 images.
+    """Returns the network, whose batch normalisations of float32 images train in one operation under TensorFlow.
 
     The same outputs, gradients and moving averages but for rounding. Whatever that operation does not compute (other
-    ranks, axes and types, masks, synchronised moments), and every other backend, is Keras's own.
-
-    Args:
-      network: keras.Model. Its layers stay Keras's, so that a file of it, a callback's too, needs Keras alone.
-
-    Returns:
-      The network itself.
+    ranks, axes and types, masks, synchronised moments), and every other backend, is Keras's own. Its layers stay
+    Keras's, so that a file of it, a callback's too, needs Keras alone.
     """
     for layer in network.layers:
         if type(layer) is keras.layers.BatchNormalization:

@@ -74,14 +74,7 @@ def _data_fields(config: TrainConfig) -> dict:
 
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
-    """Writes the figure, model.keras and, under TensorFlow, the SavedModel of a run.
-
-    Args:
-      config: TrainConfig.
-      network: keras.Model.
-      rows: Those of metrics.csv.
-      directory: RunDirectory.
-    """
+    """Writes the figure of the rows of metrics.csv, model.keras and, under TensorFlow, the SavedModel of a run."""
     save_figure(convergence_figure(rows, split=evaluated_split(vars(config))), directory.file("convergence.png"))
     with replacing(directory.file("model.keras")) as temporary:
         network.save(temporary)

@@ -82,11 +82,7 @@ def load(name: str) -> keras.Model:
 
 
 def save(network: keras.Model, path: str) -> None:
-    """Writes a network's weights as `load` reads them.
-
-    Args:
-      network: keras.Model.
-      path: str. identity_matters/weights/NAME.npz.
+    """Writes a network's weights to identity_matters/weights/NAME.npz, as `load` reads them.
 
     Raises:
       ValueError: a weight is beyond the range of float16.

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
 
+_FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
+
 
 def train(
     config: TrainConfig,
@@ -135,14 +137,7 @@ def make_deterministic(seed: int) -> None:
 def build(
     config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers, stop: StopRequest | None = None
 ) -> tuple[keras.Model, keras.Model]:
-    """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits.
-
-    Args:
-      config: TrainConfig.
-      batches: Where the images come from.
-      workers: Workers. The devices to build for.
-      stop: StopRequest. See `Workers.model_to_fit`.
-    """
+    """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
         network = fuse(build_network(config.model, config.seed))
     return network, workers.model_to_fit(network, batches, config, stop or StopRequest())
@@ -283,7 +278,7 @@ class Training:
             "test_top5_error": 1 - test["top5"],
             "images_per_second": self.callback.take_rate() * self.config.batch_size,
             "train_flops": step * self.step_flops,
-            **({"staleness": trained["staleness"]} if "staleness" in trained else {}),
+            **{name: trained[name] for name in sorted(trained.keys() - _FIGURES)},  # those of a strategy alone
             **kernel_norms(self.network),
         }
         self.log.add(row, self.network)

@@ -22,24 +22,29 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 
 import dataclasses
 import functools
+import hashlib
+import math
 import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from identity_matters.data.loading import say_named_by
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher, terminal, trained_run
-from launch.spectrum_checks import check_batch_norm, check_order, num_weights, weights_digest
 
 if TYPE_CHECKING:
     import keras
-    import numpy as np
     from matplotlib.figure import Figure
 
-    from identity_matters.runs.directory import RunDirectory
-
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
+NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 DIGEST = "weights_digest"  # in config.json: a run that goes on must be on the same weights
 
@@ -56,7 +61,7 @@ class SpectrumConfig:
       examples: The loss is over the first N training examples (or all, if there are fewer).
       order: Lanczos steps per starting vector, a Hessian product each; more resolve more eigenvalues.
       tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
-        so much of the largest |eigenvalue| (0: never).
+        this share of the largest |eigenvalue| (0: never).
       gauss_newton: The Gauss-Newton matrix in place of the Hessian.
       batch_moments: Normalise each batch by its own moments, as in training; batch_size then belongs to the loss.
       per_layer: Also the spectrum of each layer's block of the matrix.
@@ -96,28 +101,27 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     with terminal.silenced_stderr():
         import tensorflow as tf
 
-        from identity_matters.data.loading import say_named_by
-        from identity_matters.runs.directory import RunDirectory
-        from shortcut_study.curvature import model_hessian  # noqa: F401, all that is slow to import
+        from shortcut_study.curvature import model_spectrum  # noqa: F401, all that is slow to import
 
-    tf.config.experimental.enable_tensor_float_32_execution(False)  # of GPUs: right to three digits only
+    # GPUs would compute products in TensorFloat-32 by default, which is right to three digits only.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     say_named_by(os.path.join(config.saved_run, "config.json"), vars(run_config), config.data_dir)
     run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels, data = trained_run.training_examples(run_config, config.examples)
     run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
     kept = os.path.join(run_dir, CHECKPOINT)
     model = trained_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
-    check_order(config.order, model)
     check_batch_norm(model, config.batch_moments)
+    check_order(config.order, model)
+    digest = weights_digest(model)
     with run:
-        known = run.contents.get(DIGEST)
-        if known and known != weights_digest(model):
+        if run.contents.get(DIGEST, digest) != digest:
             raise UserError(f"{run_dir} is on other weights than {config.saved_run} has now; choose another run_dir")
         if run.status == "done":
             print(f"{run_dir} finished before; its results:")
         else:
             start = time.monotonic()
-            _compute(config, run, model, images, labels)
+            _compute(config, run, model, images, labels, digest)
             minutes = round((time.monotonic() - start) / 60, 1)
             run.set_status("done", num_weights=num_weights(model), num_examples=len(images), minutes=minutes)
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
@@ -127,47 +131,44 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
 
 
 def _compute(
-    config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", images: "np.ndarray", labels: "np.ndarray"
+    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", images: np.ndarray, labels: np.ndarray, digest: str
 ) -> None:
     """Writes all tables, a starting vector or a part at a time, then the figures."""
     from tqdm import tqdm
 
     from identity_matters.runs.figures import save_figures
-    from shortcut_study.curvature.model_hessian import model_mvp
+    from shortcut_study import curvature
 
     matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
     with launcher.user_errors():
-        product = model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
-    run.set_status("running", **{DIGEST: weights_digest(model)})  # not before: what model_mvp refuses leaves no run
+        product = curvature.model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
+    run.set_status("running", **{DIGEST: digest})  # not before: what model_mvp refuses leaves no run
     trained_run.keep_checkpoint(config.saved_run, config.at_step, run.file(CHECKPOINT))
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
         batches = -(-len(images) // config.batch_size)
 
         def expect(products: int, done: int = 0) -> None:
-            """Makes the bar longer by so many products, of which some are done."""
+            """Makes the bar longer by a number of products, of which some are done."""
             bar.total = (bar.total or 0) + products * batches
             bar.update(done * batches)
 
         _whole(config, run, product, expect)
-        for name in _part_tables(config):
-            _parts(config, run, model, product, name, expect)
+        if config.per_layer:
+            _parts(config, run, model, product, LAYERS, expect)
+        if config.per_block:
+            _parts(config, run, model, product, BLOCKS, expect)
     save_figures(figures(run.path), run.path)
 
 
-def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: Callable) -> None:
+def _whole(config: SpectrumConfig, run: RunDirectory, product: tuple, expect: Callable) -> None:
     """Writes results.csv and density.csv, of the whole network's Hessian."""
-    import numpy as np
-
-    from identity_matters.runs.job_table import Job, JobTable
-    from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
-    from shortcut_study.curvature import figures as spectrum_figures
-    from shortcut_study.curvature import lanczos, quadrature
+    from shortcut_study.curvature import lanczos, quadrature, report
 
     path = run.file("results.csv")
     table, order = JobTable(path), 0 if config.tolerance else config.order
 
     def job(vector: int) -> Job:
-        return Job({"vector": vector}, lambda _: spectrum_figures.ritz_rows(*next(found)), f"vector {vector}", order)
+        return Job({"vector": vector}, lambda _: report.ritz_rows(*next(found)), f"vector {vector}", order)
 
     # The first vector takes as many steps as the tolerance asks for, and all others as many as the first.
     order = len(table.find(job(0))) or config.order
@@ -183,22 +184,17 @@ def _whole(config: SpectrumConfig, run: "RunDirectory", product: tuple, expect: 
             expect(config.num_vectors * (order - config.order))
     # From the file's digits, so that an interrupted run and one without a break draw the same.
     with reporting_damaged_table(path):
-        density = quadrature.density(spectrum_figures.quadrature_from_rows(read_rows(path)))
-        write_metrics(run.file("density.csv"), spectrum_figures.density_rows(density))
-
-
-def _part_tables(config: SpectrumConfig) -> list[str]:
-    return [LAYERS] * config.per_layer + [BLOCKS] * config.per_block
+        density = quadrature.density(report.quadrature_from_rows(read_rows(path)))
+        write_metrics(run.file("density.csv"), report.density_rows(density))
 
 
 def _parts(
-    config: SpectrumConfig, run: "RunDirectory", model: "keras.Model", product: tuple, name: str, expect: Callable
+    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", product: tuple, name: str, expect: Callable
 ) -> None:
     """Writes layers.csv or blocks.csv: the Hessian of each layer or block, the others' weights fixed."""
-    from identity_matters.runs.job_table import Job, JobTable
-    from shortcut_study.curvature.part_spectra import part_row, parts
+    from shortcut_study.curvature.model_spectrum import part_row, parts
 
-    def compute(part: str, entries: "np.ndarray", progress: object) -> list[dict]:
+    def compute(part: str, entries: np.ndarray, progress: object) -> list[dict]:
         return [part_row(product, entries, part, config.order, config.num_vectors, config.seed)]
 
     table, chosen = JobTable(run.file(name)), parts(model, by_block=name == BLOCKS)
@@ -211,9 +207,7 @@ def _parts(
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns the spectrum, with a title, and the pictures of layers and blocks, by name, of the tables there are."""
-    from identity_matters.runs.tables import read_rows
-    from shortcut_study.curvature.figures import spectrum_figure
-    from shortcut_study.curvature.part_spectra import parts_figure
+    from shortcut_study.curvature.report import parts_figure, spectrum_figure
 
     tables = ("results", "density", "layers", "blocks")
     results, density, *parts = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in tables)
@@ -221,12 +215,9 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     return drawn | {name: parts_figure(rows) for name, rows in zip(tables[2:], parts) if rows}
 
 
-def _results(config: SpectrumConfig, run: "RunDirectory", dim: int) -> str:
+def _results(config: SpectrumConfig, run: RunDirectory, dim: int) -> str:
     """Describes what the tables hold of the spectrum of `dim` weights."""
-    from identity_matters.runs.tables import read_rows, reporting_damaged_table
-    from shortcut_study.curvature.figures import quadrature_from_rows
-    from shortcut_study.curvature.part_spectra import table
-    from shortcut_study.curvature.report import report
+    from shortcut_study.curvature.report import parts_table, quadrature_from_rows, report
 
     with reporting_damaged_table(results := run.file("results.csv")):
         quadrature = quadrature_from_rows(read_rows(results))
@@ -236,10 +227,45 @@ def _results(config: SpectrumConfig, run: "RunDirectory", dim: int) -> str:
     lines = [f"{vectors} x {order} products with the {'Gauss-Newton matrix' if config.gauss_newton else 'Hessian'}"]
     lines[0] += f", {minutes} minutes" if minutes is not None else ""
     lines.append(text)
-    for name in _part_tables(config):
-        with reporting_damaged_table(parts := run.file(name)):
-            lines.append("\n" + table(read_rows(parts)))
+    for path in (run.file(LAYERS), run.file(BLOCKS)):
+        with reporting_damaged_table(path):
+            lines += ["\n" + parts_table(rows)] if (rows := read_rows(path)) else []
     return "\n".join(lines)
+
+
+def num_weights(model: "keras.Model") -> int:
+    """Returns the number of trained weights."""
+    return sum(math.prod(variable.shape) for variable in model.trainable_variables)
+
+
+def weights_digest(model: "keras.Model") -> str:
+    """Returns a digest of all weights, those that are not trained included."""
+    digest = hashlib.blake2b(digest_size=8)
+    for array in model.get_weights():
+        digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def check_order(order: int, model: "keras.Model") -> None:
+    """Raises UserError where there are fewer steps to take, or no memory for their vectors."""
+    dim, memory = num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if order > dim:
+        raise UserError(f"order must be at most the number of trained weights, {dim}, got {order}")
+    possible = memory // (4 * dim) - NUM_SPARE_VECTORS
+    if order > possible:
+        raise UserError(
+            f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights and this "
+            f"machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
+        )
+
+
+def check_batch_norm(model: "keras.Model", batch_moments: bool) -> None:
+    """Raises UserError for moving averages that no batch has entered, unless batches have their own moments."""
+    from shortcut_study.curvature.checks import without_averages
+
+    names = without_averages(model)
+    if names and not batch_moments:
+        raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
 
 
 def cli() -> None:

@@ -15,122 +15,53 @@ The data are MNIST digits, whitened: by default the 4,000 of the embedded sample
 
 import dataclasses
 import glob
+import math
 import os
 import shutil
-import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.errors import UserError, VaryingSizes
+from identity_matters.data.arrays import examples_summary
 from identity_matters.fields import from_json
+from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.files import write_text
+from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher, terminal
-from shortcut_study.config import PRESETS, READ_BY, StudyConfig
+from shortcut_study.config import PRESETS, StudyConfig
+from shortcut_study.dataset import load_images, study_data
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from identity_matters.data.arrays import ArrayData
-    from identity_matters.runs.directory import RunDirectory
-    from identity_matters.runs.job_table import Job
-    from shortcut_study.dataset import StudyData
-
-NUM_IMAGES = 50  # of the convolutional figure
-PIXELS, WIDTH = 4, 2  # a side, that the stem of a convolutional network leaves, and channels
-
 
 def main(config: StudyConfig, run_dir: str) -> None:
-    """Computes, draws and judges the figures that the config asks for, in run_dir."""
+    """Computes and draws the figures that the config asks for, and checks what the paper says of them, in run_dir."""
     with terminal.silenced_stderr():
         import tensorflow  # noqa: F401, all that is slow to import
 
-        from identity_matters.data.arrays import examples_summary
-        from identity_matters.runs.directory import RunDirectory
-        from shortcut_study.report import seconds_by_experiment, study_jobs
+        from shortcut_study import report
 
     with launcher.user_errors():
-        arrays = _arrays(config)
-        data = _data(config, arrays)
-        jobs = study_jobs(config, data)
+        report.chosen_figures(config)  # a mistake in the depths is said before a data set is downloaded
+        arrays = load_images(config)
+        data = study_data(config, arrays)
+        jobs = report.study_jobs(config, data)
     summary = examples_summary(arrays.train_images, arrays.train_labels)
     with RunDirectory(run_dir, config, "shortcut_study", summary) as run:
         run.set_status("running", num_examples=len(data.x))
-        rows, report = _compute(config, run, jobs)
-        run.set_status("done", num_examples=len(data.x), seconds=sum(seconds_by_experiment(rows).values()))
-    print(report)
+        rows, text = _compute(config, run, jobs)
+        seconds = sum(report.seconds_by_experiment(rows).values())
+        run.set_status("done", num_examples=len(data.x), seconds=seconds)
+    print(text)
     print(f"files: {run_dir}")
 
 
-def _arrays(config: StudyConfig) -> "ArrayData":
-    from identity_matters.data.arrays import ArrayData
-    from identity_matters.data.loading import load
-
-    named = {name: getattr(config, name) for name in ("dataset", "data_dir", "download")}
-    try:
-        arrays = load(TrainConfig(**named, train_examples=config.examples))
-    except VaryingSizes as error:  # its advice is for launch.train
-        raise UserError(
-            f"the images of {config.dataset} vary in size; choose a set of small images of one size"
-        ) from error
-    if not isinstance(arrays, ArrayData):
-        raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
-    return arrays
-
-
-def _data(config: StudyConfig, arrays: "ArrayData") -> "StudyData":
-    from shortcut_study.dataset import StudyData, whitened_components
-
-    images, labels, num_classes = arrays.train_images, arrays.train_labels, arrays.num_classes
-    x, y = whitened_components(
-        images, labels, num_classes, config.input_scale, config.centred, config.mean_over_outputs
-    )
-    if config.figure not in ("all", "convolutional"):
-        return StudyData(x, y)
-    import numpy as np
-
-    from identity_matters.model import standardize
-
-    chosen = np.random.default_rng(0).permutation(len(images))[:NUM_IMAGES]
-    build_network = _network_builder(images.shape[1:], num_classes)
-    return StudyData(x, y, np.asarray(standardize(images[chosen])), labels[chosen], build_network)
-
-
-def _network_builder(image_shape: tuple[int, ...], num_classes: int) -> Callable:
-    """`StudyData.build_network`: a stem that leaves PIXELS × PIXELS pixels of WIDTH channels, then one stage."""
-    height, width = image_shape[:2]
-    if height != width or height % PIXELS:
-        raise UserError(
-            f"the convolutional networks take square images of a multiple of {PIXELS} pixels, got {height}x{width}"
-        )
-
-    def build_network(depth: int, shortcut_depth: int, batch_norm: int, initialisation: str, seed: int) -> Any:
-        from identity_matters.model import all_conv_resnet
-
-        config = ModelConfig(
-            image_shape=image_shape,
-            num_classes=num_classes,
-            stem_width=WIDTH,
-            stem_kernel_size=height // PIXELS,
-            stem_stride=height // PIXELS,
-            widths=(WIDTH,),
-            blocks_per_stage=(depth // shortcut_depth,),
-            convs_per_block=shortcut_depth,
-            use_batch_norm=bool(batch_norm),
-            residual_initializer=initialisation,
-        )
-        return all_conv_resnet(config, seed)
-
-    return build_network
-
-
-def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tuple[list[dict], str]:
+def _compute(config: StudyConfig, run: RunDirectory, jobs: list[Job]) -> tuple[list[dict], str]:
     """Writes results.csv, a job at a time, and what is made of it; returns its rows and the text of results.md."""
     from tqdm import tqdm
 
     from identity_matters.runs.figures import save_figures
-    from identity_matters.runs.files import write_text
-    from identity_matters.runs.job_table import JobTable
-    from identity_matters.runs.tables import read_rows, reporting_damaged_table
     from shortcut_study import report
 
     path = run.file("results.csv")
@@ -142,35 +73,34 @@ def _compute(config: StudyConfig, run: "RunDirectory", jobs: list["Job"]) -> tup
         with reporting_damaged_table(path):
             save_figures(figures(run.path), run.path)
             _write_events(run, rows, config.hparams)
-            text = report.report(rows, toys(run.path))
+            text = report.report(rows, smoke_size(run.path))
         write_text(run.file("results.md"), text)
         bar.update(1)
     return rows, text
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":
-    """Returns figure_N, by name, of every figure whose data results.csv holds; at toy size they say so."""
-    from identity_matters.runs.tables import read_rows
+    """Returns figure_N, by name, of every figure whose data results.csv holds; at smoke size they say so."""
     from shortcut_study.report import draw_figure, figures_with_data
 
-    rows, small = read_rows(os.path.join(run_dir, "results.csv")), toys(run_dir)
-    return {f"figure_{name}": draw_figure(name, rows, name in small) for name in figures_with_data(rows)}
+    rows = read_rows(os.path.join(run_dir, "results.csv"))
+    names = figures_with_data(rows)
+    small = smoke_size(run_dir) if names else []
+    return {f"figure_{name}": draw_figure(name, rows, name in small) for name in names}
 
 
-def toys(run_dir: str) -> list[str]:
+def smoke_size(run_dir: str) -> list[str]:
     """Returns the names of the figures that at the size in a study's config.json only show that they run."""
-    from identity_matters.runs.config_json import read_config_json
+    from shortcut_study.report import FIGURES, is_smoke_size
 
-    config, record = config_of(run_dir), read_config_json(run_dir) or {}
-    known = record.get("num_examples")  # none in a run of an earlier version that is not done
-    num_examples = known if isinstance(known, int) else config.examples or sys.maxsize
-    return [figure for figure in READ_BY if config.is_toy_size(figure, num_examples)]
+    config, num_examples = config_of(run_dir), (read_config_json(run_dir) or {}).get("num_examples")
+    if not isinstance(num_examples, int):  # a study that has not begun, or results.csv without its config.json
+        num_examples = config.examples or math.inf
+    return [name for name in FIGURES if is_smoke_size(config, name, num_examples)]
 
 
 def config_of(run_dir: str) -> StudyConfig:
     """Returns the config of a study; the default where there is no config.json."""
-    from identity_matters.runs.config_json import read_config_json
-
     record = read_config_json(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
@@ -178,7 +108,7 @@ def config_of(run_dir: str) -> StudyConfig:
         return from_json(StudyConfig(), fields)
 
 
-def _write_events(run: "RunDirectory", rows: list[dict], has_hparams: bool) -> None:
+def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> None:
     """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
     from identity_matters.runs.figures import figure_to_array
     from identity_matters.runs.metrics_log import open_events, session
@@ -212,9 +142,15 @@ def _event_files(folder: str) -> list[str]:
     return [name for pattern in patterns for name in glob.glob(pattern, root_dir=folder)]
 
 
+def _ignored_fields(config: StudyConfig) -> dict[str, str]:
+    from shortcut_study.report import ignored_fields
+
+    return ignored_fields(config)
+
+
 def cli() -> None:
     """Runs the launcher on the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__, without_effect=StudyConfig.ignored_fields)
+    launcher.run(main, PRESETS, manual=__doc__, without_effect=_ignored_fields)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
 
 
 def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: str = "") -> "keras.Model":
-    """Returns the network, computing in float32.
+    """Returns the network.
 
     Args:
       saved_run, pretrained: As of `read_config`.
@@ -112,10 +112,8 @@ def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: st
         return _at_step(saved_run, at_step, kept)
     from identity_matters.pretrained import load
     from identity_matters.safe_loading import load_network
-    from shortcut_study.curvature.differentiable import with_dtype
 
-    network = load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
-    return with_dtype(network, "float32")
+    return load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
 
 
 def _at_step(saved_run: str, step: int, kept: str) -> "keras.Model":

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shortcut_study.architectures import LABELS, Kind
+from shortcut_study.architectures import LABELS, Architecture
 from theory.arrays import column
 
 ROUNDING = 1e-20  # excess losses below this are rounding
@@ -17,15 +17,15 @@ def select(rows: list[dict], **columns: object) -> list[dict]:
     return [row for row in rows if all(row[name] == value for name, value in columns.items())]
 
 
-def rows_of_kind(rows: list[dict], kind: tuple[int, str]) -> list[dict]:
-    """Returns the rows of one kind of network."""
-    return select(rows, shortcut_depth=kind[0], initialisation=kind[1])
+def rows_of_architecture(rows: list[dict], arch: Architecture) -> list[dict]:
+    """Returns the rows of one architecture."""
+    return select(rows, shortcut_depth=arch.shortcut_depth, initialisation=arch.initialisation)
 
 
-def kinds_in(rows: list[dict]) -> list[Kind]:
-    """Returns the kinds of network that the rows are of, in the order of LABELS."""
+def architectures_in(rows: list[dict]) -> list[Architecture]:
+    """Returns the architectures of the rows, in the order of LABELS."""
     present = {(row["shortcut_depth"], row["initialisation"]) for row in rows}
-    return [kind for kind in LABELS if kind in present]
+    return [arch for arch in LABELS if arch in present]
 
 
 def depths_in(rows: list[dict]) -> list[int]:
@@ -127,7 +127,7 @@ class BestRate(NamedTuple):
 
 
 def best_rates(rows: list[dict], loss: str) -> dict[int, BestRate]:
-    """Returns the best learning rate by depth, for rows of one kind of network.
+    """Returns the best learning rate by depth, for rows of one architecture.
 
     A rate at which a seed diverges is out. Losses are at least ROUNDING.
     """
@@ -164,7 +164,7 @@ def _surviving_rates(rows: list[dict]) -> dict[float, list[dict]]:
 
 
 def insensitive_rates(rows: list[dict]) -> dict[int, float]:
-    """Returns, by depth, the highest learning rate up to which no seed's final loss hangs on rounding.
+    """Returns, by depth, the highest learning rate up to which no seed's final loss depends on rounding.
 
     A seed's is the highest at which its final loss and that of a start perturbed by a share of 1e-12 differ by less
     than INSENSITIVE; lower rates were not run again. A depth at which a seed has none is left out.
@@ -181,5 +181,5 @@ def insensitive_rates(rows: list[dict]) -> dict[int, float]:
 
 
 def _is_insensitive(row: dict) -> bool:
-    perturbed = row.get("perturbed_loss", "")
+    perturbed = row["perturbed_loss"]
     return is_number(perturbed) and abs(perturbed - row["loss"]) < INSENSITIVE * row["loss"]

@@ -1,4 +1,4 @@
-"""The kinds of networks that Li et al. compare, and where their ReLUs stand (appendix B)."""
+"""The architectures that Li et al. compare, and where their ReLUs stand (appendix B)."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,8 @@ from shortcut_study.network import ShortcutNetwork
 LINEAR, RELU_MID = "linear", "relu_mid"  # the values of the column `activations`
 
 
-class Kind(NamedTuple):
-    """A kind of network: how many matrices its shortcuts pass (0: it has none), and its initialisation."""
+class Architecture(NamedTuple):
+    """How many matrices the shortcuts of a network pass (0: it has none), and its initialisation."""
 
     shortcut_depth: int
     initialisation: str
@@ -27,9 +27,9 @@ class Kind(NamedTuple):
         return ShortcutNetwork.with_depth(width, depth, self.unit_depth(activations), mid, self.shortcut_depth > 0)
 
 
-XAVIER, ORTHOGONAL = Kind(0, "xavier"), Kind(0, "orthogonal")
-ONE, TWO, THREE = (Kind(n, "zero") for n in (1, 2, 3))
-KINDS = {
+XAVIER, ORTHOGONAL = Architecture(0, "xavier"), Architecture(0, "orthogonal")
+ONE, TWO, THREE = (Architecture(n, "zero") for n in (1, 2, 3))
+ARCHITECTURES = {
     LINEAR: (XAVIER, ORTHOGONAL, ONE, TWO, THREE),
     # With ReLUs at mid only these have the same number of them (Li et al. §5.3).
     RELU_MID: (XAVIER, ORTHOGONAL, TWO),

@@ -1,11 +1,12 @@
 """What a shortcut study computes, and at what size."""
 
 import dataclasses
-import math
-from numbers import Integral, Real
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
+
+from identity_matters.fields import check_fields, require
+from shortcut_study.figures import MODULES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +45,10 @@ class StudyConfig:
         They are hundreds, and TensorBoard ticks no run where there are more than 40.
 
     Raises:
-      ValueError: a field out of range.
+      UserError: a field out of range.
     """
 
-    figure: Literal["all", "3", "5", "6", "7", "8", "9", "10", "convolutional"] = "all"
+    figure: Literal[("all", *MODULES)] = "all"  # pyright: ignore[reportInvalidTypeForm]
     dataset: str = "mnist_sample"
     data_dir: str = ""
     download: bool = False
@@ -75,115 +76,40 @@ class StudyConfig:
     hparams: bool = False
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if isinstance(value := getattr(self, field.name), list):
-                object.__setattr__(self, field.name, value := tuple(value))
-            if field.type in _WORDS:
-                is_many = field.type == tuple[int, ...]
-                values = value if is_many and isinstance(value, tuple) else (value,)
-                kind = Real if field.type is float else Integral
-                are_numbers = all(isinstance(each, kind) and not isinstance(each, bool) for each in values)
-                is_right = are_numbers and isinstance(value, tuple) == is_many
-                _require(is_right, f"{field.name} must be {_WORDS[field.type]}, got {value!r}")
-        for name, least in _LEAST.items():
-            _require(getattr(self, name) >= least, f"{name} must be at least {least}, got {getattr(self, name)}")
-        _require(self.learning_rate > 0, f"learning_rate must be positive, got {self.learning_rate}")
-        for name in ("learning_rate", "input_scale", "xavier_learning_rate"):
-            _require(math.isfinite(getattr(self, name)), f"{name} must be finite, got {getattr(self, name)}")
-        for name, most in _MOST.items():
-            values = getattr(self, name)
-            values = values if isinstance(values, tuple) else (values,)
-            _require(max(values, default=0) <= most, f"{name} must be at most {most}, got {max(values, default=0)}")
-        figures = get_args(type(self).__dataclass_fields__["figure"].type)
-        _require(self.figure in figures, f"figure must be one of {', '.join(figures)}, got {self.figure!r}")
+        check_fields(
+            self,
+            _AT_LEAST_1,
+            ("examples", "relu_examples", "seed", "xavier_learning_rate"),
+            ("learning_rate",),
+            _AT_MOST,
+        )
+        require(1e-6 <= self.input_scale <= 1e6, f"input_scale must lie in 1e-06–1e+06, got {self.input_scale}")
         for name in ("depths", "relu_depths", "conv_depths"):
             depths = getattr(self, name)
-            _require(depths and min(depths) >= 1, f"{name} must be numbers of at least 1, got {depths}")
-        for n in _SHORTCUT_DEPTHS.get(self.figure, ()):
-            some = any(depth % n == 0 for depth in self.depths)
-            _require(some, f"depths {self.depths} hold no multiple of shortcut_depth {n}, for figure {self.figure}")
-        _require(
+            require(depths and min(depths) >= 1, f"{name} must be numbers of at least 1, got {depths}")
+        require(
             all(depth % 6 == 0 for depth in self.conv_depths),
             f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}",
         )
-        _require(
+        require(
             all(depth % 2 == 0 for depth in (self.depth, *self.relu_depths)),
             f"depth and relu_depths must be multiples of shortcut_depth 2, got {self.depth} and {self.relu_depths}",
         )
-
-    def is_toy_size(self, figure: str, num_examples: int) -> bool:
-        """Returns whether a figure only shows that it runs: too few examples or epochs to judge the paper's statements.
-
-        Args:
-          figure: The paper's number, or convolutional.
-          num_examples: int. Of the data; networks with ReLUs may go over fewer.
-        """
-        read = READ_BY[figure]
-        counts = [num_examples, self.relu_examples or num_examples] if "relu_examples" in read else [num_examples]
-        is_short = any(name in read and getattr(self, name) < least for name, least in _JUDGED.items())
-        return min(counts) < 2000 or is_short
-
-    def is_paper_size(self, figure: str) -> bool:
-        """Returns whether a figure has the depths of the paper preset, and as many runs and epochs at least."""
-        pairs = [(getattr(self, name), getattr(PRESETS["paper"], name)) for name in _SIZES[figure]]
-        return all(set(paper) <= set(ours) if isinstance(ours, tuple) else ours >= paper for ours, paper in pairs)
-
-    def ignored_fields(self) -> dict[str, str]:
-        """Returns the fields that the chosen figure does not read, and why."""
-        of_some = set().union(*READ_BY.values())
-        read = of_some if self.figure == "all" else READ_BY[self.figure]
-        return dict.fromkeys(sorted(of_some.difference(read)), f"figure {self.figure} does not read it")
 
     def seeds(self, count: int) -> range:
         """Returns the first `count` seeds."""
         return range(self.seed, self.seed + count)
 
 
-_WORDS = {int: "a whole number", float: "a number", tuple[int, ...]: "a list of whole numbers"}
-_LEAST = dict.fromkeys(
-    ("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
-     "depth", "descent_epochs", "num_levels"), 1)  # fmt: skip
-_LEAST |= {"examples": 0, "relu_examples": 0, "seed": 0, "xavier_learning_rate": 0, "input_scale": 1e-6}
-
-_MOST = dict.fromkeys(
-    ("depths", "relu_depths", "conv_depths", "depth", "rates_per_decade", "relu_rates_per_decade"), 10_000
+_AT_LEAST_1 = (
+    "num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
+    "depth", "descent_epochs", "num_levels",
+)  # fmt: skip
+_AT_MOST = dict.fromkeys(
+    ("depths", "relu_depths", "conv_depths", "depth", "rates_per_decade", "relu_rates_per_decade", "num_levels"), 10_000
 )
-_MOST |= dict.fromkeys(("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "descent_epochs"), 10**6)
-_MOST |= {"num_levels": 10_000, "examples": 2**31, "relu_examples": 2**31, "seed": 2**31}
-_MOST |= {"input_scale": 1e6}
-# The shortcuts of the networks of `depths` that a figure compares.
-_SHORTCUT_DEPTHS = {"3": (2,), "5": (2, 3), "9": (2, 3), "all": (2, 3)}
-
-
-_DESCENTS = ("learning_rate", "descent_epochs")
-_LINEAR_DESCENTS = ("depths", "depth", "num_runs", "xavier_learning_rate", "num_levels", *_DESCENTS)
-# What each figure reads, but for the fields that name the figure, its data, its first seed and its events.
-READ_BY = {
-    "3": ("depths", "sweep_runs", "relu_runs", "relu_examples", *_DESCENTS),
-    "5": ("depths", "num_runs"),
-    "6": _LINEAR_DESCENTS,
-    "7": ("depth", "relu_runs", "relu_examples", "num_levels", *_DESCENTS),
-    "8": _LINEAR_DESCENTS,
-    "9": ("depths", "sweep_runs", "num_epochs", "rates_per_decade"),
-    "10": ("relu_depths", "relu_runs", "relu_examples", "num_epochs", "relu_rates_per_decade"),
-    "convolutional": ("conv_depths", "conv_runs"),
-}
-_JUDGED = {"num_epochs": 500, "descent_epochs": 1000}  # below, a figure that reads them is a toy
-_SIZES = {  # what makes a figure as large as the paper's
-    "3": ("depths", "sweep_runs", "relu_runs", "descent_epochs"),
-    "5": ("depths", "num_runs"),
-    "6": ("depth", "num_runs", "descent_epochs"),
-    "7": ("depth", "relu_runs", "descent_epochs"),
-    "8": ("depth", "num_runs", "descent_epochs"),
-    "9": ("depths", "sweep_runs", "num_epochs"),
-    "10": ("relu_depths", "relu_runs", "num_epochs"),
-    "convolutional": ("conv_depths", "conv_runs"),
-}
-
-
-def _require(holds: object, message: str) -> None:
-    if not holds:
-        raise ValueError(message)
+_AT_MOST |= dict.fromkeys(("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "descent_epochs"), 10**6)
+_AT_MOST |= dict.fromkeys(("examples", "relu_examples", "seed"), 2**31)
 
 
 def learning_rates(per_decade: int) -> np.ndarray:

@@ -1,9 +1,14 @@
 """The paper's data: whitened leading principal components of images, one-hot targets (Li et al., appendix B)."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+
+from identity_matters.config import TrainConfig
+from identity_matters.data import loading
+from identity_matters.data.arrays import ArrayData
+from identity_matters.errors import UserError, VaryingSizes
+from shortcut_study.config import StudyConfig
 
 
 class Regression(NamedTuple):
@@ -23,21 +28,47 @@ class StudyData(NamedTuple):
 
     Attributes:
       x, y: [m, d], inputs and targets of n-shortcut networks.
-      images: [k, …], standardised, for the convolutional figure alone. labels: int [k].
-      build_network: callable. build_network(depth, shortcut_depth, batch_norm, initialisation, seed) -> keras.Model
-        with that many residual convolutions, images to logits, its layers named as RESIDUAL_KERNEL of convolutional.py
-        expects.
+      images: [m, height, width, channels], as they were loaded, for the convolutional figure alone.
+      labels: int [m].
     """
 
     x: np.ndarray
     y: np.ndarray
     images: np.ndarray | None = None
     labels: np.ndarray | None = None
-    build_network: Callable[[int, int, int, str, int], Any] | None = None
 
     def first(self, count: int) -> "StudyData":
-        """Returns the first so many inputs and targets (0: all), and the images as they are."""
+        """Returns the data with the first `count` inputs and targets (0: all), and the images as they are."""
         return self._replace(x=self.x[:count], y=self.y[:count]) if count else self
+
+
+def load_images(config: StudyConfig) -> ArrayData:
+    """Returns the images and labels of a study.
+
+    Raises:
+      UserError: there is no such data set, its images vary in size, or it is not held in memory.
+    """
+    named = {name: getattr(config, name) for name in ("dataset", "data_dir", "download")}
+    try:
+        arrays = loading.load(TrainConfig(**named, train_examples=config.examples))
+    except VaryingSizes as error:  # its advice is for launch.train
+        raise UserError(
+            f"the images of {config.dataset} vary in size; choose a set of small images of one size"
+        ) from error
+    if not isinstance(arrays, ArrayData):
+        raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
+    return arrays
+
+
+def study_data(config: StudyConfig, arrays: ArrayData) -> StudyData:
+    """Returns the inputs and targets that a study makes of its training images.
+
+    Raises:
+      ValueError: as `whitened_components`.
+    """
+    images, labels = arrays.train_images, arrays.train_labels
+    options = config.input_scale, config.centred, config.mean_over_outputs
+    return StudyData(*whitened_components(images, labels, arrays.num_classes, *options), images, labels)
 
 
 def whitened_components(

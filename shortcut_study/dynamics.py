@@ -130,7 +130,7 @@ def _loop(
     on_epoch: Callable | None,
 ) -> Descent:
     """The descent, weights changed in place; limit, a loss too large; excess_losses are left to the caller."""
-    count, of_weights = len(weights), (1, 2, 3, 4)
+    count, weight_axes = len(weights), (1, 2, 3, 4)
     losses, norms = np.full((2, num_epochs + 1, count), np.nan)
     diverged_at = np.full(count, -1)
     snapshots = np.full((len(snapshot_losses), *weights.shape), np.nan)
@@ -154,7 +154,7 @@ def _loop(
         if epoch < num_epochs:
             with np.errstate(over="ignore", invalid="ignore"):
                 moved = current - learning_rates[runs].reshape(-1, 1, 1, 1, 1) * gradient
-            overflows = ~np.isfinite(moved).all(of_weights)
+            overflows = ~np.isfinite(moved).all(weight_axes)
             if overflows.any():
                 diverged_at[runs[overflows]] = epoch + 1
                 weights[runs[overflows]] = current[overflows]

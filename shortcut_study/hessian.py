@@ -20,35 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shortcut_study.curvature.lanczos import SYMMETRY_TOLERANCE
+from shortcut_study.curvature.lanczos import SYMMETRY_TOLERANCE, Spectrum, summarize
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise import is_piecewise_linear, piecewise_hessian
 from theory.arrays import finite
 from theory.shortcut.networks import moments
 
 METHODS = ("auto", "closed_form", "piecewise", "tape")
-
-
-class Spectrum(NamedTuple):
-    """What the figures show of a Hessian's eigenvalues.
-
-    Attributes:
-      max_abs: Largest |λ|.
-      p10_abs: 10th percentile of |λ|, which the paper takes in place of the least, as more stable.
-      condition_number: max_abs / p10_abs; inf where p10_abs is 0 within rounding.
-      index: Share of negative eigenvalues; one that is 0 within rounding is not negative.
-      index_range: (low, high), the share without and with the eigenvalues that are 0 within rounding.
-    """
-
-    max_abs: float
-    p10_abs: float
-    condition_number: float
-    index: float
-    index_range: tuple[float, float]
-
-    def columns(self) -> dict[str, float]:
-        """Returns the four numbers by name, as results.csv has them."""
-        return {name: getattr(self, name) for name in ("max_abs", "p10_abs", "condition_number", "index")}
 
 
 def hessian(
@@ -201,17 +179,3 @@ def spectrum(hessian: np.ndarray) -> Spectrum:
     eigenvalues = np.linalg.eigvalsh(matrix)
     epsilon = max(np.finfo(kind).eps for kind in (np.float64, given if given.kind == "f" else np.float64))
     return summarize(eigenvalues, len(eigenvalues) * epsilon * np.abs(eigenvalues).max())
-
-
-def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
-    """Returns the summary of all eigenvalues of a Hessian, of which sizes up to `rounding` count as 0.
-
-    Args:
-      eigenvalues: [P].
-      rounding: float. What an eigenvalue may be off by.
-    """
-    sizes = np.abs(eigenvalues)
-    max_abs, p10_abs = float(sizes.max()), float(np.percentile(sizes, 10))
-    condition_number = max_abs / p10_abs if p10_abs > rounding else np.inf
-    low, high = float((eigenvalues < -rounding).mean()), float((eigenvalues <= rounding).mean())
-    return Spectrum(max_abs, p10_abs, condition_number, low, (low, high))

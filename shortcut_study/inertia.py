@@ -28,14 +28,14 @@ import numpy as np
 
 from shortcut_study import ldl
 from shortcut_study.control import Stage, in_twos, stages_of_units, times_controls, times_unit
-from shortcut_study.hessian import Spectrum
+from shortcut_study.curvature.lanczos import Spectrum
 from theory.arrays import finite
 from theory.parallel import single_threaded_products
 
 TOLERANCE = 1e-4  # of an eigenvalue, relative
 SMALLEST = 1e-9  # eigenvalues of smaller size, relative to the largest, count as 0
 MAX_GROWTH = 1e4  # of the entries of V: it loses as many digits, and SMALLEST needs the others
-_OF_ZERO = Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))  # the spectrum of a Hessian that is 0
+_ZERO_SPECTRUM = Spectrum(0.0, 0.0, np.inf, 0.0, (0.0, 1.0))  # the spectrum of a Hessian that is 0
 
 
 def spectrum_by_counting(
@@ -72,13 +72,13 @@ def spectrum_by_counting(
 
         # Where the Hessian is 0, as it is at zero for n ≥ 3. A shift this small would merge units of other weights.
         if not weights.any() and num_smaller(np.finfo(np.float64).tiny) == total:
-            return _OF_ZERO
+            return _ZERO_SPECTRUM
         known, high = {0.0: 0}, 1.0  # sizes, and how many are smaller
         while known.setdefault(high, num_smaller(high)) < total:
             high *= 2
         max_abs = _ordered(num_smaller, total - 1, known, tolerance)
         if max_abs < np.finfo(np.float64).tiny:  # as of zero inputs
-            return _OF_ZERO
+            return _ZERO_SPECTRUM
         floor = SMALLEST * max_abs
         negative, up_to_zero = count(-floor), count(floor)
         known[floor] = vanishing = up_to_zero - negative

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from identity_matters.runs.job_table import Job, Progress
-from shortcut_study.architectures import Kind
+from shortcut_study.architectures import Architecture
 
 COLUMNS = (
     "experiment", "shortcut_depth", "initialisation", "activations", "batch_norm", "depth", "seed", "learning_rate",
@@ -42,9 +42,9 @@ def job_label(key: dict) -> str:
     return f"{key['experiment']}: {text}".replace("_", " ")
 
 
-def job_key(experiment: str, kind: Kind, activations: str, depth: int, seed: int | None = None) -> dict:
+def job_key(experiment: str, arch: Architecture, activations: str, depth: int, seed: int | None = None) -> dict:
     """Returns the key of a job; without a seed for a job that has rows of several seeds."""
-    key = {"experiment": experiment, **kind._asdict(), "activations": activations, "depth": depth}
+    key = {"experiment": experiment, **arch._asdict(), "activations": activations, "depth": depth}
     return key if seed is None else key | {"seed": seed}
 
 

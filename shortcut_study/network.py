@@ -112,11 +112,11 @@ class ShortcutNetwork:
 
     def forward(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Returns ŷ [m, width] (Li et al., (5)) for weights of `shape`, else ValueError, and x [m, width]."""
-        return shortcut_networks.forward(self._own(weights), x, *map(_activation, self.activations), self.shortcut)
+        return shortcut_networks.forward(self._checked(weights), x, *map(_activation, self.activations), self.shortcut)
 
     def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
         """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6))."""
-        return shortcut_networks.loss(self._own(weights), x, y, *map(_activation, self.activations), self.shortcut)
+        return shortcut_networks.loss(self._checked(weights), x, y, *map(_activation, self.activations), self.shortcut)
 
     def examples(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns x and y as float64; ValueError unless both are [m, width], m ≥ 1, and finite."""
@@ -125,7 +125,7 @@ class ShortcutNetwork:
             raise ValueError(f"x and y must both be [m, {self.width}], got shapes {x.shape} and {y.shape}")
         return finite("x", x), finite("y", y)
 
-    def _own(self, weights: np.ndarray) -> np.ndarray:
+    def _checked(self, weights: np.ndarray) -> np.ndarray:
         if np.shape(weights) != self.shape:
             raise ValueError(f"weights must have shape {self.shape}, got {np.shape(weights)}")
         return weights

@@ -60,9 +60,9 @@ def _add_block(total: np.ndarray, network: ShortcutNetwork, weights: np.ndarray,
     joined = np.ascontiguousarray(sensitivities.transpose(1, 2, 0, 3)).reshape(count, d, depth * d)
     products = (joined.transpose(0, 2, 1) @ joined).reshape(count, depth, d, depth, d)  # Σ_k A_p[k,i₁] A_q[k,i₂]
     for p in range(depth):
-        of_outputs = products[:, p, :, p:].transpose(2, 1, 3, 0).reshape(depth - p, d * d, count)
-        of_inputs = (inputs[p][None, :, :, None] * inputs[p:, :, None, :]).reshape(depth - p, count, d * d)
-        total[p, p:] += (of_outputs @ of_inputs).reshape(depth - p, d, d, d, d)
+        output_products = products[:, p, :, p:].transpose(2, 1, 3, 0).reshape(depth - p, d * d, count)
+        input_products = (inputs[p][None, :, :, None] * inputs[p:, :, None, :]).reshape(depth - p, count, d * d)
+        total[p, p:] += (output_products @ input_products).reshape(depth - p, d, d, d, d)
     errors = ((prediction - y)[:, None, None, :] @ sensitivities.transpose(1, 0, 2, 3))[:, :, 0]  # δ [m, N, d]
     for q, tangents in _tangents(network, weights, slopes, count):  # K_qp [q, m, i₁, j₂], p < q
         outer = inputs[:q, :, :, None] * errors[None, :, q, None, :]  # [q, m, j₁, i₂]
@@ -93,15 +93,15 @@ def _slope(activation: str, z: np.ndarray) -> np.ndarray:
 def _sensitivities(network: ShortcutNetwork, weights: np.ndarray, slopes: tuple, count: int) -> np.ndarray:
     """A_p = ∂ŷ/∂(W_p u_p) [N, m, k, i]."""
     before, after = slopes
-    of_hidden = np.broadcast_to(np.eye(network.width), (count, network.width, network.width))
-    sensitivities = np.empty((network.depth, *of_hidden.shape))
+    sensitivity = np.broadcast_to(np.eye(network.width), (count, network.width, network.width))
+    sensitivities = np.empty((network.depth, *sensitivity.shape))
     for r in reversed(range(network.num_units)):
-        inside = of_hidden * after[r][:, None]
+        inside = sensitivity * after[r][:, None]
         for layer in reversed(range(network.shortcut_depth)):
             p = r * network.shortcut_depth + layer
             sensitivities[p] = inside
             inside = (inside @ weights[r, layer]) * before[p][:, None]
-        of_hidden = of_hidden * network.shortcut + inside
+        sensitivity = sensitivity * network.shortcut + inside
     return sensitivities
 
 
@@ -109,19 +109,18 @@ def _tangents(network: ShortcutNetwork, weights: np.ndarray, slopes: tuple, coun
     """Yields, for q = 1 … N − 1, q and ∂u_q/∂(W_p u_p) for all p < q: [q, m, i (of W_p's output), j (of u_q)]."""
     before, after = slopes
     d = network.width
-    of_output = np.zeros(
-        (network.depth, count, d, d)
-    )  # of what stands between two matrices, by each earlier W_p's output
-    of_hidden = np.zeros((network.depth, count, d, d))
+    # Derivatives of what stands between two matrices by each earlier W_p's output.
+    output_tangents = np.zeros((network.depth, count, d, d))
+    hidden_tangents = np.zeros((network.depth, count, d, d))
     for r in range(network.num_units):
         first = r * network.shortcut_depth
-        of_output[:first] = of_hidden[:first]
+        output_tangents[:first] = hidden_tangents[:first]
         for layer in range(network.shortcut_depth):
             q = first + layer
-            of_input = of_output[:q] * before[q][:, None]
+            input_tangents = output_tangents[:q] * before[q][:, None]
             if q:
-                yield q, of_input
-            of_output[:q] = of_input @ weights[r, layer].T
-            of_output[q] = np.eye(d)
+                yield q, input_tangents
+            output_tangents[:q] = input_tangents @ weights[r, layer].T
+            output_tangents[q] = np.eye(d)
         last = first + network.shortcut_depth
-        of_hidden[:last] = of_hidden[:last] * network.shortcut + of_output[:last] * after[r][:, None]
+        hidden_tangents[:last] = hidden_tangents[:last] * network.shortcut + output_tangents[:last] * after[r][:, None]

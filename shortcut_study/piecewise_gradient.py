@@ -26,7 +26,8 @@ from theory.parallel import available_cores
 
 _features = llvmlite.binding.get_host_cpu_features()
 if _features.get("avx512f") and numba.config.CPU_FEATURES is None:
-    # LLVM uses half of the length of these vectors unless told otherwise, which costs a quarter of the speed here.
+    # LLVM prefers vectors of half the length that these CPUs have, which costs a quarter of the speed here.
+    # Numba reads this when it compiles, and its files on disk are kept by it: so at import, before anything else.
     numba.config.CPU_NAME = numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
     numba.config.CPU_FEATURES = f"{_features.flatten()},-prefer-256-bit"
 
@@ -81,6 +82,7 @@ def _blocks(rows: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(filled.reshape(-1, COLUMNS, width).swapaxes(1, 2))
 
 
+# nogil: the pieces run on Python's threads. cache: compiling takes 15 seconds for each width.
 @numba.njit(fastmath=_FAST, cache=True, nogil=True)
 def _sums(axis: tuple, weights: np.ndarray, x: np.ndarray, y: np.ndarray, shortcut: float, relus: tuple) -> tuple:
     """Σ‖y − ŷ‖² over blocks of samples, and half its gradient [R, n, d, d]; shortcut is 0 or 1."""

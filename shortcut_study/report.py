@@ -1,65 +1,113 @@
-"""What a study makes of the rows of results.csv: jobs of several figures, pictures, findings, seconds, HParams."""
+"""What a study makes of its config and of the rows of results.csv: jobs, pictures, findings, seconds, HParams."""
 
 from collections.abc import Collection, Iterator
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.fields import require
 from identity_matters.runs.job_table import Job
-from shortcut_study.config import StudyConfig
+from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures.all_figures import FIGURES
-from shortcut_study.figures.drawing import TOY
+from shortcut_study.figures.drawing import SMOKE
 from shortcut_study.figures.finding import findings_table
 
 _NETWORK = ("activations", "shortcut_depth", "initialisation", "depth", "learning_rate")
+# A figure of fewer examples or epochs shows that it runs; nothing is concluded from it.
+_LEAST_EXAMPLES = 2000
+_LEAST_EPOCHS = {"num_epochs": 500, "descent_epochs": 1000}
+
+
+def chosen_figures(config: StudyConfig) -> list[ModuleType]:
+    """Returns the figures that the config asks for.
+
+    Raises:
+      UserError: its depths hold none of a network that a figure compares.
+    """
+    names = list(FIGURES) if config.figure == "all" else [config.figure]
+    for name in (name for name in names if "depths" in FIGURES[name].READS):
+        for n in FIGURES[name].SHORTCUT_DEPTHS:
+            require(
+                any(depth % n == 0 for depth in config.depths),
+                f"depths {config.depths} hold no multiple of shortcut_depth {n}, for figure {name}",
+            )
+    return [FIGURES[name] for name in names]
+
+
+def ignored_fields(config: StudyConfig) -> dict[str, str]:
+    """Returns the fields that the chosen figure does not read, and why."""
+    read_by_some = {name for figure in FIGURES.values() for name in figure.READS}
+    read = read_by_some if config.figure == "all" else FIGURES[config.figure].READS
+    return dict.fromkeys(sorted(read_by_some.difference(read)), f"figure {config.figure} does not read it")
+
+
+def is_smoke_size(config: StudyConfig, name: str, num_examples: int) -> bool:
+    """Returns whether a figure only shows that it runs: too few examples or epochs for the paper's statements.
+
+    Args:
+      config: StudyConfig.
+      name: str. Of the figure.
+      num_examples: int. Of the data; networks with ReLUs may go over fewer.
+    """
+    reads = FIGURES[name].READS
+    if "relu_examples" in reads:
+        num_examples = min(num_examples, config.relu_examples or num_examples)
+    is_short = any(field in reads and getattr(config, field) < least for field, least in _LEAST_EPOCHS.items())
+    return num_examples < _LEAST_EXAMPLES or is_short
+
+
+def is_paper_size(config: StudyConfig, name: str) -> bool:
+    """Returns whether a figure has the depths of the paper preset, and as many runs and epochs at least."""
+    pairs = [(getattr(config, field), getattr(PRESETS["paper"], field)) for field in FIGURES[name].SIZE]
+    return all(set(paper) <= set(found) if isinstance(found, tuple) else found >= paper for found, paper in pairs)
 
 
 def study_jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns the jobs of the figures that the config asks for; what two figures share is there once."""
-    asked = FIGURES.values() if config.figure == "all" else [FIGURES[config.figure]]
-    return list({job.label: job for figure in asked for job in figure.jobs(config, data)}.values())
+    return list({job.label: job for figure in chosen_figures(config) for job in figure.jobs(config, data)}.values())
 
 
 def figures_with_data(rows: list[dict]) -> list[str]:
-    """Returns the names of the figures whose experiments the rows hold; none for rows of another kind of run."""
+    """Returns the names of the figures whose experiments the rows hold; none for rows of another type of run."""
     present = {(row.get("experiment"), row.get("activations")) for row in rows}
     return [name for name, figure in FIGURES.items() if present.issuperset(figure.EXPERIMENTS)]
 
 
-def draw_figure(name: str, rows: list[dict], is_toy_size: bool = False) -> Figure:
-    """Returns a figure of the rows; at toy size it says so on top."""
+def draw_figure(name: str, rows: list[dict], smoke_size: bool = False) -> Figure:
+    """Returns a figure of the rows; at smoke size it says so on top."""
     figure = FIGURES[name].draw(rows)
-    if is_toy_size:
+    if smoke_size:
         title = figure.get_suptitle()
-        figure.suptitle(f"{TOY}\n{title}" if title else TOY)
+        figure.suptitle(f"{SMOKE}\n{title}" if title else SMOKE)
     return figure
 
 
-def report(rows: list[dict], toys: Collection[str] = ()) -> str:
+def report(rows: list[dict], smoke_size: Collection[str] = ()) -> str:
     """Returns results.md: each claim of the paper on the rows, and the seconds of each experiment.
 
     Args:
       rows: Of results.csv.
-      toys: Names of the figures that are of toy size.
+      smoke_size: Names of the figures of smoke size.
     """
     names = figures_with_data(rows)
     found = [finding for name in names for finding in FIGURES[name].findings(rows)]
-    small = [name for name in names if name in toys]
+    small = [name for name in names if name in smoke_size]
     which = f"Figure {', '.join(small)}" if len(small) < len(names) else "This"
-    lines = [f"{which} is a {TOY}.", ""] if small else []
-    lines += [findings_table(found, toys), "", "| experiment | activations | seconds |", "|---|---|--:|"]
+    lines = [f"{which} is a {SMOKE}.", ""] if small else []
+    lines += [findings_table(found, smoke_size), "", "| experiment | activations | seconds |", "|---|---|--:|"]
     lines += [f"| {' | '.join(names)} | {seconds:,.0f} |" for names, seconds in seconds_by_experiment(rows).items()]
     return "\n".join(lines) + "\n"
 
 
 def seconds_by_experiment(rows: list[dict]) -> dict[tuple[str, str], float]:
-    """Returns the seconds that each (experiment, activations) took; all rows of a job hold those of the job."""
+    """Returns the seconds that each (experiment, activations) took; every row of a job has those of the whole job."""
     seconds = {row["job"]: (row["experiment"], row["activations"], row["seconds"]) for row in rows}
     totals = {}
-    for experiment, activations, of_job in seconds.values():
-        totals[experiment, activations] = totals.get((experiment, activations), 0.0) + of_job
+    for experiment, activations, job_seconds in seconds.values():
+        totals[experiment, activations] = totals.get((experiment, activations), 0.0) + job_seconds
     return totals
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature.differentiable import traced_function
+from shortcut_study.curvature.checks import traced_function
 from shortcut_study.network import ShortcutNetwork
 
 _FUNCTIONS = {
@@ -36,6 +36,7 @@ def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y
     columns = tf.constant(np.swapaxes(weights, -1, -2).ravel())
     x, y = tf.constant(x), tf.constant(y)
     block_of_rows = traced_function(_compiled(network, rows), columns, x, y, tf.constant(0))
+    # The last block overlaps the one before, so that all have one shape and the function is traced once.
     starts = [*range(0, network.num_parameters - rows, rows), network.num_parameters - rows]
     hessian = np.empty((network.num_parameters, network.num_parameters))
     for start in starts:
@@ -43,6 +44,7 @@ def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y
     return hessian
 
 
+# Tracing takes seconds. A network is frozen, so it can be the key.
 @functools.lru_cache(maxsize=32)
 def _compiled(network: ShortcutNetwork, rows: int) -> Callable:
     check_takes_tensors(network)
@@ -67,7 +69,7 @@ def check_takes_tensors(network: ShortcutNetwork) -> None:
     """Raises ValueError for an activation of one's own that TensorFlow cannot trace, as NumPy's functions."""
     for activation in filter(callable, network.activations):
         try:
-            tf.function(lambda z, own=activation: own(z)).get_concrete_function(
+            tf.function(lambda z, function=activation: function(z)).get_concrete_function(
                 tf.TensorSpec([None, network.width], tf.float64)
             )
         except Exception as error:  # of any class: it is the user's function

@@ -9,6 +9,7 @@ from shortcut_study.network import ShortcutNetwork
 from shortcut_study.tape import check_takes_tensors, tensor_forward
 
 _BLOCK_BYTES = 2**24  # of hidden vectors, all layers and runs, that are held at a time
+# Without sizes: another number of runs or of examples must not be traced anew, which takes a second.
 _ROWS = tf.TensorSpec([None, None], tf.float64)
 
 

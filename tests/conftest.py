@@ -1,5 +1,6 @@
 """Fixtures that several files share: a small configuration, the run that it leaves, a data file, a launcher."""
 
+import contextlib
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before anything imports TensorFlow
@@ -35,6 +36,33 @@ def tiny_run(tiny_config, tmp_path_factory):
 
     run_dir = tmp_path_factory.mktemp("runs") / "trained"
     training.train(tiny_config, str(run_dir))
+    return run_dir
+
+
+@pytest.fixture(scope="session")
+def tiny_study(tmp_path_factory):
+    """The directory of a finished study of Figure 5 at smoke size; its output is in run_dir.out, .err. Read only."""
+    from tiny_studies import run_study
+
+    run_dir = tmp_path_factory.mktemp("studies") / "study"
+    run_study(run_dir, "5")
+    return run_dir
+
+
+@pytest.fixture(scope="session")
+def tiny_spectrum(tiny_run, tmp_path_factory):
+    """The directory of a finished spectrum of tiny_run; its output is in run_dir.out, .err. Read only."""
+    from launch import hessian_spectrum
+
+    run_dir = tmp_path_factory.mktemp("spectra") / "spectrum"
+    config = hessian_spectrum.SpectrumConfig(str(tiny_run), examples=60, batch_size=30, order=20)
+    with (
+        open(f"{run_dir}.out", "w") as out,
+        open(f"{run_dir}.err", "w") as err,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        hessian_spectrum.main(config, str(run_dir))
     return run_dir
 
 

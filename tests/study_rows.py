@@ -55,11 +55,8 @@ def paper_rows(depths=(2, 6, 12), seeds=(0, 1)):
         for kind, loss in relu.items():
             rows += final_rows(kind, depth, seeds, "relu_mid", loss - LEAST)
     for epoch in EPOCHS:
-        values = {
-            "epoch": epoch,
-            "excess_loss": 3 * 10 ** (-epoch / 10),
-            "gradient_norm": 0.01 + np.exp(-((epoch - 3) ** 2) / 4),
-        }
+        gradient_norm = 0.01 + np.exp(-((epoch - 3) ** 2) / 4)
+        values = {"epoch": epoch, "excess_loss": 3 * 10 ** (-epoch / 10), "gradient_norm": gradient_norm}
         index = np.clip(0.5 - 0.12 * (epoch - 1), 0.05, 0.5)
         rows.append(row("single_run", TWO, 4, 0, index=index, status="done", **values))
     return rows
@@ -81,8 +78,8 @@ def final_rows(kind, depth, seeds, activations, excess):
         if rate == 1.0 and seed == seeds[-1]:
             values |= {"status": "diverged", "loss": np.nan, "excess_loss": np.nan, "norm": np.nan}
         else:
-            of_rate = excess * (1 + 5 * abs(np.log10(rate / (0.1 if kind == TWO else 0.01))))
-            values |= {"status": "done", "loss": LEAST + of_rate, "excess_loss": of_rate}
+            reached = excess * (1 + 5 * abs(np.log10(rate / (0.1 if kind == TWO else 0.01))))
+            values |= {"status": "done", "loss": LEAST + reached, "excess_loss": reached}
         rows.append(row("learning_rates", kind, depth, seed, activations, **values))
     return rows
 

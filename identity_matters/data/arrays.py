@@ -162,10 +162,6 @@ def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
 def held_out(data: ArrayData, count: int) -> ArrayData:
     """Returns the data with the last `count` training examples in place of the test examples (0: unchanged).
 
-    Args:
-      data: ArrayData.
-      count: int. How many examples to hold out.
-
     Raises:
       UserError: nothing would be left to train on, or the examples come class by class, so that the last ones are no
         sample of all.
@@ -186,11 +182,7 @@ def held_out(data: ArrayData, count: int) -> ArrayData:
 
 
 def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> ArrayData:
-    """Returns the data with the first examples of each split alone.
-
-    Args:
-      data: ArrayData.
-      train_examples, eval_examples: int. How many training and test examples to keep (0: all).
+    """Returns the data with the first train_examples and eval_examples of each split alone (0: all).
 
     Raises:
       UserError: as `first_examples`.
@@ -203,17 +195,11 @@ def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> Array
 def first_examples(
     name: str, split: str, images: np.ndarray, labels: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first `count` images and labels (0: all).
-
-    Args:
-      name: str. What messages call the data.
-      split: str. "training" or "test".
-      images: uint8 [n, h, w, c].
-      labels: int32 [n].
-      count: int. The value of train_examples or eval_examples.
+    """Returns the first `count` images and labels (0: all) of a split, "training" or "test".
 
     Raises:
-      UserError: the examples come class by class, so that the first ones are no sample of all.
+      UserError: the examples come class by class, so that the first ones are no sample of all; it says the data's name
+        and that of the flag.
     """
     if 0 < count < len(labels):
         option = "train_examples" if split == "training" else "eval_examples"

@@ -172,13 +172,9 @@ class StreamedBatches:
 
 
 def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
-    """Returns batches in the form that keras.Model.fit and evaluate take quickest.
+    """Returns batches, tuples of arrays of the same shapes and types, in the form that fit and evaluate take quickest.
 
-    Args:
-      batches: Iterator of tuples of arrays, of the same shapes and types each time.
-
-    Returns:
-      A tf.data.Dataset under TensorFlow, a generator under other Keras backends.
+    That is a tf.data.Dataset under TensorFlow, a generator under other Keras backends.
     """
     if keras.backend.backend() != "tensorflow":
         return (batch for batch in batches)

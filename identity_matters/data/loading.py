@@ -128,12 +128,8 @@ def _checked_stream(source: "TfdsSource", config: TrainConfig) -> "TfdsSource":
 def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
 
-    Where all of them are resized, a line says so first.
-
-    Args:
-      config: TrainConfig. Read: npz, dataset, data_dir, image_size, num_classes, eval_examples. The npz may lack the
-        training arrays.
-      batch_size: int. Examples of a batch; the last may have fewer.
+    Read of the config are npz, which may lack the training arrays, dataset, data_dir, image_size and eval_examples.
+    Where all images are resized, a line says so first.
 
     Raises:
       UserError: as `load`.

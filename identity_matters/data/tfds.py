@@ -232,14 +232,7 @@ def _shortened_split(split: str, count: int, builder: tfds.core.DatasetBuilder) 
 
 
 def tfds_source(config: TrainConfig) -> TfdsSource:
-    """Returns the TFDS set that the config names, not yet read.
-
-    Args:
-      config: TrainConfig. Read: dataset, data_dir, download, image_size, train_examples, eval_examples.
-
-    Raises:
-      UserError: see prepared_builder and TfdsSource.
-    """
+    """Returns the TFDS set that the config names, not yet read; raises UserError as prepared_builder and TfdsSource."""
     builder = prepared_builder(config.dataset, config.data_dir, config.download)
     return TfdsSource(builder, _test_split(builder), config.image_size, config.train_examples, config.eval_examples)
 

@@ -80,10 +80,6 @@ def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
 def load_npz(path: str, num_classes: int = 0) -> ArrayData:
     """Returns the data of an .npz file with the arrays that identity_matters.data.user_arrays names.
 
-    Args:
-      path: str.
-      num_classes: int. See as_array_data.
-
     Raises:
       UserError: the file is missing, is no .npz or too large, or lacks an array, or an array is unfit.
     """
@@ -92,9 +88,6 @@ def load_npz(path: str, num_classes: int = 0) -> ArrayData:
 
 def load_test_examples(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file.
-
-    Args:
-      path: str.
 
     Raises:
       UserError: as `load_npz`.

@@ -45,10 +45,6 @@ _POLL = 1.0  # seconds between two of them
 class Coordinator(Workers):
     """The chief of a job with parameter servers; to all but the training step it is the only process.
 
-    Args:
-      strategy: tf.distribute.ParameterServerStrategy.
-      num_workers: int. See below.
-
     Attributes:
       coordinator: tf.distribute.coordinator.ClusterCoordinator.
       num_workers: int. Processes that compute gradients.
@@ -129,14 +125,8 @@ def _await_end(chief: str) -> None:
 class AsynchronousModel:
     """Offers what training needs of a keras.Model: fit runs on the workers, evaluate in this process.
 
-    Args:
-      network: keras.Model, made in the strategy's scope.
-      batches: ArrayBatches.
-      config: TrainConfig.
-      chief: Coordinator.
-
     Attributes:
-      optimizer: keras.optimizers.SGD, whose momenta lie on the servers.
+      optimizer: keras.optimizers.SGD, whose momenta lie on the servers, as the given network's weights do.
       stop_training: bool. Set by a callback: nothing more is handed out.
     """
 
@@ -160,12 +150,7 @@ class AsynchronousModel:
     def fit(
         self, batches: Iterable, steps_per_epoch: int, callbacks: list[keras.callbacks.Callback], **_: Any
     ) -> SimpleNamespace:
-        """Hands out the batches, and reads what came of each.
-
-        Args:
-          batches: (plan [b, 4], labels [b]) of at least steps_per_epoch steps.
-          steps_per_epoch: int. How many batches to hand out.
-          callbacks: list of keras.callbacks.Callback.
+        """Hands out steps_per_epoch batches, (plan [b, 4], labels [b]), and reads what came of each.
 
         Returns:
           An object whose history holds, as that of keras.Model.fit, means over these steps, the staleness among them.

@@ -70,11 +70,7 @@ def _await_workers(addresses: list[str], rank: int) -> None:
 
 
 def await_listeners(addresses: list[str], who: str) -> None:
-    """Waits until somebody listens on each of the addresses; says so where that takes long.
-
-    Args:
-      addresses: host:port of each.
-      who: What messages call the process that waits.
+    """Waits until somebody listens on each address, host:port; says as `who` where that takes long.
 
     Raises:
       WorkerLost: an address is silent for RENDEZVOUS_TIMEOUT seconds.
@@ -93,13 +89,10 @@ def await_listeners(addresses: list[str], who: str) -> None:
 
 
 def bypass_proxy(addresses: list[str]) -> None:
-    """Keeps gRPC from asking a proxy for the tasks of a cluster, before TensorFlow makes its first channel.
+    """Keeps gRPC from asking a proxy for the addresses of a cluster, before TensorFlow makes its first channel.
 
     It takes http_proxy and https_proxy for every address, 127.0.0.1 too, and no_proxy only where there is no
     no_grpc_proxy, which nothing but gRPC reads.
-
-    Args:
-      addresses: host:port of each task.
     """
     given = os.environ.get("no_grpc_proxy") or os.environ.get("no_proxy", "")
     hosts = [*filter(None, given.split(",")), *(host_and_port(address)[0] for address in addresses)]
@@ -122,16 +115,13 @@ def is_listening(address: str) -> bool:
 
 
 def worker_addresses(tf_config: str) -> tuple[list[str], int]:
-    """Returns the addresses host:port of the workers, the chief first, and this process's number.
+    """Returns the addresses host:port of the workers, the chief first, and this process's number; [] without any.
 
     >>> worker_addresses('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}')
     (['a:1', 'b:2'], 1)
 
-    Args:
-      tf_config: The text of TF_CONFIG (empty: there are no workers).
-
     Raises:
-      UserError: see parse_tf_config; or it has tasks other than chief and worker.
+      UserError: see parse_tf_config; or the text has tasks other than chief and worker.
     """
     if not tf_config:
         return [], 0
@@ -141,16 +131,12 @@ def worker_addresses(tf_config: str) -> tuple[list[str], int]:
 
 
 def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
-    """Returns the cluster, and this task's type and index.
-
-    Args:
-      tf_config: The text of TF_CONFIG.
-      task_types: The types of tasks that are known.
+    """Returns the cluster, and this task's type and index, of the text of TF_CONFIG.
 
     Raises:
       UserError: it is no JSON of the form
         {"cluster": {"worker": [host:port, …]}, "task": {"type": "worker", "index": 0}},
-        or has tasks of other types.
+        or has tasks of other types than these.
     """
     try:
         config = json.loads(tf_config)

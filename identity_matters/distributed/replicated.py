@@ -160,13 +160,9 @@ def all_reduce_before_clipping(optimizer: type) -> type:
 
 
 def decorrelate_dropout(network: keras.Model) -> keras.Model:
-    """Has the dropout of each replica draw masks of its own; Keras's replicas draw the same, from the same seed.
+    """Returns the network, of which the dropout of each replica now draws other masks; Keras's draw the same.
 
-    Args:
-      network: keras.Model. Its layers stay Keras's; their state, which checkpoints hold, is the same on each replica.
-
-    Returns:
-      The network itself.
+    Its layers stay Keras's; their state, which checkpoints hold, is the same on each replica.
     """
     for layer in network.layers:
         if isinstance(layer, keras.layers.Dropout):

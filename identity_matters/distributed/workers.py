@@ -98,15 +98,7 @@ class Workers:
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
     def load_in_turn(self, config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "ArrayData | TfdsSource":
-        """Loads the data; a chief that may download them comes first, and the others may find them on the same disk.
-
-        Args:
-          config: TrainConfig.
-          given: Arrays in place of a named set, see `load`.
-
-        Raises:
-          UserError: see `load`.
-        """
+        """Loads the data as `load`; a chief that may download them comes first, others may find them on its disk."""
         in_turn = self.broadcast([config.download])[0]
         if in_turn and not self.is_chief:
             self.all_reduce([0.0])  # not a barrier: where the chief could not download them, nobody can

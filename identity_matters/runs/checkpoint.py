@@ -30,11 +30,6 @@ _LASTING_ERRORS = (errno.ENOENT, errno.ENXIO, errno.EINVAL, None)
 def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
     """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP checkpoints, returns its path.
 
-    Args:
-      directory: str. Created if missing.
-      step: int. Updates done.
-      arrays: Name to array.
-
     Raises:
       OSError: the file cannot be written; the older checkpoints are as they were.
     """
@@ -101,12 +96,7 @@ def find(directory: str, step: int) -> str:
 
 
 def load_weights(path: str, step: int, network: keras.Model) -> None:
-    """Gives a network the weights of a checkpoint.
-
-    Args:
-      path: str.
-      step: int. Of the checkpoint.
-      network: keras.Model. As the run built it.
+    """Gives a network, as the run built it, the weights of the checkpoint of a step.
 
     Raises:
       UserError: the file is damaged, or of another step or network.
@@ -189,11 +179,7 @@ class TrainingState:
             start = stop
 
     def restore(self, directory: str, num_steps: int) -> None:
-        """Takes the state from the newest checkpoint that is intact and fits; nothing changes where there is no file.
-
-        Args:
-          directory: str.
-          num_steps: int. Updates of the whole run.
+        """Takes the state from the newest checkpoint that is intact and fits a run of num_steps, if there is a file.
 
         Raises:
           UserError: none of the files can be used, and beginning again would cost what the run has done.

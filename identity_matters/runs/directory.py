@@ -167,14 +167,9 @@ class RunDirectory:
 
 
 def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
-    """Enters a run directory, which locks it, as a part of the stack.
+    """Enters a run directory, which locks it, as a part of the stack; waits `timeout` seconds for another process.
 
     The file system may take time to notice that a chief before this one died with its machine.
-
-    Args:
-      run: RunDirectory.
-      stack: contextlib.ExitStack. With it the directory is unlocked.
-      timeout: Seconds to wait for another process that has it.
 
     Raises:
       Busy: another process still has it then.

@@ -138,10 +138,7 @@ def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
     """Returns a writer of TensorBoard events that raises the OSError of a full disk.
 
     tensorboardX's own thread would end with it, and the queue before that thread would then fill, and wait for ever.
-
-    Args:
-      folder: Where the event file goes.
-      purge_step: TensorBoard drops what earlier files of the folder say of this step and later ones.
+    TensorBoard drops what earlier files of the folder say of purge_step and later ones.
     """
     # The rest of the name is the second and the machine: a writer of the same second would replace the file.
     writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{os.getpid()}.{time.monotonic_ns()}")

@@ -1,14 +1,7 @@
-"""What the figures show, in a line each: those of Li et al. by their number, the others by name."""
+"""What the pictures of a report show, in a line each, by name."""
 
-SHOWN = {
-    "3": "Average Frobenius norm of the weights, during training and at its end, by depth",
-    "5": "Condition number of the Hessian where training starts, by depth; linear networks",
-    "6": "Largest and 10th percentile of |eigenvalue| along the loss; linear networks",
-    "7": "Largest and 10th percentile of |eigenvalue| along the loss; networks with ReLUs",
-    "8": "Share of negative eigenvalues along the loss; gradient and index along one run",
-    "9": "Lowest final loss over the learning rates, and the rate that gave it; linear networks",
-    "10": "Lowest final loss over the learning rates, and the rate that gave it; networks with ReLUs",
-}
+from shortcut_study.figures.all_figures import FIGURES
+
 CAPTIONS = {
     "ablations": "Errors of the networks compared: a dot a seed, a bar their mean",
     "blocks": "Spectra of the blocks of the Hessian that belong to single residual blocks",
@@ -17,7 +10,6 @@ CAPTIONS = {
     "descent": "Excess risk of projected gradient descent beside its guarantee (Hardt & Ma, (2.3))",
     "eigenvalues": "Excess and norm of the layers along descent, for eigenvalues from −1 to 2",
     "excess_by_radius": "Risk at the swapped minimum and at zero, by the radius",
-    "figure_convolutional": "Convolutions, not in the paper: condition number and largest eigenvalue by depth",
     "gradient_ratios": "Squared gradient norm over its lower bounds (Hardt & Ma, (2.3), and the product form)",
     "kernel_norms": "Average Frobenius norm of the kernels along training, by depth (Li et al., Figure 2)",
     "layers": "Spectra of the blocks of the Hessian that belong to single layers",
@@ -32,4 +24,4 @@ CAPTIONS = {
     "saddle": "Steps to leave zero, by the size of the start",
     "spectra": "Eigenvalues of the Hessian at zero for shortcuts of 1, 2 and 3 matrices (Li et al., Theorem 1)",
     "spectrum": "Density of the eigenvalues of a trained network's Hessian",
-}
+} | {f"figure_{name}": figure.CAPTION for name, figure in FIGURES.items()}

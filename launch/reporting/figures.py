@@ -9,9 +9,11 @@ from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.config_json import flat
 from identity_matters.runs.directory import as_json
 from identity_matters.runs.tables import final_rows
-from launch.reporting.captions import SHOWN
 from launch.reporting.runs import NOT_RECORDED, Picture, Run, percent
 from shortcut_study.aggregation import column, is_number, select
+from shortcut_study.figures.all_figures import FIGURES
+from shortcut_study.figures.drawing import SMOKE
+from shortcut_study.figures.finding import ANSWERS, NO_ANSWER
 
 # Top-1 test errors of Hardt & Ma, Table 2, by data set, and the preset that would reproduce them.
 TABLE_2 = {"cifar10": (0.0638, "cifar10"), "cifar100": (0.2464, "cifar100"), "imagenet2012": (0.3529, "imagenet_wide")}
@@ -21,8 +23,6 @@ FREE = (
     "steps_per_execution", "jit_compile", "strategy", "mixed_precision",
 )  # fmt: skip
 TRAIN = "python -m launch.train --preset={} --data_dir=data --run_dir=runs/{}"
-TOY = "Toy size: it shows that the study runs and judges nothing."
-WORDS = {True: "holds", False: "does not hold", None: "cannot be told"}
 NORMS = (
     "python -m launch.ablations --experiment=norms --num_seeds=1 --dataset=cifar10 --data_dir=data --run_dir=runs/norms"
 )
@@ -115,7 +115,7 @@ def _figure_2(run: Run) -> PaperFigure:
     }
     pairs = [pair for means in norms.values() for pair in itertools.pairwise(means)]
     is_known = bool(pairs) and len(ended) == len(last)
-    result = WORDS[all(after < before for before, after in pairs) if is_known else None]
+    result = ANSWERS[all(after < before for before, after in pairs) if is_known else None]
     numbers = "; ".join(f"{family}: {', '.join(map(_three_digits, means))}" for family, means in norms.items())
     numbers += f"; {len(last) - len(ended)} of {len(last)} runs diverged" if len(ended) < len(last) else ""
     says = "the deeper a residual network is, the smaller its average Frobenius norm when training ends"
@@ -133,31 +133,32 @@ def _three_digits(value: float | None) -> str:
 
 
 def _of_study(run: Run) -> Iterator[PaperFigure]:
-    for name in [name for name in run.findings if name in SHOWN]:
+    for name in filter(str.isdigit, run.findings):  # the convolutional one is not in the paper
         found = run.findings[name]
         statements = [
-            Statement(f.claim, "not judged" if name in run.toys else WORDS[f.holds], f.numbers, str(f.num_runs))
+            Statement(f.claim, NO_ANSWER if name in run.smoke_size else ANSWERS[f.holds], f.numbers, str(f.num_runs))
             for f in found
         ]
         counts = sorted({f.num_runs for f in found})
         num_runs = " – ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-        title, note = f"Li et al., Figure {name}", TOY if name in run.toys else ""
+        title, note = f"Li et al., Figure {name}", f"{SMOKE.capitalize()}." if name in run.smoke_size else ""
         drawn, time = run.pictures[f"figure_{name}"], run.minutes.get(name, NOT_RECORDED)
-        yield PaperFigure(title, SHOWN[name], run, drawn, note, time, num_runs, statements)
+        yield PaperFigure(title, FIGURES[name].CAPTION, run, drawn, note, time, num_runs, statements)
 
 
 def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
     """Returns what the papers show and the runs do not, with the reason."""
     found = [*_missing_numbers(runs)]
-    of_paper = {name for run in runs for name in run.findings if name not in (*run.toys, *run.smaller)}
+    of_paper = {name for run in runs for name in run.findings if name not in (*run.smoke_size, *run.smaller)}
     judged = {figure.title for figure in figures if not figure.note}
     drawn = {figure.title for figure in figures}
-    for name, shown in SHOWN.items():
+    for name in filter(str.isdigit, FIGURES):
         title = f"Li et al., Figure {name}"
         if name not in of_paper:
             why = "drawn above at toy size only" if title in drawn else "not among the runs of this report"
             why = "drawn above, of other depths or of fewer runs or epochs" if title in judged else why
-            found.append(Missing(f"{title}, at the paper's size", shown, why, STUDY.format(name, name)))
+            what, shown = f"{title}, at the paper's size", FIGURES[name].CAPTION
+            found.append(Missing(what, shown, why, STUDY.format(name, name)))
     if "Li et al., Figure 2" not in drawn:
         status = [f"its run is {run.record['status']}, not done" for run in _norms(runs)]
         why = status[0] if status else "not among the runs of this report: 50 minutes on 2 cores"

@@ -39,7 +39,7 @@ class Run(NamedTuple):
       pictures: By name of the figure.
       findings: Of a study that is done: what it makes of the paper's statements, by figure.
       minutes: Of a study: how long the experiments of a figure took, by figure.
-      toys: Of a study: the figures that are too small to judge them.
+      smoke_size: Of a study: the figures that are too small for conclusions.
       smaller: Of a study: the figures of other depths than the paper's, or of fewer runs or epochs.
       table: Of a comparison: its results as text.
       problem: Why there is no more than files; empty where there is.
@@ -52,7 +52,7 @@ class Run(NamedTuple):
     pictures: dict[str, Picture] = {}
     findings: dict[str, list] = {}
     minutes: dict[str, str] = {}
-    toys: list[str] = []
+    smoke_size: list[str] = []
     smaller: list[str] = []
     table: str = ""
     problem: str = ""
@@ -146,20 +146,20 @@ def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
 
         return {"table": ablation_table(rows)}
     if run.kind == "shortcut_study":
-        from launch.shortcut_study import config_of, toys
+        from launch.shortcut_study import config_of, smoke_size
         from shortcut_study.figures.all_figures import FIGURES
-        from shortcut_study.report import figures_with_data, seconds_by_experiment
+        from shortcut_study.report import figures_with_data, is_paper_size, seconds_by_experiment
 
         shown = figures_with_data(rows) if run.record["status"] == "done" else []  # half of the networks judge nothing
         found = {name: FIGURES[name].findings(rows) for name in shown}
-        taken = seconds_by_experiment(rows) if "job" in rows[0] else {}  # an earlier version's rows do not name jobs
+        taken = seconds_by_experiment(rows)
         minutes = {
             name: _minutes(sum(taken[pair] for pair in FIGURES[name].EXPERIMENTS))
             for name in found
             if taken.keys() >= set(FIGURES[name].EXPERIMENTS)
         }
-        smaller = [name for name in found if not config_of(run.name).is_paper_size(name)]
-        return {"findings": found, "minutes": minutes, "toys": toys(run.name), "smaller": smaller}
+        smaller = [name for name in found if not is_paper_size(config_of(run.name), name)]
+        return {"findings": found, "minutes": minutes, "smoke_size": smoke_size(run.name), "smaller": smaller}
     return {}
 
 

@@ -7,9 +7,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature.loss_products import Loss
-from shortcut_study.curvature.model_checks import check_examples, check_model, without_averages
-from shortcut_study.curvature.model_hessian import compiled_product, label_spec, mean_product
+from shortcut_study.curvature.checks import check_examples, check_model, without_averages
+from shortcut_study.curvature.products import Loss, compiled_product, label_spec, mean_product
 from shortcut_study.curvature.quadrature import Quadrature, lanczos_quadrature, trace_mean
 
 NUM_LEVELS = 1000  # of the density in a histogram

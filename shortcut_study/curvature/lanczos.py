@@ -63,6 +63,28 @@ class Ritz(NamedTuple):
     rounding: float
 
 
+class Spectrum(NamedTuple):
+    """What the figures show of a Hessian's eigenvalues.
+
+    Attributes:
+      max_abs: Largest |λ|.
+      p10_abs: 10th percentile of |λ|, which the paper takes in place of the least, as more stable.
+      condition_number: max_abs / p10_abs; inf where p10_abs is 0 within rounding.
+      index: Share of negative eigenvalues; one that is 0 within rounding is not negative.
+      index_range: (low, high), the share without and with the eigenvalues that are 0 within rounding.
+    """
+
+    max_abs: float
+    p10_abs: float
+    condition_number: float
+    index: float
+    index_range: tuple[float, float]
+
+    def columns(self) -> dict[str, float]:
+        """Returns the four numbers by name, as results.csv has them."""
+        return {name: getattr(self, name) for name in ("max_abs", "p10_abs", "condition_number", "index")}
+
+
 def lanczos(
     mvp_fn: Callable,
     dim: int,
@@ -104,7 +126,7 @@ def lanczos(
     vector = random.standard_normal(dim, dtype=dtype)
     norm, scale, asymmetry = _norm(vector), 0.0, 0.0  # scale: largest |entry| of T
     for step in range(order):
-        np.divide(vector, dtype(norm), out=basis[step])
+        np.divide(vector, dtype(norm), out=basis[step])  # in the basis's memory, as a copy of many weights is slow
         vector, epsilon = _product(mvp_fn, basis[step], epsilon)
         coefficients = _orthogonalize(vector, basis[: step + 1])
         norm = _norm(vector)
@@ -212,6 +234,8 @@ def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.n
 
 def _orthogonalize(vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
     """Takes from a vector, in place, its part in the span of the basis; returns the coefficients, float64."""
+    # The coefficients become T's entries, whose eigenvalues are computed in float64 also where the basis is float32:
+    # the rounding of each product stays, that of their sum does not come on top.
     coefficients = np.zeros(len(basis))
     for _ in range(2):
         along = basis @ vector
@@ -236,3 +260,17 @@ def ritz(decomposition: Decomposition) -> Ritz:
     values, coefficients = scipy.linalg.eigh_tridiagonal(decomposition.diagonal, decomposition.off_diagonal)
     bounds = decomposition.residual * np.abs(coefficients[-1]) + decomposition.rounding
     return Ritz(values, coefficients[0] ** 2, bounds, coefficients, decomposition.rounding)
+
+
+def summarize(eigenvalues: np.ndarray, rounding: float) -> Spectrum:
+    """Returns the summary of all eigenvalues of a Hessian, of which sizes up to `rounding` count as 0.
+
+    Args:
+      eigenvalues: [P].
+      rounding: float. What an eigenvalue may be off by.
+    """
+    sizes = np.abs(eigenvalues)
+    max_abs, p10_abs = float(sizes.max()), float(np.percentile(sizes, 10))
+    condition_number = max_abs / p10_abs if p10_abs > rounding else np.inf
+    low, high = float((eigenvalues < -rounding).mean()), float((eigenvalues <= rounding).mean())
+    return Spectrum(max_abs, p10_abs, condition_number, low, (low, high))

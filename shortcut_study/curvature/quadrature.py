@@ -1,14 +1,16 @@
-"""Stochastic Lanczos quadrature: density, condition number and index of a spectrum, from a few random vectors.
+"""What a few random vectors tell of a symmetric matrix: density, condition number, index, trace, diagonal.
 
     equations                                     code
     tr f(H)/n ≈ mean over v of Σ s_1² f(θ)        Quadrature: nodes θ, weights s_1², a row per starting vector v
+    E[vᵀ H v] = tr H,  E[v ∘ Hv] = diag H         hutchinson; the entries of v are ±1, each with probability ½
     |λ|_max, |λ|_(0.1), index (Li et al. §5)      Summary.max_abs, p10_abs, index
 
 For v uniform on the sphere E[vᵀ f(H) v] = tr f(H)/n, and vᵀ f(H) v is the integral of f over a
 measure with mass (uᵢᵀv)² at the eigenvalue λᵢ of the eigenvector uᵢ. Ritz values and weights are that
 measure's Gauss quadrature: exact for polynomials of degree < 2 · order. Sources: Golub & Meurant,
 Matrices, Moments and Quadrature (2010); Ubaru, Chen & Saad (2017); Ghorbani, Krishnan & Xiao (2019)
-for the density of a network.
+for the density of a network; Hutchinson (1990) for the trace, where the variance of vᵀHv is 2 Σ_{i≠j} H_ij², so that a
+diagonal matrix needs one vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, whose division (±1)² = 1 spares.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,10 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
+from theory.arrays import finite
 
 STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
 ONE_POINT = 1e-9  # of the largest |node|: nodes that lie no further apart are one point
+FEWEST = 5  # vectors before the tolerance of a trace is looked at; fewer say too little of their own spread
 DENSITY_MARGIN = 6  # σ that the grid of a density reaches beyond the extreme nodes
 
 
@@ -53,7 +57,7 @@ class Density(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Estimates of what hessian.Spectrum holds exactly.
+    """Estimates of what lanczos.Spectrum holds exactly.
 
     Attributes:
       max_abs: Largest |θ|: never above the largest |λ|, but for rounding.
@@ -137,8 +141,8 @@ def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float
     Args:
       function: callable. f of an array, elementwise.
     """
-    of_each = (quadrature.weights * function(quadrature.nodes)).sum(1)
-    return float(of_each.mean()), float(standard_error(of_each))
+    by_vector = (quadrature.weights * function(quadrature.nodes)).sum(1)
+    return float(by_vector.mean()), float(standard_error(by_vector))
 
 
 def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:
@@ -165,11 +169,11 @@ def density(quadrature: Quadrature, width: float | None = None, num_points: int 
     margin = DENSITY_MARGIN * width
     num_points = max(num_points, int(np.ceil(4 * (high - low + 2 * margin) / width)))
     grid = np.linspace(low - margin, high + margin, num_points)
-    of_each = np.stack([
+    by_vector = np.stack([
         weights @ np.exp(-0.5 * ((grid - nodes[:, None]) / width) ** 2) / (width * np.sqrt(2 * np.pi))
         for nodes, weights in zip(quadrature.nodes, quadrature.weights)
     ])  # fmt: skip
-    return Density(grid, of_each.mean(0), standard_error(of_each))
+    return Density(grid, by_vector.mean(0), standard_error(by_vector))
 
 
 def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True) -> tuple[np.ndarray, np.ndarray]:
@@ -238,13 +242,74 @@ def _shares(quadrature: Quadrature, low: np.ndarray | float, high: np.ndarray | 
     return np.mean(bounds, axis=0)
 
 
-def standard_error(of_each: ArrayLike) -> np.ndarray:
+def standard_error(samples: ArrayLike) -> np.ndarray:
     """Returns the standard error of the mean over axis 0; NaN for one row.
 
     Args:
-      of_each: [n, …].
+      samples: [n, …].
     """
-    of_each = np.asarray(of_each)
-    if len(of_each) == 1:
-        return np.full(of_each.shape[1:], np.nan)
-    return of_each.std(0, ddof=1) / np.sqrt(len(of_each))
+    samples = np.asarray(samples)
+    if len(samples) == 1:
+        return np.full(samples.shape[1:], np.nan)
+    return samples.std(0, ddof=1) / np.sqrt(len(samples))
+
+
+class Hutchinson(NamedTuple):
+    """Means over the random vectors, and their standard errors (NaN for one vector).
+
+    Attributes:
+      trace, trace_error: float.
+      diagonal, diagonal_error: [dim] float64.
+      num_vectors: int. How many were used.
+    """
+
+    trace: float
+    trace_error: float
+    diagonal: np.ndarray
+    diagonal_error: np.ndarray
+    num_vectors: int
+
+
+def hutchinson(
+    mvp_fn: Callable, dim: int, num_vectors: int, seed: int = 0, tolerance: float = 0.0, dtype: type = np.float64
+) -> Hutchinson:
+    """Returns the trace and the diagonal of a symmetric matrix, estimated from products with random vectors.
+
+    >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> found = hutchinson(lambda v: matrix @ v, dim=2, num_vectors=400)
+    >>> abs(found.trace - 5) < 3 * found.trace_error
+    True
+
+    Args:
+      mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], as from `products.model_mvp`.
+      dim: int.
+      num_vectors: int. Products with H, at most.
+      seed: int. Of the vectors.
+      tolerance: float. Stop earlier, from 5 vectors on, once the standard error of the trace is at most that share
+        of it. 0 takes all vectors, as a few may agree by chance.
+      dtype: Of the vectors that mvp_fn is given.
+
+    Raises:
+      ValueError: no vectors, no dimension, a negative tolerance, or products that are not real and finite [dim].
+    """
+    if min(num_vectors, dim) < 1:
+        raise ValueError(f"num_vectors and dim must be at least 1, got {num_vectors}, {dim}")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must be at least 0, got {tolerance}")
+    random = np.random.default_rng(seed)
+    mean, squares = np.zeros(dim), np.zeros(dim)  # of the estimates of the diagonal; Welford's recurrence
+    traces = []
+    for count in range(1, num_vectors + 1):
+        vector = np.where(random.random(dim) < 0.5, -1, 1).astype(dtype)
+        product = finite("products", mvp_fn(vector))
+        if product.shape != (dim,):
+            raise ValueError(f"mvp_fn must return shape ({dim},), got {product.shape}")
+        estimate = vector * product
+        traces.append(estimate.sum())
+        change = estimate - mean
+        mean += change / count
+        squares += change * (estimate - mean)
+        if tolerance and count >= FEWEST and standard_error(traces) <= tolerance * abs(np.mean(traces)):
+            break
+    diagonal_error = np.sqrt(squares / (count - 1) / count) if count > 1 else np.full(dim, np.nan)
+    return Hutchinson(float(np.mean(traces)), float(standard_error(traces)), mean, diagonal_error, count)

@@ -1,4 +1,4 @@
-"""How the figures of Li et al. are drawn: bands over seeds, logarithmic axes, colours of the kinds of networks."""
+"""How the figures of Li et al. are drawn: bands over seeds, logarithmic axes, colours of the architectures."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,7 +14,7 @@ MARKERS = dict(zip(LABELS, ("o-", "s-", "x--", "o-", "^-")))
 TITLES = {LINEAR: "linear", RELU_MID: "ReLU at mid"}
 LOSSES = {LINEAR: ("excess_loss", "loss − lowest loss of a linear map"), RELU_MID: ("loss", "loss")}
 THEOREM = {1: (0, (1, 1)), 2: (0, (5, 3))}  # dashes of what Theorem 1 says of 1- and 2-shortcuts
-TOY = "toy size: it shows that the study runs and judges nothing"
+SMOKE = "toy size: it shows that the study runs and judges nothing"
 
 
 def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = False) -> None:
@@ -38,7 +38,7 @@ def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = Fa
 
 
 def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -> None:
-    """Draws mean and standard deviation of log₁₀ y as error bars; where fewer runs count than elsewhere, how many."""
+    """Draws mean and standard deviation of log₁₀ y as error bars, and n where fewer runs count than elsewhere."""
     if not len(band.x):
         return
     mean = 10**band.mean

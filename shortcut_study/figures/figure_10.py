@@ -13,23 +13,26 @@ from matplotlib.figure import Figure
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import (
     INSENSITIVE,
+    architectures_in,
     best_rates,
     insensitive_rates,
-    kinds_in,
     num_seeds,
-    rows_of_kind,
+    rows_of_architecture,
     select,
 )
-from shortcut_study.architectures import KINDS, RELU_MID, TWO, Kind
+from shortcut_study.architectures import ARCHITECTURES, LABELS, RELU_MID, TWO, Architecture
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent, descend
 from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings
-from shortcut_study.figures.finding import CONSTANT, Finding, label, named, series
+from shortcut_study.figures.finding import CONSTANT, Finding, named, series
 from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
 
 EXPERIMENTS = (("learning_rates", RELU_MID),)
+CAPTION = "Lowest final loss over the learning rates, and the rate that gave it; networks with ReLUs"
+READS = ("relu_depths", "relu_runs", "relu_examples", "num_epochs", "relu_rates_per_decade")
+SIZE = ("relu_depths", "relu_runs", "num_epochs")
 PERTURBATION = 1e-12  # of each weight, relative
 PROBE, SAME_PATH = 0.1, 0.01  # share of the epochs, and of the loss: see descend_pruned
 HIGHEST_PRUNED = 0.1  # up to here the higher rate reached the lower one's final loss in 30 of 30 pairs
@@ -39,18 +42,18 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every network and seed, all rates as one descent: a small job loses less when interrupted."""
     rates, data = learning_rates(config.relu_rates_per_decade), data.first(config.relu_examples)
     return [
-        _sweep(config, data, kind, depth, rates, seed)
+        _sweep(config, data, arch, depth, rates, seed)
         for depth in config.relu_depths
-        for kind in KINDS[RELU_MID]
-        if kind.takes(depth, RELU_MID)
+        for arch in ARCHITECTURES[RELU_MID]
+        if arch.takes(depth, RELU_MID)
         for seed in config.seeds(config.relu_runs)
     ]
 
 
-def _sweep(config: StudyConfig, data: StudyData, kind: Kind, depth: int, rates: np.ndarray, seed: int) -> Job:
+def _sweep(config: StudyConfig, data: StudyData, arch: Architecture, depth: int, rates: np.ndarray, seed: int) -> Job:
     def compute(progress: Progress) -> list[dict]:
-        network = kind.network(data.x.shape[1], depth, RELU_MID)
-        start, num_epochs = network.initialize(kind.initialisation, seed), config.num_epochs
+        network = arch.network(data.x.shape[1], depth, RELU_MID)
+        start, num_epochs = network.initialize(arch.initialisation, seed), config.num_epochs
         part = 1 / ((len(rates) + 1) * (num_epochs + 1))  # an epoch of a run; perturbed and bounded runs come besides
         on_epoch = lambda: progress(part * len(rates))  # noqa: E731
         found, bounded_by = descend_pruned(network, start, data, rates, num_epochs, on_epoch)
@@ -69,7 +72,7 @@ def _sweep(config: StudyConfig, data: StudyData, kind: Kind, depth: int, rates: 
             for i, row in enumerate(rows)
         ]
 
-    return study_job(job_key("learning_rates", kind, RELU_MID, depth, seed), compute)
+    return study_job(job_key("learning_rates", arch, RELU_MID, depth, seed), compute)
 
 
 def descend_pruned(
@@ -164,16 +167,16 @@ def draw(rows: list[dict]) -> Figure:
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.3: with ReLUs plain networks fail to find low losses as they get deeper, 2-shortcut ones do not."""
     found = select(rows, experiment="learning_rates", activations=RELU_MID)
-    best = {kind: best_rates(rows_of_kind(found, kind), "loss") for kind in kinds_in(found)}
-    count, judged = num_seeds(found), []
-    for kind in best:
-        losses = [b.mean for b in best[kind].values()]
-        safe = insensitive_rates(rows_of_kind(found, kind))
-        numbers = series(best[kind], losses) + diverged(best, kind)
-        numbers += named("a lower bound, as a run was given up,", [b.depth for b in best[kind].values() if b.is_bound])
+    best = {arch: best_rates(rows_of_architecture(found, arch), "loss") for arch in architectures_in(found)}
+    count, all_findings = num_seeds(found), []
+    for arch in best:
+        losses = [b.mean for b in best[arch].values()]
+        safe = insensitive_rates(rows_of_architecture(found, arch))
+        numbers = series(best[arch], losses) + diverged(best, arch)
+        numbers += named("a lower bound, as a run was given up,", [b.depth for b in best[arch].values() if b.is_bound])
         numbers += f"; rates that rounding does not change, up to: {series(safe, list(safe.values()))}" if safe else ""
-        can_tell = len(losses) > 1 and min(losses) < np.inf
-        holds = (losses[-1] <= CONSTANT * min(losses)) == (kind == TWO) if can_tell else None
-        claim = "ends as low as any, or lower" if kind == TWO else "ends higher than a shallower one"
-        judged.append(Finding("10", f"{label(kind)}: the deepest network {claim}", holds, numbers, count))
-    return judged + lower_findings("10", best, count)
+        is_decided = len(losses) > 1 and min(losses) < np.inf
+        holds = (losses[-1] <= CONSTANT * min(losses)) == (arch == TWO) if is_decided else None
+        claim = "ends as low as any, or lower" if arch == TWO else "ends higher than a shallower one"
+        all_findings.append(Finding("10", f"{LABELS[arch]}: the deepest network {claim}", holds, numbers, count))
+    return all_findings + lower_findings("10", best, count)

@@ -16,6 +16,10 @@ from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, named
 from shortcut_study.jobs import job_key, progress_stepper, study_job
 
 EXPERIMENTS = (("norms", LINEAR), ("norms", RELU_MID))
+CAPTION = "Average Frobenius norm of the weights, during training and at its end, by depth"
+READS = ("depths", "sweep_runs", "relu_runs", "relu_examples", "learning_rate", "descent_epochs")
+SIZE = ("depths", "sweep_runs", "relu_runs", "descent_epochs")
+SHORTCUT_DEPTHS = (2,)
 _NUM_EPOCHS_IN_TABLE = 120
 
 
@@ -110,15 +114,15 @@ def findings(rows: list[dict]) -> list[Finding]:
     """
     found = []
     for activations in (LINEAR, RELU_MID):
-        of_these = select(rows, experiment="norms", activations=activations)
-        end = over_seeds(_last(of_these), "depth", "norm", log=False)
+        norms = select(rows, experiment="norms", activations=activations)
+        end = over_seeds(_last(norms), "depth", "norm", log=False)
         numbers = f"{series(end.x, end.mean)}{power(end.x, np.log10(end.mean))}"
-        judged = {
+        claims = {
             "the deeper, the smaller the norm when training ends": (falls(end.mean), numbers),
-            "the same at equal losses during training": _during_training(of_these, activations),
+            "the same at equal losses during training": _during_training(norms, activations),
         }
-        lost, count = _lost(of_these), int(end.count.min()) if len(end.count) else 0
-        for claim, (holds, numbers) in judged.items():
+        lost, count = _lost(norms), int(end.count.min()) if len(end.count) else 0
+        for claim, (holds, numbers) in claims.items():
             holds = None if holds and lost else holds
             numbers += named("all runs diverged", lost)
             found.append(Finding("3", f"{activations}: {claim}", holds, numbers, count))

@@ -6,21 +6,32 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from identity_matters.runs.job_table import Job, Progress
-from shortcut_study.aggregation import Band, depths_in, kinds_in, num_seeds, over_seeds, rows_of_kind, select
-from shortcut_study.architectures import KINDS, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Kind
+from shortcut_study.aggregation import (
+    Band,
+    architectures_in,
+    column,
+    depths_in,
+    num_seeds,
+    over_seeds,
+    rows_of_architecture,
+    select,
+)
+from shortcut_study.architectures import ARCHITECTURES, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Architecture
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.figures import drawing
-from shortcut_study.figures.finding import CONSTANT, Finding, grows, label, named, power, series, slope
+from shortcut_study.figures.finding import CONSTANT, Finding, grows, named, power, series, slope
 from shortcut_study.hessian import hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
-from theory.arrays import column
 from theory.shortcut.hessians import spectrum_at_zero
 from theory.shortcut.networks import moments
 
 EXPERIMENTS = (("initial_spectrum", LINEAR), ("spectrum_at_zero", LINEAR))
+CAPTION = "Condition number of the Hessian where training starts, by depth; linear networks"
+READS = SIZE = ("depths", "num_runs")
+SHORTCUT_DEPTHS = (2, 3)
 LARGEST_MATRIX = 2400  # weights: beyond, LAPACK's eigenvalues take longer than counting
 LARGEST_RESOLVED = 5000  # weights up to which LAPACK's are taken where counting resolves nothing: 0.2 GB, and seconds
 _BEYOND = "beyond float64"
@@ -30,43 +41,46 @@ _UNRESOLVED = f"above {1 / SMALLEST:.0e} and not resolved"
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
     """Returns a job for every network where it starts, and for what Theorem 1 predicts at zero weights."""
     return jobs_at_zero(config, data) + [
-        _initial_spectrum(data, kind, depth, seed)
+        _initial_spectrum(data, arch, depth, seed)
         for depth in config.depths
-        for kind in KINDS[LINEAR]
-        if kind.takes(depth, LINEAR)
+        for arch in ARCHITECTURES[LINEAR]
+        if arch.takes(depth, LINEAR)
         for seed in config.seeds(config.num_runs)
     ]
 
 
-def _initial_spectrum(data: StudyData, kind: Kind, depth: int, seed: int) -> Job:
+def _initial_spectrum(data: StudyData, arch: Architecture, depth: int, seed: int) -> Job:
     def compute(_: Progress) -> list[dict]:
-        network = kind.network(data.x.shape[1], depth, LINEAR)
-        weights = network.initialize(kind.initialisation, seed)
+        network = arch.network(data.x.shape[1], depth, LINEAR)
+        weights = network.initialize(arch.initialisation, seed)
         return [_linear_spectrum(network, weights, *moments(data.x, data.y))]
 
-    return study_job(job_key("initial_spectrum", kind, LINEAR, depth, seed), compute)
+    return study_job(job_key("initial_spectrum", arch, LINEAR, depth, seed), compute)
 
 
-def jobs_at_zero(config: StudyConfig, data: StudyData, kinds: Sequence[Kind] = (ONE, TWO)) -> list[Job]:
+def jobs_at_zero(config: StudyConfig, data: StudyData, architectures: Sequence[Architecture] = (ONE, TWO)) -> list[Job]:
     """Returns a job for what Theorem 1 predicts of linear 1- and 2-shortcut networks at zero weights, by depth."""
-    return [_at_zero(data, kind, depth) for depth in config.depths for kind in kinds if kind.takes(depth, LINEAR)]
+    return [
+        _at_zero(data, arch, depth) for depth in config.depths for arch in architectures if arch.takes(depth, LINEAR)
+    ]
 
 
-def _at_zero(data: StudyData, kind: Kind, depth: int) -> Job:
+def _at_zero(data: StudyData, arch: Architecture, depth: int) -> Job:
     def compute(_: Progress) -> list[dict]:
-        if kind == ONE:
+        if arch == ONE:
             network = ONE.network(data.x.shape[1], depth, LINEAR)
             return [_linear_spectrum(network, np.zeros(network.shape), *moments(data.x, data.y))]
         found = spectrum_at_zero(data.x, data.y, 1, 2)  # more units only repeat the eigenvalues
         return [spectrum(np.diag(np.repeat(found.eigenvalues, found.multiplicities))).columns()]
 
-    return study_job(job_key("spectrum_at_zero", kind._replace(initialisation="exact_zero"), LINEAR, depth), compute)
+    return study_job(job_key("spectrum_at_zero", arch._replace(initialisation="exact_zero"), LINEAR, depth), compute)
 
 
 def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.ndarray) -> dict[str, float | str]:
     """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting where that is faster.
 
-    Eigenvalues count as 0 within rounding; counting tells none from 0 that is below SMALLEST of the largest. So where
+    Eigenvalues count as 0 within rounding; counting cannot distinguish one below SMALLEST of the
+    largest from 0. So where
     it finds the 10th percentile there, LAPACK looks again, up to LARGEST_RESOLVED weights. Beyond, the condition number
     is above 1/SMALLEST: its column holds inf, and that of p10_abs 0. An index that is in doubt is left out.
     """
@@ -84,13 +98,13 @@ def draw(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(7.5, 5), dpi=110, layout="constrained")
     axes = figure.add_subplot()
     initial = select(rows, experiment="initial_spectrum")
-    for kind in kinds_in(initial):
-        of_this = rows_of_kind(initial, kind)
-        band = over_seeds(of_this, "depth", "condition_number")
-        drawing.draw_log_band(axes, band, drawing.COLOURS[kind], LABELS[kind], drawing.MARKERS[kind])
-        for words, depths in _infinite_depths(of_this).items():
+    for arch in architectures_in(initial):
+        rows_at_depths = rows_of_architecture(initial, arch)
+        band = over_seeds(rows_at_depths, "depth", "condition_number")
+        drawing.draw_log_band(axes, band, drawing.COLOURS[arch], LABELS[arch], drawing.MARKERS[arch])
+        for words, depths in _infinite_depths(rows_at_depths).items():
             text = f"{words}, in some runs or all"
-            drawing.mark_infinite(axes, depths, drawing.COLOURS[kind], text, is_filled=words == _UNRESOLVED)
+            drawing.mark_infinite(axes, depths, drawing.COLOURS[arch], text, is_filled=words == _UNRESOLVED)
     for shortcut_depth, dashes in drawing.THEOREM.items():
         predicted = select(rows, experiment="spectrum_at_zero", shortcut_depth=shortcut_depth)
         if predicted:
@@ -106,22 +120,25 @@ def draw(rows: list[dict]) -> Figure:
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.1: constant for 2-shortcuts, growing for Xavier and orthogonal, slower for orthogonal.
 
-    A depth at which a run's condition number is infinite counts as infinite. That it grows from one infinite depth to
-    the next cannot be told; the other depths decide.
+    A depth at which a run's condition number is infinite counts as infinite. Whether it grows from one infinite depth
+    to the next is not known; the other depths decide.
     """
     initial = select(rows, experiment="initial_spectrum")
-    bands = {kind: over_seeds(rows_of_kind(initial, kind), "depth", "condition_number") for kind in kinds_in(initial)}
-    (two, _, numbers), count = _by_depth(rows_of_kind(initial, TWO), bands[TWO]), num_seeds(initial)
+    bands = {
+        arch: over_seeds(rows_of_architecture(initial, arch), "depth", "condition_number")
+        for arch in architectures_in(initial)
+    }
+    (two, _, numbers), count = _by_depth(rows_of_architecture(initial, TWO), bands[TWO]), num_seeds(initial)
     at_zero = column(select(rows, experiment="spectrum_at_zero", shortcut_depth=2), "condition_number")
     constant = bool(two.max() < two.min() + np.log10(CONSTANT)) if len(two) > 1 else None
     numbers += f"; Theorem 1 at zero: {at_zero[0]:.4g}"
     found = [Finding("5", "2-shortcut networks have constant condition numbers", constant, numbers, count)]
-    for kind in (XAVIER, ORTHOGONAL):
-        means, bounds, numbers = _by_depth(rows_of_kind(initial, kind), bands[kind])
-        claim = f"{label(kind)}: the condition number grows with depth"
+    for arch in (XAVIER, ORTHOGONAL):
+        means, bounds, numbers = _by_depth(rows_of_architecture(initial, arch), bands[arch])
+        claim = f"{LABELS[arch]}: the condition number grows with depth"
         found.append(Finding("5", claim, grows(means, bounds), numbers, count))
-    slopes = {kind: slope(bands[kind].x, bands[kind].mean) for kind in (ORTHOGONAL, XAVIER)}
-    numbers = ", ".join(f"{label(kind)}{power(bands[kind].x, bands[kind].mean)}" for kind in slopes)
+    slopes = {arch: slope(bands[arch].x, bands[arch].mean) for arch in (ORTHOGONAL, XAVIER)}
+    numbers = ", ".join(f"{LABELS[arch]}{power(bands[arch].x, bands[arch].mean)}" for arch in slopes)
     slower = bool(slopes[ORTHOGONAL] < slopes[XAVIER]) if np.isfinite(list(slopes.values())).all() else None
     claim = "it grows more slowly for orthogonal than for Xavier"
     return found + [Finding("5", claim, slower, f"where finite: {numbers}", count)]
@@ -132,7 +149,7 @@ def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
     infinite = select(rows, condition_number=np.inf)
     unresolved = select(infinite, p10_abs=0.0)
     found = {_BEYOND: [row for row in infinite if row not in unresolved], _UNRESOLVED: unresolved}
-    return {words: depths_in(of_these) for words, of_these in found.items() if of_these}
+    return {words: depths_in(lost) for words, lost in found.items() if lost}
 
 
 def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str]:
@@ -146,5 +163,5 @@ def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str
         bounds[depth] = means[depth] = np.inf
     numbers = series(band.x, 10**band.mean)
     numbers += "".join(named(f"{words} in some runs or all", depths) for words, depths in infinite.items())
-    by_depth = [np.array([of[depth] for depth in sorted(means)]) for of in (means, bounds)]
-    return *by_depth, numbers
+    depths = sorted(means)
+    return np.array([means[depth] for depth in depths]), np.array([bounds[depth] for depth in depths]), numbers

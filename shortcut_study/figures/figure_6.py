@@ -7,8 +7,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from identity_matters.runs.job_table import Job, Progress
-from shortcut_study.aggregation import along_loss, depths_in, kinds_in, rows_of_kind, select
-from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Kind
+from shortcut_study.aggregation import along_loss, architectures_in, depths_in, rows_of_architecture, select
+from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Architecture
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
@@ -20,13 +20,18 @@ from shortcut_study.figures.finding import (
     always_smaller,
     compare_along_loss,
     diverged_runs,
-    label,
     paired,
 )
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import job_key, study_job
 
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR))
+CAPTION = "Largest and 10th percentile of |eigenvalue| along the loss; linear networks"
+READS = (
+    "depths", "depth", "num_runs", "xavier_learning_rate", "num_levels", "learning_rate", "descent_epochs",
+)  # fmt: skip
+SIZE = ("depth", "num_runs", "descent_epochs")
+SHORTCUT_DEPTHS = (2,)
 _LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
 _PANELS = {"max_abs": "largest |λ|", "p10_abs": "10th percentile of |λ|", "condition_number": "condition number"}
 _MARKS = {
@@ -56,20 +61,22 @@ def jobs_along_loss(
     unit = 2 / data.x.shape[1] if config.mean_over_outputs else 1.0
     losses = np.append(np.inf, unit * np.geomspace(*levels, config.num_levels))
     return [
-        _spectra(config, data, activations, kind, seed, losses)
-        for kind in (XAVIER, ORTHOGONAL, TWO)
+        _spectra(config, data, activations, arch, seed, losses)
+        for arch in (XAVIER, ORTHOGONAL, TWO)
         for seed in config.seeds(num_runs)
     ]
 
 
-def _spectra(config: StudyConfig, data: StudyData, activations: str, kind: Kind, seed: int, levels: np.ndarray) -> Job:
+def _spectra(
+    config: StudyConfig, data: StudyData, activations: str, arch: Architecture, seed: int, levels: np.ndarray
+) -> Job:
     rate, num_epochs = config.learning_rate, config.descent_epochs
-    if kind == XAVIER and activations == LINEAR:
+    if arch == XAVIER and activations == LINEAR:
         rate = config.xavier_learning_rate or rate
 
     def compute(progress: Progress) -> list[dict]:
-        network = kind.network(data.x.shape[1], config.depth, activations)
-        start = network.initialize(kind.initialisation, seed)[None]
+        network = arch.network(data.x.shape[1], config.depth, activations)
+        start = network.initialize(arch.initialisation, seed)[None]
         part = 1 / (1 + len(levels))  # the descent, then each Hessian
         found = descend(network, start, data.x, data.y, [rate], num_epochs, levels,
                         on_epoch=lambda: progress(part / (num_epochs + 1)))  # fmt: skip
@@ -83,7 +90,7 @@ def _spectra(config: StudyConfig, data: StudyData, activations: str, kind: Kind,
             progress(part)
         return rows
 
-    return study_job(job_key("spectrum_at_losses", kind, activations, config.depth, seed), compute)
+    return study_job(job_key("spectrum_at_losses", arch, activations, config.depth, seed), compute)
 
 
 def draw(rows: list[dict]) -> Figure:
@@ -108,17 +115,17 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
     found = select(rows, experiment="spectrum_at_losses", activations=activations)
     loss, text = drawing.LOSSES[activations]
     for axes, (name, title) in zip(figure.subplots(1, 3), _PANELS.items()):
-        for kind in kinds_in(found):
-            taken = [row for row in rows_of_kind(found, kind) if row[name] != ""]
+        for arch in architectures_in(found):
+            taken = [row for row in rows_of_architecture(found, arch) if row[name] != ""]
             lost = [row for row in taken if name in _MARKS and row["condition_number"] == np.inf]
             finite = [row for row in taken if 0 < row[name] < np.inf and row not in lost]
             drawn = [row if row in finite else row | {name: np.nan} for row in taken]
-            drawing.draw_band(axes, along_loss(drawn, loss, name), drawing.COLOURS[kind], LABELS[kind], log=True)
+            drawing.draw_band(axes, along_loss(drawn, loss, name), drawing.COLOURS[arch], LABELS[arch], log=True)
             axes.plot([row[loss] for row in finite], [row[name] for row in finite], ".", ms=4, alpha=0.5,
-                      color=drawing.COLOURS[kind])  # fmt: skip
+                      color=drawing.COLOURS[arch])  # fmt: skip
             if lost:
                 mark, words = _MARKS[name]
-                mark(axes, [row[loss] for row in lost], drawing.COLOURS[kind], f"{LABELS[kind]}: {words}")
+                mark(axes, [row[loss] for row in lost], drawing.COLOURS[arch], f"{LABELS[arch]}: {words}")
         axes.set(title=title, xlabel=text, yscale="log")
         drawing.loss_axis(axes)
         drawing.legend(axes, fontsize=8)
@@ -130,10 +137,10 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.2: the condition number of 2-shortcut networks is always smaller; orthogonal ones end alike."""
     found = smaller_findings(rows, "6", LINEAR)
-    of_these = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
-    compared = compare_along_loss(of_these, ORTHOGONAL, "excess_loss", "condition_number")
+    at_losses = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
+    compared = compare_along_loss(at_losses, ORTHOGONAL, "excess_loss", "condition_number")
     claim = "2-shortcut and orthogonal evolve to roughly the same condition number"
-    lost = diverged_runs(of_these, TWO, ORTHOGONAL)
+    lost = diverged_runs(at_losses, TWO, ORTHOGONAL)
     if compared is None:
         return found + [Finding("6", claim, None, NOTHING_SHARED + lost, 0)]
     ratio = 10 ** (compared.other - compared.two)[0]
@@ -144,12 +151,12 @@ def findings(rows: list[dict]) -> list[Finding]:
 def smaller_findings(rows: list[dict], figure: str, activations: str) -> list[Finding]:
     """Returns whether the condition number of 2-shortcut networks is always smaller than that of plain ones."""
     loss, _ = drawing.LOSSES[activations]
-    of_these = select(rows, experiment="spectrum_at_losses", activations=activations)
+    at_losses = select(rows, experiment="spectrum_at_losses", activations=activations)
     found = []
-    for kind in (ORTHOGONAL, XAVIER):
-        compared = compare_along_loss(of_these, kind, loss, "condition_number")
-        claim = f"the condition number of 2-shortcut is always smaller than of {label(kind)}"
-        lost = diverged_runs(of_these, TWO, kind)
+    for arch in (ORTHOGONAL, XAVIER):
+        compared = compare_along_loss(at_losses, arch, loss, "condition_number")
+        claim = f"the condition number of 2-shortcut is always smaller than of {LABELS[arch]}"
+        lost = diverged_runs(at_losses, TWO, arch)
         if compared is None:
             found.append(Finding(figure, claim, None, NOTHING_SHARED + lost, 0))
             continue

@@ -5,7 +5,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from identity_matters.runs.job_table import Job, Progress
-from shortcut_study.aggregation import along_loss, depths_in, done_rows, kinds_in, rows_of_kind, select
+from shortcut_study.aggregation import (
+    along_loss,
+    architectures_in,
+    column,
+    depths_in,
+    done_rows,
+    rows_of_architecture,
+    select,
+)
 from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
@@ -19,15 +27,15 @@ from shortcut_study.figures.finding import (
     always_smaller,
     compare_along_loss,
     diverged_runs,
-    label,
     paired,
 )
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import job_key, study_job
-from theory.arrays import column
 from theory.shortcut.networks import minimum_loss
 
 EXPERIMENTS = (("spectrum_at_losses", LINEAR), ("spectrum_at_zero", LINEAR), ("single_run", LINEAR))
+CAPTION = "Share of negative eigenvalues along the loss; gradient and index along one run"
+READS, SIZE, SHORTCUT_DEPTHS = figure_6.READS, figure_6.SIZE, figure_6.SHORTCUT_DEPTHS
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -65,24 +73,24 @@ def draw(rows: list[dict]) -> Figure:
     by_loss, by_epoch = figure.subplots(1, 2)
     _draw_by_loss(by_loss, rows)
     run = done_rows(select(rows, experiment="single_run"))
-    epochs, of_gradient = column(run, "epoch") + 1, by_epoch.twinx()
+    epochs, gradient_axes = column(run, "epoch") + 1, by_epoch.twinx()
     by_epoch.plot(epochs, column(run, "index"), ".-", ms=3, color="tab:blue", label="index")
-    of_gradient.plot(epochs, column(run, "gradient_norm"), ".-", ms=3, color="tab:red", label="gradient norm")
+    gradient_axes.plot(epochs, column(run, "gradient_norm"), ".-", ms=3, color="tab:red", label="gradient norm")
     by_epoch.set(title="one run, 2-shortcut, linear", xlabel="epoch + 1", xscale="log")
     by_epoch.set_ylabel("index", color="tab:blue")
-    of_gradient.set_ylabel("‖∂L/∂W‖", color="tab:red")
+    gradient_axes.set_ylabel("‖∂L/∂W‖", color="tab:red")
     return drawing.with_grid(figure)
 
 
 def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
     at_zero = select(rows, experiment="spectrum_at_zero", shortcut_depth=2)
     rows = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
-    for kind in kinds_in(rows):
-        of_this = [row for row in rows_of_kind(rows, kind) if row["index"] != ""]
-        band = along_loss(of_this, "excess_loss", "index", log=False)
-        drawing.draw_band(axes, band, drawing.COLOURS[kind], LABELS[kind])
-        axes.plot([row["excess_loss"] for row in of_this], [row["index"] for row in of_this], ".", ms=4, alpha=0.5,
-                  color=drawing.COLOURS[kind])  # fmt: skip
+    for arch in architectures_in(rows):
+        measured = [row for row in rows_of_architecture(rows, arch) if row["index"] != ""]
+        band = along_loss(measured, "excess_loss", "index", log=False)
+        drawing.draw_band(axes, band, drawing.COLOURS[arch], LABELS[arch])
+        axes.plot([row["excess_loss"] for row in measured], [row["index"] for row in measured], ".", ms=4, alpha=0.5,
+                  color=drawing.COLOURS[arch])  # fmt: skip
     start = [row["excess_loss"] for row in select(rows, shortcut_depth=2) if row["epoch"] == 0]
     if at_zero and start:
         axes.plot(start[0], at_zero[0]["index"], "k*", ms=9, label="Theorem 1 at zero, n = 2")
@@ -96,14 +104,14 @@ def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.2: the index of 2-shortcut networks is smaller, falls at the start, where the gradient is largest.
 
-    The last is judged by one run, as in the paper, the others by all.
+    One run decides the last, as in the paper, and all runs the others.
     """
-    of_these = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
+    at_losses = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
     found = []
-    for kind in (ORTHOGONAL, XAVIER):
-        compared = compare_along_loss(of_these, kind, "excess_loss", "index", log=False)
-        claim = f"the index of 2-shortcut is always smaller than of {label(kind)}"
-        lost = diverged_runs(of_these, TWO, kind)
+    for arch in (ORTHOGONAL, XAVIER):
+        compared = compare_along_loss(at_losses, arch, "excess_loss", "index", log=False)
+        claim = f"the index of 2-shortcut is always smaller than of {LABELS[arch]}"
+        lost = diverged_runs(at_losses, TWO, arch)
         if compared is None:
             found.append(Finding("8", claim, None, NOTHING_SHARED + lost, 0))
             continue
@@ -112,7 +120,7 @@ def findings(rows: list[dict]) -> list[Finding]:
         numbers = f"smaller at {share:.0%} of the common losses; means {compared.two.mean():.1%} and "
         numbers += f"{compared.other.mean():.1%}{paired(compared.differences)}{where_not}{lost}"
         found.append(Finding("8", claim, holds, numbers, compared.num_runs))
-    found.append(_drop(rows_of_kind(of_these, TWO)))
+    found.append(_drop(rows_of_architecture(at_losses, TWO)))
     return found + [_steepest(done_rows(select(rows, experiment="single_run")))]
 
 

@@ -1,4 +1,4 @@
-"""What Li et al. say they see in a figure, as checks on our rows: holds or does not hold, with the numbers.
+"""What Li et al. say they see in a figure, as checks on the rows: holds or does not hold, with the numbers.
 
 The constants turn the paper's words into numbers. A claim is one that the paper makes, of the networks and depths of
 which it makes it.
@@ -10,28 +10,30 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import stdtr
 
-from shortcut_study.aggregation import Band, BestRate, along_loss, rows_of_kind, select
-from shortcut_study.architectures import LABELS, TWO, Kind
+from shortcut_study.aggregation import Band, BestRate, along_loss, rows_of_architecture, select
+from shortcut_study.architectures import LABELS, TWO, Architecture
 
 CONSTANT = 1.1  # "constant": largest over smallest mean below this
 SAME = 3.0  # "roughly the same": ratio below this
 NEAR_OPTIMAL = 1e-4  # "close to optimal": excess loss below this share of the lowest loss of a linear map
-DEEP = 12  # "deep": so many weight matrices or more
+DEEP = 12  # "deep": this number of weight matrices or more
 DRAMATIC = 0.02  # "drops dramatically": by this share of all eigenvalues or more
 BEYOND = 1 / np.finfo(np.float64).eps  # what an infinite condition number counts as
-CHANCE = 0.05  # p of a paired difference from which on two kinds of networks cannot be told apart
+CHANCE = 0.05  # p of a paired difference from which on it is not significant
+ANSWERS = {True: "holds", False: "does not hold", None: "cannot be told"}  # by Finding.holds
+NO_ANSWER = "not judged"  # at smoke size
 NOTHING_SHARED = "the runs have no losses in common"
 
 
 class Finding(NamedTuple):
-    """A statement of the paper and whether our rows show it.
+    """A statement of the paper and whether the rows show it.
 
     Attributes:
       figure: The paper's number.
       claim: The statement.
-      holds: None where the rows cannot tell.
-      numbers: What it is judged by.
-      num_runs: The seeds whose runs it is judged by.
+      holds: None where the rows do not decide it.
+      numbers: Those that decide it, in words.
+      num_runs: The seeds whose runs decide it.
     """
 
     figure: str
@@ -41,18 +43,17 @@ class Finding(NamedTuple):
     num_runs: int
 
 
-def findings_table(findings: list[Finding], toys: Collection[str] = ()) -> str:
-    """Returns the findings as a Markdown table; those of figures of toy size, by name, are not judged."""
-    words = {True: "holds", False: "does not hold", None: "cannot be told"}
+def findings_table(findings: list[Finding], smoke_size: Collection[str] = ()) -> str:
+    """Returns the findings as a Markdown table; those of the figures named in smoke_size get no answer."""
     lines = ["| figure | the paper says | on our data | numbers | n |", "|---|---|---|---|--:|"]
     for f in findings:
-        answer = "not judged" if f.figure in toys else words[f.holds]
+        answer = NO_ANSWER if f.figure in smoke_size else ANSWERS[f.holds]
         lines.append(f"| {f.figure} | {f.claim} | {answer} | {f.numbers} | {f.num_runs} |".replace("|λ|", "\\|λ\\|"))
     return "\n".join(lines)
 
 
 class Comparison(NamedTuple):
-    """Two kinds of networks along the losses that both pass.
+    """2-shortcut networks and another architecture along the losses that both pass.
 
     Attributes:
       grid: [p], log₁₀ of the losses, ascending.
@@ -73,24 +74,26 @@ class Comparison(NamedTuple):
         return len(self.differences)
 
 
-def compare_along_loss(rows: list[dict], kind: Kind, loss: str, name: str, log: bool = True) -> Comparison | None:
-    """Returns 2-shortcut networks beside another kind along the loss; None where they pass no loss in common.
+def compare_along_loss(
+    rows: list[dict], arch: Architecture, loss: str, name: str, log: bool = True
+) -> Comparison | None:
+    """Returns 2-shortcut networks beside another architecture along the loss; None where they pass no loss in common.
 
     An infinite value counts as BEYOND: a run whose condition number is infinite is no reason to leave it out.
     """
     rows = [row | {name: BEYOND} if row[name] == np.inf else row for row in rows]
-    two, other = (along_loss(rows_of_kind(rows, k), loss, name, log) for k in (TWO, kind))
+    two, other = (along_loss(rows_of_architecture(rows, a), loss, name, log) for a in (TWO, arch))
     grid = _common_losses(two, other)
     if grid is None:
         return None
-    by_seed, curves = [], []
+    differences, curves = [], []
     for seed in sorted({row["seed"] for row in rows}):
-        of_seed = [along_loss(rows_of_kind(select(rows, seed=seed), k), loss, name, log) for k in (TWO, kind)]
-        if (shared := _common_losses(*of_seed)) is not None:
-            by_seed.append(_difference(shared, *of_seed).mean())
-            curves.append(_difference(grid, *of_seed))
+        runs = [along_loss(rows_of_architecture(select(rows, seed=seed), a), loss, name, log) for a in (TWO, arch)]
+        if (shared := _common_losses(*runs)) is not None:
+            differences.append(_difference(shared, *runs).mean())
+            curves.append(_difference(grid, *runs))
     means = (np.interp(grid, band.x, band.mean) for band in (two, other))
-    return Comparison(grid, *means, np.array(by_seed), np.array(curves).reshape(-1, len(grid)))
+    return Comparison(grid, *means, np.array(differences), np.array(curves).reshape(-1, len(grid)))
 
 
 def _common_losses(two: Band, other: Band) -> np.ndarray | None:
@@ -101,15 +104,15 @@ def _common_losses(two: Band, other: Band) -> np.ndarray | None:
 
 def _difference(grid: np.ndarray, two: Band, other: Band) -> np.ndarray:
     """Returns other − two at the losses of the grid; NaN where one of them does not pass."""
-    of_two, of_other = (np.interp(grid, band.x, band.mean, left=np.nan, right=np.nan) for band in (two, other))
-    return of_other - of_two
+    means = [np.interp(grid, band.x, band.mean, left=np.nan, right=np.nan) for band in (two, other)]
+    return means[1] - means[0]
 
 
 def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
     """Returns whether the means of 2-shortcut networks are smaller at all losses, and p where they are not, in words.
 
-    None where they are not at some, but chance may have made them so: the two cannot be told apart there by a paired
-    t-test of their differences, averaged over these losses.
+    None where they are not at some, but chance may have made them so: their differences there, averaged over these
+    losses, are not significant by a paired t-test.
     """
     is_larger = compared.two >= compared.other
     if not is_larger.any():
@@ -135,15 +138,15 @@ def p_value(differences: np.ndarray) -> float:
     return float(2 * stdtr(count - 1, -abs(differences.mean()) / (spread / np.sqrt(count)))) if spread else 0.0
 
 
-def log_ratios(ours: BestRate, other: BestRate) -> np.ndarray:
-    """Returns log₁₀ of the other's final loss over ours, by seed, of those that have a seed in common."""
-    shared = [seed for seed in ours.losses if seed in other.losses]
-    return np.array([np.log10(other.losses[seed] / ours.losses[seed]) for seed in shared])
+def log_ratios(best: BestRate, other: BestRate) -> np.ndarray:
+    """Returns log₁₀ of the other's final loss over the first's, by seed, of those that have a seed in common."""
+    shared = [seed for seed in best.losses if seed in other.losses]
+    return np.array([np.log10(other.losses[seed] / best.losses[seed]) for seed in shared])
 
 
-def in_both(others: dict, ours: dict, least_depth: int = 0) -> dict:
-    """Returns depth -> (other, ours) of the depths that both have, from least_depth on."""
-    return {depth: (others[depth], ours[depth]) for depth in others if depth in ours and depth >= least_depth}
+def in_both(first: dict, second: dict, least_depth: int = 0) -> dict:
+    """Returns depth -> (first's, second's) of the depths that both have, from least_depth on."""
+    return {depth: (first[depth], second[depth]) for depth in first if depth in second and depth >= least_depth}
 
 
 def all_of(answers: list[bool]) -> bool | None:
@@ -157,7 +160,7 @@ def falls(values: np.ndarray) -> bool | None:
 
 
 def grows(values: np.ndarray, bounds: np.ndarray) -> bool | None:
-    """Returns whether every value is more than the one before, as far as that can be told; None where it never can.
+    """Returns whether every value is more than the one before, as far as that is known; None where it never is.
 
     Args:
       values: [n], infinite where a value is too large to be known.
@@ -187,13 +190,13 @@ def named(what: str, depths: Collection[int]) -> str:
     return f"; {what} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
 
 
-def diverged_runs(rows: list[dict], *kinds: Kind) -> str:
-    """Returns in words how many runs of these kinds diverged; empty where none did."""
-    seeds = {kind: {row["seed"] for row in rows_of_kind(rows, kind)} for kind in kinds}
-    lost = {kind: {row["seed"] for row in select(rows_of_kind(rows, kind), status="diverged")} for kind in kinds}
-    return "".join(f"; {len(lost[k])} of {len(seeds[k])} runs of {label(k)} diverged" for k in kinds if lost[k])
-
-
-def label(kind: Kind) -> str:
-    """Returns the name of a kind of network."""
-    return LABELS[kind]
+def diverged_runs(rows: list[dict], *architectures: Architecture) -> str:
+    """Returns in words how many runs of these architectures diverged; empty where none did."""
+    seeds = {arch: {row["seed"] for row in rows_of_architecture(rows, arch)} for arch in architectures}
+    lost = {
+        arch: {row["seed"] for row in rows_of_architecture(rows, arch) if row["status"] == "diverged"}
+        for arch in architectures
+    }
+    return "".join(
+        f"; {len(lost[a])} of {len(seeds[a])} runs of {LABELS[a]} diverged" for a in architectures if lost[a]
+    )

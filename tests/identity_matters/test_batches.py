@@ -139,15 +139,9 @@ def test_the_plan_is_what_philox_written_out_gives():
 def test_the_plan_is_these_integers_and_no_others():
     """A change of the stream changes every result; it must be meant. Steps 16–23 of epochs of 20."""
     expected = [
-        [9, 2, 3, 0],
-        [10, 1, -4, 0],
-        [13, -3, 0, 1],
-        [0, -3, -1, 1],
-        [2, 0, 3, 0],
-        [10, -2, 1, 0],
-        [5, -2, -2, 1],
-        [7, 3, 3, 1],
-    ]
+        [9, 2, 3, 0], [10, 1, -4, 0], [13, -3, 0, 1], [0, -3, -1, 1],
+        [2, 0, 3, 0], [10, -2, 1, 0], [5, -2, -2, 1], [7, 3, 3, 1],
+    ]  # fmt: skip
     plan = plan_batch(seed=7, step=2, batch_size=8, num_examples=20, crop_padding=4, random_flip=True)
     assert plan.dtype == np.int32
     np.testing.assert_array_equal(plan, expected)

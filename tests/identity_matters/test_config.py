@@ -140,34 +140,15 @@ def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
     """§4.1 and Table 1, which do not say how many steps: docs/choices.md does."""
     preset = TRAIN_PRESETS["cifar10"]
     network = {
-        "network": "all_conv_resnet",
-        "stem_width": 16,
-        "stem_kernel_size": 3,
-        "stem_stride": 1,
-        "stem_pool": 1,
-        "widths": (64, 128, 256),
-        "blocks_per_stage": (9, 9, 9),
-        "convs_per_block": 2,
-        "residual_initializer": "small",
-        "train_projection": False,
-        "projection_scale": 1.0,
-        "shortcut": True,
-        "use_batch_norm": False,
+        "network": "all_conv_resnet", "stem_width": 16, "stem_kernel_size": 3, "stem_stride": 1, "stem_pool": 1,
+        "widths": (64, 128, 256), "blocks_per_stage": (9, 9, 9), "convs_per_block": 2, "residual_initializer": "small",
+        "train_projection": False, "projection_scale": 1.0, "shortcut": True, "use_batch_norm": False,
         "weight_decay": 1e-4,
-    }
+    }  # fmt: skip
     run = {
-        "dataset": "cifar10",
-        "train_steps": 60_000,
-        "batch_size": 128,
-        "optimizer": "momentum",
-        "momentum": 0.9,
-        "learning_rate": 0.05,
-        "schedule": "piecewise",
-        "decay_steps": (30_000, 50_000),
-        "decay_factor": 0.1,
-        "warmup_steps": 0,
-        "clip_norm": 0.0,
-        "decoupled_weight_decay": 0.0,
-    }
+        "dataset": "cifar10", "train_steps": 60_000, "batch_size": 128, "optimizer": "momentum", "momentum": 0.9,
+        "learning_rate": 0.05, "schedule": "piecewise", "decay_steps": (30_000, 50_000), "decay_factor": 0.1,
+        "warmup_steps": 0, "clip_norm": 0.0, "decoupled_weight_decay": 0.0,
+    }  # fmt: skip
     assert {name: getattr(preset, name) for name in run} == run
     assert {name: getattr(preset.model, name) for name in network} == network

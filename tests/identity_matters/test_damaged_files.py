@@ -1,6 +1,5 @@
 """Checkpoints, tables and records that are damaged, swapped or no files at all: skipped or refused, never believed."""
 
-import dataclasses
 import errno
 import io
 import json
@@ -17,7 +16,7 @@ from refusals import refused
 
 from identity_matters import training
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.errors import Unreadable, UserError
+from identity_matters.errors import Unreadable
 from identity_matters.fields import from_json
 from identity_matters.model import all_conv_resnet
 from identity_matters.optimization import optimizer
@@ -29,11 +28,9 @@ ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 
 
 @pytest.fixture(scope="module")
-def half(tiny_config, tmp_path_factory):
-    """The state of a run after 2 of its 4 steps, and its directory: the checkpoint's arrays by name."""
-    run_dir = tmp_path_factory.mktemp("half") / "run"
-    training.train(dataclasses.replace(tiny_config, train_steps=2), str(run_dir))
-    arrays = checkpoint.load_newest(str(run_dir / "checkpoints"))[1]
+def half(tiny_run):
+    """The arrays of a checkpoint by name, as after 2 of the 4 steps of tiny_config."""
+    arrays = checkpoint.load_newest(str(tiny_run / "checkpoints"))[1] | {"steps_summed": np.int64(2)}
     return {name: array for name, array in arrays.items() if name not in ("step", "num_arrays")}
 
 
@@ -173,16 +170,6 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_damaged(half, tiny_config, 
     assert restoring(tmp_path) == 3
 
 
-def test_a_checkpoint_that_this_user_may_not_read_is_a_mistake(half, tiny_config, tmp_path, monkeypatch):
-    def refuse(path):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    save(tmp_path, 2, half)
-    monkeypatch.setattr(checkpoint, "read_arrays", refuse)
-    with pytest.raises(UserError, match="cannot read the checkpoint .*: Permission denied"):
-        Restoring(tiny_config)(tmp_path)
-
-
 def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_config, tmp_path):
     save(tmp_path, 2, half)
     os.symlink(tmp_path / "gone", tmp_path / "step_00000003.npz")
@@ -249,13 +236,10 @@ TABLES = {
     "NUL bytes": "step,loss\n1,\0\n",
     "a long field": f"step,loss\n1,{'1' * 200_000}\n",
     "a short row": "step,loss\n1,2\n2\n",
-    "two columns of one name": "step,step\n1,2\n",
     "no UTF-8": "step,loss\n1,\udcff\n",
 }
 METRICS = {
     "header alone": [],
-    "a step of none": ["", "0.1", "0.1", "0.1", "0.1"],
-    "half a step": ["1.5", "0.1", "0.1", "0.1", "0.1"],
     "a huge step": ["1e300", "0.1", "0.1", "0.1", "0.1"],
     "a step below 0": ["-1", "0.1", "0.1", "0.1", "0.1"],
     "an infinite loss": ["1", "-inf", "0.1", "0.1", "0.1"],
@@ -289,7 +273,6 @@ RECORDS = {
     "deep lists": "[" * 100_000,
     "infinity": '{"config": {"learning_rate": Infinity}, "status": "done"}',
     "a kind that is a list": '{"config": {}, "status": "done", "kind": ["train"]}',
-    "a status of 200,000 letters": json.dumps({"config": {}, "status": "x" * 200_000}),
     "a number of 5,000 digits": f'{{"config": {{"seed": {"9" * 5000}}}, "status": "done"}}',
     "true in place of a step": '{"config": {}, "status": "diverged", "diverged_at_step": true}',
 }

@@ -9,7 +9,7 @@ from identity_matters.errors import UserError
 from identity_matters.runs import job_table
 from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, write_metrics
-from shortcut_study.architectures import KINDS, LABELS, TWO
+from shortcut_study.architectures import ARCHITECTURES, LABELS, TWO
 from shortcut_study.jobs import COLUMNS, job_key, job_label, study_job
 
 ALL = [("norms", 2), ("norms", 4), ("single_run", 4), ("spectrum", 2)]
@@ -152,5 +152,5 @@ def test_the_name_of_a_job_says_all_that_its_key_says_in_words():
     convolutional = {"experiment": "convolutional", "shortcut_depth": 1, "batch_norm": 0, "depth": 6}
     assert job_label(convolutional) == "convolutional: 1-shortcut, no batch normalisation, depth 6"
     keys = [job_key("norms", kind, activations, depth, seed)
-            for kind in LABELS for activations in KINDS for depth in (2, 4) for seed in (None, 0)]  # fmt: skip
+            for kind in LABELS for activations in ARCHITECTURES for depth in (2, 4) for seed in (None, 0)]  # fmt: skip
     assert len({job_label(key) for key in keys}) == len(keys)

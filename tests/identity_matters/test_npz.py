@@ -135,8 +135,6 @@ def test_to_evaluate_on_the_test_arrays_suffice_and_to_train_they_do_not(tmp_pat
     [
         ({"test_images": np.full((5, 8, 4, 3), -1)}, "own.npz: test_images must lie in 0–255"),
         ({"test_images": np.full((5, 8, 4, 3), np.nan)}, "own.npz: test_images hold values that are not finite"),
-        ({"test_labels": np.arange(4)}, "own.npz, test: 5 images, but labels of shape (4,)"),
-        ({"test_images": np.zeros((5, 8), int)}, "own.npz, test: images must be [n, h, w]"),
         ({"test_images": np.zeros((0, 8, 4, 3)), "test_labels": np.zeros(0, int)}, "own.npz, test: images must be"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,

@@ -21,7 +21,7 @@ from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.runs import checkpoint, directory, figures
 from identity_matters.runs.config_json import read_config_json, seen_from_start
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import replacing, shortest_unique_suffixes
+from identity_matters.runs.files import replacing
 from identity_matters.runs.tables import write_metrics
 
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
@@ -34,15 +34,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         open(temporary, "w").write("half of the n")
         raise RuntimeError
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
-
-
-def test_a_folder_named_with_a_slash_at_its_end_is_replaced_as_without(tmp_path):
-    (tmp_path / "folder").mkdir()
-    for content in ("old", "new"):
-        with replacing(f"{tmp_path}/folder/") as temporary:
-            os.makedirs(temporary)
-            open(os.path.join(temporary, "file"), "w").write(content)
-        assert os.listdir(tmp_path) == ["folder"] and (tmp_path / "folder" / "file").read_text() == content
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
@@ -247,10 +238,6 @@ def test_a_path_of_a_run_is_looked_up_where_the_run_was_started_first(tmp_path, 
     assert seen_from_start(gone, "data") == seen_from_start({}, "data") == "data"
     assert seen_from_start(gone, "nowhere") == str(tmp_path / "gone" / "nowhere")
     assert seen_from_start(record, "") == ""
-
-
-def test_the_same_directory_twice_has_no_names_that_tell_it_apart():
-    assert "a directory is named twice: runs/a, ./runs/a" in refused(shortest_unique_suffixes, ["runs/a", "./runs/a"])
 
 
 def test_an_error_names_the_file_that_was_to_be_written(tmp_path):

@@ -47,21 +47,6 @@ def test_the_number_of_weights_is_that_of_the_convolutions_per_block():
         assert len(convolutions(network)) == 1 + 4 * num_convs
 
 
-@pytest.mark.parametrize("num_convs", [1, 3])
-def test_batch_normalisation_follows_each_convolution_of_a_block(num_convs):
-    twin = all_conv_resnet(dataclasses.replace(SMALL, convs_per_block=num_convs, use_batch_norm=True))
-    normalised = [layer for layer in twin.layers if isinstance(layer, layers.BatchNormalization)]
-    assert [layer.input._keras_history.operation.name for layer in normalised] == [c.name for c in convolutions(twin)]
-    assert [layer.name for layer in normalised[1 : 1 + num_convs]] == [
-        f"stage1_block1_bn{i}" for i in range(1, num_convs + 1)
-    ]
-
-
-def test_a_block_has_a_convolution_at_least():
-    with pytest.raises(ValueError, match="convs_per_block must be at least 1, got 0"):
-        dataclasses.replace(SMALL, convs_per_block=0)
-
-
 def test_the_batch_normalised_twin_has_the_same_kernels_and_a_bn_after_each_convolution(images):
     base, twin = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, use_batch_norm=True))
     assert not changed(base, twin) and arrays(base).keys() < arrays(twin).keys()

@@ -1,9 +1,7 @@
 """launch.hessian_spectrum: what it prints, writes and refuses, and its eigenvalues against ARPACK's."""
 
-import contextlib
 import dataclasses
 import functools
-import io
 import json
 import os
 import shutil
@@ -22,9 +20,10 @@ from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.runs.tables import read_rows
-from launch import launcher, trained_run
-from shortcut_study.curvature import figures, quadrature
-from shortcut_study.curvature.differentiable import with_dtype
+from launch import hessian_spectrum, launcher, trained_run
+from launch.hessian_spectrum import SpectrumConfig
+from shortcut_study import curvature
+from shortcut_study.curvature import quadrature, report
 
 
 @pytest.fixture
@@ -37,42 +36,29 @@ def flags(tiny_run, run_dir):
     return [f"--saved_run={tiny_run}", f"--run_dir={run_dir}", *"--examples=60 --batch_size=30 --order=20".split()]
 
 
-@pytest.fixture(scope="module")
-def spectrum_run(tiny_run, tmp_path_factory):
-    """A finished run: (run_dir, stdout, stderr)."""
-    from launch import hessian_spectrum
-
-    run_dir, out, err = tmp_path_factory.mktemp("spectra") / "first", io.StringIO(), io.StringIO()
-    config = hessian_spectrum.SpectrumConfig(str(tiny_run), examples=60, batch_size=30, order=20)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        hessian_spectrum.main(config, str(run_dir))
-    return run_dir, out.getvalue(), err.getvalue()
-
-
 def read(run_dir):
     return read_rows(run_dir / "results.csv"), read_rows(run_dir / "density.csv")
 
 
-def test_a_run_prints_the_eigenvalues_and_leaves_its_files(spectrum_run, tiny_run):
-    run_dir, out, err = spectrum_run
-    lines = out.splitlines()
+def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_run):
+    lines = tiny_spectrum.with_suffix(".out").read_text().splitlines()
     assert lines[0] == f"{tiny_run}: 1,188 trained weights, 60 training images"
     assert lines[2].split() == ["largest", "error", "bound", "smallest", "error", "bound"]
     assert [line.split(":")[0] for line in lines[-4:]] == ["condition number", "index", "mean eigenvalue", "files"]
-    assert "80/80" in err  # the progress bar: 2 vectors, 20 products, 2 batches
-    record = json.loads((run_dir / "config.json").read_text())
+    assert "80/80" in tiny_spectrum.with_suffix(".err").read_text()  # the bar: 2 vectors, 20 products, 2 batches
+    record = json.loads((tiny_spectrum / "config.json").read_text())
     assert (record["status"], record["num_weights"], record["num_examples"]) == ("done", 1188, 60)
-    assert (run_dir / "spectrum.png").read_bytes().startswith(b"\x89PNG")
-    rows, density = read(run_dir)
+    assert (tiny_spectrum / "spectrum.png").read_bytes().startswith(b"\x89PNG")
+    rows, density = read(tiny_spectrum)
     assert len(rows) == 40 and list(rows[0]) == ["vector", "eigenvalue", "weight", "error_bound", "rounding"]
     grid, heights = ([row[name] for row in density] for name in ("eigenvalue", "density"))
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 
 
-def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(spectrum_run, tiny_run):
+def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(tiny_spectrum, tiny_run):
     from identity_matters.data.arrays import mnist_sample
 
-    model = with_dtype(keras.models.load_model(tiny_run / "model.keras", compile=False), "float64")
+    model = curvature.with_dtype(keras.models.load_model(tiny_run / "model.keras", compile=False), "float64")
     digits = mnist_sample()
     images = np.asarray(standardize(digits.train_images[:60])).astype(np.float64)
     variables = [variable.value for variable in model.trainable_variables]
@@ -92,21 +78,25 @@ def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(spectru
 
     operator = LinearOperator((1188, 1188), lambda v: product(tf.constant(v)).numpy(), dtype=np.float64)
     exact = eigsh(operator, k=3, which="LA", tol=1e-4, return_eigenvectors=False)[::-1]
-    found = figures.quadrature_from_rows(read(spectrum_run[0])[0])
+    found = report.quadrature_from_rows(read(tiny_spectrum)[0])
     values, bounds = quadrature.extreme_eigenvalues(found, 3)
     assert (np.abs(values - exact) <= bounds + 1e-6 * exact[0]).all()
     assert bounds[0] < 0.05 * exact[0]
 
 
-def test_the_same_command_again_prints_the_same_and_computes_nothing(spectrum_run, tiny_run, launch):
-    run_dir, printed, _ = spectrum_run
-    before = {path: path.stat().st_mtime_ns for path in run_dir.iterdir() if path.name != ".lock"}
-    code, out, _ = launch(*flags(tiny_run, run_dir))
-    assert code == 0 and out == f"{run_dir} finished before; its results:\n" + printed
+def test_the_same_command_again_prints_the_same_and_computes_nothing_and_another_is_refused(
+    tiny_spectrum, tiny_run, launch
+):
+    before = {path: path.stat().st_mtime_ns for path in tiny_spectrum.iterdir() if path.name != ".lock"}
+    code, out, _ = launch(*flags(tiny_run, tiny_spectrum))
+    printed = tiny_spectrum.with_suffix(".out").read_text()
+    assert code == 0 and out == f"{tiny_spectrum} finished before; its results:\n" + printed
+    code, _, err = launch(*flags(tiny_run, tiny_spectrum), "--seed=1")
+    assert code == launcher.EXIT_ERROR and "seed (0, 1)" in err
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
-def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, tiny_run, launch, tmp_path, monkeypatch):
+def test_an_interrupted_run_continues_to_the_same_results(tiny_spectrum, tiny_run, launch, tmp_path, monkeypatch):
     def interrupted(mvp_fn, dim, order, seed, *rest, **named):
         if seed[1] == 1:
             raise KeyboardInterrupt
@@ -120,25 +110,18 @@ def test_an_interrupted_run_continues_to_the_same_results(spectrum_run, tiny_run
     monkeypatch.setattr(quadrature, "lanczos", whole)
     code, _, err = launch(*flags(tiny_run, tmp_path / "run"))
     assert code == 0 and "80/80" in err
-    for ours, theirs in zip(*(read(folder)[0] for folder in (tmp_path / "run", spectrum_run[0]))):
-        assert ours["vector"] == theirs["vector"]
+    for found, expected in zip(*(read(folder)[0] for folder in (tmp_path / "run", tiny_spectrum))):
+        assert found["vector"] == expected["vector"]
         # Convolutions on several threads do not round alike twice.
-        assert ours["eigenvalue"] == pytest.approx(theirs["eigenvalue"], abs=1e-3)
+        assert found["eigenvalue"] == pytest.approx(expected["eigenvalue"], abs=1e-3)
 
 
-def test_another_config_in_the_same_run_dir_is_refused(spectrum_run, tiny_run, launch):
-    code, _, err = launch(*flags(tiny_run, spectrum_run[0]), "--seed=1")
-    assert code == launcher.EXIT_ERROR and "seed (0, 1)" in err
-
-
-def test_the_figure_is_drawn_from_the_csv_files_alone(spectrum_run, tmp_path):
-    from launch.hessian_spectrum import figures
-
-    assert not figures(str(tmp_path))
+def test_the_figure_is_drawn_from_the_csv_files_alone(tiny_spectrum, tmp_path):
+    assert not hessian_spectrum.figures(str(tmp_path))
     for name in ("results.csv", "density.csv"):
-        shutil.copy(spectrum_run[0] / name, tmp_path)
-    assert list(figures(str(tmp_path))) == ["spectrum"]
-    axes = figures(str(tmp_path), "as titled")["spectrum"].axes[0]
+        shutil.copy(tiny_spectrum / name, tmp_path)
+    assert list(hessian_spectrum.figures(str(tmp_path))) == ["spectrum"]
+    axes = hessian_spectrum.figures(str(tmp_path), "as titled")["spectrum"].axes[0]
     assert axes.get_yscale() == "log" and axes.get_title() == "as titled"
     assert len(axes.get_legend().get_texts()) == 3
 
@@ -172,10 +155,10 @@ def test_a_network_that_ships_is_taken_by_name_with_its_training_digits(launch, 
     assert len(read_rows(tmp_path / "run" / "results.csv")) == 6
 
 
-def test_the_gauss_newton_matrix_is_another(spectrum_run, tiny_run, launch, tmp_path):
+def test_the_gauss_newton_matrix_is_another(tiny_spectrum, tiny_run, launch, tmp_path):
     code, out, _ = launch(*flags(tiny_run, tmp_path / "run"), "--gauss_newton", "--num_vectors=1")
     assert code == 0 and "1 x 20 products with the Gauss-Newton matrix" in out
-    smallest = [min(row["eigenvalue"] for row in read(folder)[0]) for folder in (tmp_path / "run", spectrum_run[0])]
+    smallest = [min(row["eigenvalue"] for row in read(folder)[0]) for folder in (tmp_path / "run", tiny_spectrum)]
     assert smallest[1] < -0.01 < -1e-4 < smallest[0]  # positive semidefinite, but for rounding
 
 
@@ -193,14 +176,15 @@ MISTAKES = {
     "another launcher's run": (lambda run: edit(run, config={"claim": ""}), [], "is not the directory of a run"),
     "another version's run": (lambda run: edit(run, config={"model": {"x": 1}}), [], "another version"),
     "no data": (lambda run: edit(run, {"dataset": "cifar100"}), ["--data_dir={tmp}"], "cifar100 is not prepared"),
-    "no examples": (None, ["--examples=0"], "examples must be at least 1, got 0"),
-    "order 0": (None, ["--order=0"], "order must be at least 1, got 0"),
     "order above the dimension": (None, ["--order=1189"], "at most the number of trained weights, 1188, got 1189"),
-    "no vectors": (None, ["--num_vectors=0"], "num_vectors must be at least 1"),
-    "batch size 0": (None, ["--batch_size=0"], "batch_size must be at least 1"),
-    "negative seed": (None, ["--seed=-1"], "seed must be at least 0"),
     "unknown flag": (None, ["--ordr=5"], "--order"),
 }
+
+
+@pytest.mark.parametrize("name", ["examples", "order", "num_vectors", "num_eigenvalues", "batch_size"])
+def test_a_number_that_must_be_positive_is_refused_otherwise(name):
+    with pytest.raises(UserError, match=f"^{name} must be at least 1, got 0$"):
+        SpectrumConfig(**{name: 0})
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -242,15 +226,13 @@ def test_what_has_no_spectrum_gets_one_line_and_leaves_no_run(backend, network, 
 
 
 def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
-    from launch import spectrum_checks
-
     class Large:
         trainable_variables = [type("Variable", (), {"shape": (13_538_736,)})]
 
     monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
     with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
-        spectrum_checks.check_order(500, Large)
-    spectrum_checks.check_order(80, Large)
+        hessian_spectrum.check_order(500, Large)
+    hessian_spectrum.check_order(80, Large)
 
 
 @pytest.mark.slow
@@ -272,7 +254,7 @@ def test_a_streamed_set_gives_its_training_images_without_augmentation():
 
 @pytest.mark.slow
 def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
-    launch, tiny_run, spectrum_run, tmp_path
+    launch, tiny_run, tiny_spectrum, tmp_path
 ):
     from identity_matters.comparators import build_network
 
@@ -284,7 +266,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     last = record["config"]["train_steps"]
     code, out, _ = launch(*flags(run_dir, tmp_path / "last"), f"--at_step={last}")
     assert code == 0 and f"{run_dir} after {last} steps: 1,188 trained weights" in out
-    np.testing.assert_equal(read(tmp_path / "last"), read(spectrum_run[0]))
+    np.testing.assert_equal(read(tmp_path / "last"), read(tiny_spectrum))
     shutil.rmtree(run_dir / "checkpoints")  # as a run that goes on removes old ones
     (tmp_path / "last" / "density.csv").unlink()
     again, out, _ = launch(*flags(run_dir, tmp_path / "last"), f"--at_step={last}")
@@ -298,7 +280,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     config = trained_run.read_config(str(tiny_run))
     build_network(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
     launch(*flags(tmp_path / "untrained", tmp_path / "expected"))
-    assert code == 0 and read(tmp_path / "first") != read(spectrum_run[0])
+    assert code == 0 and read(tmp_path / "first") != read(tiny_spectrum)
     np.testing.assert_equal(read(tmp_path / "first"), read(tmp_path / "expected"))
 
 

@@ -16,7 +16,7 @@ from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.tables import write_metrics
 from launch import plot, report, train
-from shortcut_study.curvature.figures import spectrum_figure
+from shortcut_study.curvature.report import spectrum_figure
 
 CONFIGS = {
     "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",

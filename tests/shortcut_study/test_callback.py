@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from shortcut_study.curvature import part_spectra
+from shortcut_study.curvature import model_spectrum
 from shortcut_study.curvature.callback import HessianCallback
 
 RNG = np.random.default_rng(0)
@@ -84,10 +84,10 @@ def test_layers_of_one_name_are_parts_of_their_own():
         return keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs), name=name)
 
     model = keras.Sequential([keras.Input((4,)), inner("a"), inner("b"), keras.layers.Dense(3, name="last")])
-    found = part_spectra.parts(model)
+    found = model_spectrum.parts(model)
     names = [name.removeprefix(f"{model.name}/") for name in found]
     assert names == ["dense", "dense (2)", "last"] and [len(entries) for entries in found.values()] == [20, 20, 15]
     assert sorted(np.concatenate(list(found.values()))) == list(range(55))
     model.layers[0].layers[1].kernel.trainable = False
-    found = part_spectra.parts(model)
+    found = model_spectrum.parts(model)
     assert [entries.tolist() for entries in found.values()] == [[0, 1, 2, 3], list(range(4, 24)), list(range(24, 39))]

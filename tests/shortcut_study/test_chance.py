@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from study_rows import LEAST, change, of_figure, paper_rows
+from study_rows import change, excess_scaled, of_figure, paper_rows, scale
 
 from shortcut_study.architectures import ORTHOGONAL, TWO
 from shortcut_study.figures.all_figures import FIGURES
@@ -19,27 +19,20 @@ def verdict(figure, rows, claim):
 @pytest.mark.parametrize("factors, holds", [((0.1, 0.1, 0.11), False), ((0.01, 1.0, 1.0), None), ((1, 1, 1), True)])
 @pytest.mark.parametrize("figure, activations", [("6", "linear"), ("7", "relu_mid")])
 def test_a_condition_number_that_is_larger_at_some_losses_by_chance_is_not_told(figure, activations, factors, holds):
-    rows = change(
+    rows, by_seed = (
         of_figure(paper_rows(seeds=SEEDS), figure),
-        "spectrum_at_losses",
-        lambda r: {"condition_number": r["condition_number"] * factors[r["seed"]]},
-        kind=ORTHOGONAL,
-        epoch=35,
+        lambda r: scale("condition_number", factors[r["seed"]])(r),
     )
+    rows = change(rows, "spectrum_at_losses", by_seed, kind=ORTHOGONAL, epoch=35)
     found = verdict(figure, rows, "smaller than of orthogonal")
     assert found.holds is holds and ("where it is not, p = " in found.numbers) == (holds is not True)
 
 
-def test_an_index_that_is_larger_at_some_losses_by_chance_is_not_told():
-    for indices, holds in (((-0.1, -0.1, -0.11), False), ((-0.3, 0.05, 0.05), None)):
-        rows = change(
-            of_figure(paper_rows(seeds=SEEDS), "8"),
-            "spectrum_at_losses",
-            lambda r, indices=indices: {"index": r["index"] + indices[r["seed"]]},
-            kind=ORTHOGONAL,
-            epoch=35,
-        )
-        assert verdict("8", rows, "smaller than of orthogonal").holds is holds
+@pytest.mark.parametrize("indices, holds", [((-0.1, -0.1, -0.11), False), ((-0.3, 0.05, 0.05), None)])
+def test_an_index_that_is_larger_at_some_losses_by_chance_is_not_told(indices, holds):
+    rows, by_seed = of_figure(paper_rows(seeds=SEEDS), "8"), lambda r: {"index": r["index"] + indices[r["seed"]]}
+    rows = change(rows, "spectrum_at_losses", by_seed, kind=ORTHOGONAL, epoch=35)
+    assert verdict("8", rows, "smaller than of orthogonal").holds is holds
 
 
 @pytest.mark.parametrize("depth", [6, 12])
@@ -53,19 +46,10 @@ def test_an_index_that_is_larger_at_some_losses_by_chance_is_not_told():
     ],
 )
 def test_a_final_loss_that_is_lower_by_chance_is_not_told(depth, factors, holds):
-    rows = change(
-        of_figure(paper_rows(seeds=SEEDS), "9"),
-        "learning_rates",
-        lambda r: scaled(r, factors[r["seed"]]) if r["status"] == "done" else {},
-        kind=ORTHOGONAL,
-        depth=depth,
-    )
+    by_seed = lambda r: excess_scaled(factors[r["seed"]])(r) if r["status"] == "done" else {}
+    rows = change(of_figure(paper_rows(seeds=SEEDS), "9"), "learning_rates", by_seed, kind=ORTHOGONAL, depth=depth)
     found = verdict("9", rows, "end lower than orthogonal")
     assert found.holds is (holds if depth == 12 else True)  # 6 matrices are not deep
-
-
-def scaled(r, factor):
-    return {"excess_loss": r["excess_loss"] * factor, "loss": LEAST + r["excess_loss"] * factor}
 
 
 def test_one_seed_tells_no_lower_loss():

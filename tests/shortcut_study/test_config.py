@@ -1,69 +1,90 @@
-"""shortcut_study.config in Python: the command line gives the types of the fields, a caller anything."""
+"""What a study refuses, and what its figures say of their settings and their size."""
 
 import dataclasses
 import re
 
 import pytest
 
-from shortcut_study.config import PRESETS, READ_BY, StudyConfig
+from shortcut_study.config import PRESETS, StudyConfig
+from shortcut_study.figures.all_figures import FIGURES
+from shortcut_study.report import chosen_figures, ignored_fields, is_paper_size, is_smoke_size
 
 MISTAKES = {
     "num_runs must be a whole number, got '3'": {"num_runs": "3"},
-    "depth must be a whole number, got 16.0": {"depth": 16.0},
-    "depths must be a list of whole numbers, got 3": {"depths": 3},
-    "relu_depths must be a list of whole numbers, got (2.5,)": {"relu_depths": (2.5,)},
+    "depths must be whole numbers, got 3": {"depths": 3},
+    "relu_depths must be a whole number, got 2.5": {"relu_depths": (2.5,)},
     "learning_rate must be a number, got True": {"learning_rate": True},
+    "figure must be one of all, 3, 5, 6, 7, 8, 9, 10, convolutional, got '4'": {"figure": "4"},
+    "depths must be numbers of at least 1, got (0, 6)": {"depths": (0, 6)},
+    "depths must be numbers of at least 1, got ()": {"depths": ()},
+    "multiples of shortcut_depth 2, got 5": {"depth": 5},
+    "multiples of shortcut_depth 2, got 16 and (2, 3)": {"relu_depths": (2, 3)},
+    "conv_depths must be multiples of 6": {"conv_depths": (8,)},
+    "learning_rate must be positive, got -1": {"learning_rate": -1.0},
+    "learning_rate must be a finite number, got nan": {"learning_rate": float("nan")},
+    "num_runs must be at least 1, got 0": {"num_runs": 0},
+    "seed must be at least 0, got -1": {"seed": -1},
+    "input_scale must lie in 1e-06–1e+06, got 0.0": {"input_scale": 0},
+    "depth must be at most 10000": {"depth": 10_002},
 }
 
 
 @pytest.mark.parametrize("message", MISTAKES)
-def test_a_value_of_another_type_is_refused(message):
+def test_what_no_study_can_have_is_refused(message):
     with pytest.raises(ValueError, match=re.escape(message)):
         StudyConfig(**MISTAKES[message])
     assert StudyConfig(depths=[2, 3], learning_rate=1) == StudyConfig(depths=(2, 3), learning_rate=1)
 
 
+@pytest.mark.parametrize(
+    "figure, depths, lacks",
+    [("3", (2, 4), 0), ("3", (3, 9), 2), ("5", (2, 4), 3), ("9", (6,), 0), ("10", (3,), 0), ("all", (3, 9), 2)],
+)
+def test_a_figure_needs_depths_for_the_networks_that_it_compares(figure, depths, lacks):
+    config = StudyConfig(figure=figure, depths=depths)
+    if lacks:
+        with pytest.raises(ValueError, match=f"hold no multiple of shortcut_depth {lacks}, for figure"):
+            chosen_figures(config)
+    else:
+        assert chosen_figures(config) == [FIGURES[figure]]
+
+
 PAPER = PRESETS["paper"]
 
 
-@pytest.mark.parametrize("figure", READ_BY)
-def test_a_figure_is_a_toy_by_what_it_reads(figure):
-    read = READ_BY[figure]
-    assert not PAPER.is_toy_size(figure, 60_000) and not StudyConfig().is_toy_size(figure, 4_000)
-    assert PAPER.is_toy_size(figure, 300)  # of a small data set as of the first 300 of a large one
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_is_of_smoke_size_by_what_it_reads(figure):
+    assert not is_smoke_size(PAPER, figure, 60_000) and not is_smoke_size(StudyConfig(), figure, 4_000)
+    assert is_smoke_size(PAPER, figure, 300)  # of a small data set as of the first 300 of a large one
     few = {"relu_examples": 1000, "num_epochs": 100, "descent_epochs": 100}
     for name, value in few.items():
-        assert dataclasses.replace(PAPER, **{name: value}).is_toy_size(figure, 60_000) == (name in read), name
-    assert PRESETS["smoke"].is_toy_size(figure, 500)
+        smaller = dataclasses.replace(PAPER, **{name: value})
+        assert is_smoke_size(smaller, figure, 60_000) == (name in FIGURES[figure].READS), name
+    assert is_smoke_size(PRESETS["smoke"], figure, 500)
 
 
 def test_the_size_of_the_paper_is_its_depths_and_its_runs():
-    assert all(PAPER.is_paper_size(figure) for figure in READ_BY)
+    assert all(is_paper_size(PAPER, figure) for figure in FIGURES)
     more = dataclasses.replace(PAPER, depths=(*PAPER.depths, 120), num_runs=20)
-    assert more.is_paper_size("5") and more.is_paper_size("6")
+    assert is_paper_size(more, "5") and is_paper_size(more, "6")
     for changes, smaller in (({"depths": (2, 3, 6)}, "359"), ({"num_runs": 1}, "568"), ({"depth": 4}, "678")):
         config = dataclasses.replace(PAPER, **changes)
-        assert [name for name in READ_BY if not config.is_paper_size(name)] == list(smaller)
+        assert [name for name in FIGURES if not is_paper_size(config, name)] == list(smaller)
 
 
-def test_every_field_is_read_by_some_figure_or_by_all():
-    of_all = {
-        "figure",
-        "dataset",
-        "data_dir",
-        "download",
-        "examples",
-        "input_scale",
-        "centred",
-        "mean_over_outputs",
-        "seed",
-    }
+def test_every_field_is_read_by_some_figure_or_by_all_and_the_others_are_named():
+    data = {"dataset", "data_dir", "download", "examples", "input_scale", "centred", "mean_over_outputs"}
     fields = {field.name for field in dataclasses.fields(StudyConfig)}
-    assert set().union(*READ_BY.values()) == fields - of_all - {"hparams"}
+    read = {name for figure in FIGURES.values() for name in figure.READS}
+    assert read == fields - data - {"figure", "seed", "hparams"}
+    assert all(set(figure.SIZE) <= set(figure.READS) for figure in FIGURES.values())
+    ignored = ignored_fields(dataclasses.replace(PAPER, figure="5"))
+    assert ignored.keys() == read - {"depths", "num_runs"}
+    assert ignored["num_epochs"] == "figure 5 does not read it" and not ignored_fields(PAPER)
 
 
-def test_fields_that_the_figure_does_not_read_are_named():
-    config = dataclasses.replace(PAPER, figure="5")
-    assert config.ignored_fields().keys() == set().union(*READ_BY.values()) - {"depths", "num_runs"}
-    assert config.ignored_fields()["num_epochs"] == "figure 5 does not read it"
-    assert not dataclasses.replace(config, figure="all").ignored_fields()
+def test_the_smoke_preset_is_smaller_than_the_paper_or_as_large():
+    smoke = PRESETS["smoke"]
+    for name in ("num_runs", "sweep_runs", "relu_runs", "num_epochs", "descent_epochs", "num_levels", "depth"):
+        assert getattr(smoke, name) <= getattr(PAPER, name), name
+    assert set(smoke.depths) <= set(PAPER.depths) and set(smoke.relu_depths) <= set(PAPER.relu_depths)

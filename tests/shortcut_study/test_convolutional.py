@@ -12,8 +12,8 @@ from identity_matters.model import all_conv_resnet
 from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study import hessian
 from shortcut_study.convolutional import initial_spectra
-from shortcut_study.curvature import model_hessian
-from shortcut_study.curvature.differentiable import with_dtype
+from shortcut_study.curvature import products
+from shortcut_study.curvature.copies import with_dtype
 from shortcut_study.figures import convolutional
 
 NUM_IMAGES = 12
@@ -39,7 +39,7 @@ def initial_spectrum(model, examples):
 def dense(config, examples, seed=0) -> tuple[np.ndarray, np.ndarray]:
     """The Hessian, a column for each unit vector, by model_mvp; which of its rows belong to residual kernels."""
     model = with_dtype(all_conv_resnet(config, seed), "float64")
-    mvp_fn, dim = model_hessian.model_mvp(model, *examples, batch_size=NUM_IMAGES, training=True)
+    mvp_fn, dim = products.model_mvp(model, *examples, batch_size=NUM_IMAGES, training=True)
     counted = [
         np.full(v.numpy().size, "stage" in v.path and v.path.endswith("kernel")) for v in model.trainable_variables
     ]
@@ -115,10 +115,7 @@ def test_a_zero_last_convolution_of_three_makes_the_condition_number_infinite(ex
 
 @pytest.mark.parametrize(
     "models, changes, message",
-    [
-        ([TWO, ONE], {}, "of one architecture"),
-        ([TWO], {"labels": np.zeros(3, int)}, "one label an image"),
-    ],
+    [([TWO, ONE], {}, "of one architecture"), ([TWO], {"labels": np.zeros(3, int)}, "one label an image")],
 )
 def test_a_mistake_in_a_call_is_named(examples, models, changes, message):
     arguments = {"images": examples[0], "labels": examples[1]} | changes
@@ -134,20 +131,10 @@ def test_a_model_without_residual_kernels_is_refused(examples):
 
 def figure_rows() -> list[dict]:
     """Two seeds of a curve in each panel, and one of every kind of number that is none."""
+    shared = {"experiment": "convolutional", "shortcut_depth": 2, "initialisation": "small"}
+    shared |= {"max_abs": 1.0, "p10_abs": 1e-3}
     rows = [
-        {
-            "experiment": "convolutional",
-            "shortcut_depth": 2,
-            "initialisation": "small",
-            "batch_norm": bn,
-            "depth": depth,
-            "seed": seed,
-        }
-        | {
-            "condition_number": 10.0 ** (2 + 2 * seed),
-            "max_abs": 1.0,
-            "p10_abs": 1e-3,
-        }
+        shared | {"batch_norm": bn, "depth": depth, "seed": seed, "condition_number": 10.0 ** (2 + 2 * seed)}
         for bn in (0, 1)
         for depth in (6, 12)
         for seed in (0, 1)
@@ -170,11 +157,9 @@ def test_the_figure_shows_geometric_means_and_marks_what_is_infinite(tmp_path):
             (line,) = [line for line in axes.lines if "2 convolutions, small" in str(line.get_label())]
             np.testing.assert_allclose(line.get_ydata(), 1e3)  # the mean of 10² and 10⁴, not 5050
             np.testing.assert_array_equal(line.get_xdata(), [6, 12])
-        marks = [
-            [line for line in axes.lines if line.get_marker() == "^" and line.get_mfc() == "none"]
-            for axes in figure.axes[:2]
-        ]
-        assert list(map(len, marks)) == [1, 0]
+        marks = [sum(line.get_marker() == "^" and line.get_mfc() == "none" for line in axes.lines)
+                 for axes in figure.axes[:2]]  # fmt: skip
+        assert marks == [1, 0]
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 

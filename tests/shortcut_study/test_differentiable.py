@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shortcut_study.curvature.differentiable import with_dtype
-from shortcut_study.curvature.model_hessian import model_mvp
+from shortcut_study.curvature.copies import with_dtype
+from shortcut_study.curvature.products import model_mvp
 
 RNG = np.random.default_rng(0)
 X, CLASSES = RNG.standard_normal((12, 4)), RNG.integers(0, 3, 12)

@@ -5,18 +5,7 @@ import functools
 import numpy as np
 import pytest
 import scipy.stats
-from study_rows import (
-    LAST,
-    LEAST,
-    PAPER,
-    at,
-    change,
-    excess_scaled,
-    infinite,
-    of_figure,
-    paper_rows,
-    scale,
-)  # fmt: skip
+from study_rows import LAST, LEAST, PAPER, at, change, excess_scaled, infinite, of_figure, paper_rows, scale
 
 from shortcut_study.architectures import LABELS, ONE, ORTHOGONAL, THREE, TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
@@ -55,132 +44,62 @@ def in_between(r):
     return {"norm": 10 * r["norm"]} if 10 <= r["epoch"] <= 30 else {}
 
 
-def better_at_1(kind, depth):
+def larger_ends(r):
+    return at("epoch", LAST, lambda r: scale("norm", r["depth"])(r))(r)
+
+
+def cubic(r):
+    return scale("condition_number", float(r["depth"]) ** 3)(r)
+
+
+def solved_at_1(r):
     """At the rate 1 no seed diverges and the loss is lower than at any other."""
-    return {"kind": kind, "depth": depth, "activations": "linear", "learning_rate": 1.0,
-            "change": lambda r: {"status": "done", "excess_loss": 9e-5, "loss": LEAST + 9e-5, "norm": 0.5}}  # fmt: skip
+    return {"status": "done", "excess_loss": 9e-5, "loss": LEAST + 9e-5, "norm": 0.5}
 
 
+def as_low(r):
+    return {"loss": 0.35} if r["status"] == "done" else {}
+
+
+def control(figure, name, experiment, change, **columns):
+    return figure, name, experiment, columns | {"change": change}
+
+
+LINEAR, RELU, RATES = {"activations": "linear"}, {"activations": "relu_mid"}, "learning_rates"
+HIGHER = "… take higher learning rates than"
 # Figure, how a claim begins (or ends, after …), and what to change so that it, and no other, is false.
 CONTROLS = [
-    (
-        "3",
-        "linear: the deeper",
-        "norms",
-        {"activations": "linear", "change": at("epoch", LAST, lambda r: scale("norm", r["depth"])(r))},
-    ),
-    ("3", "linear: the same at", "norms", {"activations": "linear", "depth": 12, "change": in_between}),
-    (
-        "3",
-        "relu_mid: the deeper",
-        "norms",
-        {"activations": "relu_mid", "change": at("epoch", LAST, lambda r: scale("norm", r["depth"])(r))},
-    ),
-    ("3", "relu_mid: the same at", "norms", {"activations": "relu_mid", "depth": 12, "change": in_between}),
-    (
-        "5",
-        "2-shortcut networks have constant",
-        "initial_spectrum",
-        {"kind": TWO, "depth": 12, "change": scale("condition_number", 1.2)},
-    ),
-    (
-        "5",
-        "Xavier, no shortcuts: the condition",
-        "initial_spectrum",
-        {"kind": XAVIER, "depth": 12, "change": scale("condition_number", 0.1)},
-    ),
-    (
-        "5",
-        "orthogonal, no shortcuts: the condition",
-        "initial_spectrum",
-        {"kind": ORTHOGONAL, "depth": 12, "change": scale("condition_number", 0.4)},
-    ),
-    (
-        "5",
-        "it grows more slowly",
-        "initial_spectrum",
-        {"kind": ORTHOGONAL, "change": lambda r: scale("condition_number", float(r["depth"]) ** 3)(r)},
-    ),
+    control("3", "linear: the deeper", "norms", larger_ends, **LINEAR),
+    control("3", "linear: the same at", "norms", in_between, depth=12, **LINEAR),
+    control("3", "relu_mid: the deeper", "norms", larger_ends, **RELU),
+    control("3", "relu_mid: the same at", "norms", in_between, depth=12, **RELU),
+    control("5", "2-shortcut networks have", "initial_spectrum", scale("condition_number", 1.2), kind=TWO, depth=12),
+    control("5", "Xavier, no shortcuts", "initial_spectrum", scale("condition_number", 0.1), kind=XAVIER, depth=12),
+    control("5", "orthogonal, no", "initial_spectrum", scale("condition_number", 0.4), kind=ORTHOGONAL, depth=12),
+    control("5", "it grows more slowly", "initial_spectrum", cubic, kind=ORTHOGONAL),
     *(
-        (
-            figure,
-            f"… smaller than of {LABELS[kind]}",
-            "spectrum_at_losses",
-            {"kind": kind, "activations": activations, "epoch": 35, "change": scale("condition_number", factor)},
-        )
-        for figure, activations in (("6", "linear"), ("7", "relu_mid"))
+        control(figure, f"… smaller than of {LABELS[kind]}", "spectrum_at_losses", scale("condition_number", factor),
+                kind=kind, epoch=35, **activations)
+        for figure, activations in (("6", LINEAR), ("7", RELU))
         for kind, factor in ((ORTHOGONAL, 0.1), (XAVIER, 0.001))
     ),
-    (
-        "6",
-        "2-shortcut and orthogonal evolve",
-        "spectrum_at_losses",
-        {"kind": ORTHOGONAL, "activations": "linear", "epoch": 77, "change": scale("condition_number", 10)},
-    ),
-    (
-        "8",
-        "… smaller than of orthogonal, no shortcuts",
-        "spectrum_at_losses",
-        {"kind": ORTHOGONAL, "change": low_index},
-    ),
-    (
-        "8",
-        "… smaller than of Xavier, no shortcuts",
-        "spectrum_at_losses",
-        {"kind": XAVIER, "change": low_index},
-    ),
-    ("8", "the index drops dramatically", "spectrum_at_losses", {"change": slow_fall}),
-    ("8", "the gradient is largest", "single_run", {"epoch": 30, "change": scale("gradient_norm", 1e3)}),
-    ("9", "the final losses", "learning_rates", {"activations": "linear", "change": excess_scaled(1e4)}),
-    (
-        "9",
-        "… end lower than Xavier, no shortcuts",
-        "learning_rates",
-        {"kind": XAVIER, "activations": "linear", "change": excess_scaled(1e-5)},
-    ),
-    (
-        "9",
-        "… end lower than 3-shortcut",
-        "learning_rates",
-        {"kind": THREE, "depth": 12, "activations": "linear", "change": excess_scaled(0.01)},
-    ),
-    ("9", "… take higher learning rates than Xavier, no shortcuts", "learning_rates", better_at_1(XAVIER, 12)),
-    ("9", "… take higher learning rates than orthogonal, no shortcuts", "learning_rates", better_at_1(ORTHOGONAL, 12)),
-    (
-        "9",
-        "1-shortcut learns like orthogonal",
-        "learning_rates",
-        {"kind": ONE, "depth": 2, "activations": "linear", "change": excess_scaled(10)},
-    ),
-    (
-        "10",
-        "2-shortcut: the deepest",
-        "learning_rates",
-        {"kind": TWO, "activations": "relu_mid", "depth": 12, "change": lambda r: {"loss": r["loss"] * 1.2}},
-    ),
-    *(
-        control
-        for kind, factor in ((ORTHOGONAL, 0.5), (XAVIER, 0.3))
-        for control in (
-            (
-                "10",
-                f"… end lower than {LABELS[kind]}",
-                "learning_rates",
-                {"kind": kind, "activations": "relu_mid", "change": scale("loss", factor)},
-            ),
-            (
-                "10",
-                f"{LABELS[kind]}: the deepest",
-                "learning_rates",
-                {
-                    "kind": kind,
-                    "activations": "relu_mid",
-                    "change": lambda r: {"loss": 0.35} if r["status"] == "done" else {},
-                },
-            ),
-        )
-    ),
-]
+    control("6", "2-shortcut and orthogonal evolve", "spectrum_at_losses", scale("condition_number", 10),
+            kind=ORTHOGONAL, epoch=77, **LINEAR),
+    *(control("8", f"… smaller than of {LABELS[kind]}", "spectrum_at_losses", low_index, kind=kind)
+      for kind in (ORTHOGONAL, XAVIER)),
+    control("8", "the index drops dramatically", "spectrum_at_losses", slow_fall),
+    control("8", "the gradient is largest", "single_run", scale("gradient_norm", 1e3), epoch=30),
+    control("9", "the final losses", RATES, excess_scaled(1e4), **LINEAR),
+    control("9", "… end lower than Xavier, no shortcuts", RATES, excess_scaled(1e-5), kind=XAVIER, **LINEAR),
+    control("9", "… end lower than 3-shortcut", RATES, excess_scaled(0.01), kind=THREE, depth=12, **LINEAR),
+    *(control("9", f"{HIGHER} {LABELS[kind]}", RATES, solved_at_1, kind=kind, depth=12, learning_rate=1.0, **LINEAR)
+      for kind in (XAVIER, ORTHOGONAL)),
+    control("9", "1-shortcut learns like orthogonal", RATES, excess_scaled(10), kind=ONE, depth=2, **LINEAR),
+    control("10", "2-shortcut: the deepest", RATES, scale("loss", 1.2), kind=TWO, depth=12, **RELU),
+    *(control("10", f"… end lower than {LABELS[kind]}", RATES, scale("loss", factor), kind=kind, **RELU)
+      for kind, factor in ((ORTHOGONAL, 0.5), (XAVIER, 0.3))),
+    *(control("10", f"{LABELS[kind]}: the deepest", RATES, as_low, kind=kind, **RELU) for kind in (ORTHOGONAL, XAVIER)),
+]  # fmt: skip
 
 
 def is_named(claim, name):
@@ -222,9 +141,9 @@ def test_shallow_networks_and_what_learned_nothing_are_not_what_the_paper_speaks
     assert all(finding.holds for finding in FIGURES["9"].findings(shallow))
     nothing = {"status": "done", "loss": 0.5, "excess_loss": 0.2}
     lost = change(rows, "learning_rates", lambda r: nothing, kind=XAVIER, depth=12, activations="linear")
-    told = {finding.claim: finding.holds for finding in FIGURES["9"].findings(lost)}
-    assert told["deep 2-shortcut networks take higher learning rates than Xavier, no shortcuts"] is None
-    assert told["deep 2-shortcut networks end lower than Xavier, no shortcuts"]
+    answers = {finding.claim: finding.holds for finding in FIGURES["9"].findings(lost)}
+    assert answers["deep 2-shortcut networks take higher learning rates than Xavier, no shortcuts"] is None
+    assert answers["deep 2-shortcut networks end lower than Xavier, no shortcuts"]
 
 
 def test_losses_close_to_optimal_are_alike_however_far_apart_their_logarithms():
@@ -295,75 +214,34 @@ def test_runs_of_the_same_seeds_are_compared_in_pairs():
     assert paired(differences) == f"; paired over 4 seeds p = {expected:.2g}" and paired(differences[:1]) == ""
 
 
-# How a claim with a threshold answers just below and just above it.
-THRESHOLDS = {
-    "constant": (
-        "5",
-        "2-shortcut networks have constant",
-        "initial_spectrum",
-        {"kind": TWO, "depth": 12},
-        "condition_number",
-        CONSTANT,
-    ),
-    "roughly the same": (
-        "6",
-        "2-shortcut and orthogonal evolve",
-        "spectrum_at_losses",
-        {"kind": ORTHOGONAL, "epoch": 77},
-        "condition_number",
-        SAME / 2,
-    ),
-    "close to optimal": (
-        "9",
-        "the final losses",
-        "learning_rates",
-        {"activations": "linear"},
-        "excess_loss",
-        NEAR_OPTIMAL * LEAST / 1e-6,
-    ),
-    "like orthogonal": (
-        "9",
-        "1-shortcut learns like",
-        "learning_rates",
-        {"kind": ONE, "activations": "linear"},
-        "excess_loss",
-        SAME / 1.2,
-    ),
-    "as low as any": (
-        "10",
-        "2-shortcut: the deepest",
-        "learning_rates",
-        {"kind": TWO, "activations": "relu_mid", "depth": 12},
-        "loss",
-        CONSTANT,
-    ),
-}
+# Figure, claim, experiment, column that changes, the factor of its threshold, which rows.
+THRESHOLDS = [
+    ("5", "2-shortcut networks have", "initial_spectrum", "condition_number", CONSTANT, {"kind": TWO, "depth": 12}),
+    ("6", "2-shortcut and orthogonal evolve", "spectrum_at_losses", "condition_number", SAME / 2,
+     {"kind": ORTHOGONAL, "epoch": 77}),
+    ("9", "the final losses", RATES, "excess_loss", NEAR_OPTIMAL * LEAST / 1e-6, LINEAR),
+    ("9", "1-shortcut learns like", RATES, "excess_loss", SAME / 1.2, {"kind": ONE} | LINEAR),
+    ("10", "2-shortcut: the deepest", RATES, "loss", CONSTANT, {"kind": TWO, "depth": 12} | RELU),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", THRESHOLDS)
-def test_the_words_of_the_paper_end_where_their_constants_say(name):
-    figure, claim, experiment, columns, value, factor = THRESHOLDS[name]
+@pytest.mark.parametrize("figure, claim, experiment, value, factor, columns", THRESHOLDS)
+def test_the_words_of_the_paper_end_where_their_constants_say(figure, claim, experiment, value, factor, columns):
     for margin, holds in ((0.98, True), (1.02, False)):
         changed = excess_scaled(margin * factor) if value == "excess_loss" else scale(value, margin * factor)
         found = FIGURES[figure].findings(change(of_figure(paper_rows(), figure), experiment, changed, **columns))
         assert [bool(finding.holds) for finding in found if is_named(finding.claim, claim)] == [holds]
 
 
-def test_without_losses_in_common_nothing_can_be_told():
-    for figure, experiment in (("6", "condition_number"), ("8", "index")):
-        rows = of_figure(paper_rows(), figure)
-        rows = [
-            r
-            for r in rows
-            if r["experiment"] != "spectrum_at_losses"
-            or (r["epoch"] == "" or r["epoch"] < 30) == (r["shortcut_depth"] == 2)
-        ]
-        found = [
-            finding
-            for finding in FIGURES[figure].findings(rows)
-            if "always smaller" in finding.claim or "smaller condition" in finding.claim
-        ]
-        assert len(found) == 2 and all(finding.holds is None for finding in found), experiment
+@pytest.mark.parametrize("figure", ["6", "8"])
+def test_without_losses_in_common_nothing_can_be_told(figure):
+    rows = [
+        r for r in of_figure(paper_rows(), figure)
+        if r["experiment"] != "spectrum_at_losses"
+        or (r["epoch"] == "" or r["epoch"] < 30) == (r["shortcut_depth"] == 2)
+    ]  # fmt: skip
+    found = [finding for finding in FIGURES[figure].findings(rows) if "always smaller" in finding.claim]
+    assert len(found) == 2 and all(finding.holds is None for finding in found)
 
 
 def test_depths_of_infinite_condition_numbers_are_named_with_their_kind():
@@ -391,4 +269,4 @@ def test_the_table_has_a_line_a_claim_and_judges_nothing_at_toy_size():
     assert len(lines) == 5 and lines[1] == "|---|---|---|---|--:|"
     assert lines[2] == "| 5 | of \\|λ\\| | holds | 1, 2 | 10 |"
     assert "does not hold" in lines[3] and "cannot be told" in lines[4]
-    assert all("| not judged |" in line for line in findings_table(told, toys=["5"]).splitlines()[2:])
+    assert all("| not judged |" in line for line in findings_table(told, smoke_size=["5"]).splitlines()[2:])

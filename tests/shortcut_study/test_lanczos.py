@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
-from shortcut_study.curvature.hutchinson import hutchinson
+from shortcut_study.curvature.quadrature import hutchinson
 from shortcut_study.hessian import spectrum
 
 SPECTRA = {

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from shortcut_study.curvature.differentiable import twice_differentiable, with_dtype
-from shortcut_study.curvature.model_hessian import model_mvp
+from shortcut_study.curvature.copies import twice_differentiable, with_dtype
+from shortcut_study.curvature.products import model_mvp
 
 RNG = np.random.default_rng(0)
 X, CLASSES = RNG.standard_normal((12, 4)), RNG.integers(0, 3, 12)
@@ -64,11 +64,7 @@ def model_of(*layers):
     return keras.Sequential([keras.Input((4,)), *layers, keras.layers.Dense(3)])
 
 
-LEFT_OUT = {
-    "an argument": lambda: Scaled(3.0),
-    "what was set since": changed_afterwards,
-    "random constants": Projected,
-}
+LEFT_OUT = {"an argument": lambda: Scaled(3.0), "what was set since": changed_afterwards, "random constants": Projected}
 
 
 @pytest.mark.parametrize("copy", [twice_differentiable, lambda model: with_dtype(model, "float32")])

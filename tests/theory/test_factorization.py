@@ -25,8 +25,8 @@ EPSILON = np.finfo(np.float64).eps
 
 @given(
     kind=st.sampled_from(KINDS),
-    d=st.one_of(st.integers(1, 8), st.integers(9, 50)),
-    num_layers=st.integers(1, 200),
+    d=st.one_of(st.integers(1, 8), st.integers(9, 30)),
+    num_layers=st.integers(1, 100),
     log10_kappa=st.floats(0, 8),
     angles=st.sampled_from(list(ANGLES)),
     stretches=st.sampled_from(list(STRETCHES)),
@@ -61,10 +61,10 @@ def test_every_polar_layer_is_the_product_of_matrix_powers_in_its_definition(d, 
     Q, P = linalg.polar(R)
     log_q, root_p = linalg.logm(Q).real, linalg.fractional_matrix_power(P, 1 / num_layers)
     A = fz.factorize(R, num_layers)
-    for i, layer in enumerate(A, start=1):
+    for i in np.unique(np.linspace(1, num_layers, 12).astype(int)):
         after, before = (linalg.expm(t / num_layers * log_q) for t in (i, 1 - i))
         # logm, expm and the interpolation of waves are each within some 10 d ε of sums of size 10.
-        np.testing.assert_allclose(np.eye(d) + layer, after @ root_p @ before, atol=1e-12)
+        np.testing.assert_allclose(np.eye(d) + A[i - 1], after @ root_p @ before, atol=1e-12)
     unturned = linalg.expm(log_q / num_layers) @ root_p - np.eye(d)
     assert np.abs(A[-1] - unturned).max() > 1e-3  # the same layer ℓ times is another matrix
     assert relative(multiply(np.repeat([unturned], num_layers, axis=0)), R) > 0.1
@@ -123,7 +123,7 @@ def test_principal_can_be_300_times_worse_than_polar_and_is_never_better():
     assert gamma_of(R) == pytest.approx(0.481, abs=0.001)
     far, near = (32 * norms(fz.factorize(R, 32, method)).max() for method in ("principal", "best"))
     assert far > 1000 and near == pytest.approx(3.159, abs=0.002)
-    for seed in range(40):  # not proved; nor has a search over 6,000 targets found one where principal wins
+    for seed in range(12):  # not proved; nor has a search over 6,000 targets found one where principal wins
         rng = np.random.default_rng(seed)
         d, num_layers = int(rng.integers(2, 6)), int(rng.choice([2, 8, 64]))
         R = linalg.expm(rng.standard_normal((d, d)) * rng.uniform(0.1, 1) / math.sqrt(d))

@@ -129,7 +129,7 @@ def test_the_teacher_is_a_global_minimum_and_a_point_beside_it_is_not_critical()
 
 
 @pytest.mark.parametrize("setting", [Setting(2, 1, 2, 40), Setting(2, 2, 2, 40), Setting(3, 2, 2, 40)])
-def test_a_planted_minimum_and_a_planted_saddle_are_told_apart(setting):
+def test_a_planted_minimum_and_a_planted_saddle_are_distinguished(setting):
     w, _, problem = make_problem(setting, n=1)
     w, x = networks.balance(w), problem.x
     result = classify(plant(w, x, 0.001), w, 0.5)

@@ -142,7 +142,7 @@ def test_no_matrix_has_no_least_eigenvalue():
     assert landscape.above_rounding(np.zeros((0, 0)))[1] == 0
 
 
-def test_cores_are_counted_where_the_system_does_not_say_which_are_ours(monkeypatch):
+def test_all_cores_count_where_the_system_does_not_say_which_the_process_may_use(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert parallel.available_cores() == os.cpu_count()
     x = np.random.default_rng(0).standard_normal((300, 6))

@@ -268,3 +268,11 @@ def _draw_panel(axes: Axes, rows: list[dict]) -> object:
     axes.set_xticks(range(len(depths)), depths, fontsize=7)
     axes.set_yticks(range(0, len(SPEEDS), 2), [f"1/{1 / speed:g}" for speed in SPEEDS[::2]], fontsize=7)
     return mesh
+
+
+FIGURES = {
+    "eigenvalues": (eigenvalues, eigenvalues_figure),
+    "rotations": (rotations, rotations_figure),
+    "saddle": (saddle, saddle_figure),
+    "rates": (rates, rates_figure),
+}

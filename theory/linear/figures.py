@@ -186,3 +186,11 @@ def _norm(R: np.ndarray, num_layers: int, method: str) -> float:
 def _unit_layers(rng: np.random.Generator, num_layers: int, dimension: int) -> np.ndarray:
     layers = rng.standard_normal((num_layers, dimension, dimension))
     return layers / np.linalg.norm(layers, 2, axis=(1, 2), keepdims=True)
+
+
+FIGURES = {
+    "norms": (norms_against_layers, norms_figure),
+    "printed_construction": (printed_construction, printed_construction_figure),
+    "gradient_ratios": (gradient_ratios, gradient_ratios_figure),
+    "descent": (descent_rates, descent_figure),
+}

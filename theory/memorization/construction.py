@@ -90,8 +90,7 @@ def memorize(
     x, labels = _checked_sample(x, labels, num_classes)
     _check_options(width, method)
     kept = _distinct(x, labels)
-    if len(kept) < len(x):
-        x, labels = x[kept], labels[kept]
+    x, labels = (x, labels) if len(kept) == len(x) else (x[kept], labels[kept])
     whitener = _whitener(x) if whiten else None
     width = width or default_width(x if whitener is None else project(x, whitener), method)
     rng = np.random.default_rng(seed)

@@ -59,3 +59,6 @@ def memorization_figure(rows: list[dict]) -> Figure:
     gap.legend(fontsize=8)
     error.legend(fontsize=7, ncols=2)
     return figure
+
+
+FIGURES = {"memorization": (memorizing_networks, memorization_figure)}

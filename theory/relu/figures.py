@@ -173,3 +173,9 @@ def excess_by_radius_figure(rows: list[dict]) -> Figure:
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
     return figure
+
+
+FIGURES = {
+    "linear_output": (linear_output, linear_output_figure),
+    "excess_by_radius": (excess_by_radius, excess_by_radius_figure),
+}

@@ -84,3 +84,9 @@ def _regression(seed: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     x = np.linalg.qr(rng.standard_normal((20 * dimension, dimension)))[0] * np.sqrt(20 * dimension)
     return x, x @ rng.standard_normal((dimension, dimension)).T / 2 + 0.1 * rng.standard_normal(x.shape)
+
+
+FIGURES = {
+    "spectra": (spectra_at_zero, spectra_figure),
+    "condition_numbers": (condition_numbers_at_zero, condition_numbers_figure),
+}

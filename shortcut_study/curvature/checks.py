@@ -1,14 +1,17 @@
 """What has no Hessian product is refused in one line, before the product is compiled."""
 
 import numbers
+import re
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature.loss_products import Loss
-from shortcut_study.curvature.model_copies import layers_of, random_batch
+from shortcut_study.curvature.copies import layers_of, random_batch
 
+Loss = keras.losses.Loss | Callable | str | None  # as a user gives it: see products.summed_loss
 SAME = 1e-3  # of a variable's largest derivative: far below what a path that passes no gradient takes away
 ROUNDINGS = 1000  # of the largest derivative of all: more than sums of such numbers make where they cancel
 
@@ -101,8 +104,8 @@ def check_gradient(network: keras.Model, training: bool) -> None:
             tape.watch(tensors)
             with keras.StatelessScope():  # the averages of batch normalisation stay as they are
                 outputs = network(images, training=training)
-            of_tensors, _ = network.stateless_call(tensors, others, images, training=training)
-            pair = [keras.tree.flatten(found)[0] for found in (outputs, of_tensors)]
+            outputs_by_tensors, _ = network.stateless_call(tensors, others, images, training=training)
+            pair = [keras.tree.flatten(found)[0] for found in (outputs, outputs_by_tensors)]
             factors = tf.random.stateless_normal(tf.shape(pair[0]), (0, 0), dtype=pair[0].dtype)
             sums = [tf.reduce_sum(factors * found) for found in pair]
         pairs = zip(tape.gradient(sums[0], variables), tape.gradient(sums[1], tensors))
@@ -120,3 +123,70 @@ def check_gradient(network: keras.Model, training: bool) -> None:
                 f"a layer passes no gradient to the weights {variable.path}, or not all of it, where they are given as "
                 "a tensor, as one with tf.recompute_grad: use keras.RematScope, or leave the gradient to TensorFlow"
             )
+
+
+def check_twice_differentiable(graph: tf.Graph, outputs: tf.Tensor, takes_logits: bool = True) -> None:
+    """Checks the graph of a gradient, in which a term of the Hessian could be missing with nothing to show it.
+
+    Args:
+      graph: Of the gradient of the loss, or of the loss alone where a Hessian of the outputs does not count.
+      outputs: What the model gives, in that graph.
+      takes_logits: bool. Whether the loss is that of logits.
+
+    Raises:
+      ValueError: the graph stops a gradient, draws random numbers or loops, or the logits come out of a softmax.
+    """
+    _refuse(graph, _REFUSED)
+    operation = outputs.op
+    while operation.type in ("Identity", "Cast", "Reshape"):
+        operation = operation.inputs[0].op
+    if takes_logits and operation.type == "Softmax":
+        raise ValueError(
+            f"the model must give logits, but {operation.name} makes probabilities of them; take the layer before it"
+        )
+
+
+def check_product(product: tf.types.experimental.PolymorphicFunction) -> None:
+    """Traces a product with second derivatives, and checks that TensorFlow has all of them.
+
+    Raises:
+      ValueError: it has none of an operation, or takes them as 0.
+    """
+    _refuse(traced_function(product).graph, _CONSTANT)
+
+
+def traced_function(
+    function: tf.types.experimental.PolymorphicFunction, *specs: Any
+) -> tf.types.experimental.ConcreteFunction:
+    """Returns a function that takes derivatives, traced.
+
+    Raises:
+      ValueError: TensorFlow has none of an operation.
+    """
+    try:
+        return function.get_concrete_function(*specs)
+    except Exception as error:  # a LookupError, as AutoGraph's own error, whose class is not public
+        lacking = re.search(r"gradient registry has no entry for: (\w+)", str(error))
+        if lacking is None:
+            raise
+        reason = f"it knows no derivative of {lacking[1]}"
+        raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason}") from error
+
+
+def _refuse(graph: tf.Graph, refused: dict[tuple[str, ...], str]) -> None:
+    """Raises ValueError for an operation of the graph, or of the functions that it calls, with such a type."""
+    functions = [node for function in graph.as_graph_def().library.function for node in function.node_def]
+    found = [(operation.type, operation.name) for operation in graph.get_operations()]
+    for kind, name in [*found, *((node.op, node.name) for node in functions)]:
+        for words, reason in refused.items():
+            if any(word in kind for word in words):
+                raise ValueError(f"the model is not twice differentiable for TensorFlow: {reason} {name}")
+
+
+_REFUSED = {
+    ("StopGradient",): "it stops the gradient at",
+    ("Random", "Multinomial"): "in training it is another function at every call, by the random numbers of",
+    ("While", "TensorList", "CudnnRNN"): "second derivatives of loops, such as recurrent layers have, are not known at",
+}
+# Gradients that TensorFlow holds to be constant.
+_CONSTANT = {("ResizeBilinearGrad",): "it takes as constant the gradient of the resized image at"}
