@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from boards import metrics_and_sessions, tensorboard
+from launching import launched
 from study_rows import PAPER
 from tiny_studies import FLAGS, load_three_digits, run_study
 
