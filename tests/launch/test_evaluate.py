@@ -185,7 +185,7 @@ def test_without_tensorflow_a_runs_keras_file_is_evaluated(tiny_run, digits_npz,
     assert json.loads(done.stdout)["top1_error"] == pytest.approx(last["test_top1_error"], abs=0.021)
     done = without_tensorflow("launch.evaluate", f"--saved_model={tiny_run}/model.keras", f"--npz={digits_npz}")
     assert "num_examples: 200" in done.stdout
-    (tmp_path / "saved_model").mkdir()
-    done = without_tensorflow("launch.evaluate", f"--saved_model={tmp_path}/saved_model/")
+    shutil.copytree(tiny_run / "saved_model", tmp_path / "saved_model")
+    done = without_tensorflow("launch.evaluate", f"--saved_model={tmp_path}/saved_model/", "--trust_saved_model")
     assert done.returncode == launcher.EXIT_ERROR and "Traceback" not in done.stderr
     assert "a SavedModel needs tensorflow, which is not installed here; give model.keras" in done.stderr
