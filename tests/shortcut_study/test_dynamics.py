@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shortcut_study import tensor_objective
+from shortcut_study import tape
 from shortcut_study.dynamics import descend
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut_networks import minimum_loss
@@ -135,8 +135,8 @@ def test_the_data_may_come_in_blocks(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 150, D))
     whole = descend(network, starts(network), x, y, RATES, 10)
-    monkeypatch.setattr(tensor_objective, "_BLOCK_BYTES", 1)
-    tensor_objective.data_objective.cache_clear()  # it reads them when it is traced
+    monkeypatch.setattr(tape, "_OBJECTIVE_BYTES", 1)
+    tape.data_objective.cache_clear()  # it reads them when it is traced
     np.testing.assert_allclose(descend(network, starts(network), x, y, RATES, 10).losses, whole.losses, rtol=1e-12)
 
 
