@@ -29,33 +29,19 @@ class Picture(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run directory.
+    """A run directory."""
 
-    Attributes:
-      name: As the user gave it.
-      record: What config.json holds.
-      files: (name, address relative to the report) of what lies in the directory.
-      rows: Of metrics.csv or results.csv.
-      pictures: By name of the figure.
-      findings: Of a study that is done: what it makes of the paper's statements, by figure.
-      minutes: Of a study: how long the experiments of a figure took, by figure.
-      smoke_size: Of a study: the figures that are too small for conclusions.
-      smaller: Of a study: the figures of other depths than the paper's, or of fewer runs or epochs.
-      table: Of a comparison: its results as text.
-      problem: Why there is no more than files; empty where there is.
-    """
-
-    name: str
-    record: dict
-    files: list[tuple[str, str]]
-    rows: list[dict] = []
-    pictures: dict[str, Picture] = {}
-    findings: dict[str, list] = {}
-    minutes: dict[str, str] = {}
-    smoke_size: list[str] = []
-    smaller: list[str] = []
-    table: str = ""
-    problem: str = ""
+    name: str  # as the user gave it
+    record: dict  # what config.json holds
+    files: list[tuple[str, str]]  # (name, address relative to the report) of what lies in the directory
+    rows: list[dict] = []  # of metrics.csv or results.csv
+    pictures: dict[str, Picture] = {}  # by the figure's name
+    findings: dict[str, list] = {}  # of a study that is done: what it makes of the paper's statements, by figure
+    minutes: dict[str, str] = {}  # of a study: how long the experiments of a figure took, by figure
+    smoke_size: list[str] = []  # of a study: the figures that are too small for conclusions
+    smaller: list[str] = []  # of a study: the figures of other depths than the paper's, or of fewer runs or epochs
+    table: str = ""  # of a comparison: its results
+    problem: str = ""  # why there is no more than files
 
     @property
     def kind(self) -> str:
