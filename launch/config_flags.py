@@ -69,7 +69,7 @@ def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
 
 
 def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
-    """Returns the flags of a launcher: one a field of its presets' configs, --preset where there are several, --help."""
+    """Returns the flags of a launcher: --help, --traceback, a field's each, and --preset where there are several."""
     values = flags.FlagValues()
     flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
     flags.DEFINE_boolean("traceback", False, "", flag_values=values)
