@@ -31,7 +31,7 @@ from identity_matters.fields import check_fields
 from launch import launcher
 
 if TYPE_CHECKING:
-    from shortcut_study.control import Stage
+    from shortcut_study.inertia import Stage
 
 WIDTH = 10
 FINE = 1e-8  # a relative error of eigenvalues

@@ -60,8 +60,8 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     Raises:
       UserError: a run that the report names is gone.
     """
-    record = read_config_json(run_dir)
-    given = [seen_from_start(record, name) for name in split_names(record["config"]["runs"])]
+    contents = read_config_json(run_dir)
+    given = [seen_from_start(contents, name) for name in split_names(contents["config"]["runs"])]
     gone = [path for path in given if not read_config_json(path)]
     require(not gone, f"{run_dir} is a report on runs that are no longer there: {', '.join(gone)}")
     computed = (os.path.join(run_dir, run.name) for run in quick.QUICK)

@@ -11,18 +11,6 @@ from identity_matters.errors import UserError, VaryingSizes
 from shortcut_study.config import StudyConfig
 
 
-class Regression(NamedTuple):
-    """Inputs and targets of a study's networks.
-
-    Attributes:
-      x: [m, d], whitened: mean 0 and (1/m) Σ x xᵀ = I, where `whitened_components` has its defaults.
-      y: [m, d], one-hot, where it has them.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-
-
 class StudyData(NamedTuple):
     """What the jobs of the figures take.
 
@@ -78,7 +66,7 @@ def whitened_components(
     scale: float = 1.0,
     centred: bool = True,
     mean_over_outputs: bool = False,
-) -> Regression:
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the leading principal components of images, each scaled to variance 1, and one-hot labels (Li et al., B).
 
     Not in the paper: the variance of the inputs, whether the mean is subtracted, and whether the loss is averaged over
@@ -92,6 +80,9 @@ def whitened_components(
       scale: float. Standard deviation of each input (root mean square where they are not centred).
       centred: bool. Subtract the mean image; else second moments about 0 are whitened.
       mean_over_outputs: bool. Scale inputs and targets such that the loss is averaged over the outputs.
+
+    Returns:
+      x: [m, d], whitened: mean 0 and (1/m) Σ x xᵀ = I by default. y: [m, d], one-hot.
 
     Raises:
       ValueError: labels of no class, or images of fewer dimensions than there are classes.
@@ -111,4 +102,4 @@ def whitened_components(
     largest = directions[np.abs(directions).argmax(axis=0), np.arange(num_classes)]
     whitened = pixels @ (directions * np.sign(largest)) / np.sqrt(variances)
     both = np.sqrt(2 / num_classes) if mean_over_outputs else 1.0
-    return Regression(both * scale * whitened, both * np.eye(num_classes)[labels])
+    return both * scale * whitened, both * np.eye(num_classes)[labels]

@@ -9,7 +9,7 @@ Runs differ in weights and learning rate and share the data. Their weights are s
 leading axis, so an operation on [d, d] matrices is one batched operation for all. A linear
 network needs no pass over the data: with W the map of the network, W* the best linear map and
 E = W − W*, L − L_min = ½ tr(E Sxx Eᵀ), which does not cancel near the optimum, and
-∂L/∂W = E Sxx is carried back through the product by (7) (tensor_objective.py). Networks with ReLUs
+∂L/∂W = E Sxx is carried back through the product by (7) (tape.py). Networks with ReLUs
 go over the data (piecewise_gradient.py), others too, by automatic differentiation.
 """
 
@@ -110,7 +110,7 @@ def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) ->
         return piecewise_objective(network, x, y)
     import tensorflow as tf
 
-    from shortcut_study.tensor_objective import data_objective, linear_objective
+    from shortcut_study.tape import data_objective, linear_objective
 
     if network.is_linear:
         compiled, known = linear_objective(network), (moments(x, y)[0], least_squares_map(x, y))

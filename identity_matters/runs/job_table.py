@@ -63,7 +63,8 @@ class JobTable:
         """
         key = tuple(as_written(job.key).items())
         if key not in self._rows_of:
-            found, others = [], []
+            found: list[dict] = []
+            others: list[dict] = []
             for row in self._unclaimed:
                 (found if all(row.get(column) == value for column, value in key) else others).append(row)
             if found and job.num_rows not in (0, len(found)):

@@ -64,7 +64,7 @@ def paper_figures(runs: list[Run]) -> list[PaperFigure]:
     """Returns the figures of both papers that the runs show, in the papers' order."""
     trained = [_figure_1(run) for run in runs if run.kind == "train" and run.pictures]
     studied = [figure for run in runs if run.kind == "shortcut_study" for figure in _of_study(run)]
-    studied += [_figure_2(run) for run in _norms(runs) if run.record["status"] == "done"]
+    studied += [_figure_2(run) for run in _norms(runs) if run.contents["status"] == "done"]
     return trained + sorted(studied, key=lambda figure: int(figure.title.rpartition(" ")[2]))
 
 
@@ -149,7 +149,7 @@ def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
             what, shown = f"{title}, at the paper's size", FIGURES[name].CAPTION
             found.append(Missing(what, shown, why, STUDY.format(name, name)))
     if "Li et al., Figure 2" not in drawn:
-        status = [f"its run is {run.record['status']}, not done" for run in _norms(runs)]
+        status = [f"its run is {run.contents['status']}, not done" for run in _norms(runs)]
         why = status[0] if status else "not among the runs of this report: 50 minutes on 2 cores"
         found.append(Missing("Li et al., Figure 2", "Norms of ResNets of different depths during training", why, NORMS))
     return found

@@ -68,7 +68,7 @@ def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[st
         lines.append((f"Claims, {run.name}", f"{holding} of {len(run.rows)} checks hold. {count_claims()}."))
     for run in runs:
         if run.kind == "train":
-            result = "" if run.record["status"] == "done" else f" Its status is {run.record['status']}."
+            result = "" if run.contents["status"] == "done" else f" Its status is {run.contents['status']}."
             if run.rows:
                 last = run.rows[-1]
                 reached = f"{percent(last['test_top1_error'])} {run.error} on {run.data}"

@@ -62,8 +62,8 @@ def compute(run: RunDirectory) -> list[str]:
 
 
 def _status(folder: str) -> str:
-    record = read_config_json(folder)
-    return record["status"] if record else ""
+    contents = read_config_json(folder)
+    return contents["status"] if contents else ""
 
 
 def _run(command: list[str], log_path: str) -> int:

@@ -1,4 +1,4 @@
-"""What a report says of a run directory: its record, rows, pictures and files, whatever the kind of run."""
+"""What a report says of a run directory: its contents, rows, pictures and files, whatever the kind of run."""
 
 import base64
 import importlib
@@ -32,7 +32,7 @@ class Run(NamedTuple):
     """A run directory."""
 
     name: str  # as the user gave it
-    record: dict  # what config.json holds
+    contents: dict  # what config.json holds
     files: list[tuple[str, str]]  # (name, address relative to the report) of what lies in the directory
     rows: list[dict] = []  # of metrics.csv or results.csv
     pictures: dict[str, Picture] = {}  # by the figure's name
@@ -46,12 +46,12 @@ class Run(NamedTuple):
     @property
     def kind(self) -> str:
         """Returns the launcher that made it, without `launch.`."""
-        return self.record["kind"]
+        return self.contents["kind"]
 
     @property
     def settings(self) -> dict[str, Any]:
         """Returns the config, flat."""
-        return flat(self.record["config"])
+        return flat(self.contents["config"])
 
     @property
     def data(self) -> str:
@@ -72,10 +72,10 @@ class Run(NamedTuple):
     def time(self) -> str:
         """Returns the minutes that it took, as far as the directory tells."""
         try:
-            if "seconds" in self.record:
-                return _minutes(self.record["seconds"])
-            if "minutes" in self.record:
-                return _minutes(60 * self.record["minutes"])
+            if "seconds" in self.contents:
+                return _minutes(self.contents["seconds"])
+            if "minutes" in self.contents:
+                return _minutes(60 * self.contents["minutes"])
             if self.kind != "train":
                 return NOT_RECORDED
             steps = [0, *(row["step"] for row in self.rows)]
@@ -93,7 +93,7 @@ class Run(NamedTuple):
 
     @property
     def _versions(self) -> dict:
-        versions = self.record.get("versions")
+        versions = self.contents.get("versions")
         return versions if isinstance(versions, dict) else {}
 
 
@@ -103,16 +103,16 @@ def read_run(path: str, report_dir: str) -> Run:
     Raises:
       UserError: there is no run.
     """
-    record = read_config_json(path)
-    if record is None or record["kind"] == "report":
-        reason = "it holds no config.json of one" if record is None else "it is a report"
+    contents = read_config_json(path)
+    if contents is None or contents["kind"] == "report":
+        reason = "it holds no config.json of one" if contents is None else "it is a report"
         raise UserError(f"runs: {path!r} is not the directory of a run: {reason}")
-    run = Run(path, record, _files(path, report_dir))
+    run = Run(path, contents, _files(path, report_dir))
     # A damaged or hostile table can break what draws it anywhere; it must not take the other runs along.
     try:
         rows = read_rows(os.path.join(path, "metrics.csv" if run.kind == "train" else "results.csv"))
         if not rows:
-            return run._replace(problem=f"it holds no results: its status is {record['status']}")
+            return run._replace(problem=f"it holds no results: its status is {contents['status']}")
         pictures = {name: picture(figure) for name, figure in figures_of(path).items()}
         return run._replace(rows=rows, pictures=pictures, **_details(run, rows))
     except Exception as error:
@@ -136,7 +136,7 @@ def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
         from shortcut_study.figures.all_figures import FIGURES
         from shortcut_study.report import figures_with_data, is_paper_size, seconds_by_experiment
 
-        shown = figures_with_data(rows) if run.record["status"] == "done" else []  # half of the networks judge nothing
+        shown = figures_with_data(rows) if run.contents["status"] == "done" else []  # else a part of the networks alone
         found = {name: FIGURES[name].findings(rows) for name in shown}
         taken = seconds_by_experiment(rows)
         minutes = {
@@ -183,7 +183,7 @@ def comparison(runs: list[Run]) -> list[list[str]]:
     header = ["Run", "Status", "Steps", errors, "Train error", *differing]
     return [header] + [
         [
-            run.name, run.record["status"], number(run.rows[-1]["step"]), percent(run.rows[-1]["test_top1_error"]),
+            run.name, run.contents["status"], number(run.rows[-1]["step"]), percent(run.rows[-1]["test_top1_error"]),
             percent(run.rows[-1]["train_top1_error"]), *(number(run.settings.get(name)) for name in differing),
         ]
         for run in trained

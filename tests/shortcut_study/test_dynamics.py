@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shortcut_study import tensor_objective
+from shortcut_study import tape
 from shortcut_study.dynamics import descend
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut.networks import minimum_loss
@@ -91,24 +91,18 @@ def test_complex_weights_are_refused_whose_imaginary_part_would_be_lost():
         descend(network, np.full((1, *network.shape), 1j), np.eye(2), np.eye(2), [0.1], 1)
 
 
-def test_weights_that_overflow_in_one_step_are_a_divergence_too():
-    network, (x, y) = NETWORKS["relu"], data()
-    found = descend(network, starts(network), x, y * 1e3, np.array([1e-5, 1e307, 1e-5]), 5)
-    assert found.diverged_at.tolist() == [-1, 1, -1] and np.isfinite(found.weights).all()
-
-
-def test_a_loss_that_is_no_number_is_a_divergence():
-    network, (x, y) = NETWORKS["relu"], data()
-    found = descend(network, starts(network), x, y, np.array([0.05, 1e308, 0.05]), 5)
-    assert found.diverged_at.tolist() == [-1, 1, -1] and np.isnan(found.losses[1:, 1]).all()
-
-
-def test_a_run_whose_first_loss_is_infinite_has_diverged_before_its_first_epoch():
+@pytest.mark.parametrize(
+    "target, rate, start, at",
+    [(1e3, 1e307, 1, 1), (1, 1e308, 1, 1), (1, 0.01, 1e45, 0)],
+    ids=["weights that overflow in one step", "a loss that is no number", "a first loss that is infinite"],
+)
+def test_what_is_no_number_is_a_divergence_too(target, rate, start, at):
     network, (x, y) = NETWORKS["relu"], data()
     weights = starts(network)
-    weights[1] *= 1e45
-    found = descend(network, weights, x, y, np.full(3, 0.01), 3)
-    assert found.diverged_at.tolist() == [-1, 0, -1] and np.isnan(found.losses[:, 1]).all()
+    weights[1] *= start
+    found = descend(network, weights, x, y * target, np.array([1e-5, rate, 1e-5]), 5)
+    assert found.diverged_at.tolist() == [-1, at, -1] and np.isfinite(found.weights).all()
+    assert np.isnan(found.losses[at:, 1]).all()
 
 
 def test_a_snapshot_is_taken_at_the_first_epoch_below_its_loss():
@@ -135,8 +129,8 @@ def test_the_data_may_come_in_blocks(monkeypatch):
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 150, D))
     whole = descend(network, starts(network), x, y, RATES, 10)
-    monkeypatch.setattr(tensor_objective, "_BLOCK_BYTES", 1)
-    tensor_objective.data_objective.cache_clear()  # it reads them when it is traced
+    monkeypatch.setattr(tape, "_OBJECTIVE_BYTES", 1)
+    tape.data_objective.cache_clear()  # it reads them when it is traced
     np.testing.assert_allclose(descend(network, starts(network), x, y, RATES, 10).losses, whole.losses, rtol=1e-12)
 
 

@@ -76,7 +76,7 @@ def test_the_tape_takes_any_activation(activation):
 
 @pytest.mark.parametrize("position", ["pre", "mid", "post"])
 def test_a_function_of_tensors_is_an_activation_of_the_loss_and_the_hessian_and_one_of_arrays_is_named(position):
-    from shortcut_study.tensor_objective import data_objective
+    from shortcut_study.tape import data_objective
 
     of_tensors, of_arrays = (ShortcutNetwork(D, 2, 2, **{position: function}) for function in (keras.ops.sin, np.sin))
     _, weights, x, y = problem()

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from shortcut_study import control, inertia
-from shortcut_study.control import stages_of_units
+from shortcut_study import inertia
 from shortcut_study.hessian import Spectrum, hessian, hessian_from_moments, spectrum
-from shortcut_study.inertia import Counter, eigenvalues_below, spectrum_by_counting
+from shortcut_study.inertia import Counter, eigenvalues_below, spectrum_by_counting, stages_of_units
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut.hessians import spectrum_at_zero
 from theory.shortcut.networks import moments
@@ -135,7 +134,7 @@ def test_merged_stages_are_those_of_the_same_matrix(network):
     eigenvalues = np.linalg.eigvalsh(hessian_from_moments(weights, *pair, shortcut=network.shortcut))
     stages, end = stages_of_units(weights, *pair, network.shortcut)
     while len(stages) > 1:
-        stages = control.in_twos(stages)
+        stages = inertia.in_twos(stages)
     matrix = stages[0].Q + np.concatenate([np.kron(a, b).T for a, b in zip(stages[0].right, stages[0].left)]) @ end @ (
         np.concatenate([np.kron(a, b) for a, b in zip(stages[0].right, stages[0].left)], axis=1)
     )

@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
-from shortcut_study.curvature.quadrature import hutchinson
 from shortcut_study.hessian import spectrum
 
 SPECTRA = {
@@ -258,14 +257,6 @@ def test_the_error_bounds_hold_where_an_early_stop_meets_eigenvalues_that_lie_cl
     assert len(found.values) < 1000 and (errors <= found.error_bounds).all()
 
 
-def test_a_hermitian_matrix_that_is_not_real_is_refused():
-    h = np.array([[2, 1j], [-1j, 2]])
-    with pytest.raises(ValueError, match="^mvp_fn must return real numbers, got complex128"):
-        lz.lanczos(lambda v: h @ v, 2, 2)
-    with pytest.raises(ValueError, match="^products must be real numbers, got complex128"):
-        hutchinson(lambda v: h @ v, 2, 5)
-
-
 def test_a_crowd_at_zero_that_is_not_resolved_shows_as_a_wide_range():
     values = np.append(np.linspace(-1e-3, 1e-3, 180), np.linspace(10, 50, 20))
     found = quad.summary(quad.lanczos_quadrature(product_with(matrix(values)), 200, 10, num_vectors=2))
@@ -340,31 +331,36 @@ def test_a_matrix_whose_squares_leave_the_range_of_float64_has_the_eigenvalues_o
     np.testing.assert_allclose(values / scale, np.linalg.eigvalsh(h), rtol=0, atol=1e-13)
 
 
-MISTAKES = {
-    "order 0": ({"order": 0}, "order must lie in 1–5, the dimension, got 0"),
-    "order above the dimension": ({"order": 6}, "got 6"),
-    "a product that is too short": ({"mvp_fn": lambda v: v[:-1]}, r"must return shape \(5,\), got \(4,\)"),
-    "bfloat16": ({"mvp_fn": lambda v: tf.cast(v, tf.bfloat16).numpy()}, "NumPy knows, got bfloat16; take float32"),
-    "NaN": ({"mvp_fn": lambda v: v * np.nan}, "infinite or NaN"),
-    "memory of another type": ({"out": np.empty((5, 5), np.float32)}, "float64, got"),
-    "too little memory": ({"out": np.empty((2, 5))}, r"\[≥ 3, 5\]"),
-}
+HERMITIAN, SEVERAL = np.array([[2, 1j], [-1j, 2]]), quad.Quadrature(*np.ones((3, 1, 2)), 0.0)
+LANCZOS, HUTCHINSON = {"mvp_fn": lambda v: v, "dim": 5, "order": 3}, {"mvp_fn": lambda v: v, "dim": 3, "num_vectors": 4}
+NOT_REAL = {"mvp_fn": lambda v: HERMITIAN @ v, "dim": 2}
+MISTAKES = [
+    (lz.lanczos, LANCZOS | {"order": 0}, "^order must lie in 1–5, the dimension, got 0"),
+    (lz.lanczos, LANCZOS | {"order": 6}, "got 6"),
+    (lz.lanczos, LANCZOS | {"mvp_fn": lambda v: v[:-1]}, r"must return shape \(5,\), got \(4,\)"),
+    (lz.lanczos, LANCZOS | {"mvp_fn": lambda v: tf.cast(v, tf.bfloat16).numpy()}, "got bfloat16; take float32"),
+    (lz.lanczos, LANCZOS | {"mvp_fn": lambda v: v * np.nan}, "infinite or NaN"),
+    (lz.lanczos, LANCZOS | {"out": np.empty((5, 5), np.float32)}, "float64, got"),
+    (lz.lanczos, LANCZOS | {"out": np.empty((2, 5))}, r"\[≥ 3, 5\]"),
+    (lz.lanczos, NOT_REAL | {"order": 2}, "^mvp_fn must return real numbers, got complex128"),
+    (quad.lanczos_quadrature, LANCZOS | {"num_vectors": 0}, "^num_vectors must be at least 1, got 0$"),
+    *(
+        (quad.density, {"quadrature": SEVERAL, "width": width}, "^width must be positive")
+        for width in (0, -0.1, np.nan)
+    ),
+    (quad.hutchinson, HUTCHINSON | {"num_vectors": 0}, "at least 1, got 0, 3"),
+    (quad.hutchinson, HUTCHINSON | {"tolerance": -1.0}, "tolerance must be at least 0"),
+    (
+        quad.hutchinson,
+        HUTCHINSON | {"mvp_fn": lambda v: v * np.nan},
+        "^products must be finite, got an infinite or NaN",
+    ),
+    (quad.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v[:2]}, r"^mvp_fn must return shape \(3,\), got \(2,\)$"),
+    (quad.hutchinson, NOT_REAL | {"num_vectors": 5}, "^products must be real numbers, got complex128"),
+]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_named(name):
-    changes, message = MISTAKES[name]
+@pytest.mark.parametrize("function, arguments, message", MISTAKES)
+def test_a_mistake_is_named(function, arguments, message):
     with pytest.raises(ValueError, match=message):
-        lz.lanczos(**({"mvp_fn": lambda v: v, "dim": 5, "order": 3} | changes))
-
-
-@pytest.mark.parametrize("width", [0, -0.1, np.nan])
-def test_a_density_of_no_width_is_refused(width):
-    found = quad.lanczos_quadrature(product_with(matrix(SPECTRA["simple"])), 40, 3, num_vectors=1)
-    with pytest.raises(ValueError, match="^width must be positive, got "):
-        quad.density(found, width)
-
-
-def test_a_quadrature_of_no_vectors_is_refused():
-    with pytest.raises(ValueError, match="^num_vectors must be at least 1, got 0$"):
-        quad.lanczos_quadrature(lambda v: v, 5, 3, num_vectors=0)
+        function(**arguments)

@@ -242,32 +242,26 @@ class OfAClassOfItsOwn(keras.Model):
     def __init__(self):
         super().__init__()
         self.dense = keras.layers.Dense(10)
+        self(np.zeros((1, 8, 8, 1)))
 
     def call(self, inputs):
         return self.dense(keras.ops.reshape(inputs, (-1, 64)))
 
 
-def called(model):
-    model(np.zeros((1, 8, 8, 1)))
-    return model
-
-
-def recurrent(layer):
-    return lambda: sequential(keras.layers.Reshape((8, 8)), layer(4), keras.layers.Dense(10))
+def recurrent():
+    return sequential(keras.layers.Reshape((8, 8)), keras.layers.LSTM(4), keras.layers.Dense(10))
 
 
 # Each: a model, whether it is asked for in training, what the line must name.
 REFUSED = {
     "softmax": (lambda: sequential(keras.layers.Dense(10, "softmax")), False, "must give logits, but .*Softmax"),
-    "softmax layer": (lambda: sequential(keras.layers.Dense(10), keras.layers.Softmax()), False, "must give logits"),
     "dropout": (
         lambda: sequential(keras.layers.Dropout(0.5), keras.layers.Dense(10)),
         True,
         "random numbers of .*drop",
     ),
-    "class": (lambda: called(OfAClassOfItsOwn()), False, "functional or sequential, and built; got a OfAClassOfItsOwn"),
-    "LSTM": (recurrent(keras.layers.LSTM), False, "second derivatives of loops, .* lstm"),
-    "GRU": (recurrent(keras.layers.GRU), False, "second derivatives of loops, .* gru"),
+    "class": (OfAClassOfItsOwn, False, "functional or sequential, and built; got a OfAClassOfItsOwn"),
+    "LSTM": (recurrent, False, "second derivatives of loops, .* lstm"),
 }
 
 
@@ -295,10 +289,8 @@ def test_dropout_out_of_training_is_no_obstacle(examples):
         ({"labels": np.zeros(3, int)}, r"\(23, 8, 8, 1\), \(3,\)"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"batch_size": 7.5}, "batch_size must be a whole number of at least 1, got 7.5"),
-        ({"batch_size": None}, "batch_size must be a whole number of at least 1, got None"),
         ({"images": np.zeros((23, 8, 9, 1))}, r"^images must be \[m, 8, 8, 1\] .*, got \(23, 8, 9, 1\)$"),
         ({"labels": np.full(23, 10)}, "^labels must lie in 0–9, the model's outputs, got 10–10$"),
-        ({"labels": np.arange(-1, 22) % 9 - 1}, "^labels must lie in 0–9, .* got -1–7$"),
         ({"labels": np.zeros((23, 2), int)}, r"one label an image, .* \(23, 2\) of int64"),
         ({"model": sequential(keras.layers.Dense(1))}, r"two at least, the model gives \(None, 1\): pass loss"),
         ({"model": OF_TWO_TYPES}, r'of one type, got float32, float64; take with_dtype\(model, "float64"\)$'),

@@ -13,7 +13,7 @@ import tensorflow as tf
 from shortcut_study import piecewise_gradient
 from shortcut_study.network import ShortcutNetwork
 from shortcut_study.piecewise_gradient import COLUMNS, piecewise_objective
-from shortcut_study.tensor_objective import data_objective
+from shortcut_study.tape import data_objective
 from theory.shortcut import networks as shortcut_networks
 
 D = 3  # here and in test_study_dynamics.py: for each width the compiler takes 15 seconds

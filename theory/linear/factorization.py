@@ -31,6 +31,10 @@ _EPSILON = np.finfo(np.float64).eps
 _LARGEST_EXPONENT = 700  # e^709 is the largest float64
 
 
+class NoLogarithm(ValueError):
+    """R has no principal logarithm, or one that float64 does not find."""
+
+
 def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarray:
     """Returns layers A with (I + A_ℓ)···(I + A_1) = R, all of them small (Hardt & Ma, Theorem 2.1).
 
@@ -71,10 +75,12 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
     if method == "principal":
         return _principal(_logarithm(R), num_layers)
     polar = _polar(parts, num_layers)
-    logarithm = _logarithm(R, or_none=True) if method == "best" else None
-    if logarithm is None:
+    if method == "polar":
         return polar
-    principal = _principal(logarithm, num_layers)
+    try:
+        principal = _principal(_logarithm(R), num_layers)
+    except NoLogarithm:
+        return polar
     return principal if np.linalg.norm(principal[0], 2) < np.linalg.norm(polar[0], 2) else polar
 
 
@@ -94,11 +100,16 @@ def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
         return paper_construction.printed_bound(gamma, num_layers) if num_layers >= 3 * gamma else math.inf
     with np.errstate(over="ignore"):
         polar = 2 * math.sin(math.pi / (2 * num_layers)) + float(np.expm1(gamma / num_layers))
-    logarithm = None if method == "polar" else _logarithm(R, or_none=method == "best")
-    if logarithm is None:
+    if method == "polar":
         return polar
+    try:
+        norm = np.linalg.norm(_logarithm(R), 2)
+    except NoLogarithm:
+        if method == "best":
+            return polar
+        raise
     with np.errstate(over="ignore"):
-        principal = float(np.expm1(np.linalg.norm(logarithm, 2) / num_layers))
+        principal = float(np.expm1(norm / num_layers))
     return principal if method == "principal" else min(polar, principal)
 
 
@@ -198,19 +209,17 @@ def _principal(logarithm: np.ndarray, num_layers: int) -> np.ndarray:
     return np.repeat((root - np.eye(len(root)))[None], num_layers, axis=0)
 
 
-def _logarithm(R: np.ndarray, or_none: bool = False) -> np.ndarray | None:
-    """The principal logarithm [d, d]; where there is none, ValueError or None."""
+def _logarithm(R: np.ndarray) -> np.ndarray:
+    """The principal logarithm [d, d]; NoLogarithm where there is none."""
     eigenvalues = np.linalg.eigvals(R)
     # A pair that is defective comes out of eigvals √ε off: nearer to the cut than that counts as on it.
     on_cut = (eigenvalues.real <= 0) & (np.abs(eigenvalues.imag) <= 1e-8 * np.abs(eigenvalues))
     if on_cut.any():
-        if or_none:
-            return None
         worst = eigenvalues[on_cut][0].real
-        raise ValueError(f"method principal needs an R without eigenvalues on (−∞, 0], got {worst:.4g}; use polar")
+        raise NoLogarithm(f"method principal needs an R without eigenvalues on (−∞, 0], got {worst:.4g}; use polar")
     logarithm = _accurate_logarithm(R)
-    if logarithm is None and not or_none:
-        raise ValueError(
+    if logarithm is None:
+        raise NoLogarithm(
             "method principal finds no logarithm of R, which is too near to eigenvalues on (−∞, 0]; use polar"
         )
     return logarithm

@@ -136,11 +136,12 @@ def _build(
     # The origin goes last: it is never moved, and leaves its place in the last block empty.
     order = np.argsort(-squared_norms if bias == "peeling" else is_origin, kind="stable")
     num_moved = len(z) - np.count_nonzero(is_origin)
-    blocks = _all_blocks(z, labels, q, order, num_moved, bias)
-    weights = (projection, *blocks, *_head(q))
-    sizes = np.zeros(blocks[2].shape)
+    U, V, s = _all_blocks(z, labels, q, order, num_moved, bias)
+    head_U, head_V, head_s = _head(q)
+    weights = (projection, U, V, s, head_U, head_V, head_s)
+    sizes = np.zeros(s.shape)
     sizes.flat[:num_moved] = term_size[order[:num_moved]]
-    return MemorizingNetwork(*weights, relative_gap(blocks[0], blocks[2], bias), rounding_error(weights, sizes))
+    return MemorizingNetwork(*weights, relative_gap(U, s, bias), rounding_error(weights, sizes))
 
 
 def _all_blocks(
@@ -169,7 +170,7 @@ def _all_blocks(
     return U, V, s
 
 
-def _head(q: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _head(q: np.ndarray) -> tuple[np.ndarray, ...]:
     """U [r, k], V [r, r], s [r] of the last block, which maps q_j to e_j and has no shortcut (paper (3.4)).
 
     Built by peeling, so that one surrogate may be 0: its unit comes last and is always awake.
@@ -253,9 +254,10 @@ def _checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tupl
 
 def _distinct(x: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns rows of x [n, d] of which no two are equal, the first of each kind: int64, ascending."""
-    first, zero = {}, x.dtype.type(0)
+    first: dict[object, int] = {}
+    zero = x.dtype.type(0)
     for i, row in enumerate(x):
-        key = hash((row + zero).tobytes())  # −0 + 0 is 0
+        key: object = hash((row + zero).tobytes())  # −0 + 0 is 0
         j = first.setdefault(key, i)
         if not np.array_equal(x[j], row):  # two points of one hash
             first[key, i] = i

@@ -181,7 +181,7 @@ def _through_blocks(h: np.ndarray, U: np.ndarray, V: np.ndarray, s: np.ndarray) 
             h[points] += np.maximum(products[:, points] + s_j, 0).T @ V_j.T
 
 
-def rounding_error(weights: np.ndarray, term_size: np.ndarray) -> float:
+def rounding_error(weights: tuple[np.ndarray, ...], term_size: np.ndarray) -> float:
     """Returns an upper estimate of |ŷ − e_y| over the sample in float32. Not in the paper.
 
     To first order, with independent roundings of standard deviation u = 2⁻²⁴ times what is rounded, and
