@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from identity_matters.errors import UserError
 from identity_matters.runs.config_json import evaluated_split, flat, read_config_json
-from identity_matters.runs.tables import read_rows
+from identity_matters.runs.tables import ablation_table, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,8 +128,6 @@ def figures_of(path: str) -> "dict[str, Figure]":
 def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
     """What the rows of a study or of a comparison say."""
     if run.kind == "ablations":
-        from identity_matters.runs.tables import ablation_table
-
         return {"table": ablation_table(rows)}
     if run.kind == "shortcut_study":
         from launch.shortcut_study import config_of, smoke_size
