@@ -80,8 +80,8 @@ def _rows(times: dict) -> list[tuple[str, ...]]:
     rows = []
     for name in NETWORKS:
         bare = spread(times[name, NONE])[0] if (name, NONE) in times else ""
-        of_kinds = [cell for kind in (FUSED, KERAS) for cell in spread(times[name, kind])]
-        rows.append((name, bare, *of_kinds, *spread(ratios(times[name, KERAS], times[name, FUSED]))))
+        cells = [cell for kind in (FUSED, KERAS) for cell in spread(times[name, kind])]
+        rows.append((name, bare, *cells, *spread(ratios(times[name, KERAS], times[name, FUSED]))))
     return [*rows, (OTHERS, "", *spread(times[OTHERS]), "", "", "", "")]
 
 

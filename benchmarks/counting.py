@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, table, with_range
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
 from launch import launcher
@@ -72,7 +72,7 @@ def main(benchmark: CountingBenchmark) -> None:
         others += found[OTHERS]
         cells = [f"{np.median(found['counting']):.3g}"]
         for name in list(measurements)[1:]:
-            cells.append("{} ({})".format(*spread(ratios(found[name], found["counting"]))))
+            cells.append(with_range(ratios(found[name], found["counting"])))
         rows.append((f"{n}", *cells))
         print(f"shortcuts of {n}: done", flush=True)
     print(f"\ndepth {benchmark.depth}; other processes kept {np.median(others):.2f} cores busy\n")

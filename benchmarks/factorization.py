@@ -21,9 +21,8 @@ Measured on 2 cores of an Intel Xeon, NumPy 2.4, SciPy 1.17, medians of 5, 0.02 
     | rotation, 500     |      368 |          1.05 |  0.996 – 1.2 |                  5.91 |      1e-14 |      2e-14 |
     | I + 0.3 G/√d, 500 |      339 |           1.2 |   1.06 – 1.6 |                  6.45 |      1e-14 |      6e-15 |
 
-With OPENBLAS_NUM_THREADS=1 an earlier version, slower at the last target, was at 2.8, 2.1 and 2.5 for d = 500: the
-products of ours gain more from a second thread than the decompositions do. On two threads the times at d = 200 vary
-up to fivefold between rounds: NumPy and SciPy bring a BLAS with a thread pool each.
+On two threads the times at d = 200 vary up to fivefold between rounds: NumPy and SciPy bring a BLAS with a thread
+pool each.
 """
 
 import dataclasses
@@ -88,17 +87,8 @@ def main(benchmark: FactorizationBenchmark) -> None:
         ours, yardstick, naive = (times[(*name, what)] for what in (OURS, YARDSTICK, NAIVE))
         (to_yardstick, its_range), (to_naive, _) = spread(ratios(ours, yardstick)), spread(ratios(naive, ours))
         difference, error = (f"{value:.0e}" for value in accuracy[name])
-        rows.append(
-            (
-                f"{name[1]}, {name[0]}",
-                spread(1000 * value for value in ours)[0],
-                to_yardstick,
-                its_range,
-                to_naive,
-                difference,
-                error,
-            )
-        )
+        median = spread(1000 * value for value in ours)[0]
+        rows.append((f"{name[1]}, {name[0]}", median, to_yardstick, its_range, to_naive, difference, error))
     header = ("target, d", "ours, ms", "/ SVD + Schur", "min – max", f"{NAIVE} / ours", "difference", "error of R")
     print(f"{environment()}, scipy {importlib.metadata.version('scipy')}")
     print(f"\n{num_layers} layers, {benchmark.repeats} rounds; {OTHERS}: {spread(times[OTHERS])[0]}")

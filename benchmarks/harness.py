@@ -56,13 +56,11 @@ def _ticks(process: multiprocessing.Process) -> int:
 
 def seconds(function: Callable, *arguments: Any) -> float:
     """Returns the seconds that one call takes."""
-    start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
+    return timed(function, *arguments)[0]
 
 
 def rate(call: Callable[[], Any], times: int, amount: float) -> float:
-    """Returns the amount per second, where each of so many calls does `amount`."""
+    """Returns the amount per second, where each of `times` calls does `amount`."""
     return times * amount / seconds(lambda: [call() for _ in range(times)])
 
 
@@ -153,6 +151,18 @@ def spread(values: Iterable[float]) -> tuple[str, str]:
     values = list(values)
     text = [f"{v:,.0f}" if v >= 100 else f"{v:.3g}" for v in (statistics.median(values), min(values), max(values))]
     return text[0], f"{text[1]} – {text[2]}"
+
+
+def with_range(values: Iterable[float]) -> str:
+    """Returns "median (min – max)", with three digits."""
+    return "{} ({})".format(*spread(values))
+
+
+def timed(function: Callable, *arguments: Any) -> tuple[float, Any]:
+    """Returns the seconds that one call takes, and what it returns."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return time.perf_counter() - start, result
 
 
 def table(header: Iterable[str], rows: list[tuple[str, ...]]) -> str:

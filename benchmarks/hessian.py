@@ -9,8 +9,8 @@ tf.GradientTape.jacobian, compiled, both of the loss as a function of the two mo
 no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile; those of the
 peers are left out below. The others take turns.
 
-Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one), by a
-version that timed one after the other; peak memory of the process 4.7 GiB with the peers, 3.4 without:
+Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one), one
+after the other; peak memory of the process 4.7 GiB with the peers, 3.4 without:
 
 | depth | weights | first call, s | ours, s |        min – max | eigenvalues, s | ours / eigenvalues | torch / ours | tape / ours |
 | ----- | ------: | ------------: | ------: | ---------------: | -------------: | -----------------: | -----------: | ----------: |
@@ -24,14 +24,13 @@ import contextlib
 import dataclasses
 import functools
 import resource
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table, timed
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
 from launch import launcher
@@ -91,7 +90,7 @@ def _row(
     benchmark: HessianBenchmark, depth: int, hessian: Callable[[], np.ndarray], problem: tuple
 ) -> tuple[tuple[str, ...], list[float]]:
     """Returns the row of a depth, and the cores that other processes kept busy in each round."""
-    first, result = _first_call(hessian)
+    first, result = timed(hessian)
     ours = {"ours": lambda: seconds(hessian)}
     with contextlib.ExitStack() as stack:
         peers_here = _peers(stack, result, problem) if depth <= benchmark.peer_depth else {}
@@ -105,13 +104,6 @@ def _row(
         ratio = f"{np.median(ratios(found[name], found['ours'])):.3g}" if name in found else "–"
         row += [f"{peers_here[name][0]:.3g}" if name in found else "–", ratio]
     return tuple(row), found[OTHERS] + floor[OTHERS]
-
-
-def _first_call(function: Callable[[], np.ndarray]) -> tuple[float, np.ndarray]:
-    """Returns the seconds of a call that compiles, and the result."""
-    start = time.perf_counter()
-    result = function()
-    return time.perf_counter() - start, result
 
 
 def _peers(
@@ -129,7 +121,7 @@ def _peers(
     except ModuleNotFoundError as error:
         print(f"torch is left out: {error}")
     tape = _tape_hessian(*problem)
-    first, other = _first_call(tape)
+    first, other = timed(tape)
     _check_same(other, result)
     return found | {"tape": (first, lambda: seconds(tape))}
 

@@ -4,7 +4,7 @@
 
 The network, 2 blocks a stage with widths 16, 32, 64, its kernels, images and labels are the
 same in both frameworks, and the products are checked to agree. Gradient and product are over all
-examples, a batch at a time. Lanczos is so many steps with their reorthogonalisation: PyHessian's
+examples, a batch at a time. Lanczos is --order steps with their reorthogonalisation: PyHessian's
 is hessian.density, whose torch.eig, which PyTorch has dropped, is replaced by torch.linalg.eigh.
 Then the largest eigenvalue of a small network by Lanczos of that order, and by PyHessian's power
 iteration with its defaults, and its trace by as many products of Hutchinson's method on both sides, against
@@ -142,7 +142,7 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
     variables = [variable.value for variable in network.trainable_variables]
 
     @tf.function(reduce_retracing=True)
-    def of_batch(images: Any, labels: Any) -> list:
+    def batch_gradient(images: Any, labels: Any) -> list:
         with tf.GradientTape() as tape:
             logits = network(images, training=False)
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
@@ -154,7 +154,7 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
         "shapes": [variable.shape for variable in variables],
         "vector": vector,
         "apply": mvp_fn,
-        GRADIENT: lambda: [[part.numpy() for part in of_batch(*batch)] for batch in batches],
+        GRADIENT: lambda: [[part.numpy() for part in batch_gradient(*batch)] for batch in batches],
         PRODUCT: lambda: mvp_fn(vector),
         LANCZOS: lambda: lanczos(mvp_fn, dim, benchmark.order, benchmark.seed, np.float32),
     }
@@ -206,8 +206,8 @@ def _exact_rows(benchmark: LanczosBenchmark, peer: dict[str, float] | None) -> l
         for side, found in values.items():
             if name in found:
                 value, bound = found[name]
-                told = "none" if bound is None else f"{bound:.1e}"
-                rows.append((f"{name}, {side}", f"{value:.7f}", f"{abs(value - true):.1e}", told))
+                bar = "none" if bound is None else f"{bound:.1e}"
+                rows.append((f"{name}, {side}", f"{value:.7f}", f"{abs(value - true):.1e}", bar))
     return rows
 
 

@@ -153,17 +153,17 @@ def measure() -> None:
 
 
 def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
-    """Returns a function that makes one all-reduce of so many float32 and returns its seconds."""
+    """Returns a function that makes one all-reduce of `count` float32 and returns its seconds."""
     import tensorflow as tf
 
     vector = tf.ones(count)
 
     @tf.function
     def reduce() -> Any:
-        def of_replica() -> Any:
+        def replica_sum() -> Any:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, vector)[0]
 
-        return workers.strategy.run(of_replica)
+        return workers.strategy.run(replica_sum)
 
     def seconds() -> float:
         start = time.perf_counter()

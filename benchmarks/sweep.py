@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, table, with_range
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
 from launch import launcher
@@ -95,21 +95,15 @@ def main(benchmark: SweepBenchmark) -> None:
         others += found[OTHERS]
         rows.append((f"{mid}, depth {depth}, {runs} runs", *_cells(found)))
         print(f"{rows[-1][0]}: done", flush=True)
-    header = (
-        "sweep",
-        "sweep, s/epoch",
-        "loop, s/epoch",
-        "GradientTape, s/epoch",
-        "loop / sweep",
-        "GradientTape / sweep",
-    )
+    header = ("sweep", "sweep, s/epoch", "loop, s/epoch", "GradientTape, s/epoch", "loop / sweep")
+    header += ("GradientTape / sweep",)
     pruned = []
     for depth in benchmark.relu_depths:
         network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid="relu")
         count, measurements = _pruning(network, x[:NUM_PRUNED_SAMPLES], y[:NUM_PRUNED_SAMPLES], benchmark.pruned_epochs)
         found = interleaved(measurements, benchmark.repeats)
         others += found[OTHERS]
-        ratio = "{} ({})".format(*spread(ratios(found["all"], found["pruned"])))
+        ratio = with_range(ratios(found["all"], found["pruned"]))
         pruned.append((f"relu, depth {depth}", count, f"{np.median(found['all']):.3g}", ratio))
     print(f"\ntarget: {TARGET} × the loop; other processes kept {np.median(others):.2f} cores busy\n")
     print(table(header, rows))
@@ -125,7 +119,7 @@ def _cells(found: dict[str, list[float]]) -> list[str]:
     cells = [f"{np.median(found[name]):.3g}" if name in measured else UNRESOLVED for name in ("sweep", "loop", "peer")]
     for name in ("loop", "peer"):
         are_both = {name, "sweep"} <= measured
-        cells.append("{} ({})".format(*spread(ratios(found[name], found["sweep"]))) if are_both else "–")
+        cells.append(with_range(ratios(found[name], found["sweep"])) if are_both else "–")
     return cells
 
 
@@ -139,7 +133,7 @@ def _measurements(
     rates = np.geomspace(1e-3, 1e-1, runs)
 
     def per_epoch(runs: slice) -> float:
-        """Of so many epochs less none: both set up, and take the loss where they end."""
+        """Of all epochs less none: both set up, and take the loss where they end."""
         whole, none = (seconds(descend, network, starts[runs], x, y, rates[runs], count) for count in (epochs, 0))
         return (whole - none) / epochs
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 def main(config: AblationConfig, run_dir: str) -> None:
     """Trains all variants and prints the table of their errors."""
     with terminal.silenced_stderr():
-        from identity_matters import training  # noqa: F401, training imports TensorFlow
         from identity_matters.experiments import ablations
 
     print(ablation_table(ablations.run_ablations(config, run_dir)))

@@ -37,12 +37,7 @@ _PARSERS = {
 
 
 class FieldFlag(flags.Flag):
-    """A flag of the type of a config's field; its value is None where it is not given.
-
-    Args:
-      name: str. The field's.
-      kind: type. That of the field's default, a key of _PARSERS.
-    """
+    """A flag of the type of a config's field, `kind` in _PARSERS; its value is None where it is not given."""
 
     def __init__(self, name: str, kind: type) -> None:
         parser, self._expected = _PARSERS[kind]
@@ -74,12 +69,7 @@ def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
 
 
 def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
-    """Returns the flags of a launcher: one a field of its configs, --help, --traceback, and --preset where it has more.
-
-    Args:
-      presets: Name to config, the first the default.
-      has_run_dir: Whether there is a --run_dir too.
-    """
+    """Returns the flags of a launcher: --help, --traceback, a field's each, and --preset where there are several."""
     values = flags.FlagValues()
     flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
     flags.DEFINE_boolean("traceback", False, "", flag_values=values)

@@ -39,26 +39,15 @@ class Statement(NamedTuple):
 
 
 class PaperFigure(NamedTuple):
-    """A figure of a paper as a run draws it.
+    """A figure of a paper as a run draws it."""
 
-    Attributes:
-      title: The paper and the number.
-      shown: What it shows.
-      run: Whose it is.
-      picture: The picture.
-      note: What to know before believing it; empty if nothing.
-      time: How long it took.
-      num_runs: n.
-      statements: What the paper says beside what came out here.
-    """
-
-    title: str
-    shown: str
+    title: str  # the paper and the number
+    shown: str  # what it shows
     run: Run
     picture: Picture
-    note: str
-    time: str
-    num_runs: str
+    note: str  # what to know before believing it, if anything
+    time: str  # how long it took
+    num_runs: str  # n
     statements: list[Statement]
 
 
@@ -149,12 +138,12 @@ def _of_study(run: Run) -> Iterator[PaperFigure]:
 def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
     """Returns what the papers show and the runs do not, with the reason."""
     found = [*_missing_numbers(runs)]
-    of_paper = {name for run in runs for name in run.findings if name not in (*run.smoke_size, *run.smaller)}
+    complete = {name for run in runs for name in run.findings if name not in (*run.smoke_size, *run.smaller)}
     judged = {figure.title for figure in figures if not figure.note}
     drawn = {figure.title for figure in figures}
     for name in filter(str.isdigit, FIGURES):
         title = f"Li et al., Figure {name}"
-        if name not in of_paper:
+        if name not in complete:
             why = "drawn above at toy size only" if title in drawn else "not among the runs of this report"
             why = "drawn above, of other depths or of fewer runs or epochs" if title in judged else why
             what, shown = f"{title}, at the paper's size", FIGURES[name].CAPTION

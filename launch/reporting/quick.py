@@ -17,19 +17,12 @@ POLL_INTERVAL = 0.1  # seconds
 
 
 class Quick(NamedTuple):
-    """A run of a few minutes at most.
+    """A run of a few minutes at most."""
 
-    Attributes:
-      name: Of its directory.
-      module: launch.NAME.
-      flags: Beside --run_dir.
-      promise: How long it takes on 2 quiet cores.
-    """
-
-    name: str
+    name: str  # of its directory
     module: str
-    flags: tuple[str, ...]
-    promise: str
+    flags: tuple[str, ...]  # beside --run_dir
+    promise: str  # how long it takes on 2 quiet cores
 
 
 QUICK = (

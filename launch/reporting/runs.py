@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from identity_matters.errors import UserError
 from identity_matters.runs.config_json import evaluated_split, flat, read_config_json
-from identity_matters.runs.tables import read_rows
+from identity_matters.runs.tables import ablation_table, read_rows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,33 +29,19 @@ class Picture(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A run directory.
+    """A run directory."""
 
-    Attributes:
-      name: As the user gave it.
-      contents: What config.json holds.
-      files: (name, address relative to the report) of what lies in the directory.
-      rows: Of metrics.csv or results.csv.
-      pictures: By name of the figure.
-      findings: Of a study that is done: what it makes of the paper's statements, by figure.
-      minutes: Of a study: how long the experiments of a figure took, by figure.
-      smoke_size: Of a study: the figures that are too small for conclusions.
-      smaller: Of a study: the figures of other depths than the paper's, or of fewer runs or epochs.
-      table: Of a comparison: its results as text.
-      problem: Why there is no more than files; empty where there is.
-    """
-
-    name: str
-    contents: dict
-    files: list[tuple[str, str]]
-    rows: list[dict] = []
-    pictures: dict[str, Picture] = {}
-    findings: dict[str, list] = {}
-    minutes: dict[str, str] = {}
-    smoke_size: list[str] = []
-    smaller: list[str] = []
-    table: str = ""
-    problem: str = ""
+    name: str  # as the user gave it
+    contents: dict  # what config.json holds
+    files: list[tuple[str, str]]  # (name, address relative to the report) of what lies in the directory
+    rows: list[dict] = []  # of metrics.csv or results.csv
+    pictures: dict[str, Picture] = {}  # by the figure's name
+    findings: dict[str, list] = {}  # of a study that is done: what it makes of the paper's statements, by figure
+    minutes: dict[str, str] = {}  # of a study: how long the experiments of a figure took, by figure
+    smoke_size: list[str] = []  # of a study: the figures that are too small for conclusions
+    smaller: list[str] = []  # of a study: the figures of other depths than the paper's, or of fewer runs or epochs
+    table: str = ""  # of a comparison: its results
+    problem: str = ""  # why there is no more than files
 
     @property
     def kind(self) -> str:
@@ -142,8 +128,6 @@ def figures_of(path: str) -> "dict[str, Figure]":
 def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
     """What the rows of a study or of a comparison say."""
     if run.kind == "ablations":
-        from identity_matters.runs.tables import ablation_table
-
         return {"table": ablation_table(rows)}
     if run.kind == "shortcut_study":
         from launch.shortcut_study import config_of, smoke_size

@@ -1,60 +1,59 @@
 """A study, or a spectrum, that goes on is on the data on which it began: else its tables would mix two data sets."""
 
 import dataclasses
+import shutil
 
 import numpy as np
-import pytest
 from begun import edit
+from tiny_studies import FLAGS, load_three_digits
 
 from identity_matters.data import loading
-from identity_matters.data.arrays import examples_summary, mnist_sample
+from identity_matters.data.arrays import examples_summary
 from launch import trained_run
 
-FIGURE_5 = ("shortcut_study", "--figure=5", "--depths=2,3", "--num_runs=1", "--examples=300")
-SPECTRUM = ("hessian_spectrum", "--examples=20", "--order=2", "--num_vectors=2", "--num_eigenvalues=1")
 
-
-@pytest.fixture(scope="module")
-def digits():
-    kept = mnist_sample()
-    train = {"train_images": kept.train_images[:300, ::2, ::2], "train_labels": kept.train_labels[:300]}
-    return dataclasses.replace(kept, **train, test_images=kept.test_images[:, ::2, ::2])
-
-
-def cut_short(run_dir, num_lines):
-    """Leaves the table as a kill after its first lines would; returns it."""
-    table = run_dir / "results.csv"
+def cut_short(run_dir, copy, num_lines):
+    """Copies a run as a kill after the first jobs, of that many lines, would leave it; returns its table."""
+    shutil.copytree(run_dir, copy)
+    table = copy / "results.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:num_lines]))
-    edit(run_dir, status="running")
+    edit(copy, status="running")
     return table.read_text()
 
 
-def test_a_study_does_not_go_on_with_other_labels_or_other_images(launch, monkeypatch, tmp_path, digits):
-    command = (*FIGURE_5, f"--run_dir={tmp_path}")
-    monkeypatch.setattr(loading, "load", lambda config: digits)
-    assert launch(*command)[0] == 0
-    kept = cut_short(tmp_path, 5)
-    others = {"train_labels": 9 - digits.train_labels, "train_images": 255 - digits.train_images}
-    for name, array in others.items():
-        monkeypatch.setattr(loading, "load", lambda config: dataclasses.replace(digits, **{name: array}))  # noqa: B023
+def test_a_study_does_not_go_on_with_other_labels_or_other_images(launch, monkeypatch, tiny_study, tmp_path):
+    run_dir = tmp_path / "study"
+    kept, command = cut_short(tiny_study, run_dir, 5), ("shortcut_study", *FLAGS, "--figure=5", f"--run_dir={run_dir}")
+    changes = {"train_labels": lambda labels: 2 - labels, "train_images": lambda images: 255 - images}
+    for name, change in changes.items():
+
+        def changed(config):
+            digits = load_three_digits(config)
+            return dataclasses.replace(digits, **{name: change(getattr(digits, name))})  # noqa: B023
+
+        monkeypatch.setattr(loading, "load", changed)
         code, out, err = launch(*command)
-        assert code == 1 and not out and err.count("\n") == 1
-        assert f"{tmp_path} holds a run on other data: '300 training images, 14x14x1, images and labels " in err
-        assert (tmp_path / "results.csv").read_text() == kept
-    monkeypatch.setattr(loading, "load", lambda config: digits)
-    assert launch(*command)[0] == 0 and len((tmp_path / "results.csv").read_text()) > len(kept)
+        assert code == 1 and not out
+        message = f"{run_dir} holds a run on other data: '200 training images, 7x7x1, images and labels "
+        assert message in err.splitlines()[-1]
+        assert (run_dir / "results.csv").read_text() == kept
+    monkeypatch.setattr(loading, "load", load_three_digits)
+    assert launch(*command)[0] == 0 and len((run_dir / "results.csv").read_text()) > len(kept)
 
 
-def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_run, tmp_path):
-    command = (*SPECTRUM, f"--saved_run={tiny_run}", f"--run_dir={tmp_path}")
-    assert launch(*command)[0] == 0
-    kept, real = cut_short(tmp_path, 3), trained_run.raw_batches
+def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_run, tiny_spectrum, tmp_path):
+    run_dir = tmp_path / "spectrum"
+    kept, real = cut_short(tiny_spectrum, run_dir, 21), trained_run.raw_batches
+    command = ["hessian_spectrum", f"--saved_run={tiny_run}", f"--run_dir={run_dir}"]
+    command += "--examples=60 --batch_size=30 --order=20".split()
     monkeypatch.setattr(trained_run, "raw_batches", lambda *args: ((x, 9 - labels) for x, labels in real(*args)))
     code, out, err = launch(*command)
-    assert code == 1 and not out and "holds a run on other data: '20 training images, 28x28x1" in err.splitlines()[-1]
-    assert (tmp_path / "results.csv").read_text() == kept
+    assert code == 1 and not out and "holds a run on other data: '60 training images, 28x28x1" in err.splitlines()[-1]
+    assert (run_dir / "results.csv").read_text() == kept
     monkeypatch.setattr(trained_run, "raw_batches", real)
-    assert launch(*command)[0] == 0 and len((tmp_path / "results.csv").read_text()) > len(kept)
+    code, _, err = launch(*command)
+    assert code == 0, err
+    assert len((run_dir / "results.csv").read_text()) > len(kept)
 
 
 def test_resized_images_count_by_their_labels_alone():

@@ -29,23 +29,10 @@ def small_map(monkeypatch):
 
 
 @pytest.mark.slow
-def test_it_leaves_rows_data_and_pictures_and_a_second_run_computes_nothing(small_map, tmp_path, capsys):
-    run_dir = str(tmp_path / "descent")
-    config = launcher.MapConfig()
-    launcher.main(config, run_dir)
-    assert len(read_rows(f"{run_dir}/results.csv")) == 4 * len(descent_map.SPEEDS) and len(small_map) == 4
-    names = {path.name for path in (tmp_path / "descent").glob("*.png")}
-    assert names == {"eigenvalues.png", "excess_by_radius.png", "map.png"}
-    assert "rotated, zero, descent, ℓ = 2, d = 6" in capsys.readouterr().out
-    before = (tmp_path / "descent" / "results.csv").read_text()
-    launcher.main(config, run_dir)
-    assert len(small_map) == 4 and (tmp_path / "descent" / "results.csv").read_text() == before
-
-
-@pytest.mark.slow
-def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkeypatch):
-    run_dir, counted = str(tmp_path / "descent"), descent_map.run_job
-    config = launcher.MapConfig()
+def test_after_a_kill_it_goes_on_behind_the_last_job_draws_and_does_not_compute_again(
+    small_map, tmp_path, monkeypatch, capsys
+):
+    run_dir, config, counted = tmp_path / "descent", launcher.MapConfig(), descent_map.run_job
 
     def dies(job, *a, **k):
         if len(small_map) == 2:
@@ -54,23 +41,22 @@ def test_after_a_kill_it_goes_on_behind_the_last_job(small_map, tmp_path, monkey
 
     monkeypatch.setattr(descent_map, "run_job", dies)
     with pytest.raises(KeyboardInterrupt):
-        launcher.main(config, run_dir)
+        launcher.main(config, str(run_dir))
     assert len(read_rows(f"{run_dir}/results.csv")) == 2 * len(descent_map.SPEEDS)
     monkeypatch.setattr(descent_map, "run_job", counted)
-    launcher.main(config, run_dir)
-    assert small_map == descent_map.jobs()
+    launcher.main(config, str(run_dir))
+    assert small_map == descent_map.jobs() and "rotated, zero, descent, ℓ = 2, d = 6" in capsys.readouterr().out
     assert len(read_rows(f"{run_dir}/results.csv")) == 4 * len(descent_map.SPEEDS)
-
-
-@pytest.mark.slow
-def test_plot_draws_the_pictures_again(small_map, tmp_path, capsys):
-    run_dir = tmp_path / "descent"
-    launcher.main(launcher.MapConfig(), str(run_dir))
-    for path in run_dir.glob("*.png"):
+    before = (run_dir / "results.csv").read_text()
+    launcher.main(config, str(run_dir))
+    assert len(small_map) == 4 and (run_dir / "results.csv").read_text() == before
+    pictures = sorted(run_dir.glob("*.png"))
+    assert [path.name for path in pictures] == ["eigenvalues.png", "excess_by_radius.png", "map.png"]
+    for path in pictures:
         path.unlink()
     capsys.readouterr()
     plot.main(plot.PlotConfig(), str(run_dir))
-    assert len(capsys.readouterr().out.split()) == len(list(run_dir.glob("*.png"))) == 3
+    assert capsys.readouterr().out.split() == list(map(str, pictures)) == list(map(str, sorted(run_dir.glob("*.png"))))
 
 
 def test_without_a_run_directory_it_prints_and_writes_nothing(small_map, tmp_path, monkeypatch, capsys):

@@ -106,17 +106,6 @@ def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
 
-@pytest.mark.parametrize("beside", ["", "second"])
-def test_a_title_with_signs_of_formulas_is_drawn_as_it_is(tmp_path, launch, monkeypatch, beside):
-    monkeypatch.chdir(tmp_path)
-    for name in ("first", "second"):
-        write_run(tmp_path / name, 0.5)
-    flags = ["--run_dir=first", f"--beside={beside}", "--format=svg"]
-    code, out, err = launch("plot", *flags, "--title=50 % of $\\frac{a$")
-    assert code == 0, err
-    assert "<!-- 50 % of $\\frac{a$ -->" in (tmp_path / out.strip()).read_text()
-
-
 EIGENVALUE = dict.fromkeys(("eigenvalue", "weight", "density"), 1)
 EIGENVALUE |= dict.fromkeys(("vector", "error_bound", "rounding", "standard_error"), 0)
 
