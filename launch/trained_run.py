@@ -52,9 +52,9 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
         raise UserError(f"saved_run {saved_run} is not finished: its status is {record['status']}; give --at_step")
     if at_step < 0 and not os.path.isfile(os.path.join(saved_run, "model.keras")):
         raise UserError(f"saved_run {saved_run} has no model.keras")
-    places = data_places(record)
     try:
-        config = dataclasses.replace(from_json(TrainConfig(), record["config"]), **places)
+        config = from_json(TrainConfig(), record["config"])
+        config = dataclasses.replace(config, **data_places(record))  # which takes the types as checked
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
     if has_changed(config.npz, record.get("npz_digest", "")):
