@@ -54,9 +54,9 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
         raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
         config = from_json(TrainConfig(), record["config"])
-        config = dataclasses.replace(config, **data_places(record))  # which takes the types as checked
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
+    config = dataclasses.replace(config, **data_places(record))
     if has_changed(config.npz, record.get("npz_digest", "")):
         raise UserError(f"{config.npz} is not as saved_run {saved_run} was trained on it; give the file as it was")
     return config

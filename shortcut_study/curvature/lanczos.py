@@ -5,7 +5,7 @@
     H Q = Q T + β q eᵀ             Decomposition: basis = Qᵀ [k, dim], diagonal and off_diagonal of T, residual = β
     T s = θ s                      Ritz: values θ, error_bounds β|s_k|, weights s_1²
 
-Nothing here knows what H is of; model_hessian.py has the products for networks. Full
+Nothing here knows what H is of; products.py has the products for networks. Full
 reorthogonalisation, so no eigenvalue appears twice that is not double; memory is order · dim
 numbers, of the type that the caller chooses. Sources: Parlett, The Symmetric Eigenvalue Problem
 (1980), for the bounds and for "twice is enough"; quadrature.py says what the weights are for.
@@ -195,7 +195,7 @@ def linear_operator(mvp_fn: Callable, dim: int, dtype: type = np.float32) -> sci
     [[1.0, 0.0], [0.0, 2.0]]
 
     Args:
-      mvp_fn, dim: As from `model_hessian.model_mvp`.
+      mvp_fn, dim: As from `products.model_mvp`.
       dtype: Of the products.
     """
 

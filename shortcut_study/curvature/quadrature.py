@@ -1,4 +1,4 @@
-"""What a few random vectors tell of a symmetric matrix: density, condition number, index, trace, diagonal.
+"""Estimates from a few random vectors: density, condition number and index of a spectrum, trace and diagonal.
 
     equations                                     code
     tr f(H)/n ≈ mean over v of Σ s_1² f(θ)        Quadrature: nodes θ, weights s_1², a row per starting vector v
