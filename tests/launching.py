@@ -40,7 +40,7 @@ def presets_of(name):
 
 
 def config_of(name, *flags):
-    """The config that a launcher makes of these flags."""
+    """The config that a launcher makes of these flags; without any its default."""
     values = config_flags.define(presets_of(name), has_run_dir=True)
     with launcher.user_errors():
         assert config_flags.parse(values, ["", *flags]) == []

@@ -39,6 +39,13 @@ def test_the_tour_is_committed_with_its_pictures_and_small():
     assert "/work" not in TOUR.read_text() and "/home" not in TOUR.read_text()
 
 
+def test_the_tour_imports_what_exists():
+    lines = [line for cell in nbformat.read(TOUR, as_version=4).cells for line in cell.source.splitlines()]
+    imports = [line for line in lines if line.startswith(("from ", "import "))]
+    assert len(imports) > 10
+    exec("\n".join(imports), {})
+
+
 def test_the_readme_and_the_index_link_the_tour():
     root = TOUR.parents[1]
     assert "docs/tour.ipynb" in (root / "README.md").read_text()

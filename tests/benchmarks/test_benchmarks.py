@@ -15,7 +15,7 @@ from benchmarks.memorization import MemorizationBenchmark
     [
         ("benchmarks.train_step --preset=mnist --repeats=1 --steps=1 --batch_size=8", "ours / matrix product"),
         ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
-        ("benchmarks.factorization --repeats=1", "rotation, 500"),
+        ("benchmarks.factorization --repeats=1 --dimensions=60", "rotation, 60"),
         ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
         ("benchmarks.batch_norm --repeats=1 --steps=1 --batch_size=4", "ResNet-20"),
         ("benchmarks.counting --depth=6 --repeats=1", "3"),

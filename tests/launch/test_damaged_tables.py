@@ -6,7 +6,6 @@ The suite tries one of a kind; python -m pytest -m slow tests/launch/test_damage
 import csv
 import dataclasses
 import functools
-import importlib
 import io
 import os
 import random
@@ -25,10 +24,7 @@ from identity_matters.runs.tables import write_metrics
 from launch import plot
 from theory import figures
 
-CONFIGS = {
-    "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig", "descent_map": "MapConfig",
-    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig",
-}  # fmt: skip
+DRAWN = ("train", "ablations", "check_theory", "descent_map", "shortcut_study", "hessian_spectrum")
 NO_FILES = {
     "pipe": os.mkfifo,
     "folder": os.mkdir,
@@ -94,7 +90,7 @@ def runs(tmp_path_factory):
 
     @functools.cache
     def make(kind):
-        begin(folder / kind, getattr(importlib.import_module(f"launch.{kind}"), CONFIGS[kind])(), kind)
+        begin(folder / kind, config_of(kind), kind)
         for name, rows in tables(kind).items():
             write_metrics(str(folder / kind / name), rows)
         plot.main(plot.PlotConfig(), str(folder / kind))
@@ -138,7 +134,7 @@ def damaged(text: str, chance: random.Random) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind, count", one_of_a_kind(("train", 6), rest=[(kind, NUM_DAMAGES) for kind in CONFIGS]))
+@pytest.mark.parametrize("kind, count", one_of_a_kind(("train", 6), rest=[(kind, NUM_DAMAGES) for kind in DRAWN]))
 def test_a_damaged_table_is_drawn_or_refused_in_one_line(runs, tmp_path, kind, count):
     signal.alarm(0)
     shutil.copytree(runs(kind), tmp_path / "run")
@@ -154,7 +150,7 @@ def test_a_damaged_table_is_drawn_or_refused_in_one_line(runs, tmp_path, kind, c
     assert drawn_or_refused(tmp_path / "run")
 
 
-ALL = [(kind, no_file) for kind in CONFIGS for no_file in NO_FILES]
+ALL = [(kind, no_file) for kind in DRAWN for no_file in NO_FILES]
 
 
 @pytest.mark.parametrize("kind, no_file", one_of_a_kind(*(("train", no_file) for no_file in NO_FILES), rest=ALL))

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from begun import begin
+from launching import config_of
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -17,16 +18,6 @@ from identity_matters.runs.config_json import RUN_TYPES, read_config_json
 from identity_matters.runs.tables import write_metrics
 from launch import plot, report, train
 from shortcut_study.curvature.report import spectrum_figure
-
-CONFIGS = {
-    "train": "TrainConfig", "ablations": "AblationConfig", "check_theory": "CheckConfig",
-    "relu_search": "SearchConfig", "descent_map": "MapConfig",
-    "shortcut_study": "StudyConfig", "hessian_spectrum": "SpectrumConfig", "report": "ReportConfig",
-}  # fmt: skip
-
-
-def config(kind):
-    return getattr(importlib.import_module(f"launch.{kind}"), CONFIGS[kind])()
 
 
 @pytest.fixture
@@ -41,7 +32,7 @@ def drawn(monkeypatch):
 
 @pytest.mark.parametrize("kind", RUN_TYPES)
 def test_the_launcher_that_config_json_names_draws_alone(tmp_path, kind, drawn):
-    begin(tmp_path, config(kind), kind)
+    begin(tmp_path, config_of(kind), kind)
     assert read_config_json(str(tmp_path))["kind"] == kind
     plot.main(plot.PlotConfig(), str(tmp_path))
     assert drawn == [kind]
@@ -84,7 +75,7 @@ def test_nothing_to_compare_with_and_an_unknown_format_are_refused_in_one_line(t
 
 
 def test_a_report_that_was_interrupted_is_named_as_such(tmp_path):
-    begin(tmp_path, config("report"), "report")
+    begin(tmp_path, config_of("report"), "report")
     with pytest.raises(ValueError, match="let launch.report end"):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
@@ -98,10 +89,10 @@ def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
 
 
 def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
-    begin(tmp_path, config("check_theory"), "check_theory")
+    begin(tmp_path, config_of("check_theory"), "check_theory")
     with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
         plot.main(plot.PlotConfig(), str(tmp_path))
-    begin(tmp_path, config("check_theory"), "check_theory", status="done")  # of one claim, say
+    begin(tmp_path, config_of("check_theory"), "check_theory", status="done")  # of one claim, say
     with pytest.raises(ValueError, match="without the data of figures; the run is done, and has none"):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
