@@ -112,11 +112,13 @@ class ShortcutNetwork:
 
     def forward(self, weights: np.ndarray, x: np.ndarray) -> np.ndarray:
         """Returns ŷ [m, width] (Li et al., (5)) for weights of `shape`, else ValueError, and x [m, width]."""
-        return shortcut_networks.forward(self._checked(weights), x, *map(_activation, self.activations), self.shortcut)
+        pre, mid, post = map(_activation, self.activations)
+        return shortcut_networks.forward(self._checked(weights), x, pre, mid, post, self.shortcut)
 
-    def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> float:
-        """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6))."""
-        return shortcut_networks.loss(self._checked(weights), x, y, *map(_activation, self.activations), self.shortcut)
+    def loss(self, weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> complex:
+        """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)): a float, and complex for complex weights alone."""
+        pre, mid, post = map(_activation, self.activations)
+        return shortcut_networks.loss(self._checked(weights), x, y, pre, mid, post, self.shortcut)
 
     def examples(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns x and y as float64; ValueError unless both are [m, width], m ≥ 1, and finite."""
@@ -132,7 +134,10 @@ class ShortcutNetwork:
 
 
 def _activation(activation: str | Callable) -> Activation:
-    """A function of the user's own has no derivatives that are known; none is asked for here."""
     if callable(activation):
-        return Activation(activation, None, (math.nan,) * 3)
+        return Activation(activation, _unknown_derivative, (math.nan,) * 3)
     return activation_named(activation)
+
+
+def _unknown_derivative(z: np.ndarray) -> np.ndarray:
+    raise ValueError("the derivative of a function that is no activation of theory.shortcut.activations is not known")
