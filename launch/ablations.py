@@ -8,7 +8,7 @@ highest of those tried, up to two more. Then it trains 3 seeds at that rate on a
 seed: 3 to 6 minutes a run of 3e13 operations on one core, 5 to 10 hours in all. Leaves results.csv,
 ablations.png, depths.png (errors by depth, of the statements) and one run directory a run, complete as
 far as it came, and prints a table of the test errors. The same command again continues, also with more
-seeds; --only="ours,zero initializer" runs some of the variants. What results.csv holds counts as run:
+seeds; --only="BN-free,zero initializer" runs some of the variants. What results.csv holds counts as run:
 with config.json beside it, it continues on another machine.
 
 --experiment=norms redraws Figure 2 of Li et al. in 5 epochs for 200: the norms of networks of several

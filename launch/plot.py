@@ -10,7 +10,7 @@ launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spec
     python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third
 
 writes runs/first/comparison.png: the errors of several training runs in one figure. With
---names="ours,ours,its twin" the legend has these names, and runs of one name are drawn as one group.
+--names="BN-free,BN-free,batch norm" the legend has these names, and runs of one name are drawn as one group.
 """
 
 import dataclasses

@@ -127,8 +127,8 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
 def by_depth(names: Iterable[str]) -> dict[str, list[str]]:
     """Returns the different names of each family, which differ in a number alone, from the lowest number on.
 
-    >>> by_depth(["ResNet-32", "ResNet-8", "ours of 8 layers", "ResNet-8"])
-    {'ResNet-N': ['ResNet-8', 'ResNet-32'], 'ours of N layers': ['ours of 8 layers']}
+    >>> by_depth(["ResNet-32", "ResNet-8", "BN-free of 8 layers", "ResNet-8"])
+    {'ResNet-N': ['ResNet-8', 'ResNet-32'], 'BN-free of N layers': ['BN-free of 8 layers']}
 
     Args:
       names: Those of variants.

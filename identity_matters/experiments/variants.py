@@ -57,12 +57,12 @@ def _statement(name: str, blocks: int = 2, width: int = 24, **model: Any) -> Var
 
 
 # Hardt & Ma's statements (§4.1 and §4.2): what each choice of theirs does, each variant at its own learning rate.
-# "ours" has their small initialiser, a fixed projection and no normalisation, and is trained with Muon, whose decoupled
-# weight decay was chosen for it; the variants of the network share that. It is half as wide as cifar10_fast, so that
-# few operations are enough epochs to leave the saddle at zero far behind.
+# "BN-free" has their small initialiser, a fixed projection and no normalisation, and is trained with Muon, whose
+# decoupled weight decay was chosen for it; the variants of the network share that. It is half as wide as cifar10_fast,
+# so that few operations are enough epochs to leave the saddle at zero far behind.
 _BATCH_NORM, _STANDARD, _PLAIN = {"use_batch_norm": True}, {"residual_initializer": "standard"}, {"shortcut": False}
 STATEMENTS = (
-    _statement("ours"),
+    _statement("BN-free"),
     _statement("standard initializer", **_STANDARD),
     _statement("zero initializer", residual_initializer="zero"),
     _statement("trained projection", train_projection=True),
@@ -104,9 +104,9 @@ STATEMENTS = (
 _SGD_128, _CLIPPED_128 = (of | {"batch_size": 128} for of in (_SGD, _CLIPPED))
 _ALL_CNN_C = {"network": "all_cnn_c", "weight_decay": 1e-3}
 RIVALS = (
-    Variant("ours"),
+    Variant("BN-free"),
     Variant("batch norm with standard initializer", model=_BATCH_NORM | _STANDARD),
-    _with_sgd("ours with clipped momentum SGD", {}, _CLIPPED_128),
+    _with_sgd("BN-free with clipped momentum SGD", {}, _CLIPPED_128),
     _with_sgd("batch norm with standard initializer and SGD", _BATCH_NORM | _STANDARD, _SGD_128),
     _with_sgd("All-CNN-C with clipped SGD", _ALL_CNN_C, _CLIPPED_128, (0.01, 0.05, 0.1, 0.25)),
     _with_sgd("ResNet-20 with SGD", {"network": "resnet_20"}, _SGD_128),
@@ -118,8 +118,7 @@ RIVALS = (
 
 # Figure 2 of Li et al. in 5 epochs for 200, with the schedule scaled: average Frobenius norms of pre-activation
 # ResNets along training, at the paper's learning rate, which drops where theirs does, at 81 and 122 of 200 epochs.
-# Weight decay has no time to act. Beside them ours, of as many convolutions and without normalisation, with the same
-# SGD, clipped.
+# Weight decay has no time to act. Beside them the BN-free network, of as many convolutions, with the same SGD, clipped.
 _NORMS_STEPS = 1_950
 _DROPPING = {"train_steps": _NORMS_STEPS, "batch_size": 128, "eval_examples": 1_000, "schedule": "piecewise"}
 _DROPPING |= {"decay_steps": (_NORMS_STEPS * 81 // 200, _NORMS_STEPS * 122 // 200)}
@@ -133,7 +132,7 @@ NORMS = tuple(
     _with_norms(f"pre-activation ResNet-{depth}", {"network": f"preact_resnet_{depth}"}, _SGD)
     for depth in (8, 14, 20, 32)
 ) + tuple(
-    _with_norms(f"ours of {6 * blocks + 2} layers", _of_depth(blocks, 16) | {"stem_pool": 1}, _CLIPPED)
+    _with_norms(f"BN-free of {6 * blocks + 2} layers", _of_depth(blocks, 16) | {"stem_pool": 1}, _CLIPPED)
     for blocks in (1, 2, 3, 5)
 )
 

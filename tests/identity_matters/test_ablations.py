@@ -31,7 +31,7 @@ OPERATIONS = 4e8  # 10 steps of the tiny network
 def small(monkeypatch, tiny_config):
     """Two variants of a tiny run, trained by a stand-in: its error falls with the rate, 0.2 diverges."""
     variants = (
-        Variant("ours", (0.05, 0.1, 0.2)),
+        Variant("BN-free", (0.05, 0.1, 0.2)),
         Variant("wide", (0.05,), {"widths": (4, 8), "blocks_per_stage": (1, 1)}, {"batch_size": 10}),
     )
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
@@ -66,7 +66,9 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
     assert [c.seed for c in tested] == [0, 0, 1, 1, 2, 2] and {c.validation_examples for c in tested} == {0}
     assert {row["phase"] for row in rows} == {"search", "test"}
     ours, wide = tables.ablation_table(rows).splitlines()[2:]
-    assert ours == "| ours | 0.1 (0.05, 0.1, 0.2) | 10 | 2.0 | 1 of 3 | 50.00 ± 0.00 % | 50.00 ± 0.00 % | 2.00 ± 0.00 |"
+    assert (
+        ours == "| BN-free | 0.1 (0.05, 0.1, 0.2) | 10 | 2.0 | 1 of 3 | 50.00 ± 0.00 % | 50.00 ± 0.00 % | 2.00 ± 0.00 |"
+    )
     assert wide.startswith("| wide | 0.05 | ") and "| 1 of 3 | 55.00 ± 0.00 % |" in wide
 
 
@@ -86,7 +88,7 @@ def test_a_search_goes_two_rates_beyond_its_grid_and_what_may_not_be_the_best_is
     ours = dataclasses.replace(EXPERIMENTS["statements"][0], rates=rates)
     monkeypatch.setitem(EXPERIMENTS, "statements", (ours,))
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    assert f"| ours | {chosen} |" in tables.ablation_table(rows)
+    assert f"| BN-free | {chosen} |" in tables.ablation_table(rows)
     trained = len(calls)
     np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
     assert len(calls) == trained  # what was found beyond the grid is found again
@@ -139,7 +141,7 @@ def test_steps_are_whole_calls_into_the_compiled_program():
             assert type(run) is TrainConfig and run.steps_per_execution == 3
 
 
-@pytest.mark.parametrize(("experiment", "only"), [("statements", "ours"), ("norms", "ours of 8 layers")])
+@pytest.mark.parametrize(("experiment", "only"), [("statements", "BN-free"), ("norms", "BN-free of 8 layers")])
 def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_do_not_fit(
     tmp_path, digits_npz, experiment, only
 ):
@@ -178,7 +180,7 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
 
 def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():
     names = [f"{blocks} block{'s' * (blocks > 1)} a stage" for blocks in (1, 4, 9)]
-    small = dict(zip(("ours", *names), (13, 7, 25, 55)))
+    small = dict(zip(("BN-free", *names), (13, 7, 25, 55)))
     standard = dict(
         zip(("standard initializer", *(f"{name} with standard initializer" for name in names)), small.values())
     )
@@ -195,7 +197,9 @@ def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_al
     np.testing.assert_array_equal(lines[0].get_xdata(), [7, 13, 25, 55])
     np.testing.assert_allclose(lines[0].get_ydata(), np.array([7, 13, 25, 55]) / 100 + 0.0005)
     np.testing.assert_allclose(lines[1].get_xydata(), [[55, 0.6005]])
-    assert "depths" not in ablations.draw([row for row in rows if row["variant"] in ("ours", "standard initializer")])
+    assert "depths" not in ablations.draw(
+        [row for row in rows if row["variant"] in ("BN-free", "standard initializer")]
+    )
 
 
 def test_a_finished_run_does_not_stand_for_a_variant_that_has_changed_since(small, tmp_path, monkeypatch):
@@ -240,13 +244,16 @@ def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tm
     rows = ablations.run_ablations(dataclasses.replace(config, only="wide"), str(tmp_path / "run"))
     assert {row["variant"] for row in rows} == {"wide"} and len(calls) == 3
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    assert {row["variant"] for row in rows} == {"ours", "wide"} and len(calls) == 9
-    again = ablations.run_ablations(dataclasses.replace(config, only="ours"), str(tmp_path / "run"))
+    assert {row["variant"] for row in rows} == {"BN-free", "wide"} and len(calls) == 9
+    again = ablations.run_ablations(dataclasses.replace(config, only="BN-free"), str(tmp_path / "run"))
     np.testing.assert_equal(again, rows)  # those of the others stay
-    assert [v.name for v in dataclasses.replace(config, only="wide, ours,").variants] == ["ours", "wide"]
+    assert [v.name for v in dataclasses.replace(config, only="wide, BN-free,").variants] == ["BN-free", "wide"]
     for only, message in (
-        ("ours,one", "only names 'one'; the variants of statements are ours, wide"),
-        ("our, wired", "only names 'our', 'wired'; did you mean 'ours' or 'wide'? the variants of statements are ours"),
+        ("BN-free,one", "only names 'one'; the variants of statements are BN-free, wide"),
+        (
+            "BN-fre, wired",
+            "only names 'BN-fre', 'wired'; did you mean 'BN-free' or 'wide'? the variants of statements are BN-free",
+        ),
         (" ,", "only names no variant, got ' ,'; leave it empty for all of them"),
     ):
         assert message in refused(dataclasses.replace, config, only=only)
@@ -285,8 +292,8 @@ def test_a_damaged_results_csv_is_one_clear_line_and_trains_nothing(small, tmp_p
 def test_directories_that_are_named_almost_like_runs_are_left_alone(small, tmp_path):
     config, _ = small
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    for name in ("ours_seed0-", "ours_seed00", "ours_rate0.050", "ours_seed"):
-        shutil.copytree(tmp_path / "run" / "ours_seed0", tmp_path / "run" / name)
+    for name in ("BN_free_seed0-", "BN_free_seed00", "BN_free_rate0.050", "BN_free_seed"):
+        shutil.copytree(tmp_path / "run" / "BN_free_seed0", tmp_path / "run" / name)
     np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
 
 
@@ -326,7 +333,7 @@ def test_the_norms_of_networks_that_differ_in_depth_share_a_panel():
     fields = {"status": "done", "test_top1_error": 0.5, "train_top1_error": 0.5}
     diverged = {"variant": variants[0].name, "phase": "test", "seed": 2, "step": 3, "status": "diverged"}
     drawn = ablations.draw([row | fields for row in rows] + [diverged])["kernel_norms"]
-    assert [axes.get_title() for axes in drawn.axes[:2]] == ["pre-activation ResNet-N", "ours of N layers"]
+    assert [axes.get_title() for axes in drawn.axes[:2]] == ["pre-activation ResNet-N", "BN-free of N layers"]
     for axes, names in zip(drawn.axes, (variants[:4], variants[4:])):
         assert len(axes.lines) == 8 and [text.get_text() for text in axes.get_legend().texts] == [v.name for v in names]
         assert axes.lines[2].get_ydata()[-1] == axes.lines[0].get_ydata()[-1] + 1
@@ -360,14 +367,14 @@ def test_unprepared_data_leave_no_run_directory(tmp_path):
 
 @pytest.mark.slow
 def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config, monkeypatch):
-    variants = (Variant("ours", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
+    variants = (Variant("BN-free", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
     base = dataclasses.replace(tiny_config, validation_examples=20)
     config = AblationConfig(train=base, operations=OPERATIONS, num_seeds=1)
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    assert {row["variant"] for row in rows} == {"ours", "batch norm"}
+    assert {row["variant"] for row in rows} == {"BN-free", "batch norm"}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "done"
-    before = (tmp_path / "run" / "ours_seed0" / "metrics.csv").stat().st_mtime_ns
+    before = (tmp_path / "run" / "BN_free_seed0" / "metrics.csv").stat().st_mtime_ns
     again = ablations.run_ablations(config, str(tmp_path / "run"))
     np.testing.assert_equal(again, rows)
-    assert (tmp_path / "run" / "ours_seed0" / "metrics.csv").stat().st_mtime_ns == before
+    assert (tmp_path / "run" / "BN_free_seed0" / "metrics.csv").stat().st_mtime_ns == before

@@ -17,7 +17,7 @@ WEIGHTS = pathlib.Path(identity_matters.__file__).parent / "weights"
 ERRORS = {"digits": 0.005, "cifar10_fast": 0.1473}
 
 
-@pytest.mark.parametrize("name", ["digits", pytest.param("cifar10_fast", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["digits", pytest.param("cifar10_fast", marks=pytest.mark.nightly)])
 def test_a_network_has_the_error_that_the_docs_state(name):
     """TFDS_DATA_DIR tells where CIFAR-10 is prepared."""
     try:

@@ -165,12 +165,12 @@ def test_plot_does_not_wait_for_what_is_no_file(runs, tmp_path, launch, kind, no
 
 NETWORK = ["--train_examples=60", "--eval_examples=20", "--stem_width=2", "--widths=2", "--blocks_per_stage=1"]
 TINY = [*NETWORK, "--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2", "--checkpoint_every=2"]
-RIVALS = ["--experiment=rivals", "--only=ours", *NETWORK]  # whose "ours" takes the flags of the network
+RIVALS = ["--experiment=rivals", "--only=BN-free", *NETWORK]  # whose "BN-free" takes the flags of the network
 RIVALS += ["--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20", "--operations=1e6"]
 # Launcher, flags, and the files that it reads when the run goes on.
 GOING_ON = {
     "train": (TINY, ["config.json", "metrics.csv"]),
-    "ablations": (RIVALS, ["config.json", "ours_rate0.015/config.json"]),
+    "ablations": (RIVALS, ["config.json", "BN_free_rate0.015/config.json"]),
     "check_theory": (["--claim=review.eq_6", "--trials=1"], ["config.json", "results.csv"]),
     "relu_search": (["--trials=1"], ["config.json", "results.csv", "points.csv"]),
     "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),

@@ -30,7 +30,7 @@ def norms_run(path, norms, status="done"):
     return read_run(str(path), str(path))
 
 
-NORMS = {"pre-activation ResNet-8": 6.0, "pre-activation ResNet-32": 4.0, "ours of 8 layers": 1.0}
+NORMS = {"pre-activation ResNet-8": 6.0, "pre-activation ResNet-32": 4.0, "BN-free of 8 layers": 1.0}
 
 
 @pytest.mark.parametrize("deepest, answer", [(4.0, "holds"), (8.0, "does not hold"), ("", "cannot be told")])
@@ -40,7 +40,7 @@ def test_the_norms_of_resnets_are_figure_2(tmp_path, deepest, answer):
     (statement,) = figure.statements
     assert (figure.title, statement.result, statement.num_runs) == (FIGURE_2, answer, "1")
     last, diverged = (f"{deepest:.3g}", "") if deepest else ("–", "; 1 of 3 runs diverged")
-    assert statement.numbers == f"pre-activation ResNet-N: 6, {last}; ours of N layers: 1{diverged}"
+    assert statement.numbers == f"pre-activation ResNet-N: 6, {last}; BN-free of N layers: 1{diverged}"
     assert figure.shown.endswith("training on cifar10, by depth, in 1 epochs for the paper's 200")
     assert FIGURE_2 not in [line.what for line in figures.missing([run], [figure])]
     assert FIGURE_2 in [line.what for line in figures.missing([], [])]

@@ -28,7 +28,7 @@ def test_every_claim_holds_as_the_table_says(claim):
     assert check.counterexample or not claims.CLAIMS[claim].needs_counterexample
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("claim", claims.CLAIMS)
 def test_every_claim_holds_for_other_seeds(claim, seed):
