@@ -268,10 +268,7 @@ def check_batch_norm(model: "keras.Model", batch_moments: bool) -> None:
         raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
 
 
-def cli() -> None:
-    """Runs the launcher on the command line's flags."""
-    launcher.run(main, {"": SpectrumConfig()}, manual=__doc__)
-
+cli = launcher.command(main, {"": SpectrumConfig()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

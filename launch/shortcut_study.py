@@ -148,10 +148,7 @@ def _ignored_fields(config: StudyConfig) -> dict[str, str]:
     return ignored_fields(config)
 
 
-def cli() -> None:
-    """Runs the launcher on the command line's flags."""
-    launcher.run(main, PRESETS, manual=__doc__, without_effect=_ignored_fields)
-
+cli = launcher.command(main, PRESETS, manual=__doc__, without_effect=_ignored_fields)
 
 if __name__ == "__main__":
     cli()
