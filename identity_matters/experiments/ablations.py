@@ -30,7 +30,7 @@ SEARCH = 0.5
 
 # How often the best rate, being the lowest or the highest of those tried, is halved or doubled for another trial.
 EXTENSIONS = 2
-_JUDGED_BY = ("test_top1_error", "test_cross_entropy")
+_RANKED_BY = ("test_top1_error", "test_cross_entropy")
 
 
 class _Plan(NamedTuple):
@@ -85,18 +85,18 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
     unit = base.steps_per_execution  # the variant's own train_steps need not be its multiples
     varied = variant.config(TrainConfig(**vars(base) | {"steps_per_execution": 1}), variant.rates[0])
     check_image_shape(varied.model)
-    of_step = None if "train_steps" in variant.train else _flops(varied)
+    flops_per_step = None if "train_steps" in variant.train else _flops(varied)
 
     def sized(operations: float, evaluations: int, **changes: Any) -> TrainConfig:
-        steps = unit * max(1, round((operations / of_step if of_step else varied.train_steps) / unit))
+        steps = unit * max(1, round((operations / flops_per_step if flops_per_step else varied.train_steps) / unit))
         every = unit * math.ceil(steps / unit / evaluations)
         changes |= {"train_steps": steps, "eval_every": every, "checkpoint_every": every, "steps_per_execution": unit}
         return dataclasses.replace(varied, **changes)
 
     rates = variant.rates if len(variant.rates) > 1 else ()
     seeds = range(base.seed, base.seed + config.num_seeds)
-    of_search = config.search_operations or SEARCH * config.operations
-    searches = [sized(of_search, 1, learning_rate=rate) for rate in rates]
+    search_operations = config.search_operations or SEARCH * config.operations
+    searches = [sized(search_operations, 1, learning_rate=rate) for rate in rates]
     tests = [sized(config.operations, variant.evaluations, seed=seed, validation_examples=0) for seed in seeds]
     return _Plan(variant, searches, tests)
 
@@ -141,7 +141,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
         else:
             rows = table.run(Job(key, compute))
             _draw(run)
-        values = [rows[-1].get(name, "") for name in _JUDGED_BY]
+        values = [rows[-1].get(name, "") for name in _RANKED_BY]
         return tuple(np.nan_to_num([np.inf if value == "" else value for value in values], nan=np.inf))
 
     rates = {}
