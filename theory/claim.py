@@ -90,11 +90,11 @@ _CLAIMS: dict[CheckFunction, list[Claim]] = {}  # by check, in the order in whic
 
 
 def claim(
-    *, function: Callable, mutation: Mutation | tuple[Mutation, ...], **fields: Any
+    *, function: Callable | None = None, mutation: Mutation | tuple[Mutation, ...] = (), **fields: Any
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Returns the decorator that registers a Claim with the function below it as its check.
 
-    Several may stand above one check; they come into the table in the order in which they are written.
+    Several may stand above one check, and come into the table as they are written; the lowest names the function.
 
     Args:
       function: What the claim is about, a function of theory; the check calls it through its module.
@@ -103,10 +103,13 @@ def claim(
     """
 
     def register(check: CheckFunction) -> CheckFunction:
-        path = f"{function.__module__}.{function.__qualname__}".removeprefix("theory.")
-        mutations = mutation if isinstance(mutation, tuple) else (mutation,)
-        made = Claim(function=path, check=check, mutations=mutations, **fields)
-        _CLAIMS.setdefault(check, []).insert(0, made)  # decorators run from the lowest up
+        claims = _CLAIMS.setdefault(check, [])
+        if function:
+            path = f"{function.__module__}.{function.__qualname__}".removeprefix("theory.")
+            mutations = mutation if isinstance(mutation, tuple) else (mutation,)
+        else:
+            path, mutations = claims[0].function, claims[0].mutations
+        claims.insert(0, Claim(function=path, check=check, mutations=mutations, **fields))  # from the lowest up
         return check
 
     return register

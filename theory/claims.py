@@ -20,7 +20,7 @@ import numpy as np
 
 from theory.claim import PROOFS, VERDICTS, Claim, claims_of, kind
 from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
-from theory.evidence import CheckFailed, worst
+from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
 from theory.linear import claims_critical_points, claims_factorization, claims_risk
 from theory.memorization import claims as claims_memorization
@@ -131,7 +131,7 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
         if claim.needs_counterexample and not evidence.counterexample:
             raise CheckFailed("no counterexample to the printed form was found")
     except CheckFailed as failed:
-        return Check(claim_id, claim.statement, np.nan, "", np.nan, False, 0, np.nan, str(failed))
+        evidence = Evidence(0, np.nan, "", np.nan, str(failed))
     return Check(
         claim_id, claim.statement, evidence.measured, evidence.relation, evidence.bound,
         evidence.holds, evidence.instances, evidence.slack, evidence.counterexample,
@@ -164,7 +164,11 @@ def markdown(checks: Sequence[Check] | None = None) -> str:
     if checks is None:
         body = [[*_judgements(claim, claim.verdict), f"`{claim.function}`"] for claim in CLAIMS.values()]
     else:
-        body = [[*_judgements(CLAIMS[check.claim], check.verdict), *_measurements(check)] for check in checks]
+        body = [
+            [*_judgements(CLAIMS[check.claim], check.verdict), str(check.instances),
+             f"{check.measured:.4g} {check.relation} {check.bound:.4g}", f"{check.slack:.2g}", check.counterexample]
+            for check in checks
+        ]  # fmt: skip
     rows = [columns, ["---"] * len(columns), *body]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
 
@@ -190,11 +194,6 @@ counted.
 
 def _judgements(claim: Claim, verdict: str) -> tuple[str, ...]:
     return claim.source, claim.statement, verdict, claim.proof, claim.our_text
-
-
-def _measurements(check: Check) -> list[str]:
-    measured = f"{check.measured:.4g} {check.relation} {check.bound:.4g}"
-    return [str(check.instances), measured, f"{check.slack:.2g}", check.counterexample]
 
 
 if __name__ == "__main__":

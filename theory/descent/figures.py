@@ -25,10 +25,7 @@ _NORM = LogNorm(10, MAX_STEPS)
 def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> list[dict]:
     """Excess |w − φ|² and |λ − 1| of gradient descent from zero by eigenvalue φ, at the largest learning rate of all.
 
-    Args:
-      seed: Not used: nothing here is random.
-      num_layers: ℓ.
-      num_steps: The last step; steps are listed more sparsely the later they are.
+    Steps are listed more sparsely the later they are. Nothing here is random: the seed is not used.
     """
     learning_rate = from_zero.largest_learning_rate(np.array(EIGENVALUES), num_layers)
     values = from_zero.eigenvalue_recursion(np.array(EIGENVALUES), num_layers, learning_rate, num_steps)
@@ -74,12 +71,7 @@ def eigenvalues_figure(rows: list[dict]) -> Figure:
 
 
 def rotations(seed: int = 0, num_layers: int = 8, learning_rate: float = 0.01, num_steps: int = 3_000) -> list[dict]:
-    """w of gradient descent from zero on rotations by 60 … 180 degrees: points of the complex plane.
-
-    Args:
-      seed: Not used.
-      num_layers: ℓ. learning_rate: Below that of stability, 1/ℓ. num_steps: The last step.
-    """
+    """w of gradient descent from zero on rotations by 60 … 180 degrees, in the complex plane; no seed is used."""
     phi = np.exp(1j * np.radians(np.array(ANGLES)))
     phi[-1] = -1  # exactly: rounding off the axis would let descent escape in the end
     w = from_zero.eigenvalue_recursion(phi, num_layers, learning_rate, num_steps) ** num_layers
@@ -226,9 +218,6 @@ def map_figure(rows: list[dict]) -> Figure:
 
     A cell is coloured by the steps, grey where 500 do not suffice, black where it diverges. The red line is the largest
     step size without crossing, `from_zero.largest_learning_rate`, where the theory of descent from zero has one.
-
-    Args:
-      rows: of `target_map.run`, perhaps from a CSV file.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
     figure = Figure(figsize=(15, 8.5), dpi=110, layout="constrained")

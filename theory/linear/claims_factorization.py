@@ -19,8 +19,6 @@ from theory.mutations import changed, larger, reversed_layers, scaled, vanishing
         "to closest integer will change final bound of the norm by small constant factor”); polar keeps it"
     ),
     our_text="ℓ and minus signs",
-    function=factorization.factorize,
-    mutation=reversed_layers,
 )
 @claim(
     id="review.theorem_2",

@@ -52,8 +52,6 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     proof="repaired: the last line of A.2 has its factors in reverse, the line above it is right",
     our_text="the transposes",
     restates="hm.eq_2.5",
-    function=landscape.gradient,
-    mutation=transposed,
 )
 @claim(
     id="hm.eq_2.5",

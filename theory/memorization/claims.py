@@ -34,8 +34,6 @@ waking = changed(lambda block: (block[0], block[1], block[2] + 0.5))
     statement="blocks bring any distinct points to the surrogates of their labels",
     proof="repaired: as Lemma B.2",
     restates="hm.lemma_B.2",
-    function=blocks.transform_block,
-    mutation=overshooting,
 )
 @claim(
     id="hm.lemma_B.2",
@@ -146,8 +144,6 @@ def eq_b_1(rng: np.random.Generator, trials: int) -> Pairs:
     statement="a network with kd + ⌈n/k⌉(2k²+k) + rk + r² + r parameters fits any labels of distinct points",
     proof="repaired: Lemma B.1's bias, Lemma B.2's hypothesis and the width fail; peeling needs none of them",
     our_text="ℓ and norms",
-    function=construction.memorize,
-    mutation=forgetful,
 )
 @claim(
     id="blog.theorem_2",
@@ -186,8 +182,6 @@ def theorem_3_2(rng: np.random.Generator, trials: int) -> Pairs:
     verdict="false: misprints; A_{ℓ+1} is [r, k] and ŷ = T(h) ∈ R^r, as the text before has it",
     proof="wrong: Lemma B.1, with k × k matrices, does not apply to r ≠ k",
     after="hm.surrogates",
-    function=construction.memorize,
-    mutation=misshapen,
 )
 @claim(
     id="review.last_layer",

@@ -88,7 +88,10 @@ def memorize(
         labels, width < 2, an unknown method; points that the method cannot tell apart (the message says why).
     """
     x, labels = _checked_sample(x, labels, num_classes)
-    _check_options(width, method)
+    if width is not None and (not isinstance(width, numbers.Integral) or width < 2):
+        raise ValueError(f"width must be an integer of at least 2, got {width!r}")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     kept = _distinct(x, labels)
     x, labels = (x, labels) if len(kept) == len(x) else (x[kept], labels[kept])
     whitener = _whitener(x) if whiten else None
@@ -103,7 +106,8 @@ def memorize(
             network = _build(x, labels, num_classes, projection.astype(dtype), _BIAS[method], rng)
         except NoThreshold as error:
             if dtype == np.float64:
-                raise ValueError(_missing(error, method, width, kept)) from None
+                point = f"method {method!r}, width {width}, point {kept[error.row]}"
+                raise ValueError(f"{point}: {error.reason}; {_REMEDY[method]}") from None
         else:
             if network.fits_float32:
                 return network
@@ -201,11 +205,6 @@ _REMEDY = {
 }
 
 
-def _missing(error: NoThreshold, method: str, width: int, kept: np.ndarray) -> str:
-    """Which points no bias separates, and what the user can do about it."""
-    return f"method {method!r}, width {width}, point {kept[error.row]}: {error.reason}; {_REMEDY[method]}"
-
-
 def _check_scores(scores: np.ndarray, labels: np.ndarray) -> None:
     """Raises ValueError if the scores are not one-hot; overwrites them."""
     scores[np.arange(len(labels)), labels] -= 1
@@ -215,13 +214,6 @@ def _check_scores(scores: np.ndarray, labels: np.ndarray) -> None:
             f"points too close, or of too different sizes, for float64: the scores are off by {error:.2g}; "
             f"{_REMEDY['peeling']}, or bring them to one scale"
         )
-
-
-def _check_options(width: int | None, method: str) -> None:
-    if width is not None and (not isinstance(width, numbers.Integral) or width < 2):
-        raise ValueError(f"width must be an integer of at least 2, got {width!r}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
 
 def _checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -237,13 +229,6 @@ def _checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tupl
         raise ValueError(f"num_classes must be an integer of at least 1, got {num_classes!r}")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
-    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
-        is_large = max(int(x.max()), -int(x.min())) > 2**53
-        rounded = x[x.astype(np.float64).astype(object) != x.astype(object)] if is_large else x[:0]
-        if len(rounded):
-            raise ValueError(
-                f"x must hold integers that float64 represents, got {rounded[0]}: subtract an offset from all"
-            )
     for start in range(0, len(x), 1024):
         finite = np.isfinite(x[start : start + 1024])
         if not finite.all():

@@ -27,11 +27,7 @@ _SMALLEST_CURVATURE = 1e-8  # below it the axis is linear: undecided
 
 
 def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
-    """Returns three panels: critical points by risk and curvature, their shares by radius, how bad the bad minima are.
-
-    Args:
-      rows, found: of `search.search`.
-    """
+    """Returns three panels: critical points by risk and curvature, their shares by radius, the bad minima's risks."""
     figure = Figure(figsize=(13, 4.4), dpi=120, layout="constrained")
     points, shares, risks = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
     _draw_points(points, found)
@@ -144,11 +140,7 @@ def linear_output_figure(rows: list[dict]) -> Figure:
 
 
 def excess_by_radius(seed: int = 0) -> list[dict]:
-    """f and f(0) at the local minimum beside the teacher with its blocks swapped, and both bounds, by the radius.
-
-    Args:
-      seed: Not used.
-    """
+    """f and f(0) at the local minimum beside the teacher with its blocks swapped, and both bounds; no seed is used."""
     rows = []
     for radius in np.geomspace(0.02, 0.9, 12):
         point = search.swapped_blocks(radius)

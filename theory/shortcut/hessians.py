@@ -101,7 +101,7 @@ def hessian_at_zero(
         check_slopes_bounded(mid, post)
         return np.zeros((num_units * shortcut_depth * d * d,) * 2)
     if shortcut_depth == 2:
-        A = unit_block(x, y, pre, mid, post)
+        A = slope_at_zero(2, mid, post) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
         zero = np.zeros_like(A)
         return np.kron(np.eye(num_units), np.block([[zero, A.T], [A, zero]]))
     first, second = first_derivative("post", post), derivatives_at_zero("post", post)[2]
@@ -112,19 +112,6 @@ def hessian_at_zero(
     A, B = _one_layer_blocks(x, y, activation_named(pre), first, second, several=num_units > 1)
     later = np.tri(num_units, k=-1)
     return np.kron(np.eye(num_units), B) + np.kron(later, A) + np.kron(later.T, A.T)
-
-
-def unit_block(
-    x: np.ndarray,
-    y: np.ndarray,
-    pre: ActivationLike = "linear",
-    mid: ActivationLike = "linear",
-    post: ActivationLike = "linear",
-) -> np.ndarray:
-    """Returns A = c (I_d ⊗ M) P [d², d²]: rows a unit's second matrix, columns its first (Li et al., (19)–(21))."""
-    x, y = checked_data(x, y)
-    d = x.shape[1]
-    return slope_at_zero(2, mid, post) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
 
 
 def commutation_matrix(d: int) -> np.ndarray:
