@@ -86,19 +86,9 @@ def main(benchmark: FactorizationBenchmark) -> None:
     rows = []
     for name in targets:
         ours, yardstick, naive = (times[(*name, what)] for what in (OURS, YARDSTICK, NAIVE))
-        (to_yardstick, its_range), (to_naive, _) = spread(ratios(ours, yardstick)), spread(ratios(naive, ours))
-        difference, error = (f"{value:.0e}" for value in accuracy[name])
-        rows.append(
-            (
-                f"{name[1]}, {name[0]}",
-                spread(1000 * value for value in ours)[0],
-                to_yardstick,
-                its_range,
-                to_naive,
-                difference,
-                error,
-            )
-        )
+        milliseconds, to_naive = spread(1000 * value for value in ours)[0], spread(ratios(naive, ours))[0]
+        errors = (f"{value:.0e}" for value in accuracy[name])
+        rows.append((f"{name[1]}, {name[0]}", milliseconds, *spread(ratios(ours, yardstick)), to_naive, *errors))
     header = ("target, d", "ours, ms", "/ SVD + Schur", "min – max", f"{NAIVE} / ours", "difference", "error of R")
     print(f"{environment()}, scipy {importlib.metadata.version('scipy')}")
     print(f"\n{num_layers} layers, {benchmark.repeats} rounds; {OTHERS}: {spread(times[OTHERS])[0]}")

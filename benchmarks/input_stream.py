@@ -39,12 +39,8 @@ if TYPE_CHECKING:
 NUM_IMAGES, IMAGE_SHAPE = 50_000, (32, 32, 3)  # CIFAR-10's training set
 TARGET = 20_000  # images/s
 MAX_DIFFERENCE = 1e-4  # of standardised pixels, ours from NumPy's; their standard deviation is 1
-PLANS, OURS, TF_DATA, NUMPY = (
-    "ours, the plans alone",
-    "ours, all of it",
-    "tf.data, image by image",
-    "NumPy, batch by batch",
-)
+PLANS, OURS = "ours, the plans alone", "ours, all of it"
+TF_DATA, NUMPY = "tf.data, image by image", "NumPy, batch by batch"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,15 +81,11 @@ def main(benchmark: StreamBenchmark) -> None:
     timed = {name: functools.partial(images_per_second, stream, benchmark) for name, stream in streams.items()}
     rates = interleaved(timed, benchmark.repeats)
     others = rates.pop(OTHERS)
-    rows = [
-        (
-            name,
-            *spread(values),
-            spread(value / TARGET for value in values)[0],
-            spread(ratios(values, rates[TF_DATA]))[0],
-        )
-        for name, values in rates.items()
-    ] + [(OTHERS, *spread(others), "", "")]
+    rows = []
+    for name, values in rates.items():
+        shares = (value / TARGET for value in values), ratios(values, rates[TF_DATA])
+        rows.append((name, *spread(values), *(spread(share)[0] for share in shares)))
+    rows.append((OTHERS, *spread(others), "", ""))
     print(environment())
     print(f"\n{IMAGE_SHAPE} images, batch {run.batch_size}, {benchmark.repeats} rounds\n")
     print(table(("stream", "images/s", "min – max", f"/ {TARGET:,}", "/ tf.data"), rows))

@@ -154,11 +154,7 @@ def summary() -> str:
 
 
 def markdown(checks: Sequence[Check] | None = None) -> str:
-    """Returns the table of claims in Markdown, or of the claims of some checks with what these found.
-
-    Args:
-      checks: Results of `check`. None: every claim, with its function in place of measurements.
-    """
+    """Returns the table of all claims in Markdown, or of the claims of some checks with what these found."""
     columns = ["claim", "as it is true", "printed statement", "printed proof", "our text lost"]
     columns += ["function"] if checks is None else ["instances", "measured", "slack", "shown"]
     if checks is None:

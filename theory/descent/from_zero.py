@@ -14,7 +14,6 @@ Learning rates are those of `landscape.gradient_descent`, whose risk has no ½: 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -52,26 +51,20 @@ def recursion_risks(phi: np.ndarray, num_layers: int, learning_rate: float, num_
         return np.square(np.abs(values**num_layers - np.asarray(phi))).sum(1)
 
 
-class Contraction(NamedTuple):
-    """Bounds least ≤ q ≤ largest of λ⁺ − λ* = (1 − ηq)(λ − λ*), λ* = φ^{1/ℓ}, for λ between 1 and λ*."""
+def contraction(phi: np.ndarray, num_layers: int) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest q of λ⁺ − λ* = (1 − ηq)(λ − λ*), λ* = φ^{1/ℓ}, for λ between 1 and λ* (ours).
 
-    least: np.ndarray
-    largest: np.ndarray
-
-
-def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
-    """The two ends of q = λ^{ℓ−1} Σ_k λ^k λ*^{ℓ−1−k}: Σ_k φ^{k/ℓ} at λ = 1 and ℓφ^{2−2/ℓ} at λ* (ours).
-
-    q is exact and grows with λ. So the iterates approach λ* from one side, each step by a factor between
-    1 − η·largest and 1 − η·least. For φ < 0 and ℓ ≥ 2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ.
-    For ℓ = 1 λ* is φ, whatever its sign, and q = 1. phi [k] is real, and so are the two arrays [k].
+    q = λ^{ℓ−1} Σ_k λ^k λ*^{ℓ−1−k} is exact, Σ_k φ^{k/ℓ} at λ = 1 and ℓφ^{2−2/ℓ} at λ*, and grows with λ. So the
+    iterates approach λ* from one side, each step by a factor between 1 − η·largest and 1 − η·least. For φ < 0 and ℓ ≥
+    2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ. For ℓ = 1 λ* is φ, whatever its sign, and q = 1.
+    phi [k] is real, and so are the two arrays [k].
     """
     phi = real("phi", phi)
     positive = np.maximum(phi, 0)
     at_one = np.power.outer(positive, np.arange(num_layers) / num_layers).sum(-1)
     at_root = num_layers * positive ** (2 - 2 / num_layers)
     least, largest = np.minimum(at_one, at_root), np.maximum(at_one, at_root)
-    return Contraction(least, np.where((phi < 0) & (num_layers > 1), 1 - phi, largest))
+    return least, np.where((phi < 0) & (num_layers > 1), 1 - phi, largest)
 
 
 def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
@@ -81,7 +74,7 @@ def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
     jumps over its λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is
     unstable. phi [k] is real.
     """
-    return float(1 / (2 * contraction(phi, num_layers).largest.max()))
+    return float(1 / (2 * contraction(phi, num_layers)[1].max()))
 
 
 def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance: float) -> float:

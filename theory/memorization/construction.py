@@ -61,7 +61,6 @@ def memorize(
     """Returns a residual network that maps every x_i to the one-hot vector of its label (Hardt & Ma, Theorem 3.2).
 
     It has `parameter_count(n, d, r, k)` parameters, n being the number of distinct points.
-
     All arithmetic is in float32 if x has that type or up to 16 bits (uint8 images), else in float64;
     points too close for float32 are done in float64 whatever their type, which then `MemorizingNetwork.fits_float32`
     says. A_0 is scaled by a power of two that brings the largest entry of the z into [½, 1). The origin is a point like
@@ -88,10 +87,7 @@ def memorize(
         labels, width < 2, an unknown method; points that the method cannot tell apart (the message says why).
     """
     x, labels = _checked_sample(x, labels, num_classes)
-    if width is not None and (not isinstance(width, numbers.Integral) or width < 2):
-        raise ValueError(f"width must be an integer of at least 2, got {width!r}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    _check_options(width, method)
     kept = _distinct(x, labels)
     x, labels = (x, labels) if len(kept) == len(x) else (x[kept], labels[kept])
     whitener = _whitener(x) if whiten else None
@@ -214,6 +210,13 @@ def _check_scores(scores: np.ndarray, labels: np.ndarray) -> None:
             f"points too close, or of too different sizes, for float64: the scores are off by {error:.2g}; "
             f"{_REMEDY['peeling']}, or bring them to one scale"
         )
+
+
+def _check_options(width: int | None, method: str) -> None:
+    if width is not None and (not isinstance(width, numbers.Integral) or width < 2):
+        raise ValueError(f"width must be an integer of at least 2, got {width!r}")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
 
 def _checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
