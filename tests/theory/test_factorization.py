@@ -10,16 +10,15 @@ import sys
 import numpy as np
 import pytest
 from factoring import ANGLES, KINDS, STRETCHES, gamma_of, multiply, norms, planes, relative, target
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeatable import REPEATABLE
 from scipy import linalg
 
 import theory
 from theory.linear import factorization as fz
 
-REPEATABLE = settings(
-    derandomize=True, database=None, deadline=None, max_examples=150, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(REPEATABLE, max_examples=150)
 EPSILON = np.finfo(np.float64).eps
 
 

@@ -4,15 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeatable import REPEATABLE
 
 from theory.derivatives import complex_step_gradient
 from theory.linear import landscape as lr
 
-REPEATABLE = settings(
-    derandomize=True, database=None, deadline=None, max_examples=80, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(REPEATABLE, max_examples=80)
 
 
 def problem(num_layers, d, seed, size=0.3, rank=None, mean=0.0):

@@ -6,15 +6,14 @@ import math
 import numpy as np
 import pytest
 from factoring import random_rotation
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeatable import REPEATABLE
 from scipy import linalg
 
 from theory.linear import rotations
 
-REPEATABLE = settings(
-    derandomize=True, database=None, deadline=None, max_examples=100, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(REPEATABLE, max_examples=100)
 EPSILON = np.finfo(np.float64).eps
 # Between clusters of cos θ 3e-3 apart, rounding of some 10 d ε is divided by that gap; angles below 1e-13 become 0.
 TOLERANCE = 1e-13

@@ -4,16 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeatable import REPEATABLE
 
 from theory.shortcut import hessians as sh
 from theory.shortcut import stationarity
 from theory.shortcut.activations import ACTIVATIONS, Activation
 
-REPEATABLE = settings(
-    derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(REPEATABLE, max_examples=60)
 # One with σ″(0) ≠ 0, unlike tanh; both are 0 at 0.
 BENT = Activation(np.expm1, np.exp, (0.0, 1.0, 1.0))
 SLANTED = Activation(lambda z: np.sin(z) / 2 + z * z, lambda z: np.cos(z) / 2 + 2 * z, (0.0, 0.5, 2.0))

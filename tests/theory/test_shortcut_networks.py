@@ -4,16 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeatable import REPEATABLE
 from scipy import linalg
 
 from theory.shortcut import networks as sn
 from theory.shortcut.activations import ACTIVATIONS
 
-REPEATABLE = settings(
-    derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(REPEATABLE, max_examples=60)
 SHAPES = {
     "num_units": st.integers(1, 4),
     "shortcut_depth": st.integers(1, 4),
