@@ -21,9 +21,7 @@ Measured on 2 cores of an Intel Xeon, NumPy 2.4, SciPy 1.17, medians of 5, 0.02 
     | rotation, 500     |      368 |          1.05 |  0.996 – 1.2 |                  5.91 |      1e-14 |      2e-14 |
     | I + 0.3 G/√d, 500 |      339 |           1.2 |   1.06 – 1.6 |                  6.45 |      1e-14 |      6e-15 |
 
-With OPENBLAS_NUM_THREADS=1 an earlier version, slower at the last target, was at 2.8, 2.1 and 2.5 for d = 500: the
-products of ours gain more from a second thread than the decompositions do. On two threads the times at d = 200 vary
-up to fivefold between rounds: NumPy and SciPy bring a BLAS with a thread pool each.
+On two threads the times at d = 200 vary up to fivefold between rounds: NumPy and SciPy bring a thread pool each.
 """
 
 import dataclasses

@@ -61,13 +61,6 @@ def test_more_outputs_than_inputs_are_refused():
         linear_output.local_minimum_risk(x, features, np.zeros((60, 4)))
 
 
-def test_with_no_features_the_local_minimum_is_the_best_linear_predictor():
-    x, _, y = problem()
-    assert linear_output.local_minimum_risk(x, np.zeros((60, 2)), y) == pytest.approx(
-        linear_output.best_linear_risk(x, y)
-    )
-
-
 def test_the_descent_with_an_output_goes_down_the_gradient_of_all_weights():
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((50, 2)), 0.4 * rng.standard_normal((2, 2, 2, 2))

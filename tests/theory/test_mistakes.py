@@ -62,7 +62,6 @@ MISTAKES = [
     (widened.Widened(np.ones((1, 3)), np.ones((3, 1)), EYE, EYE).spread, (), "the layers must be as wide as input"),
     (saddle_escape.predicted_steps, ("orthogonalized", 2, 1.0, 0.01, 0.1), "method must be one of descent, momentum,"),
     (networks.loss, (np.zeros((1, 2, 3, 3)), X, Y[:1]), r"y must have the shape of the output, \(10, 3\), got \(1,"),
-    (landscape.error, (LAYERS, 2.0), r"R must have the shape \(3, 3\) of the product of the layers, got \(\)"),
     (landscape.max_spectral_norm, (EYE,), r"A must have the shape \[ℓ, d, d\], got"),
     (landscape.smoothness_bound, (-EYE, 2, 0.5, 1.0), "Sigma must be positive semidefinite"),
     (landscape.smoothness_bound, (EYE, 2, 0.5, -1.0), "excess_risk must be at least 0, got -1.0"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from theory.relu import figures, networks, search
-from theory.relu.figures import relu_search_figure
 from theory.relu.networks import Population, Sample, forward, hessian, risk_and_gradient
 from theory.relu.search import Setting, classify, find_critical_points
 
@@ -292,7 +291,7 @@ def test_the_figure_is_drawn_from_csv_text_as_from_the_rows_themselves(small_sea
         return list(csv.DictReader(io.StringIO(text.getvalue())))
 
     _, rows, found = small_search
-    drawn = relu_search_figure(rows, found), relu_search_figure(through_csv(rows), through_csv(found))
+    drawn = figures.relu_search_figure(rows, found), figures.relu_search_figure(through_csv(rows), through_csv(found))
     for axes, from_text in zip(drawn[0].axes, drawn[1].axes):
         assert len(axes.lines) == len(from_text.lines) > 0
         for line, other in zip(axes.lines, from_text.lines):

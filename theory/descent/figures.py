@@ -93,9 +93,8 @@ def rotations_figure(rows: list[dict]) -> Figure:
         plane.plot([1, phi.real], [0, phi.imag], color="0.7", lw=0.8, zorder=0)
         plane.plot(w.real, w.imag, ".", ms=4, color=f"C{k}")
         plane.plot(phi.real, phi.imag, "*", ms=9, color=f"C{k}")
-        distance.plot(
-            column(chosen, "step"), np.maximum(np.abs(w - phi), 1e-12), color=f"C{k}", label=f"rotation by {angle}°"
-        )
+        far = np.maximum(np.abs(w - phi), 1e-12)
+        distance.plot(column(chosen, "step"), far, color=f"C{k}", label=f"rotation by {angle}°")
     plane.plot(0, 0, "k+", ms=12)
     plane.set(aspect="equal", xlabel="Re w", ylabel="Im w", title="w goes straight from 1 to φ; at 0 it would stop")
     distance.set(xlabel="step", ylabel="|w − φ|", yscale="log", xscale="log", title="ℓ = 8, small steps")
@@ -130,15 +129,11 @@ def saddle_figure(rows: list[dict]) -> Figure:
     for axes, method in zip(figure.subplots(1, len(methods), sharey=True), methods):
         for n in (1, 2, 3):
             chosen = [row for row in rows if row["method"] == method and int(row["shortcut_depth"]) == n]
-            size = column(chosen, "size")
-            axes.plot(size, column(chosen, "predicted"), "-", color=f"C{n}", lw=1, label=f"n = {n}: predicted")
-            axes.plot(size, column(chosen, "aligned"), "o", color=f"C{n}", ms=5, label="measured, aligned start")
-            axes.plot(
-                size, column(chosen, "random"), "^", color=f"C{n}", ms=5, mfc="none", label="random start, 3 units"
-            )
-            axes.plot(
-                size, np.maximum(column(chosen, "least"), 1), ":", color=f"C{n}", label="proved least, random start"
-            )
+            size, least, colour = column(chosen, "size"), np.maximum(column(chosen, "least"), 1), f"C{n}"
+            axes.plot(size, column(chosen, "predicted"), "-", color=colour, lw=1, label=f"n = {n}: predicted")
+            axes.plot(size, column(chosen, "aligned"), "o", color=colour, ms=5, label="measured, aligned start")
+            axes.plot(size, column(chosen, "random"), f"{colour}^", ms=5, mfc="none", label="random start, 3 units")
+            axes.plot(size, least, ":", color=colour, label="proved least, random start")
         rate = float(chosen[0]["learning_rate"])
         axes.set(title=f"{method}, η = {rate:g}", xlabel="size of the start w₀", xscale="log", yscale="log")
         axes.set_ylim(0.8, 2e5)
@@ -250,9 +245,8 @@ def _draw_panel(axes: Axes, rows: list[dict]) -> object:
     mesh = axes.pcolormesh(*edges, np.where(steps > 0, steps, np.nan), norm=_NORM, cmap="viridis_r")
     axes.pcolormesh(*edges, np.where(steps < 0, 1.0, np.nan), cmap="gray", vmin=1, vmax=2)
     if np.isfinite([float(row["largest_rate"]) for row in rows]).all():
-        largest = [
-            next(float(row["largest_rate"]) for row in rows if int(row["num_layers"]) == depth) for depth in depths
-        ]
+        by_depth = {int(row["num_layers"]): float(row["largest_rate"]) for row in rows}
+        largest = [by_depth[depth] for depth in depths]
         axes.plot(range(len(depths)), -np.log2(np.multiply(largest, depths)), ".-", color="tab:red", lw=1, ms=4)
     axes.set_xticks(range(len(depths)), depths, fontsize=7)
     axes.set_yticks(range(0, len(SPEEDS), 2), [f"1/{1 / speed:g}" for speed in SPEEDS[::2]], fontsize=7)

@@ -90,10 +90,7 @@ def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
 
     paper: (4π + 3γ)/ℓ for ℓ ≥ 3γ, else inf; the printed construction does not always meet it
     (`paper_construction.allocation`), polar does. polar: 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. principal:
-    e^{‖log R‖/ℓ} − 1. best: the smaller of these two.
-
-    Raises:
-      ValueError: as `factorize`.
+    e^{‖log R‖/ℓ} − 1. best: the smaller of these two. ValueError: as `factorize`.
     """
     R, _ = _checked(R, num_layers, method)
     gamma = log_condition(R)
@@ -125,10 +122,7 @@ def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
     lengths add up, angles add up to angle(x, Rx) at least, and for ε ≤ 1 {log z: |z − 1| ≤ ε} is
     convex; docs/theory.md has the proof, also for ε > 1. The best x is sought from the singular
     vectors and the invariant planes of R by BFGS; any x gives a valid bound, so a search that stops
-    early costs tightness alone. For ℓ = 1 it is ‖R − I‖.
-
-    Raises:
-      ValueError: as `factorize`.
+    early costs tightness alone. For ℓ = 1 it is ‖R − I‖. ValueError: as `factorize`.
     """
     R, (_, sigma, vt) = _checked(R, num_layers)
     if num_layers == 1:

@@ -67,18 +67,13 @@ def norms_figure(rows: list[dict]) -> Figure:
 
 def printed_construction(seed: int = 0, num_gammas: int = 120) -> list[dict]:
     """Worst norm of the printed construction with integers over (4π + 3γ)/ℓ, γ ≤ ℓ/3, ℓ = 5 … 32; no seed is used."""
-    return [
-        {
-            "num_layers": num_layers,
-            "log_condition": float(gamma),
-            "norm_over_bound": float(
-                paper_construction.allocation(gamma, num_layers).norm
-                / paper_construction.printed_bound(gamma, num_layers)
-            ),
-        }
-        for num_layers in range(5, 33)
-        for gamma in np.linspace(0, num_layers / 3, num_gammas + 1)[1:]
-    ]
+    rows = []
+    for num_layers in range(5, 33):
+        for gamma in np.linspace(0, num_layers / 3, num_gammas + 1)[1:]:
+            norm = paper_construction.allocation(gamma, num_layers).norm
+            ratio = float(norm / paper_construction.printed_bound(gamma, num_layers))
+            rows.append({"num_layers": num_layers, "log_condition": float(gamma), "norm_over_bound": ratio})
+    return rows
 
 
 def printed_construction_figure(rows: list[dict]) -> Figure:
@@ -119,9 +114,8 @@ def gradient_ratios_figure(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(9, 3.6), dpi=110, layout="constrained")
     radii = np.unique(column(rows, "radius"))
     bins = np.linspace(0, 8, 81)
-    for axes, (name, title) in zip(
-        figure.subplots(1, 2, sharey=True), (("printed", "(2.3)"), ("by_layer", "product form"))
-    ):
+    titles = {"printed": "(2.3)", "by_layer": "product form"}
+    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items()):
         for radius in radii:
             ratios = column([row for row in rows if float(row["radius"]) == radius], name)
             axes.hist(np.log10(ratios), bins, histtype="step", lw=1.5, label=f"τ = {radius:g}")

@@ -25,10 +25,7 @@ def rotation(angle: float) -> np.ndarray:
 def rotation_roots(Q: np.ndarray, num_roots: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns W and Λ [2, 2] with Q = W^q Λ, ‖W − I‖ = 2 sin(|θ|/2q) ≤ π/q, Λ diagonal of ±1 (Hardt & Ma, Claim A.1).
 
-    Q is orthogonal, q = num_roots; if Q is a rotation, Λ = I.
-
-    Raises:
-      ValueError: Q is not orthogonal [2, 2], or q < 1.
+    Q is orthogonal, q = num_roots; if Q is a rotation, Λ = I. ValueError: Q is not orthogonal [2, 2], or q < 1.
     """
     Q = real("Q", Q)
     require_at_least(1, num_roots=num_roots)

@@ -283,9 +283,7 @@ def _require_hull_example(dimension: int) -> None:
     rho, inner = 0.05, math.sqrt(1 - 0.05) * np.eye(dimension)
     outer = []
     for axis in range(dimension):
-        simplex = (
-            np.eye(dimension) - 1 / dimension
-        )  # k vertices of rank k − 1, then turned to be orthogonal to the axis
+        simplex = np.eye(dimension) - 1 / dimension  # k vertices of rank k − 1, turned to be orthogonal to the axis
         basis = np.linalg.svd(simplex)[0][:, : dimension - 1]
         rest = np.delete(np.eye(dimension), axis, axis=0)
         around = simplex @ basis @ rest

@@ -197,9 +197,7 @@ def condition_number_lower_bound(x: np.ndarray, y: np.ndarray, num_units: int) -
     The paper cites Gray's theory of Toeplitz matrices, which does not apply. For b the leading
     eigenvector of Sxx and a ⊥ b, moving every W_r by a bᵀ/√R has curvature R λ_max(Sxx); and
     ‖Hw‖ = σ_min(M)‖w‖ for a w that moves W_r and W_{r+1} apart along M's last singular pair.
-
-    Raises:
-      ValueError: d < 2 or R < 2; data as in `moment_gap`.
+    ValueError: d < 2 or R < 2; data as in `moment_gap`.
     """
     x, y = checked_data(x, y)
     if x.shape[1] < 2 or num_units < 2:

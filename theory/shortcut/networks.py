@@ -82,10 +82,7 @@ def loss(
 ) -> complex:
     """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights.
 
-    Args as `forward`, and y [m, d].
-
-    Raises:
-      ValueError: y and ŷ have different shapes.
+    Args as `forward`, and y [m, d]. ValueError: y and ŷ have different shapes.
     """
     found = forward(weights, x, pre, mid, post, shortcut)
     if np.shape(y) != found.shape:
