@@ -17,7 +17,6 @@ rounds of 5 steps, no other process busy (the ranges of the milliseconds are lef
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -65,15 +64,11 @@ def main(benchmark: BatchNormBenchmark) -> None:
         if not np.allclose(losses[FUSED], losses[KERAS], rtol=MAX_DIFFERENCE, atol=0):
             raise ArithmeticError(f"{name}: the losses differ, {losses[FUSED]} and {losses[KERAS]}")
         steps |= {(name, kind): step for kind, step in both.items()}
-    timed = {key: functools.partial(_milliseconds, step, benchmark.steps) for key, step in steps.items()}
+    timed = {key: lambda step=step: 1e3 / rate(step, benchmark.steps, 1) for key, step in steps.items()}
     times = interleaved(timed, benchmark.repeats)
     print(environment())
     print(f"\nmilliseconds a step of {benchmark.batch_size}, {benchmark.repeats} rounds of {benchmark.steps} steps\n")
     print(table(("network", NONE, FUSED, "min – max", KERAS, "min – max", "Keras / fused", "min – max"), _rows(times)))
-
-
-def _milliseconds(step: Callable[[], float], times: int) -> float:
-    return 1e3 / rate(step, times, 1)
 
 
 def _rows(times: dict) -> list[tuple[str, ...]]:

@@ -94,12 +94,8 @@ def main(model: CostModel) -> None:
         last |= {kind: count for kind, efficiency in efficiencies.items() if efficiency >= PAYS}
         reduce = f"{1e3 * model.all_reduce_seconds(num_bytes, count):.1f}"
         lines.append((str(count), reduce, *cells, f"{1e3 * weak:.1f}", f"{efficiencies['weak']:.0%}"))
-    print(
-        table(
-            ("devices", "all-reduce, ms", "strong: step, ms", "speed-up", "efficiency", "weak: step, ms", "efficiency"),
-            lines,
-        )
-    )
+    header = ("devices", "all-reduce, ms", "strong: step, ms", "speed-up", "efficiency", "weak: step, ms", "efficiency")
+    print(table(header, lines))
     print(f"\nat least {PAYS:.0%} efficient up to {last['strong']} devices (strong), {last['weak']} (weak)")
 
 

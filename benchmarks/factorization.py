@@ -21,8 +21,7 @@ Measured on 2 cores of an Intel Xeon, NumPy 2.4, SciPy 1.17, medians of 5, 0.02 
     | rotation, 500     |      368 |          1.05 |  0.996 – 1.2 |                  5.91 |      1e-14 |      2e-14 |
     | I + 0.3 G/√d, 500 |      339 |           1.2 |   1.06 – 1.6 |                  6.45 |      1e-14 |      6e-15 |
 
-On two threads the times at d = 200 vary up to fivefold between rounds: NumPy and SciPy bring a BLAS with a thread
-pool each.
+On two threads the times at d = 200 vary up to fivefold between rounds: NumPy and SciPy bring a thread pool each.
 """
 
 import dataclasses
@@ -85,10 +84,9 @@ def main(benchmark: FactorizationBenchmark) -> None:
     rows = []
     for name in targets:
         ours, yardstick, naive = (times[(*name, what)] for what in (OURS, YARDSTICK, NAIVE))
-        (to_yardstick, its_range), (to_naive, _) = spread(ratios(ours, yardstick)), spread(ratios(naive, ours))
-        difference, error = (f"{value:.0e}" for value in accuracy[name])
-        median = spread(1000 * value for value in ours)[0]
-        rows.append((f"{name[1]}, {name[0]}", median, to_yardstick, its_range, to_naive, difference, error))
+        milliseconds, to_naive = spread(1000 * value for value in ours)[0], spread(ratios(naive, ours))[0]
+        errors = (f"{value:.0e}" for value in accuracy[name])
+        rows.append((f"{name[1]}, {name[0]}", milliseconds, *spread(ratios(ours, yardstick)), to_naive, *errors))
     header = ("target, d", "ours, ms", "/ SVD + Schur", "min – max", f"{NAIVE} / ours", "difference", "error of R")
     print(f"{environment()}, scipy {importlib.metadata.version('scipy')}")
     print(f"\n{num_layers} layers, {benchmark.repeats} rounds; {OTHERS}: {spread(times[OTHERS])[0]}")

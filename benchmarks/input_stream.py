@@ -83,8 +83,8 @@ def main(benchmark: StreamBenchmark) -> None:
     others = rates.pop(OTHERS)
     rows = []
     for name, values in rates.items():
-        to_target = spread(value / TARGET for value in values)[0]
-        rows.append((name, *spread(values), to_target, spread(ratios(values, rates[TF_DATA]))[0]))
+        shares = (value / TARGET for value in values), ratios(values, rates[TF_DATA])
+        rows.append((name, *spread(values), *(spread(share)[0] for share in shares)))
     rows.append((OTHERS, *spread(others), "", ""))
     print(environment())
     print(f"\n{IMAGE_SHAPE} images, batch {run.batch_size}, {benchmark.repeats} rounds\n")

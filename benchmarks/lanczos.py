@@ -195,19 +195,15 @@ def _exact_rows(benchmark: LanczosBenchmark, peer: dict[str, float] | None) -> l
     found = ritz(lanczos(apply, dim, min(benchmark.order, dim), benchmark.seed, np.float32))
     best = np.abs(found.values).argmax()
     by_hutchinson = hutchinson(apply, dim, TRACE_VECTORS, benchmark.seed, dtype=np.float32)
-    values = {
-        "ours": {EIGENVALUE: (found.values[best], found.error_bounds[best])},
-        "PyHessian": {name: (value, None) for name, value in (peer or {}).items()},
-    }
-    values["ours"][TRACE] = by_hutchinson.trace, by_hutchinson.trace_error
     rows = []
-    for name, true in ((EIGENVALUE, exact), (TRACE, trace)):
+    for name, true, value, bound in (
+        (EIGENVALUE, exact, found.values[best], found.error_bounds[best]),
+        (TRACE, trace, by_hutchinson.trace, by_hutchinson.trace_error),
+    ):
         rows.append((f"{name}, exact, {dim} weights", f"{true:.7f}", "", ""))
-        for side, found in values.items():
-            if name in found:
-                value, bound = found[name]
-                bar = "none" if bound is None else f"{bound:.1e}"
-                rows.append((f"{name}, {side}", f"{value:.7f}", f"{abs(value - true):.1e}", bar))
+        rows.append((f"{name}, ours", f"{value:.7f}", f"{abs(value - true):.1e}", f"{bound:.1e}"))
+        if peer:
+            rows.append((f"{name}, PyHessian", f"{peer[name]:.7f}", f"{abs(peer[name] - true):.1e}", "none"))
     return rows
 
 

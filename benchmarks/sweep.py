@@ -95,8 +95,8 @@ def main(benchmark: SweepBenchmark) -> None:
         others += found[OTHERS]
         rows.append((f"{mid}, depth {depth}, {runs} runs", *_cells(found)))
         print(f"{rows[-1][0]}: done", flush=True)
-    header = ("sweep", "sweep, s/epoch", "loop, s/epoch", "GradientTape, s/epoch", "loop / sweep")
-    header += ("GradientTape / sweep",)
+    header = ["sweep", *(f"{name}, s/epoch" for name in ("sweep", "loop", "GradientTape"))]
+    header += ["loop / sweep", "GradientTape / sweep"]
     pruned = []
     for depth in benchmark.relu_depths:
         network = ShortcutNetwork.with_depth(WIDTH, depth, 2, mid="relu")

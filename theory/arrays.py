@@ -4,11 +4,7 @@ import numpy as np
 
 
 def real(name: str, value: np.ndarray) -> np.ndarray:
-    """Returns value as float64.
-
-    Args:
-      name: Of the argument, for the message.
-      value: An array of any shape, or what NumPy makes one of.
+    """Returns value as float64; `name` is that of the argument, for the message.
 
     Raises:
       ValueError: complex numbers, of which the imaginary part would be lost, or no numbers at all.

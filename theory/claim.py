@@ -4,26 +4,29 @@
         id="hm.eq_2.3",
         source="Hardt & Ma, (2.3)",
         statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1",
-        verdict="holds",
         proof="repaired: its line 2 does not give line 3",
         our_text="minus signs and exponents",
         function=landscape.gradient_lower_bound,
         mutation=(vanishing, larger),
+        relation="≥",
     )
-    def eq_2_3(rng: np.random.Generator, trials: int) -> Evidence:
+    def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
         ...
+            yield squared_gradient, bound
+        return "where what is printed fails"
 
 A verdict is about the statement as the paper prints it, and a judgement of a proof about its printed proof or
 construction. What our copy of a text lost is no fault of the paper's and stands in a column of its own.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from theory.evidence import Evidence
+from theory.evidence import Pairs
 from theory.mutations import Mutation
 
 HOLDS, CAVEAT, READING, FALSE = VERDICTS = (
@@ -33,11 +36,7 @@ HOLDS, CAVEAT, READING, FALSE = VERDICTS = (
     "false",
 )
 COMPLETE, REPAIRED, WRONG, NOT_GIVEN = PROOFS = ("complete", "repaired", "wrong", "none given")
-# Of later papers, whose texts this project does not hold.
-RESTATED = "holds: as restated here; the printed constants were not verified"
-PROVED_HERE = "complete: ours, in docs/descent.md; the printed one was not read"
-
-CheckFunction: TypeAlias = Callable[[np.random.Generator, int], Evidence]
+CheckFunction: TypeAlias = Callable[[np.random.Generator, int], Pairs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +47,14 @@ class Claim:
       id: What `check` and `launch.check_theory --claim` take: source, kind and number.
       source: Where it is printed.
       statement: The claim in one line, as it is true.
+      function: Where the function that computes it is, below theory: module.function. The check calls it.
+      check: check(rng, trials) yields (measured, bound) of each instance, claimed to be measured ≤ bound, or ≥ if that
+        is the relation. Unless the claim holds with a complete proof it returns a counterexample to what does not hold.
+      mutations: Ways to break the function, each of which the check must notice.
+      relation: ≤ or ≥.
       verdict: On the printed statement: one of VERDICTS, or one of them, a colon and the details, such as the
         verdict of each reading.
       proof: On the printed proof or construction: one of PROOFS, or one of them, a colon and how or where.
-      function: Where the function that computes it is, below theory: module.function. The check calls it.
-      check: check(rng, trials) -> Evidence. Unless the claim holds with a complete proof it brings a counterexample
-        to what does not hold.
-      mutations: Ways to break the function, each of which the check must notice.
       our_text: What our copy of the printed text has lost; empty if nothing that matters.
       restates: id of the claim that this one repeats, so that no claim is counted twice; empty if none.
       after: id of the claim that it follows in the table; empty: it comes after those of its source that are defined
@@ -64,11 +64,12 @@ class Claim:
     id: str
     source: str
     statement: str
-    verdict: str
-    proof: str
     function: str
     check: CheckFunction
     mutations: tuple[Mutation, ...]
+    relation: Literal["≤", "≥"] = "≤"
+    verdict: str = HOLDS
+    proof: str = COMPLETE
     our_text: str = ""
     restates: str = ""
     after: str = ""
@@ -89,11 +90,11 @@ _CLAIMS: dict[CheckFunction, list[Claim]] = {}  # by check, in the order in whic
 
 
 def claim(
-    *, function: Callable, mutation: Mutation | tuple[Mutation, ...], **fields: Any
+    *, function: Callable | None = None, mutation: Mutation | tuple[Mutation, ...] = (), **fields: Any
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Returns the decorator that registers a Claim with the function below it as its check.
 
-    Several may stand above one check; they come into the table in the order in which they are written.
+    Several may stand above one check, and come into the table as they are written; the lowest names the function.
 
     Args:
       function: What the claim is about, a function of theory; the check calls it through its module.
@@ -102,13 +103,24 @@ def claim(
     """
 
     def register(check: CheckFunction) -> CheckFunction:
-        path = f"{function.__module__}.{function.__qualname__}".removeprefix("theory.")
-        mutations = mutation if isinstance(mutation, tuple) else (mutation,)
-        made = Claim(function=path, check=check, mutations=mutations, **fields)
-        _CLAIMS.setdefault(check, []).insert(0, made)  # decorators run from the lowest up
+        claims = _CLAIMS.setdefault(check, [])
+        if function:
+            path = f"{function.__module__}.{function.__qualname__}".removeprefix("theory.")
+            mutations = mutation if isinstance(mutation, tuple) else (mutation,)
+        else:
+            path, mutations = claims[0].function, claims[0].mutations
+        claims.insert(0, Claim(function=path, check=check, mutations=mutations, **fields))  # from the lowest up
         return check
 
     return register
+
+
+# Claims of later papers, whose texts this project does not hold.
+restated = functools.partial(
+    claim,
+    verdict="holds: as restated here; the printed constants were not verified",
+    proof="complete: ours, in docs/descent.md; the printed one was not read",
+)
 
 
 def claims_of(module: str) -> list[Claim]:

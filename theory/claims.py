@@ -20,7 +20,7 @@ import numpy as np
 
 from theory.claim import PROOFS, VERDICTS, Claim, claims_of, kind
 from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
-from theory.evidence import CheckFailed
+from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
 from theory.linear import claims_critical_points, claims_factorization, claims_risk
 from theory.memorization import claims as claims_memorization
@@ -127,11 +127,11 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     # A stream a claim, whatever stands beside it in the table; hash() would give another in every process.
     rng = np.random.default_rng([seed, zlib.crc32(claim_id.encode())])
     try:
-        evidence = claim.check(rng, trials)
+        evidence = worst(claim.check(rng, trials), claim.relation)
         if claim.needs_counterexample and not evidence.counterexample:
             raise CheckFailed("no counterexample to the printed form was found")
     except CheckFailed as failed:
-        return Check(claim_id, claim.statement, np.nan, "", np.nan, False, 0, np.nan, str(failed))
+        evidence = Evidence(0, np.nan, "", np.nan, str(failed))
     return Check(
         claim_id, claim.statement, evidence.measured, evidence.relation, evidence.bound,
         evidence.holds, evidence.instances, evidence.slack, evidence.counterexample,
@@ -154,17 +154,17 @@ def summary() -> str:
 
 
 def markdown(checks: Sequence[Check] | None = None) -> str:
-    """Returns the table of claims in Markdown, or of the claims of some checks with what these found.
-
-    Args:
-      checks: Results of `check`. None: every claim, with its function in place of measurements.
-    """
+    """Returns the table of all claims in Markdown, or of the claims of some checks with what these found."""
     columns = ["claim", "as it is true", "printed statement", "printed proof", "our text lost"]
     columns += ["function"] if checks is None else ["instances", "measured", "slack", "shown"]
     if checks is None:
         body = [[*_judgements(claim, claim.verdict), f"`{claim.function}`"] for claim in CLAIMS.values()]
     else:
-        body = [[*_judgements(CLAIMS[check.claim], check.verdict), *_measurements(check)] for check in checks]
+        body = [
+            [*_judgements(CLAIMS[check.claim], check.verdict), str(check.instances),
+             f"{check.measured:.4g} {check.relation} {check.bound:.4g}", f"{check.slack:.2g}", check.counterexample]
+            for check in checks
+        ]  # fmt: skip
     rows = [columns, ["---"] * len(columns), *body]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
 
@@ -190,11 +190,6 @@ counted.
 
 def _judgements(claim: Claim, verdict: str) -> tuple[str, ...]:
     return claim.source, claim.statement, verdict, claim.proof, claim.our_text
-
-
-def _measurements(check: Check) -> list[str]:
-    measured = f"{check.measured:.4g} {check.relation} {check.bound:.4g}"
-    return [str(check.instances), measured, f"{check.slack:.2g}", check.counterexample]
 
 
 if __name__ == "__main__":

@@ -10,10 +10,7 @@ import numpy as np
 def complex_step_gradient(function: Callable, weights: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
     """Returns the gradient of an analytic real function, to full precision: Im f(w + iε)/ε, which subtracts nothing.
 
-    Args:
-      function: Takes complex weights and the further arguments, returns a complex scalar.
-      weights: Of any shape, which is the gradient's too.
-      arguments: What the function takes beside the weights.
+    The function takes complex weights and the further arguments and returns a complex scalar.
     """
     step, gradient = 1e-30, np.zeros(np.shape(weights))
     for index in np.ndindex(gradient.shape):
@@ -36,12 +33,7 @@ def difference_gradient(function: Callable, weights: np.ndarray, *arguments: np.
 
 
 def difference_hessian(function: Callable, size: int) -> np.ndarray:
-    """Returns the Hessian [size, size] at zero by central differences in extended precision.
-
-    Args:
-      function: Takes a vector [size] of np.longdouble, returns a scalar of that precision.
-      size: The number of its arguments.
-    """
+    """Returns the Hessian [size, size] at zero, by central differences, of a function of a vector of np.longdouble."""
     step = np.longdouble(1e-4)
     moves = step * np.eye(size, dtype=np.longdouble)
     hessian = np.zeros((size, size))
@@ -57,11 +49,7 @@ def mixed_derivative(function: Callable, indices: list[tuple], shape: tuple, *ar
 
     The coefficient of w₁···w_n is a discrete Fourier transform over cube roots of unity.
 
-    Args:
-      function: Takes complex weights of the shape and the further arguments.
-      indices: n distinct index tuples.
-      shape: Of the weights.
-      arguments: What the function takes beside the weights.
+    The function takes complex weights of the shape and the further arguments.
     """
     roots, total = np.exp(2j * math.pi * np.arange(3) / 3), 0
     for powers in itertools.product(range(3), repeat=len(indices)):

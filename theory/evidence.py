@@ -1,14 +1,15 @@
 """What a check brings back: the worst of its instances, measured against the bound."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 # Relative; float64 loses about 1e-16 times the condition of a problem, which the checks keep below 1e4.
 ROUNDING = 1e-9
-Pairs: TypeAlias = Iterator[tuple[float, float]]  # (measured, bound)
+# (measured, bound) of one instance after the other; what it returns, if anything, is the counterexample.
+Pairs: TypeAlias = Generator[tuple[float, float], None, str | None]
 
 
 class Evidence(NamedTuple):
@@ -48,23 +49,21 @@ def require(condition: bool, what: str) -> None:
         raise CheckFailed(what)
 
 
-def at_most(pairs: Iterable[tuple[float, float]], counterexample: str = "") -> Evidence:
-    """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≤ bound."""
-    return _worst(pairs, "≤", counterexample)
-
-
-def at_least(pairs: Iterable[tuple[float, float]], counterexample: str = "") -> Evidence:
-    """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≥ bound."""
-    return _worst(pairs, "≥", counterexample)
-
-
-def _worst(pairs: Iterable[tuple[float, float]], relation: str, counterexample: str) -> Evidence:
-    found = [Evidence(1, float(measured), relation, float(bound), counterexample) for measured, bound in pairs]
+def worst(pairs: Iterable[tuple[float, float]], relation: str) -> Evidence:
+    """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≤ (or ≥) bound."""
+    found, pairs = [], iter(pairs)
+    while True:
+        try:
+            measured, bound = next(pairs)
+        except StopIteration as end:
+            counterexample = end.value or ""
+            break
+        found.append(Evidence(1, float(measured), relation, float(bound)))
     if not found:
         raise CheckFailed("no instance was tried")
     # NaN is worse than anything.
-    worst = min(found, key=lambda e: e.slack if math.isfinite(e.slack) else -math.inf)
-    return worst._replace(instances=len(found))
+    least = min(found, key=lambda e: e.slack if math.isfinite(e.slack) else -math.inf)
+    return least._replace(instances=len(found), counterexample=counterexample)
 
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:

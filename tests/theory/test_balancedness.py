@@ -54,12 +54,3 @@ def test_the_margin_bound_is_the_bound_by_layer_for_balanced_layers_and_no_bound
     R = 10 * np.eye(2) - np.array([[0, 0], [1, 0]])
     squared = np.square(landscape.gradient(unbalanced, R, np.eye(2))).sum()
     assert squared == pytest.approx(8) and balancedness.margin_bound(2, 10.0, 1.0) == 80
-
-
-def test_the_margin_is_met_by_the_nearest_deficient_direction_and_bounds_the_descent():
-    R = np.array([[1.1, 0.2], [-0.1, 0.9]])
-    c = balancedness.deficiency_margin(np.eye(2), R)
-    found = landscape.gradient_descent(np.zeros((8, 2, 2)), R, np.eye(2), 0.01, 60)
-    assert np.linalg.svd(landscape.end_to_end(found.A), compute_uv=False)[-1] >= c > 0.5
-    assert found.rate <= balancedness.margin_rate(8, c, 0.01)
-    assert balancedness.margin_rate(8, c, 0.01) < landscape.convergence_rate_bound(np.eye(2), 8, 0.1, 0.01)

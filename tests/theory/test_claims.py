@@ -11,7 +11,7 @@ import theory.factorization
 import theory.linear_residual
 import theory.shortcut_hessians
 from theory import claims
-from theory.evidence import CheckFailed, Evidence, at_least, at_most, relative_error
+from theory.evidence import CheckFailed, Evidence, relative_error, worst
 from theory.linear import factorization, landscape
 from theory.memorization import construction
 from theory.shortcut import hessians
@@ -97,21 +97,15 @@ def test_a_wrong_claim_or_count_is_one_clear_line(arguments, named):
 
 
 def test_evidence_is_the_worst_instance_with_its_slack():
-    assert at_most([(1, 4), (3, 4), (2, 4)]) == Evidence(3, 3, "≤", 4)
-    assert at_most([(1, 4), (3, 4)]).slack == 0.25
-    assert at_least([(5, 4), (8, 4)]) == Evidence(2, 5, "≥", 4)
-    assert at_most([(5, 4)]).slack < 0 and not at_most([(5, 4)]).holds
-    assert not at_least([(3, 4)]).holds
-
-
-def test_a_number_that_is_none_is_the_worst_instance():
-    assert not at_most([(1, 4), (math.nan, 4), (2, 4)]).holds
-    assert not at_least([(math.inf, 4)]).holds
-
-
-def test_no_instance_at_all_is_a_failure():
+    assert worst([(1, 4), (3, 4), (2, 4)], "≤") == Evidence(3, 3, "≤", 4)
+    assert worst([(1, 4), (3, 4)], "≤").slack == 0.25
+    assert worst([(5, 4), (8, 4)], "≥") == Evidence(2, 5, "≥", 4)
+    assert worst([(5, 4)], "≤").slack < 0 and not worst([(5, 4)], "≤").holds
+    assert not worst([(3, 4)], "≥").holds
+    # A number that is none is the worst, and no instance at all is a failure.
+    assert not worst([(1, 4), (math.nan, 4), (2, 4)], "≤").holds and not worst([(math.inf, 4)], "≥").holds
     with pytest.raises(CheckFailed):
-        at_most([])
+        worst([], "≤")
 
 
 def test_the_relative_error_is_that_of_the_largest_entry():

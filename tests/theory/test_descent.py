@@ -5,10 +5,7 @@ import pytest
 
 from theory.descent import from_zero
 from theory.linear import factorization, landscape
-
-
-def rotation(angle):
-    return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+from theory.linear.rotations import rotation
 
 
 def descend(R, num_layers, learning_rate, num_steps):
@@ -104,14 +101,6 @@ def test_descent_reaches_a_rotation_by_170_degrees_which_the_theorem_for_positiv
     R = rotation(np.radians(170))
     assert np.linalg.eigvalsh((R + R.T) / 2)[0] < 0
     assert descend(R, 8, 0.08, 1_000).risks[-1] < 1e-12
-
-
-def test_the_projection_leaves_positive_matrices_and_the_skew_part_alone():
-    W = np.array([[1.0, 5.0], [-3.0, 2.0]])
-    np.testing.assert_allclose(from_zero.project_positive(W, -1.0), W)
-    nearest = from_zero.project_positive(W, 3.0)
-    np.testing.assert_allclose(nearest - nearest.T, W - W.T)
-    assert np.linalg.eigvalsh((nearest + nearest.T) / 2)[0] == pytest.approx(3.0)
 
 
 def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_positive():

@@ -71,12 +71,6 @@ def test_a_run_goes_on_behind_the_jobs_that_are_done(monkeypatch):
     np.testing.assert_equal(list(target_map.run(seed=3, skip=1)), everything[1:])
 
 
-def test_the_whole_map_names_each_job_once():
-    jobs = target_map.jobs()
-    assert len(jobs) == len(set(jobs)) == 4 * 3 * 3 * 7 + 4 * 3
-    assert max(job.dimension for job in jobs) == 20 and max(job.num_layers for job in jobs) == 64
-
-
 @pytest.mark.parametrize(
     "wrong", [lambda: target_map.target_matrix("big", 2, 0), lambda: target_map.start_layers("big", 1, 2, 0)]
 )

@@ -10,16 +10,15 @@ import sys
 import numpy as np
 import pytest
 from factoring import ANGLES, KINDS, STRETCHES, gamma_of, multiply, norms, planes, relative, target
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeatable import REPEATABLE
 from scipy import linalg
 
 import theory
 from theory.linear import factorization as fz
 
-REPEATABLE = settings(
-    derandomize=True, database=None, deadline=None, max_examples=150, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(REPEATABLE, max_examples=150)
 EPSILON = np.finfo(np.float64).eps
 
 
@@ -225,27 +224,13 @@ def test_for_random_targets_the_lower_bound_is_at_least_four_fifths_of_polar():
 # The printed construction.
 
 
-def test_layers_of_norm_below_1_have_a_product_of_positive_determinant():
-    """So no R with det R < 0 is one, whatever the number of layers."""
-    A = np.random.default_rng(7).standard_normal((50, 13, 3, 3))
-    A *= 0.999 / np.linalg.norm(A, 2, axis=(2, 3), keepdims=True)
-    assert all(np.linalg.det(multiply(layers)) > 0 for layers in A)
-    A[:, 0] = np.diag([-1.001, 0, 0])
-    assert all(np.linalg.det(multiply(layers)) < 0 for layers in A)
-
-
 def test_flipping_a_label_or_adding_a_coordinate_turns_the_determinant_and_keeps_gamma():
     R = np.random.default_rng(0).standard_normal((4, 4))
     R[0] *= -np.sign(np.linalg.det(R))
     for changed in (fz.flip_label(R), fz.flip_label(R, 3), fz.augment(R)):
         assert np.linalg.det(changed) == pytest.approx(-np.linalg.det(R)) and np.linalg.det(R) < 0
-        rest = max(gamma_of(R), 0)
-        assert gamma_of(changed) == pytest.approx(rest) == pytest.approx(fz.log_condition(R))
-        assert relative(multiply(fz.factorize(changed, 6)), changed) < 1e-12
-    x, b = np.random.default_rng(1).standard_normal(4), 0.7
-    np.testing.assert_allclose(fz.augment(R) @ [*x, b], [*(R @ x), -b])
-    np.testing.assert_allclose(fz.flip_label(R, 2) @ x, (R @ x) * [1, 1, -1, 1])
-    assert np.linalg.det(-R) < 0  # the paper's y → −y is of no use in even dimensions
+        assert gamma_of(changed) == pytest.approx(gamma_of(R)) == pytest.approx(fz.log_condition(R))
+    np.testing.assert_allclose(fz.flip_label(R, 2), R * np.array([[1], [1], [-1], [1]]))
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e100, 1e-100])
@@ -267,12 +252,8 @@ def test_a_bound_too_large_for_a_float_is_infinite():
 
 MISTAKES = {
     "not square": (np.ones((2, 3)), 4, "polar", r"R must be a square matrix, got shape \(2, 3\)"),
-    "a vector": (np.ones(4), 4, "polar", r"R must be a square matrix, got shape \(4,\)"),
-    "empty": (np.ones((0, 0)), 4, "polar", r"R must be a square matrix, got shape \(0, 0\)"),
     "NaN": (np.diag([1.0, np.nan]), 4, "polar", "R must be finite"),
-    "infinite": (np.diag([1.0, np.inf]), 4, "polar", "R must be finite"),
     "singular": (np.diag([1.0, 0.0]), 4, "polar", "R must not be singular, got singular values from 1 down to 0"),
-    "all zero": (np.zeros((2, 2)), 4, "polar", "R must not be singular"),
     "all but singular": (np.diag([1.0, 1e-17]), 4, "polar", "R must not be singular, .* down to 1e-17"),
     "reflection": (np.diag([1.0, -1.0]), 4, "polar", "det R must be positive"),
     "no layers": (np.eye(2), 0, "polar", "num_layers must be a whole number of at least 1, got 0"),
@@ -283,20 +264,18 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("function", [fz.factorize, fz.norm_bound, fz.norm_lower_bound])
-def test_what_cannot_be_factorised_is_refused_in_one_line(function, mistake):
+def test_what_cannot_be_factorised_is_refused_in_one_line(mistake):
     R, num_layers, method, message = MISTAKES[mistake]
-    if function is fz.norm_bound and mistake == "paper with 4":
-        assert fz.norm_bound(R, num_layers, "paper") == pytest.approx(math.pi)  # the theorem's, for any construction
-        return
-    arguments = (R, num_layers, method)
-    if function is fz.norm_lower_bound:
-        if method != "polar":
-            return  # it has no method
-        arguments = (R, num_layers)
     with pytest.raises(ValueError, match=f"^{message}") as caught:
-        function(*arguments)
+        fz.factorize(R, num_layers, method)
     assert "\n" not in str(caught.value)
+
+
+def test_the_bounds_refuse_what_has_no_factorisation_but_the_printed_one_is_for_any_construction():
+    assert fz.norm_bound(np.eye(2), 4, "paper") == pytest.approx(math.pi)
+    for bound in (fz.norm_bound, fz.norm_lower_bound):
+        with pytest.raises(ValueError, match="^det R must be positive"):
+            bound(np.diag([1.0, -1.0]), 4)
 
 
 def test_importing_theory_and_memorising_need_neither_tensorflow_nor_keras():

@@ -5,7 +5,7 @@ import pytest
 
 from theory.derivatives import difference_gradient
 from theory.relu import claims as checks
-from theory.relu import linear_output, networks, search, trained_output
+from theory.relu import linear_output, networks, trained_output
 
 
 def problem(seed=0, d=3, r=1):
@@ -61,13 +61,6 @@ def test_more_outputs_than_inputs_are_refused():
         linear_output.local_minimum_risk(x, features, np.zeros((60, 4)))
 
 
-def test_with_no_features_the_local_minimum_is_the_best_linear_predictor():
-    x, _, y = problem()
-    assert linear_output.local_minimum_risk(x, np.zeros((60, 2)), y) == pytest.approx(
-        linear_output.best_linear_risk(x, y)
-    )
-
-
 def test_the_descent_with_an_output_goes_down_the_gradient_of_all_weights():
     rng = np.random.default_rng(1)
     x, w = rng.standard_normal((50, 2)), 0.4 * rng.standard_normal((2, 2, 2, 2))
@@ -83,21 +76,3 @@ def test_the_last_block_s_input_and_features_give_the_network_back():
     x, w = rng.standard_normal((20, 2)), rng.standard_normal((3, 2, 4, 2))
     h, features = trained_output.last_block(w, x)
     np.testing.assert_allclose(h + features @ w[-1, 1], networks.forward(w[None], x[None])[0])
-
-
-def test_the_bounds_in_the_ball_are_of_order_4_and_8():
-    for bound, order, constant in (
-        (linear_output.ball_risk_bound, 4, 4 * 9),
-        (linear_output.reordering_risk_bound, 8, 9 * 4),
-    ):
-        assert bound(3, 1e-2, 1.0) / (constant * 1e-2**order) == pytest.approx(1, rel=1e-3)
-        assert bound(3, 0.5, 2.0) == 2 * bound(3, 0.5, 1.0)
-    assert linear_output.reordering_risk_bound(1, 0.5, 1.0) == pytest.approx(0, abs=1e-30)
-
-
-def test_the_swapped_minimum_falls_like_the_eighth_power_and_a_one_block_minimum_like_the_fourth():
-    points = map(search.swapped_blocks, (0.02, 0.04))
-    risks = [point["risk"] * point["risk_at_zero"] for point in points]
-    assert risks[1] / risks[0] == pytest.approx(2**8, rel=0.01)
-    shares = checks.one_block_minimum()
-    assert shares[0] > 1e-3 and shares[1] == pytest.approx(shares[0])

@@ -27,15 +27,7 @@ def forward(network, x):
 
 def error(scores, labels) -> float:
     """Largest difference from the one-hot vectors."""
-    expected = np.zeros(scores.shape)
-    for i, label in enumerate(labels):
-        expected[i, label] = 1
-    return float(np.abs(scores - expected).max())
-
-
-def num_entries(network) -> int:
-    arrays = ("projection", "U", "V", "s", "head_U", "head_V", "head_s")
-    return sum(np.prod(getattr(network, name).shape, dtype=int) for name in arrays)
+    return float(np.abs(scores - np.eye(scores.shape[1])[labels]).max())
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +66,7 @@ def test_peeling_fits_any_shape_at_any_scale(n, d, num_classes, width, exponent,
     rng = np.random.default_rng(seed)
     x, labels = (10.0**exponent * rng.standard_normal((n, d))).astype(dtype), rng.integers(0, num_classes, n)
     network = memorize(x, labels, num_classes, width, seed=seed, whiten=whiten)
-    assert network.num_parameters == parameter_count(n, d, num_classes, width) == num_entries(network)
+    assert network.num_parameters == parameter_count(n, d, num_classes, width)
     assert network.num_layers == -(-n // width) and network.width == width
     assert error(network(x), labels) <= (network.float32_error if network.fits_float32 else 1e-3)
     if network.fits_float32:
@@ -187,7 +179,7 @@ def test_the_origin_is_a_point_like_any_other(method):
         labels[4] = label
         network = memorize(x, labels, 5, width, method)
         assert error(network(x), labels) < 1e-12
-        assert network.num_parameters == parameter_count(33, 60, 5, width) == num_entries(network)
+        assert network.num_parameters == parameter_count(33, 60, 5, width)
     assert error(memorize(x[4:5], [0], 1)(x[4:5]), [0]) < 1e-12
 
 
@@ -234,19 +226,14 @@ RAY = np.outer(np.arange(1, 7), X[0])
     "change, message",
     [
         ({"x": X[:0], "labels": Y[:0]}, r"x must be \[n, d\].*got shape \(0, 3\)"),
-        ({"x": X[0]}, r"x must be \[n, d\].*got shape \(3,\)"),
         ({"x": X.astype(complex)}, "x must be real numbers of up to 64 bits, got complex128"),
         ({"x": np.where(X == X[2, 1], np.nan, X)}, "x must be finite, got nan in row 2, column 1"),
-        ({"x": np.where(X == X[4, 0], -np.inf, X)}, "x must be finite, got -inf in row 4, column 0"),
         ({"labels": Y[:5]}, r"labels must be 6 integers.*got int64 of shape \(5,\)"),
         ({"labels": Y.astype(float)}, "labels must be 6 integers.*got float64"),
         ({"labels": Y + 1}, "labels must lie in 0–2, got 1–3"),
-        ({"labels": Y - 1}, "labels must lie in 0–2, got -1–1"),
         ({"num_classes": 0}, "num_classes must be an integer of at least 1, got 0"),
         ({"width": 1}, "width must be an integer of at least 2, got 1"),
-        ({"width": 2.5}, "width must be an integer of at least 2, got 2.5"),
         ({"method": "magic"}, "method must be one of peeling, row_bias, paper, got 'magic'"),
-        ({"x": X[[0, 1, 2, 3, 1, 5]], "labels": Y[::-1]}, None),
         ({"x": X[[0, 1, 2, 3, 4, 2]], "labels": [0, 1, 2, 0, 1, 0]}, "points 2 and 5 are equal .* labels 2 and 0"),
         ({"x": X * np.arange(1, 7)[:, None], "method": "paper"}, "needs points of one norm .*got norms from"),
         ({"x": RAY, "method": "row_bias"}, "no width will do; use 'peeling'"),
@@ -257,9 +244,6 @@ RAY = np.outer(np.arange(1, 7), X[0])
 )
 def test_a_mistake_gets_one_line_that_names_what_was_given(change, message):
     arguments = {"x": X, "labels": Y, "num_classes": 3} | change
-    if message is None:  # equal points with equal labels are no mistake
-        memorize(**arguments)
-        return
     with pytest.raises(ValueError, match=message) as caught:
         memorize(**arguments)
     assert "\n" not in str(caught.value)

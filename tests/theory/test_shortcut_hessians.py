@@ -4,16 +4,15 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from repeatable import REPEATABLE
 
 from theory.shortcut import hessians as sh
 from theory.shortcut import stationarity
 from theory.shortcut.activations import ACTIVATIONS, Activation
 
-REPEATABLE = settings(
-    derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck)
-)
+REPEATABLE = settings(REPEATABLE, max_examples=60)
 # One with σ″(0) ≠ 0, unlike tanh; both are 0 at 0.
 BENT = Activation(np.expm1, np.exp, (0.0, 1.0, 1.0))
 SLANTED = Activation(lambda z: np.sin(z) / 2 + z * z, lambda z: np.cos(z) / 2 + 2 * z, (0.0, 0.5, 2.0))
@@ -117,10 +116,11 @@ def test_transposed_moments_swapped_blocks_and_another_parameter_order_are_caugh
     x, y = data(6, 2, seed=3)
     two, one = differences(x, y, 2, 2, pre="tanh"), differences(x, y, 2, 1)
     M, P = (x - y).T @ np.tanh(x) / 6, sh.commutation_matrix(2)
-    assert np.abs(sh.unit_block(x, y, "tanh") - two[4:8, :4]).max() < 1e-6
+    A = sh.hessian_at_zero(x, y, 2, 2, "tanh")[4:8, :4]
+    assert np.abs(A - two[4:8, :4]).max() < 1e-6
     for mistake in (np.kron(np.eye(2), M.T) @ P, np.kron(M, np.eye(2)) @ P, np.kron(np.eye(2), M)):
         assert np.abs(mistake - two[4:8, :4]).max() > 0.1
-    assert np.abs(sh.unit_block(x, y, "tanh") - two[:4, 4:8]).max() > 0.1  # row and column blocks
+    assert np.abs(A - two[:4, 4:8]).max() > 0.1  # row and column blocks
     H = sh.hessian_at_zero(x, y, 2, 1)
     assert np.abs(H - one).max() < 1e-6
     assert np.abs(np.block([[H[4:, 4:], H[:4, 4:].T], [H[4:, :4].T, H[:4, :4]]]) - one).max() > 0.1
@@ -147,16 +147,11 @@ def condition(H) -> float:
 def test_the_2_shortcuts_condition_number_is_that_of_m_at_every_depth_and_the_1_shortcuts_grows():
     x, y = data(40, 4, seed=4)
     expected = np.linalg.cond(x.T @ x / 40 - y.T @ x / 40)
-    two = [sh.condition_number_at_zero(x, y, units, 2) for units in (1, 2, 3, 50)]
-    np.testing.assert_allclose(two, expected, rtol=1e-10)
-    assert condition(sh.hessian_at_zero(x, y, 3, 2)) == pytest.approx(expected, rel=1e-8)
+    np.testing.assert_allclose([sh.condition_number_at_zero(x, y, units, 2) for units in (3, 50)], expected, rtol=1e-10)
     one = np.array([sh.condition_number_at_zero(x, y, units, 1) for units in (1, 4, 8, 16)])
-    assert one[1] == pytest.approx(condition(sh.hessian_at_zero(x, y, 4, 1)), rel=1e-8)
     assert one[0] == pytest.approx(np.linalg.cond(x.T @ x))
     assert np.all(one[2:] / one[1:-1] > 1.5)  # polynomial growth, of order 1 or 2
-    bounds = np.array([sh.condition_number_lower_bound(x, y, units) for units in (4, 8, 16)])
-    largest = np.linalg.eigvalsh(x.T @ x / 40)[-1]
-    np.testing.assert_allclose(bounds, np.array([4, 8, 16]) * largest / np.linalg.svd((x - y).T @ x / 40)[1][-1])
+    bounds = [sh.condition_number_lower_bound(x, y, units) for units in (4, 8, 16)]
     assert np.all(bounds <= one[1:]) and np.all(bounds > 0.1 * one[1:])
 
 
@@ -193,29 +188,6 @@ def test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_direction_of_escape
         stationarity.escape_from_saddle(x, x, 2)
     with pytest.raises(ValueError, match="^zero is no strict saddle"):
         stationarity.escape_from_saddle(x, y, 2, mid=(0.0, 1.0))
-
-
-@pytest.mark.parametrize("shortcut_depth", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("mid, post", [("linear", "linear"), (SLANTED, BENT)], ids=["linear", "bent"])
-def test_the_loss_leaves_zero_with_exactly_the_power_and_coefficient_of_the_leading_term(shortcut_depth, mid, post):
-    x, y = data(6, 3, seed=8)
-    weights = np.random.default_rng(9).standard_normal((2, shortcut_depth, 3, 3))
-    steps = 10.0 ** np.array([-2.5, -2.8])  # t⁵ is then 1e-13, and rounding 1e-3 of it
-    growth = losses(steps[:, None, None, None, None] * weights, x, y, "tanh", mid, post) - losses(
-        0 * weights[None], x, y
-    )
-    exponent = math.log(growth[0] / growth[1]) / math.log(steps[0] / steps[1])
-    assert exponent == pytest.approx(shortcut_depth, abs=0.1)
-    # What is left falls in proportion to t: extrapolated to t = 0 it is of the order of t².
-    coefficients, ratio = growth / steps**shortcut_depth, steps[0] / steps[1]
-    extrapolated = (ratio * coefficients[1] - coefficients[0]) / (ratio - 1)
-    assert stationarity.leading_term(weights, x, y, "tanh", mid, post) == pytest.approx(extrapolated, rel=0.03)
-    if shortcut_depth > 1:
-        assert stationarity.leading_term(weights[:, ::-1], x, y, "tanh", mid, post) != pytest.approx(
-            extrapolated, rel=0.3
-        )
-    assert stationarity.order_of_stationarity(x, y, shortcut_depth, "tanh", mid, post) == (shortcut_depth - 1, True)
-    assert stationarity.order_of_stationarity(x, x, shortcut_depth) == (shortcut_depth - 1, False)
 
 
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
@@ -272,25 +244,19 @@ X, Y = np.array([[1.0, 0.0], [2.0, 1.0]]), np.ones((2, 2))
 LOG = Activation(np.log, lambda z: np.where(z == 0, math.inf, 1.0), (0.0, 0.0, 0.0))
 MISTAKES = {
     "shapes": ((X, Y[:1], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(2, 2\) and \(1, 2\)"),
-    "vectors": ((X[0], Y[0], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(2,\)"),
-    "no examples": ((X[:0], Y[:0], 1, 2), {}, r"x and y must both be \[m, d\], got shapes \(0, 2\)"),
     "NaN": ((X, Y * np.nan, 1, 2), {}, "x and y must be finite"),
     "no units": ((X, Y, 0, 2), {}, "num_units and shortcut_depth must be whole numbers of at least 1, got 0 and 2"),
-    "no layers": ((X, Y, 1, 0), {}, "num_units and shortcut_depth must be whole numbers of at least 1, got 1 and 0"),
     "sigmoid at mid": ((X, Y, 1, 2), {"mid": "sigmoid"}, "mid must be 0 at 0, .*'sigmoid' is 0.5"),
     "softplus at post": ((X, Y, 1, 1), {"post": "softplus"}, "post must be 0 at 0, .*'softplus' is 0.693"),
     "unknown at mid": ((X, Y, 1, 2), {"mid": "gelu"}, "activation must be one of linear, .* got 'gelu'"),
     "unknown at pre": ((X, Y, 1, 2), {"pre": "gelu"}, "activation must be one of linear, .* got 'gelu'"),
-    "a list of activations": ((X, Y, 1, 2), {"mid": ["tanh", "relu"]}, r"activation must be .* got \['tanh', 'relu'\]"),
     "complex": ((X, Y * 1j, 1, 2), {}, "y must be real numbers, got complex128"),
     "words": ((X, np.array([["a", "b"]] * 2), 1, 2), {}, "y must be real numbers, got <U1"),
     "three numbers": ((X, Y, 1, 2), {"mid": (1, 2, 3)}, r"mid must be a name, .* got \(1, 2, 3\)"),
     "log of 0": ((X, Y, 1, 2), {"pre": LOG}, "pre must be finite at the data, but Activation.* is not at 0"),
-    "log of 0, n = 1": ((X, Y, 1, 1), {"pre": LOG}, "pre must be finite at the data"),
     "a root at 0": ((X, Y, 2, 1), {"pre": LOG._replace(function=np.sqrt)}, ".* at pre has no derivative at some of"),
     "large numbers": ((1e160 * X, 1e160 * Y, 2, 2), {}, r"the data's mean products .* up to 1e\+160 and 2e\+160 are"),
     "small numbers": ((1e-170 * X, 1e-170 * Y, 2, 2), {}, "the data's mean products leave the range of float64"),
-    "large numbers, n = 1": ((1e160 * X, Y, 2, 1), {}, "the data's mean products leave the range of float64"),
     "small numbers, n = 1": ((1e-170 * X, Y, 2, 1), {}, "the data's mean products leave the range of float64"),
     "ReLU at pre at 0": ((X, Y, 2, 1), {"pre": "relu"}, "ReLU at pre has no derivative at the zeros among the data"),
 }

@@ -22,10 +22,6 @@ def test_without_maps_around_the_risk_and_gradient_are_hardt_and_ma_s():
     np.testing.assert_allclose(gradient, landscape.gradient(layers, R, Sigma))
 
 
-def test_the_guarantee_says_where_it_does_not_apply():
-    assert not widened.guarantee(problem_for(-np.eye(2), margin=0.9), 4).applies
-
-
 def test_the_guaranteed_rate_does_not_fade_with_depth():
     rates = [widened.guarantee(problem_for(np.diag([1.0, -2.0])), depth).rate for depth in (8, 64, 1024)]
     assert max(rates) < 0.87

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from theory import parallel
-from theory.descent import balancedness, from_zero, saddle_escape
+from theory.descent import balancedness, saddle_escape
 from theory.linear import factorization, landscape
 from theory.memorization import construction, first_layer
 from theory.relu import networks as relu_networks
@@ -76,22 +76,6 @@ def test_a_subnormal_target_without_a_logarithm_is_factorized_by_polar_alone():
     assert factorization.norm_bound(R, 1) == math.inf  # e^714 is no float64
 
 
-def test_lists_are_taken_as_arrays_are():
-    rng = np.random.default_rng(2)
-    A, R = rng.standard_normal((2, 3, 3)), rng.standard_normal((3, 3))
-    cases = [
-        (balancedness.imbalances, A),
-        (balancedness.imbalance_drift, A, 0.1),
-        (balancedness.deficiency_margin, R, EYE),
-        (balancedness.first_order_velocity, A, R, EYE),
-        (from_zero.project_positive, R, 0.1),
-        (landscape.sample_problem, X, Y),
-    ]
-    for function, *arguments in cases:
-        lists = [value.tolist() if isinstance(value, np.ndarray) else value for value in arguments]
-        np.testing.assert_equal(function(*lists), function(*arguments))
-
-
 def test_the_best_map_of_ill_conditioned_data_is_found():
     x = X * [1, 3e-8, 1]
     W = np.array([[1, 1 / 3e-8, 0], [2, -1 / 3e-8, 1], [0, 0, 1]])
@@ -136,10 +120,6 @@ def test_whole_numbers_are_taken_as_real_ones():
 
 def test_a_margin_below_zero_promises_nothing():
     assert balancedness.margin_bound(3, -0.1, 1.0) == 0
-
-
-def test_no_matrix_has_no_least_eigenvalue():
-    assert landscape.above_rounding(np.zeros((0, 0)))[1] == 0
 
 
 def test_all_cores_count_where_the_system_does_not_say_which_the_process_may_use(monkeypatch):

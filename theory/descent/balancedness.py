@@ -24,24 +24,20 @@ def imbalances(A: np.ndarray) -> np.ndarray:
 
     Zero at A = 0, and for the polar construction of `factorization.factorize`: N_i = Q^{i/ℓ}P^{1/ℓ}Q^{−(i−1)/ℓ}.
     """
-    layers = np.eye(np.shape(A)[-1]) + real("A", A)
-    return layers[1:].swapaxes(1, 2) @ layers[1:] - layers[:-1] @ layers[:-1].swapaxes(1, 2)
+    return _differences_of_squares(np.eye(np.shape(A)[-1]) + real("A", A))
 
 
 def imbalance_drift(gradient: np.ndarray, learning_rate: float) -> np.ndarray:
     """η²(G_{i+1}ᵀG_{i+1} − G_iG_iᵀ): exactly what a step of descent adds to D_i, η the learning rate (ours).
 
     The terms in η cancel, as N_{i+1}ᵀG_{i+1} = G_iN_iᵀ. For any Σ and R, and any differentiable risk of the product.
-
-    Args:
-      gradient: G [ℓ, d, d], of `landscape.gradient`. learning_rate: η.
-
-    Returns:
-      [ℓ − 1, d, d].
+    The gradient is G [ℓ, d, d], of `landscape.gradient`; the result [ℓ − 1, d, d].
     """
-    gradient = real("gradient", gradient)
-    squares = gradient[1:].swapaxes(1, 2) @ gradient[1:] - gradient[:-1] @ gradient[:-1].swapaxes(1, 2)
-    return learning_rate**2 * squares
+    return learning_rate**2 * _differences_of_squares(real("gradient", gradient))
+
+
+def _differences_of_squares(G: np.ndarray) -> np.ndarray:
+    return G[1:].swapaxes(1, 2) @ G[1:] - G[:-1] @ G[:-1].swapaxes(1, 2)
 
 
 def drift_bound(learning_rate: float, start: float, end: float) -> float:
@@ -49,10 +45,7 @@ def drift_bound(learning_rate: float, start: float, end: float) -> float:
 
     Where each step gains η/2·‖∇f‖² at least, as η ≤ 1/L guarantees: Σ_t η²‖∇f‖² ≤ 2η(f(0) − f(T)). It holds for every
     number of steps and does not depend on depth, dimension or data. Equality: ℓ = 2, A = 0, R − I nilpotent of rank 1,
-    one step that gains exactly η/2·‖∇f‖².
-
-    Args:
-      learning_rate: η. start, end: Risks.
+    one step that gains exactly η/2·‖∇f‖². start and end are the risks f(0) and f(T).
     """
     return 2 * learning_rate * (start - end)
 

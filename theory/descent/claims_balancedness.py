@@ -3,192 +3,157 @@
 import numpy as np
 from scipy import optimize
 
-from theory.claim import PROVED_HERE, RESTATED, claim
+from theory.claim import claim, restated
 from theory.descent import balancedness
-from theory.evidence import ROUNDING, Evidence, Pairs, at_least, at_most, relative_error, require
+from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.linear import factorization, landscape
 from theory.mutations import larger, scaled, vanishing
 
 
-@claim(
+@restated(
     id="ach.theorem_1",
     source="Arora, Cohen & Hazan 2018, Theorem 1",
     statement="balanced layers, flow: dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ}",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=balancedness.product_velocity,
     mutation=larger,
 )
-def velocity(rng: np.random.Generator, trials: int) -> Evidence:
+def velocity(rng: np.random.Generator, trials: int) -> Pairs:
     """The velocity of the product by powers of W against that by all layers, on balanced factorisations."""
-
-    def pairs() -> Pairs:
-        for _ in range(trials):
-            A, W = _balanced(rng)
-            _, R, Sigma = _problem(rng, len(W))
-            require(np.abs(balancedness.imbalances(A)).max(initial=0) < ROUNDING, "the layers are not balanced")
-            said = balancedness.product_velocity(W, 2 * (W - R) @ Sigma, len(A))
-            yield relative_error(balancedness.first_order_velocity(A, R, Sigma), said), ROUNDING
-            step = 1e-6
-            moved = landscape.end_to_end(A - step * landscape.gradient(A, R, Sigma)) - W
-            yield relative_error(moved / step, said), 1e-2
-
-    return at_most(pairs())
+    for _ in range(trials):
+        A, W = _balanced(rng)
+        _, R, Sigma = _problem(rng, len(W))
+        require(np.abs(balancedness.imbalances(A)).max(initial=0) < ROUNDING, "the layers are not balanced")
+        said = balancedness.product_velocity(W, 2 * (W - R) @ Sigma, len(A))
+        yield relative_error(balancedness.first_order_velocity(A, R, Sigma), said), ROUNDING
+        step = 1e-6
+        moved = landscape.end_to_end(A - step * landscape.gradient(A, R, Sigma)) - W
+        yield relative_error(moved / step, said), 1e-2
 
 
-@claim(
+@restated(
     id="ach.claim_1",
     source="Arora, Cohen & Hazan 2018, Claim 1",
     statement="depth acts as the preconditioner P_W with eigenvalues Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=balancedness.preconditioner,
     mutation=larger,
 )
-def preconditioner(rng: np.random.Generator, trials: int) -> Evidence:
+def preconditioner(rng: np.random.Generator, trials: int) -> Pairs:
     """P_W against Σ_i (before_iᵀ before_i) ⊗ (after_i after_iᵀ) with the layers of a balanced factorisation."""
-
-    def pairs() -> Pairs:
-        for _ in range(trials):
-            A, W = _balanced(rng)
-            layers, direct = np.eye(len(W)) + A, 0
-            for i in range(len(A)):
-                before, after = (np.eye(len(W)) for _ in range(2))
-                for layer in layers[:i]:
-                    before = layer @ before
-                for layer in layers[i + 1 :]:
-                    after = layer @ after
-                direct = direct + np.kron(before.T @ before, after @ after.T)
-            yield relative_error(balancedness.preconditioner(W, len(A)), direct), ROUNDING
-
-    return at_most(pairs())
+    for _ in range(trials):
+        A, W = _balanced(rng)
+        layers, direct = np.eye(len(W)) + A, 0
+        for i in range(len(A)):
+            before, after = (np.eye(len(W)) for _ in range(2))
+            for layer in layers[:i]:
+                before = layer @ before
+            for layer in layers[i + 1 :]:
+                after = layer @ after
+            direct = direct + np.kron(before.T @ before, after @ after.T)
+        yield relative_error(balancedness.preconditioner(W, len(A)), direct), ROUNDING
 
 
-@claim(
+@restated(
     id="acgh.margin",
     source="Arora, Cohen, Golowich & Hu 2019, Definition 2",
     statement="Σ = I: σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f does not rise; with it rate 1 − 2ηℓc^{2−2/ℓ} (ours)",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=balancedness.deficiency_margin,
     mutation=(scaled(1.2), vanishing, scaled(-5)),
+    relation="≥",
 )
-def deficiency(rng: np.random.Generator, trials: int) -> Evidence:
+def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
     """σ_min(W) along descent from zero against the margin at the start, and the rate; one in five is equal to it."""
-
-    def pairs() -> Pairs:
-        for trial in range(max(5, trials // 4)):
-            d, num_layers = int(rng.integers(2, 5)), int(rng.integers(1, 17))
-            M = rng.standard_normal((d, d))
-            R = np.eye(d) + rng.uniform(0.1, 0.45) * M / np.linalg.norm(M)
-            if trial % 5 == 0:
-                u, sigma, vt = np.linalg.svd(R)
-                W = R - rng.uniform(0.1, 0.5) * np.outer(u[:, -1], vt[-1])
-                least, said = np.linalg.svd(W, compute_uv=False)[-1], balancedness.deficiency_margin(W, R)
-                yield least + ROUNDING, said
-                yield said + ROUNDING, least
-            c = balancedness.deficiency_margin(np.eye(d), R)
-            start = np.zeros((num_layers, d, d))
-            excess = landscape.risk(start, R, np.eye(d))
-            rate = 1 / landscape.smoothness_bound(np.eye(d), num_layers, 0.6 / num_layers, excess)
-            found = landscape.gradient_descent(start, R, np.eye(d), rate, 30)
-            W = landscape.end_to_end(found.A)
-            yield np.linalg.svd(W, compute_uv=False)[-1] + ROUNDING, c
-            shrinks = 2 * rate * num_layers * c ** (2 - 2 / num_layers)
-            require(abs(1 - balancedness.margin_rate(num_layers, c, rate) - shrinks) < ROUNDING, "another rate is said")
-            yield 1 - found.rate, 0.98 * shrinks  # 2 % for the imbalance that the steps bring about
-
-    return at_least(pairs())
+    for trial in range(max(5, trials // 4)):
+        d, num_layers = int(rng.integers(2, 5)), int(rng.integers(1, 17))
+        M = rng.standard_normal((d, d))
+        R = np.eye(d) + rng.uniform(0.1, 0.45) * M / np.linalg.norm(M)
+        if trial % 5 == 0:
+            u, sigma, vt = np.linalg.svd(R)
+            W = R - rng.uniform(0.1, 0.5) * np.outer(u[:, -1], vt[-1])
+            least, said = np.linalg.svd(W, compute_uv=False)[-1], balancedness.deficiency_margin(W, R)
+            yield least + ROUNDING, said
+            yield said + ROUNDING, least
+        c = balancedness.deficiency_margin(np.eye(d), R)
+        start = np.zeros((num_layers, d, d))
+        excess = landscape.risk(start, R, np.eye(d))
+        rate = 1 / landscape.smoothness_bound(np.eye(d), num_layers, 0.6 / num_layers, excess)
+        found = landscape.gradient_descent(start, R, np.eye(d), rate, 30)
+        W = landscape.end_to_end(found.A)
+        yield np.linalg.svd(W, compute_uv=False)[-1] + ROUNDING, c
+        shrinks = 2 * rate * num_layers * c ** (2 - 2 / num_layers)
+        require(abs(1 - balancedness.margin_rate(num_layers, c, rate) - shrinks) < ROUNDING, "another rate is said")
+        yield 1 - found.rate, 0.98 * shrinks  # 2 % for the imbalance that the steps bring about
 
 
 @claim(
     id="ours.margin_bound",
     source="ours, beside (2.3) and Arora et al. 2019",
     statement="balanced layers, Σ = I: ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C), never below (2.3)",
-    verdict="holds",
-    proof="complete",
     function=balancedness.margin_bound,
     mutation=larger,
+    relation="≥",
 )
-def margin(rng: np.random.Generator, trials: int) -> Evidence:
+def margin(rng: np.random.Generator, trials: int) -> Pairs:
     """‖∇f‖² of balanced layers against the bound by σ_min(W), that bound against (2.3); multiples of I are equal."""
-
-    def pairs() -> Pairs:
-        for trial in range(trials):
-            A, W = _balanced(rng)
-            R = rng.standard_normal(W.shape)
-            if trial % 5 == 0:
-                W = rng.uniform(0.3, 2) * np.eye(len(W))
-                A = factorization.factorize(W, len(A))
-            excess, smallest = landscape.risk(A, R, np.eye(len(R))), np.linalg.svd(W, compute_uv=False)[-1]
-            bound = balancedness.margin_bound(len(A), smallest, excess)
-            yield np.square(landscape.gradient(A, R, np.eye(len(R)))).sum() * (1 + ROUNDING), bound
-            yield bound * (1 + ROUNDING), landscape.gradient_lower_bound(A, R, np.eye(len(R)))
-
-    return at_least(pairs())
+    for trial in range(trials):
+        A, W = _balanced(rng)
+        R = rng.standard_normal(W.shape)
+        if trial % 5 == 0:
+            W = rng.uniform(0.3, 2) * np.eye(len(W))
+            A = factorization.factorize(W, len(A))
+        excess, smallest = landscape.risk(A, R, np.eye(len(R))), np.linalg.svd(W, compute_uv=False)[-1]
+        bound = balancedness.margin_bound(len(A), smallest, excess)
+        yield np.square(landscape.gradient(A, R, np.eye(len(R)))).sum() * (1 + ROUNDING), bound
+        yield bound * (1 + ROUNDING), landscape.gradient_lower_bound(A, R, np.eye(len(R)))
 
 
 @claim(
     id="ours.imbalance_drift",
     source="ours, beside Arora, Cohen & Hazan 2018",
     statement="a step of descent adds exactly η²(G_{i+1}ᵀG_{i+1} − G_iG_iᵀ) to N_{i+1}ᵀN_{i+1} − N_iN_iᵀ",
-    verdict="holds",
-    proof="complete",
     function=balancedness.imbalance_drift,
     mutation=scaled(2),
 )
-def conservation(rng: np.random.Generator, trials: int) -> Evidence:
+def conservation(rng: np.random.Generator, trials: int) -> Pairs:
     """What a step adds to the imbalances against its formula; and the drift over a fixed time when η is halved."""
-
-    def pairs() -> Pairs:
-        for _ in range(trials):
-            A, R, Sigma = _problem(rng)
-            gradient = landscape.gradient(A, R, Sigma)
-            rate = 0.3 / np.linalg.norm(gradient)
-            seen = balancedness.imbalances(A - rate * gradient) - balancedness.imbalances(A)
-            yield relative_error(seen, balancedness.imbalance_drift(gradient, rate)), ROUNDING
-
-    evidence = at_most(pairs())
+    for _ in range(trials):
+        A, R, Sigma = _problem(rng)
+        gradient = landscape.gradient(A, R, Sigma)
+        rate = 0.3 / np.linalg.norm(gradient)
+        seen = balancedness.imbalances(A - rate * gradient) - balancedness.imbalances(A)
+        yield relative_error(seen, balancedness.imbalance_drift(gradient, rate)), ROUNDING
     A, R, _ = _problem(rng)
     drifts = []
     for rate in (2e-4, 1e-4):
         found = landscape.gradient_descent(A, R, np.eye(len(R)), rate, round(0.02 / rate))
         drifts.append(np.abs(balancedness.imbalances(found.A) - balancedness.imbalances(A)).max())
     require(0.45 < drifts[1] / drifts[0] < 0.55, f"halving η changed the drift from {drifts[0]:.1e} to {drifts[1]:.1e}")
-    return evidence
 
 
 @claim(
     id="ours.drift_bound",
     source="ours, beside Arora, Cohen & Hazan 2018",
     statement="over any number of steps with η ≤ 1/L it moves by 2η(f(0) − f(T)) at most in nuclear norm",
-    verdict="holds",
-    proof="complete",
     function=balancedness.drift_bound,
     mutation=(scaled(0.9), scaled(1.01)),
 )
-def drift(rng: np.random.Generator, trials: int) -> Evidence:
+def drift(rng: np.random.Generator, trials: int) -> Pairs:
     """The drift of descent, in the nuclear norm, against its bound; one instance in four is equal to it."""
-
-    def pairs() -> Pairs:
-        for trial in range(max(4, trials // 2)):
-            if trial % 4 == 0:
-                A, R = np.zeros((2, 2, 2)), np.eye(2) + rng.uniform(0.1, 2) * np.eye(2)[::-1] * [[0, 1], [0, 1]]
-                rate, num_steps = _least_gaining_rate(A, R), 1
-            else:
-                A, R, _ = _problem(rng)
-                rate, num_steps = 0.05 / np.linalg.norm(R) ** 2 / len(A), 30
-                while not _gains(A, R, rate, num_steps):  # the bound is about steps that gain η/2·‖∇f‖² each
-                    rate /= 2
-            found = landscape.gradient_descent(A, R, np.eye(len(R)), rate, num_steps)
-            moved = balancedness.imbalances(found.A) - balancedness.imbalances(A)
-            seen = np.linalg.svd(moved, compute_uv=False).sum(1).max()
-            bound = balancedness.drift_bound(rate, found.risks[0], found.risks[-1])
-            yield seen, bound * (1 + ROUNDING)
-            if trial % 4 == 0:
-                yield bound, seen * (1 + ROUNDING)
-
-    return at_most(pairs())
+    for trial in range(max(4, trials // 2)):
+        if trial % 4 == 0:
+            A, R = np.zeros((2, 2, 2)), np.eye(2) + rng.uniform(0.1, 2) * np.eye(2)[::-1] * [[0, 1], [0, 1]]
+            rate, num_steps = _least_gaining_rate(A, R), 1
+        else:
+            A, R, _ = _problem(rng)
+            rate, num_steps = 0.05 / np.linalg.norm(R) ** 2 / len(A), 30
+            while not _gains(A, R, rate, num_steps):  # the bound is about steps that gain η/2·‖∇f‖² each
+                rate /= 2
+        found = landscape.gradient_descent(A, R, np.eye(len(R)), rate, num_steps)
+        moved = balancedness.imbalances(found.A) - balancedness.imbalances(A)
+        seen = np.linalg.svd(moved, compute_uv=False).sum(1).max()
+        bound = balancedness.drift_bound(rate, found.risks[0], found.risks[-1])
+        yield seen, bound * (1 + ROUNDING)
+        if trial % 4 == 0:
+            yield bound, seen * (1 + ROUNDING)
 
 
 def _least_gaining_rate(A: np.ndarray, R: np.ndarray) -> float:

@@ -9,214 +9,173 @@ import math
 import numpy as np
 from scipy import linalg
 
-from theory.claim import PROVED_HERE, RESTATED, claim
+from theory.claim import claim, restated
 from theory.descent import from_zero
-from theory.evidence import ROUNDING, Evidence, Pairs, at_least, at_most, require
+from theory.evidence import ROUNDING, Pairs, require
 from theory.linear import factorization, landscape
 from theory.linear.rotations import rotation
 from theory.mutations import larger, scaled, slower, transposed
 
 
-@claim(
+@restated(
     id="bhl.recursion",
     source="Bartlett, Helmbold & Long 2018, symmetric targets",
     statement="from zero, Σ = I, all layers stay equal; each eigenvalue moves alone, λ ← λ − ηλ̄^{ℓ−1}(λ^ℓ − φ)",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=from_zero.recursion_risks,
     mutation=scaled(1.01),
 )
-def recursion(rng: np.random.Generator, trials: int) -> Evidence:
+def recursion(rng: np.random.Generator, trials: int) -> Pairs:
     """The risks of the recursion against those of gradient descent on all layers, for random normal R."""
-
-    def pairs() -> Pairs:
-        for _ in range(max(1, trials // 2)):
-            R = _normal(rng, symmetric=rng.random() < 0.5)
-            num_layers, phi = int(rng.integers(1, 12)), np.linalg.eigvals(R)
-            learning_rate = 0.5 / num_layers / max(1, np.abs(phi).max()) ** 2
-            seen = _descend(R, num_layers, learning_rate, 40).risks
-            said = from_zero.recursion_risks(phi, num_layers, learning_rate, 40)
-            yield float(np.abs(seen - said).max() / seen[0]), ROUNDING
-
-    return at_most(pairs())
+    for _ in range(max(1, trials // 2)):
+        R = _normal(rng, symmetric=rng.random() < 0.5)
+        num_layers, phi = int(rng.integers(1, 12)), np.linalg.eigvals(R)
+        learning_rate = 0.5 / num_layers / max(1, np.abs(phi).max()) ** 2
+        seen = _descend(R, num_layers, learning_rate, 40).risks
+        said = from_zero.recursion_risks(phi, num_layers, learning_rate, 40)
+        yield float(np.abs(seen - said).max() / seen[0]), ROUNDING
 
 
-@claim(
+@restated(
     id="bhl.positive_definite",
     source="Bartlett, Helmbold & Long 2018, positive definite targets",
     statement="descent from zero needs poly(ℓ, κ, log(d/ε)) steps; ours: κ^{2−2/ℓ} log(…) + 1, bounded in ℓ",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=from_zero.step_bound,
     mutation=(scaled(0.6), scaled(0.9)),
 )
-def steps(rng: np.random.Generator, trials: int) -> Evidence:
+def steps(rng: np.random.Generator, trials: int) -> Pairs:
     """Steps that descent on random positive definite R takes to excess 1e-8 against the bound, and that against κ."""
-
-    def pairs() -> Pairs:
-        for _ in range(trials):
-            num_layers, size = int(rng.integers(1, 65)), int(rng.integers(1, 6))
-            phi = np.exp(rng.uniform(-1, 1, size))
-            learning_rate = rng.uniform(0.3, 1) * from_zero.largest_learning_rate(phi, num_layers)
-            bound = from_zero.step_bound(phi, num_layers, learning_rate, 1e-8)
-            risks = from_zero.recursion_risks(phi, num_layers, learning_rate, int(bound))
-            yield float(np.argmax(risks <= 1e-8)) if risks[-1] <= 1e-8 else math.inf, bound
-            yield bound, _condition_bound(phi, num_layers, learning_rate)
-            rate = rng.uniform(0.01, 0.3)  # one layer: |w − φ| shrinks by 1 − η exactly, so the bound is met
-            bound = from_zero.step_bound(phi[:1], 1, rate, 1e-8)
-            seen = float(np.argmax(from_zero.recursion_risks(phi[:1], 1, rate, int(bound) + 1) <= 1e-8))
-            yield from ((seen, bound), (bound, seen))
-
-    return at_most(pairs())
+    for _ in range(trials):
+        num_layers, size = int(rng.integers(1, 65)), int(rng.integers(1, 6))
+        phi = np.exp(rng.uniform(-1, 1, size))
+        learning_rate = rng.uniform(0.3, 1) * from_zero.largest_learning_rate(phi, num_layers)
+        bound = from_zero.step_bound(phi, num_layers, learning_rate, 1e-8)
+        risks = from_zero.recursion_risks(phi, num_layers, learning_rate, int(bound))
+        yield float(np.argmax(risks <= 1e-8)) if risks[-1] <= 1e-8 else math.inf, bound
+        yield bound, _condition_bound(phi, num_layers, learning_rate)
+        rate = rng.uniform(0.01, 0.3)  # one layer: |w − φ| shrinks by 1 − η exactly, so the bound is met
+        bound = from_zero.step_bound(phi[:1], 1, rate, 1e-8)
+        seen = float(np.argmax(from_zero.recursion_risks(phi[:1], 1, rate, int(bound) + 1) <= 1e-8))
+        yield from ((seen, bound), (bound, seen))
 
 
-@claim(
+@restated(
     id="bhl.negative_eigenvalue",
     source="Bartlett, Helmbold & Long 2018, a negative eigenvalue",
     statement="for symmetric R descent from zero does not fall below excess Σ_{φ<0} φ² and tends to it, ℓ ≥ 2",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=from_zero.excess_floor,
     mutation=scaled(1.01),
+    relation="≥",
 )
-def floor(rng: np.random.Generator, trials: int) -> Evidence:
+def floor(rng: np.random.Generator, trials: int) -> Pairs:
     """The least excess on symmetric R with negative eigenvalues against the floor, and how near descent comes to it."""
-
-    def pairs() -> Pairs:
-        for _ in range(max(1, trials // 2)):
-            phi = rng.uniform(0.3, 1.6, 4) * [-1, *rng.choice([-1, 1], 3)]
-            num_layers = int(rng.integers(2, 12))
-            learning_rate = from_zero.largest_learning_rate(phi, num_layers)
-            risks = from_zero.recursion_risks(phi, num_layers, learning_rate, 2_000)
-            yield risks.min() * (1 + ROUNDING), from_zero.excess_floor(phi)
-            even = 2 * int(rng.integers(1, 6))
-            wild = from_zero.recursion_risks(phi, even, 0.4, 30)  # far above the largest rate, until it diverges
-            yield wild[np.isfinite(wild)].min() * (1 + ROUNDING), from_zero.excess_floor(phi)
-
-    evidence = at_least(pairs())
+    for _ in range(max(1, trials // 2)):
+        phi = rng.uniform(0.3, 1.6, 4) * [-1, *rng.choice([-1, 1], 3)]
+        num_layers = int(rng.integers(2, 12))
+        learning_rate = from_zero.largest_learning_rate(phi, num_layers)
+        risks = from_zero.recursion_risks(phi, num_layers, learning_rate, 2_000)
+        yield risks.min() * (1 + ROUNDING), from_zero.excess_floor(phi)
+        even = 2 * int(rng.integers(1, 6))
+        wild = from_zero.recursion_risks(phi, even, 0.4, 30)  # far above the largest rate, until it diverges
+        yield wild[np.isfinite(wild)].min() * (1 + ROUNDING), from_zero.excess_floor(phi)
     R, small = -np.eye(2), factorization.factorize(-np.eye(2), 8)
     last = _descend(R, 8, 0.25, 2_000).risks[-1]
     require(abs(last - from_zero.excess_floor(np.diag(R))) < 1e-6, f"descent on −I₂ ends at {last}, not at the floor")
-    return evidence._replace(
-        counterexample=f"R = −I₂, ℓ = 8: descent from zero ends at excess {last:.4f}, "
+    return (
+        f"R = −I₂, ℓ = 8: descent from zero ends at excess {last:.4f}, "
         f"though a solution of norm {landscape.max_spectral_norm(small):.2f} exists"
     )
 
 
-@claim(
+@restated(
     id="bhl.asymmetric",
     source="Bartlett, Helmbold & Long 2018, uᵀRu > 0",
     statement="descent with balanced layers and a product projected on uᵀWu ≥ γ|u|² reaches R; rates not checked",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=from_zero.project_positive,
     mutation=transposed,
 )
-def projected(rng: np.random.Generator, trials: int) -> Evidence:
+def projected(rng: np.random.Generator, trials: int) -> Pairs:
     """Balanced projected descent reaches positive asymmetric R; the projection is the nearest positive matrix."""
-
-    def pairs() -> Pairs:
-        for _ in range(max(1, trials // 25)):
-            random = rng.standard_normal((3, 3))
-            R = (random @ random.T) / 6 + 0.3 * np.eye(3) + 0.6 * (random - random.T)
-            R /= max(1.0, np.linalg.norm(R, 2) / 2)  # within the stable range of the learning rate
-            margin = 0.9 * np.linalg.eigvalsh((R + R.T) / 2)[0]
-            found = from_zero.balanced_projected_descent(R, 6, 0.02, 400, margin)
-            yield found.risks[-1] / found.risks[0], 1e-3
-            W = rng.standard_normal((3, 3))
-            nearest = from_zero.project_positive(W, margin)
-            yield margin, np.linalg.eigvalsh((nearest + nearest.T) / 2)[0] + ROUNDING
-            other = rng.standard_normal((3, 3))
-            other += (margin - np.linalg.eigvalsh((other + other.T) / 2)[0]) * np.eye(3)
-            # the projection on a convex set: the angle at it is obtuse for every other point of the set
-            yield np.vdot(W - nearest, other - nearest), ROUNDING
-
-    return at_most(pairs())
+    for _ in range(max(1, trials // 25)):
+        random = rng.standard_normal((3, 3))
+        R = (random @ random.T) / 6 + 0.3 * np.eye(3) + 0.6 * (random - random.T)
+        R /= max(1.0, np.linalg.norm(R, 2) / 2)  # within the stable range of the learning rate
+        margin = 0.9 * np.linalg.eigvalsh((R + R.T) / 2)[0]
+        found = from_zero.balanced_projected_descent(R, 6, 0.02, 400, margin)
+        yield found.risks[-1] / found.risks[0], 1e-3
+        W = rng.standard_normal((3, 3))
+        nearest = from_zero.project_positive(W, margin)
+        yield margin, np.linalg.eigvalsh((nearest + nearest.T) / 2)[0] + ROUNDING
+        other = rng.standard_normal((3, 3))
+        other += (margin - np.linalg.eigvalsh((other + other.T) / 2)[0]) * np.eye(3)
+        # the projection on a convex set: the angle at it is obtuse for every other point of the set
+        yield np.vdot(W - nearest, other - nearest), ROUNDING
 
 
 @claim(
     id="ours.monotone_descent",
     source="ours, beside Bartlett, Helmbold & Long 2018",
     statement="no λ crosses its root exactly up to η = 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), for φ < 0, ℓ ≥ 2 1/(1 − φ)",
-    verdict="holds",
-    proof="complete",
     function=from_zero.largest_learning_rate,
     mutation=(slower, larger),
 )
-def monotone(rng: np.random.Generator, trials: int) -> Evidence:
+def monotone(rng: np.random.Generator, trials: int) -> Pairs:
     """No λ crosses λ* at the largest learning rate; 1 % above it a step from 1 (φ < 1) or from near λ* (φ > 1) does."""
-
-    def pairs() -> Pairs:
-        for _ in range(trials):
-            num_layers, phi = int(rng.integers(2, 40)), np.exp(rng.uniform(-3, 2, 1)) * rng.choice([-1, 1, 1], 1)
-            root = np.maximum(phi, 0) ** (1 / num_layers)
-            largest = from_zero.largest_learning_rate(phi, num_layers)
-            side = np.sign(1 - root)
-            gap = side * (from_zero.eigenvalue_recursion(phi, num_layers, largest, 400) - root)
-            yield -gap.min(), 1e-12
-            yield np.diff(gap, axis=0).max(), 1e-12
-            start = np.where(phi > 1, root * (1 - 1e-6), 1)
-            moved = start - 2.02 * largest * start ** (num_layers - 1) * (start**num_layers - phi)
-            yield float((side * (moved - root))[0]), 0
-
-    return at_most(pairs())
+    for _ in range(trials):
+        num_layers, phi = int(rng.integers(2, 40)), np.exp(rng.uniform(-3, 2, 1)) * rng.choice([-1, 1, 1], 1)
+        root = np.maximum(phi, 0) ** (1 / num_layers)
+        largest = from_zero.largest_learning_rate(phi, num_layers)
+        side = np.sign(1 - root)
+        gap = side * (from_zero.eigenvalue_recursion(phi, num_layers, largest, 400) - root)
+        yield -gap.min(), 1e-12
+        yield np.diff(gap, axis=0).max(), 1e-12
+        start = np.where(phi > 1, root * (1 - 1e-6), 1)
+        moved = start - 2.02 * largest * start ** (num_layers - 1) * (start**num_layers - phi)
+        yield float((side * (moved - root))[0]), 0
 
 
 @claim(
     id="ours.singular_target",
     source="ours, beside Bartlett, Helmbold & Long 2018",
     statement="an eigenvalue 0 adds at most (1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)} after t steps",
-    verdict="holds",
-    proof="complete",
     function=from_zero.singular_risk_bound,
     mutation=(scaled(0.9), scaled(1.01)),
 )
-def singular(rng: np.random.Generator, trials: int) -> Evidence:
+def singular(rng: np.random.Generator, trials: int) -> Pairs:
     """An eigenvalue 0: the excess against its bound, and the bound against the excess where steps are small.
 
     A step takes x = λ^{−p}, p = 2ℓ − 2, to x (1 − u)^{−p}, u ≤ η, which is at most x (1 + pu (1 − u)^{−p−1}), the
     function being convex. So x grows by pη(1 − η)^{−p−1} at most, and the bound is at most that power ℓ/(ℓ − 1) off.
     """
-
-    def pairs() -> Pairs:
-        for _ in range(trials):
-            num_layers, num_steps = int(rng.integers(2, 65)), int(rng.integers(0, 2_000))
-            for rate in (rng.uniform(0.01, 0.5), rng.uniform(0.5, 1) * 1e-3 / num_layers):
-                risk = from_zero.recursion_risks(np.zeros(1), num_layers, rate, num_steps)[-1]
-                bound = from_zero.singular_risk_bound(num_layers, rate, num_steps)
-                yield risk, bound * (1 + ROUNDING)
-            power = (2 * num_layers - 1) * num_layers / (num_layers - 1)
-            yield bound, risk * (1 - 2 * rate) ** -power * (1 + ROUNDING)  # η is 2·rate
-
-    return at_most(pairs())
+    for _ in range(trials):
+        num_layers, num_steps = int(rng.integers(2, 65)), int(rng.integers(0, 2_000))
+        for rate in (rng.uniform(0.01, 0.5), rng.uniform(0.5, 1) * 1e-3 / num_layers):
+            risk = from_zero.recursion_risks(np.zeros(1), num_layers, rate, num_steps)[-1]
+            bound = from_zero.singular_risk_bound(num_layers, rate, num_steps)
+            yield risk, bound * (1 + ROUNDING)
+        power = (2 * num_layers - 1) * num_layers / (num_layers - 1)
+        yield bound, risk * (1 - 2 * rate) ** -power * (1 + ROUNDING)  # η is 2·rate
 
 
 @claim(
     id="ours.straight_line",
     source="ours, beside Bartlett, Helmbold & Long 2018",
     statement="normal R: under the flow λ^ℓ goes straight from 1 to φ; with ℓ ≥ 2 it fails exactly for negative φ",
-    verdict="holds",
-    proof="complete",
     function=from_zero.distance_to_zero,
     mutation=(larger, scaled(0.9)),
 )
-def straight_line(rng: np.random.Generator, trials: int) -> Evidence:
+def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
     """Small steps for rotations: w stays on the line from 1 to φ, and the risk below exp(−4ℓm^{2−2/ℓ}t)."""
-
-    def pairs() -> Pairs:
-        for _ in range(max(1, trials // 10)):
-            phi = np.atleast_1d(rng.uniform(0.5, 1.5) * np.exp(1j * rng.uniform(0.1, 2.6)))
-            num_layers, rate, num_steps = int(rng.integers(2, 9)), 1e-4, 5_000
-            w = from_zero.eigenvalue_recursion(phi, num_layers, rate, num_steps)[:, 0] ** num_layers
-            off = np.abs(((w - 1) * np.conj(phi - 1)).imag).max() / np.abs(phi - 1)[0]
-            yield off, 20 * rate * num_layers
-            exponent = -4 * num_layers * from_zero.distance_to_zero(phi)[0] ** (2 - 2 / num_layers) * rate * num_steps
-            risk = np.square(np.abs(w[-1] - phi[0]) / np.abs(1 - phi[0]))
-            yield risk, math.exp(exponent) * 1.05 + 1e-12  # 5 % for the steps' size
-            line = 1 + np.linspace(0, 1, 10_001) * (phi[0] - 1)
-            yield abs(np.abs(line).min() - from_zero.distance_to_zero(phi)[0]), 1e-4
-
-    return at_most(pairs())
+    for _ in range(max(1, trials // 10)):
+        phi = np.atleast_1d(rng.uniform(0.5, 1.5) * np.exp(1j * rng.uniform(0.1, 2.6)))
+        num_layers, rate, num_steps = int(rng.integers(2, 9)), 1e-4, 5_000
+        w = from_zero.eigenvalue_recursion(phi, num_layers, rate, num_steps)[:, 0] ** num_layers
+        off = np.abs(((w - 1) * np.conj(phi - 1)).imag).max() / np.abs(phi - 1)[0]
+        yield off, 20 * rate * num_layers
+        exponent = -4 * num_layers * from_zero.distance_to_zero(phi)[0] ** (2 - 2 / num_layers) * rate * num_steps
+        risk = np.square(np.abs(w[-1] - phi[0]) / np.abs(1 - phi[0]))
+        yield risk, math.exp(exponent) * 1.05 + 1e-12  # 5 % for the steps' size
+        line = 1 + np.linspace(0, 1, 10_001) * (phi[0] - 1)
+        yield abs(np.abs(line).min() - from_zero.distance_to_zero(phi)[0]), 1e-4
 
 
 def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> float:

@@ -25,10 +25,7 @@ _NORM = LogNorm(10, MAX_STEPS)
 def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> list[dict]:
     """Excess |w − φ|² and |λ − 1| of gradient descent from zero by eigenvalue φ, at the largest learning rate of all.
 
-    Args:
-      seed: Not used: nothing here is random.
-      num_layers: ℓ.
-      num_steps: The last step; steps are listed more sparsely the later they are.
+    Steps are listed more sparsely the later they are. Nothing here is random: the seed is not used.
     """
     learning_rate = from_zero.largest_learning_rate(np.array(EIGENVALUES), num_layers)
     values = from_zero.eigenvalue_recursion(np.array(EIGENVALUES), num_layers, learning_rate, num_steps)
@@ -74,12 +71,7 @@ def eigenvalues_figure(rows: list[dict]) -> Figure:
 
 
 def rotations(seed: int = 0, num_layers: int = 8, learning_rate: float = 0.01, num_steps: int = 3_000) -> list[dict]:
-    """w of gradient descent from zero on rotations by 60 … 180 degrees: points of the complex plane.
-
-    Args:
-      seed: Not used.
-      num_layers: ℓ. learning_rate: Below that of stability, 1/ℓ. num_steps: The last step.
-    """
+    """w of gradient descent from zero on rotations by 60 … 180 degrees, in the complex plane; no seed is used."""
     phi = np.exp(1j * np.radians(np.array(ANGLES)))
     phi[-1] = -1  # exactly: rounding off the axis would let descent escape in the end
     w = from_zero.eigenvalue_recursion(phi, num_layers, learning_rate, num_steps) ** num_layers
@@ -101,9 +93,8 @@ def rotations_figure(rows: list[dict]) -> Figure:
         plane.plot([1, phi.real], [0, phi.imag], color="0.7", lw=0.8, zorder=0)
         plane.plot(w.real, w.imag, ".", ms=4, color=f"C{k}")
         plane.plot(phi.real, phi.imag, "*", ms=9, color=f"C{k}")
-        distance.plot(
-            column(chosen, "step"), np.maximum(np.abs(w - phi), 1e-12), color=f"C{k}", label=f"rotation by {angle}°"
-        )
+        far = np.maximum(np.abs(w - phi), 1e-12)
+        distance.plot(column(chosen, "step"), far, color=f"C{k}", label=f"rotation by {angle}°")
     plane.plot(0, 0, "k+", ms=12)
     plane.set(aspect="equal", xlabel="Re w", ylabel="Im w", title="w goes straight from 1 to φ; at 0 it would stop")
     distance.set(xlabel="step", ylabel="|w − φ|", yscale="log", xscale="log", title="ℓ = 8, small steps")
@@ -138,15 +129,11 @@ def saddle_figure(rows: list[dict]) -> Figure:
     for axes, method in zip(figure.subplots(1, len(methods), sharey=True), methods):
         for n in (1, 2, 3):
             chosen = [row for row in rows if row["method"] == method and int(row["shortcut_depth"]) == n]
-            size = column(chosen, "size")
-            axes.plot(size, column(chosen, "predicted"), "-", color=f"C{n}", lw=1, label=f"n = {n}: predicted")
-            axes.plot(size, column(chosen, "aligned"), "o", color=f"C{n}", ms=5, label="measured, aligned start")
-            axes.plot(
-                size, column(chosen, "random"), "^", color=f"C{n}", ms=5, mfc="none", label="random start, 3 units"
-            )
-            axes.plot(
-                size, np.maximum(column(chosen, "least"), 1), ":", color=f"C{n}", label="proved least, random start"
-            )
+            size, least, colour = column(chosen, "size"), np.maximum(column(chosen, "least"), 1), f"C{n}"
+            axes.plot(size, column(chosen, "predicted"), "-", color=colour, lw=1, label=f"n = {n}: predicted")
+            axes.plot(size, column(chosen, "aligned"), "o", color=colour, ms=5, label="measured, aligned start")
+            axes.plot(size, column(chosen, "random"), f"{colour}^", ms=5, mfc="none", label="random start, 3 units")
+            axes.plot(size, least, ":", color=colour, label="proved least, random start")
         rate = float(chosen[0]["learning_rate"])
         axes.set(title=f"{method}, η = {rate:g}", xlabel="size of the start w₀", xscale="log", yscale="log")
         axes.set_ylim(0.8, 2e5)
@@ -226,9 +213,6 @@ def map_figure(rows: list[dict]) -> Figure:
 
     A cell is coloured by the steps, grey where 500 do not suffice, black where it diverges. The red line is the largest
     step size without crossing, `from_zero.largest_learning_rate`, where the theory of descent from zero has one.
-
-    Args:
-      rows: of `target_map.run`, perhaps from a CSV file.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
     figure = Figure(figsize=(15, 8.5), dpi=110, layout="constrained")
@@ -261,9 +245,8 @@ def _draw_panel(axes: Axes, rows: list[dict]) -> object:
     mesh = axes.pcolormesh(*edges, np.where(steps > 0, steps, np.nan), norm=_NORM, cmap="viridis_r")
     axes.pcolormesh(*edges, np.where(steps < 0, 1.0, np.nan), cmap="gray", vmin=1, vmax=2)
     if np.isfinite([float(row["largest_rate"]) for row in rows]).all():
-        largest = [
-            next(float(row["largest_rate"]) for row in rows if int(row["num_layers"]) == depth) for depth in depths
-        ]
+        by_depth = {int(row["num_layers"]): float(row["largest_rate"]) for row in rows}
+        largest = [by_depth[depth] for depth in depths]
         axes.plot(range(len(depths)), -np.log2(np.multiply(largest, depths)), ".-", color="tab:red", lw=1, ms=4)
     axes.set_xticks(range(len(depths)), depths, fontsize=7)
     axes.set_yticks(range(0, len(SPEEDS), 2), [f"1/{1 / speed:g}" for speed in SPEEDS[::2]], fontsize=7)

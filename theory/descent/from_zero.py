@@ -14,7 +14,6 @@ Learning rates are those of `landscape.gradient_descent`, whose risk has no ½: 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -30,10 +29,7 @@ def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float,
     as a rotation. In the limit η → 0 its w moves on the straight line from 1 to φ.
 
     Args:
-      phi: [k], eigenvalues of R, real or complex.
-      num_layers: int ≥ 1.
-      learning_rate: float > 0, η/2.
-      num_steps: int ≥ 0.
+      phi: [k], eigenvalues of R, real or complex. learning_rate: η/2.
 
     Returns:
       λ [num_steps + 1, k], the start first; infinite or NaN from where it diverges.
@@ -55,33 +51,20 @@ def recursion_risks(phi: np.ndarray, num_layers: int, learning_rate: float, num_
         return np.square(np.abs(values**num_layers - np.asarray(phi))).sum(1)
 
 
-class Contraction(NamedTuple):
-    """Bounds least ≤ q ≤ largest of λ⁺ − λ* = (1 − ηq)(λ − λ*), λ* = φ^{1/ℓ}, for λ between 1 and λ*."""
+def contraction(phi: np.ndarray, num_layers: int) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest q of λ⁺ − λ* = (1 − ηq)(λ − λ*), λ* = φ^{1/ℓ}, for λ between 1 and λ* (ours).
 
-    least: np.ndarray
-    largest: np.ndarray
-
-
-def contraction(phi: np.ndarray, num_layers: int) -> Contraction:
-    """The two ends of q = λ^{ℓ−1} Σ_k λ^k λ*^{ℓ−1−k}: Σ_k φ^{k/ℓ} at λ = 1 and ℓφ^{2−2/ℓ} at λ* (ours).
-
-    q is exact and grows with λ. So the iterates approach λ* from one side, each step by a factor between
-    1 − η·largest and 1 − η·least. For φ < 0 and ℓ ≥ 2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ.
-    For ℓ = 1 λ* is φ, whatever its sign, and q = 1.
-
-    Args:
-      phi: [k], real.
-      num_layers: int ≥ 1.
-
-    Returns:
-      Contraction of arrays [k].
+    q = λ^{ℓ−1} Σ_k λ^k λ*^{ℓ−1−k} is exact, Σ_k φ^{k/ℓ} at λ = 1 and ℓφ^{2−2/ℓ} at λ*, and grows with λ. So the
+    iterates approach λ* from one side, each step by a factor between 1 − η·largest and 1 − η·least. For φ < 0 and ℓ ≥
+    2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ. For ℓ = 1 λ* is φ, whatever its sign, and q = 1.
+    phi [k] is real, and so are the two arrays [k].
     """
     phi = real("phi", phi)
     positive = np.maximum(phi, 0)
     at_one = np.power.outer(positive, np.arange(num_layers) / num_layers).sum(-1)
     at_root = num_layers * positive ** (2 - 2 / num_layers)
     least, largest = np.minimum(at_one, at_root), np.maximum(at_one, at_root)
-    return Contraction(least, np.where((phi < 0) & (num_layers > 1), 1 - phi, largest))
+    return least, np.where((phi < 0) & (num_layers > 1), 1 - phi, largest)
 
 
 def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
@@ -89,12 +72,9 @@ def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
 
     With it and below λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and, with ℓ ≥ 2, to 0 for φ < 0. Above it some λ
     jumps over its λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is
-    unstable.
-
-    Args:
-      phi: [k], real. num_layers: int as for `contraction`.
+    unstable. phi [k] is real.
     """
-    return float(1 / (2 * contraction(phi, num_layers).largest.max()))
+    return float(1 / (2 * contraction(phi, num_layers)[1].max()))
 
 
 def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance: float) -> float:
@@ -138,9 +118,7 @@ def excess_floor(phi: np.ndarray) -> float:
     layers stay equal and symmetric, momentum and orthogonalised updates among them. That is exact arithmetic: rounding
     leaves the strict saddle of ℓ = 2 in the end, and orthogonalised updates make full steps of it. The floor does not
     depend on how small a solution exists: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent ends at 2.
-
-    Args:
-      phi: [k], real.
+    phi [k] is real.
     """
     return float(np.square(np.minimum(real("phi", phi), 0)).sum())
 
@@ -202,10 +180,7 @@ def balanced_projected_descent(
     projections is our reading of it, not verified against the text; the paper's constants are not used here.
 
     Args:
-      R: [d, d]. num_layers: int. learning_rate: float. num_steps: int. margin: float > 0, γ of the paper.
-
-    Returns:
-      Descent: where it ended, with the risk and the norm of each iterate.
+      R: [d, d]. margin: γ of the paper, above 0.
     """
     d, identity = len(R), np.eye(len(R))
     A = np.zeros((num_layers, d, d))

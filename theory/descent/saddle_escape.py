@@ -13,7 +13,6 @@ gradient: N grows by η a step whatever n is, and the time is (N₁ − N₀)/η
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy import integrate
@@ -27,8 +26,7 @@ HALVING_SHARE = 1 - math.sqrt(0.5)  # of gap: L halves when ‖W − I − gap�
 def risk_and_gradient(weights: np.ndarray, gap: np.ndarray) -> tuple[float, np.ndarray]:
     """L = ½‖W − I − gap‖²_F and ∂L/∂W^{r,l}, W = Π (I + W^{r,n}···W^{r,1}) (Li et al., (5) and (7) for Σ_XX = I).
 
-    Args:
-      weights: [num_units, shortcut_depth, d, d]. gap: [d, d].
+    The weights are [num_units, shortcut_depth, d, d], as the gradient; gap is [d, d].
     """
     weights, gap = real("weights", weights), real("gap", gap)
     identity = np.eye(len(gap))
@@ -57,9 +55,7 @@ def steps_to_leave(
     """Steps after which L ≤ ½ L(0), L(0) = ½‖gap‖²_F: measured; infinite where max_steps do not suffice.
 
     Args:
-      method: One of update_rules.METHODS.
-      weights: The start, [num_units, shortcut_depth, d, d]. gap: [d, d].
-      learning_rate: η. max_steps: int.
+      weights: The start, [num_units, shortcut_depth, d, d]. gap: [d, d]. learning_rate: η.
     """
     weights, buffer, half = real("weights", weights).copy(), np.zeros(weights.shape), np.square(gap).sum() / 4
     for step in range(max_steps + 1):
@@ -91,7 +87,6 @@ def predicted_steps(
     of small steps; inf for w₀ = 0 and n ≥ 2, where nothing moves.
 
     Args:
-      method: One of update_rules.METHODS.
       shortcut_depth: n. gap: σ > 0. start: w₀. learning_rate: η.
 
     Raises:
@@ -111,22 +106,17 @@ def predicted_steps(
     return time[0] / learning_rate * (1 - update_rules.MOMENTUM if method == "momentum" else 1)
 
 
-class Reach(NamedTuple):
-    """The least N at which L can have halved, and the factor g of ‖∂L/∂W^{r,l}‖ ≤ g Nⁿ⁻¹ up to there."""
+def reach(num_units: int, shortcut_depth: int, gap: np.ndarray) -> tuple[float, float]:
+    """The least N₁ at which L can have halved, and the factor g of ‖∂L/∂W^{r,l}‖ ≤ g Nⁿ⁻¹ up to there.
 
-    norm: float
-    slope: float
-
-
-def reach(num_units: int, shortcut_depth: int, gap: np.ndarray) -> Reach:
-    """N₁ with (1 + N₁ⁿ)^R − 1 = 0.293‖gap‖_F/√d, and g = ((1 + N₁ⁿ)^R − 1 + ‖gap‖)(1 + N₁ⁿ)^{R−1}.
+    (1 + N₁ⁿ)^R − 1 = 0.293‖gap‖_F/√d, and g = ((1 + N₁ⁿ)^R − 1 + ‖gap‖)(1 + N₁ⁿ)^{R−1}.
 
     L ≤ ½ L(0) needs ‖W − I‖_F ≥ (1 − √½)‖gap‖_F; and ‖W − I‖ ≤ (1 + Nⁿ)^R − 1.
     """
     target = HALVING_SHARE * np.linalg.norm(gap) / math.sqrt(len(gap))
     unit = (1 + target) ** (1 / num_units)
     slope = (target + np.linalg.norm(gap, 2)) * unit ** (num_units - 1)
-    return Reach(float((unit - 1) ** (1 / shortcut_depth)), float(slope))
+    return float((unit - 1) ** (1 / shortcut_depth)), float(slope)
 
 
 def least_steps(method: update_rules.Method, weights: np.ndarray, gap: np.ndarray, learning_rate: float) -> float:

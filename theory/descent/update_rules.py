@@ -33,15 +33,10 @@ def polar_factor(G: np.ndarray) -> np.ndarray:
 
 
 def direction(method: Method, gradient: np.ndarray, buffer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the direction u of a method and its new momentum buffer m, zeros at the start.
+    """Returns the direction u of a method for the gradient g [..., d, d], and its new momentum buffer m.
 
-    Args:
-      method: One of METHODS.
-      gradient: g [..., d, d].
-      buffer: m, of the same shape; descent leaves it as it is.
-
-    Raises:
-      ValueError: no such method.
+    The buffer has the shape of the gradient and is zeros at the start; descent leaves it as it is. ValueError if there
+    is no such method.
     """
     check_method(method)
     if method == "descent":

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from theory.claim import claim
-from theory.evidence import ROUNDING, Evidence, at_least, at_most, relative_error, require
+from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.linear import factorization, landscape, paper_construction
 from theory.mutations import changed, larger, reversed_layers, scaled, vanishing
 
@@ -14,29 +14,25 @@ from theory.mutations import changed, larger, reversed_layers, scaled, vanishing
     id="hm.theorem_2.1",
     source="Hardt & Ma, Theorem 2.1",
     statement="det R > 0, ℓ ≥ 3γ: some A has product R and |||A||| ≤ (4π+3γ)/ℓ",
-    verdict="holds",
     proof=(
         "repaired: with whole p and q the construction can miss the bound, as footnote 6 concedes (“rounding them "
         "to closest integer will change final bound of the norm by small constant factor”); polar keeps it"
     ),
     our_text="ℓ and minus signs",
-    function=factorization.factorize,
-    mutation=reversed_layers,
 )
 @claim(
     id="review.theorem_2",
     source="review, Theorem 2",
     statement="Theorem 2.1 as Hardt & Ma state it",
-    verdict="holds",
     proof="none given",
     restates="hm.theorem_2.1",
     after="review.theorem_1",
     function=factorization.factorize,
     mutation=reversed_layers,
 )
-def theorem_2_1(rng: np.random.Generator, trials: int) -> Evidence:
+def theorem_2_1(rng: np.random.Generator, trials: int) -> Pairs:
     """|||A||| of the polar method against (4π + 3γ)/ℓ for ℓ ≥ 3γ; where the printed construction misses it."""
-    pairs = _polar_beside_printed_bound(rng, trials)
+    yield from _polar_beside_printed_bound(rng, trials)
     misses = (
         (num_layers, gamma)
         for num_layers in range(5, 12)
@@ -48,9 +44,8 @@ def theorem_2_1(rng: np.random.Generator, trials: int) -> Evidence:
     printed = landscape.max_spectral_norm(factorization.factorize(R, num_layers, "paper"))
     bound = factorization.norm_bound(R, num_layers, "paper")
     require(printed > bound, "the printed construction meets its bound")
-    return at_most(pairs)._replace(
-        counterexample=f"the printed construction at ℓ = {num_layers}, R = diag(−e^{gamma:.2f}, −1, 1) "
-        f"has {printed:.3f} > {bound:.3f}"
+    return (
+        f"the printed construction at ℓ = {num_layers}, R = diag(−e^{gamma:.2f}, −1, 1) has {printed:.3f} > {bound:.3f}"
     )
 
 
@@ -62,14 +57,12 @@ def theorem_2_1(rng: np.random.Generator, trials: int) -> Evidence:
         "depends on the reading: A.1 under the theorem's det R > 0 holds; §1.1, “any symmetric positive "
         "semidefinite matrix O”, is false for diag(1, 0)"
     ),
-    proof="complete",
     our_text="ℓ, minus signs",
     function=factorization.factorize,
     mutation=scaled(1.01),
 )
-def positive_definite(rng: np.random.Generator, trials: int) -> Evidence:
+def positive_definite(rng: np.random.Generator, trials: int) -> Pairs:
     """|||A||| ≤ 3γ/ℓ for positive definite R, ℓ ≥ γ, and what it is; and the distance of roots of diag(1, 0) from I."""
-    pairs = []
     for _ in range(trials):
         orthogonal = np.linalg.qr(rng.standard_normal((5, 5)))[0]
         logs = rng.uniform(-3, 3, 5)
@@ -78,15 +71,15 @@ def positive_definite(rng: np.random.Generator, trials: int) -> Evidence:
         num_layers = int(rng.integers(math.ceil(gamma), math.ceil(gamma) + 20))
         A = factorization.factorize(R, num_layers)
         norm = landscape.max_spectral_norm(A)
-        pairs.append((relative_error(landscape.end_to_end(A), R), ROUNDING))
-        pairs.append((abs(norm / np.abs(np.expm1(logs / num_layers)).max() - 1), ROUNDING))
-        pairs.append((norm, 3 * gamma / num_layers))
+        yield relative_error(landscape.end_to_end(A), R), ROUNDING
+        yield abs(norm / np.abs(np.expm1(logs / num_layers)).max() - 1), ROUNDING
+        yield norm, 3 * gamma / num_layers
     # A singular product has a singular factor, and a singular I + A has ‖A‖ ≥ 1.
     roots = [np.diag([1.0, 0.0 ** (1 / num_layers)]) for num_layers in (1, 10, 1000)]
     distance = min(np.linalg.norm(root - np.eye(2), 2) for root in roots)
     require(distance == 1, "a root of diag(1, 0) is near the identity")
-    return at_most(pairs)._replace(
-        counterexample=f"O = diag(1, 0) is semidefinite: ‖O^(1/ℓ) − I‖ = {distance:.0f} for ℓ = 1, 10, 1000, and no "
+    return (
+        f"O = diag(1, 0) is semidefinite: ‖O^(1/ℓ) − I‖ = {distance:.0f} for ℓ = 1, 10, 1000, and no "
         "product of nonsingular factors is singular"
     )
 
@@ -95,77 +88,68 @@ def positive_definite(rng: np.random.Generator, trials: int) -> Evidence:
     id="hm.negative_determinant",
     source="Hardt & Ma, after Theorem 2.1",
     statement="det R < 0: x′ = [x, b], y′ = [y, −b] makes it positive and keeps γ",
-    verdict="holds",
-    proof="complete",
     our_text="the minus signs of −b, of the corner −1 and of det R′ = −det R",
     function=factorization.augment,
     mutation=scaled(-1),
 )
-def negative_determinant(rng: np.random.Generator, trials: int) -> Evidence:
+def negative_determinant(rng: np.random.Generator, trials: int) -> Pairs:
     """det R < 0: y′ = R′x′ for x′ = [x, b], y′ = [y, −b], det R′ = −det R, γ the same, and R′ has small factors."""
-    pairs = []
     for _ in range(trials):
         R = rng.standard_normal((4, 4))
         R[0] *= -np.sign(np.linalg.det(R))
         augmented = factorization.augment(R)
         x, b = rng.standard_normal(4), rng.standard_normal()
-        pairs.append((relative_error(augmented @ [*x, b], np.array([*R @ x, -b])), ROUNDING))
-        pairs.append((abs(np.linalg.det(augmented) / -np.linalg.det(R) - 1), ROUNDING))
+        errors = (
+            relative_error(augmented @ [*x, b], np.array([*R @ x, -b])),
+            abs(np.linalg.det(augmented) / -np.linalg.det(R) - 1),
+        )
+        yield from ((error, ROUNDING) for error in errors)
         gamma = np.abs(np.log(np.linalg.svd(R, compute_uv=False))).max()
-        require(max(error for error, _ in pairs) < ROUNDING, "R′ is not the target of x′ and y′")
+        require(max(errors) < ROUNDING, "R′ is not the target of x′ and y′")
         for positive in (augmented, factorization.flip_label(R)):
             A = factorization.factorize(positive, 8 + math.ceil(gamma))
-            pairs.append((relative_error(landscape.end_to_end(A), positive), ROUNDING))
-            pairs.append((abs(factorization.log_condition(positive) - gamma), ROUNDING * max(gamma, 1)))
-    return at_most(pairs)
+            yield relative_error(landscape.end_to_end(A), positive), ROUNDING
+            yield abs(factorization.log_condition(positive) - gamma), ROUNDING * max(gamma, 1)
 
 
 @claim(
     id="hm.odd_dimension",
     source="Hardt & Ma, footnote 2",
     statement="d odd, det R < 0: y → −y turns R into −R, of positive determinant and the same γ",
-    verdict="holds",
-    proof="complete",
     our_text="minus signs",
     function=factorization.factorize,
     mutation=reversed_layers,
 )
-def odd_dimension(rng: np.random.Generator, trials: int) -> Evidence:
+def odd_dimension(rng: np.random.Generator, trials: int) -> Pairs:
     """d odd, det R < 0: −R, the target of −y, has det > 0 and the same γ, and is factorised."""
-    pairs = []
     for trial in range(trials):
         d = (1, 3, 5)[trial % 3]
         R = rng.standard_normal((d, d))
         R *= -np.sign(np.linalg.det(R))
         gamma = np.abs(np.log(np.linalg.svd(R, compute_uv=False))).max()
         A = factorization.factorize(-R, 8 + math.ceil(gamma))
-        pairs.append((relative_error(-landscape.end_to_end(A), R), ROUNDING))
-        pairs.append((abs(factorization.log_condition(-R) - gamma), ROUNDING * max(gamma, 1)))
-    return at_most(pairs)
+        yield relative_error(-landscape.end_to_end(A), R), ROUNDING
+        yield abs(factorization.log_condition(-R) - gamma), ROUNDING * max(gamma, 1)
 
 
 @claim(
     id="hm.rescaling",
     source="Hardt & Ma, after Theorem 2.1",
     statement="R can be scaled to γ = ½ log κ",
-    verdict="holds",
-    proof="complete",
     our_text="the roots: σ_min = 1/√κ, σ_max = √κ, γ = log √κ",
     function=factorization.rescale,
     mutation=changed(lambda found: (2 * found[0], 2 * found[1])),
 )
-def rescaling(rng: np.random.Generator, trials: int) -> Evidence:
+def rescaling(rng: np.random.Generator, trials: int) -> Pairs:
     """γ of the rescaled R against ½ log κ, and its singular values against 1/√κ and √κ."""
-    pairs = []
     for _ in range(trials):
         R = 10.0 ** rng.uniform(-3, 3) * rng.standard_normal((4, 4))
         kappa = np.linalg.cond(R)
         scaled, factor = factorization.rescale(R)
         sigma = np.linalg.svd(scaled, compute_uv=False)
-        pairs.append((relative_error(sigma[[0, -1]], np.array([kappa**0.5, kappa**-0.5])), ROUNDING * kappa))
-        pairs.append((relative_error(factor * R, scaled), ROUNDING))
-        pairs.append((abs(factorization.log_condition(scaled) - np.log(kappa) / 2), ROUNDING * kappa))
-    return at_most(pairs)
+        yield relative_error(sigma[[0, -1]], np.array([kappa**0.5, kappa**-0.5])), ROUNDING * kappa
+        yield relative_error(factor * R, scaled), ROUNDING
+        yield abs(factorization.log_condition(scaled) - np.log(kappa) / 2), ROUNDING * kappa
 
 
 @claim(
@@ -181,16 +165,16 @@ def rescaling(rng: np.random.Generator, trials: int) -> Evidence:
     function=factorization.factorize,
     mutation=reversed_layers,
 )
-def blog_note_4(rng: np.random.Generator, trials: int) -> Evidence:
+def blog_note_4(rng: np.random.Generator, trials: int) -> Pairs:
     """Theorem 2.1 with its det R > 0; without it, layers that meet the bound, whose product has det > 0."""
-    pairs = _polar_beside_printed_bound(rng, trials)
+    yield from _polar_beside_printed_bound(rng, trials)
     num_layers = 13  # more than 4π, and γ = 0 for R = diag(−1, 1)
     bound = 4 * math.pi / num_layers
     for _ in range(10 * trials):
         A = landscape.project(rng.standard_normal((num_layers, 2, 2)), bound)
         require(np.linalg.det(landscape.end_to_end(A)) > 0, "small layers have a product with det < 0")
-    return at_most(pairs)._replace(
-        counterexample=f"R = diag(−1, 1), γ = 0, ℓ = {num_layers} ≥ 3γ: the bound is {bound:.3f} < 1, so each "
+    return (
+        f"R = diag(−1, 1), γ = 0, ℓ = {num_layers} ≥ 3γ: the bound is {bound:.3f} < 1, so each "
         "det(I + A_i) > 0, and det R = −1; with another γ the same from ℓ = 4π + 3γ on"
     )
 
@@ -199,55 +183,48 @@ def blog_note_4(rng: np.random.Generator, trials: int) -> Evidence:
     id="ours.polar",
     source="not in the papers",
     statement="|||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 for every ℓ ≥ 1, all layers of one norm",
-    verdict="holds",
-    proof="complete",
     function=factorization.factorize,
     mutation=(reversed_layers, scaled(1.01)),
 )
-def polar_bound(rng: np.random.Generator, trials: int) -> Evidence:
+def polar_bound(rng: np.random.Generator, trials: int) -> Pairs:
     """|||A||| of the polar method against 2 sin(π/2ℓ) + e^{γ/ℓ} − 1, all layers alike; equality at R = −I₂."""
-    pairs = []
     for trial in range(2 * trials):
         R, _ = _target(rng, trial)
         num_layers = int(rng.integers(1, 65))
         A = factorization.factorize(R, num_layers)
         norms = np.linalg.norm(A, 2, axis=(1, 2))
         if num_layers >= factorization.log_condition(R):
-            pairs.append((relative_error(landscape.end_to_end(A), R), ROUNDING))
-        pairs.append((np.ptp(norms), ROUNDING * norms.max()))
-        pairs.append((norms.max(), factorization.norm_bound(R, num_layers) * (1 + ROUNDING)))
+            yield relative_error(landscape.end_to_end(A), R), ROUNDING
+        yield np.ptp(norms), ROUNDING * norms.max()
+        yield norms.max(), factorization.norm_bound(R, num_layers) * (1 + ROUNDING)
     for num_layers in range(1, 20):
         A = factorization.factorize(-np.eye(2), num_layers)
         bound = factorization.norm_bound(-np.eye(2), num_layers)
-        pairs.append((abs(landscape.max_spectral_norm(A) / bound - 1), ROUNDING))
-    return at_most(pairs)
+        yield abs(landscape.max_spectral_norm(A) / bound - 1), ROUNDING
 
 
 @claim(
     id="ours.norm_lower_bound",
     source="not in the papers",
     statement="|||A||| ≥ |exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1| for every factorisation, every x ≠ 0",
-    verdict="holds",
-    proof="complete",
     function=factorization.norm_lower_bound,
     mutation=(vanishing, larger),
+    relation="≥",
 )
-def norm_lower_bound(rng: np.random.Generator, trials: int) -> Evidence:
+def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
     """Every method's |||A||| against the bound that no factorisation can beat; equality where it is proved."""
-    pairs = []
     for trial in range(max(1, trials // 2)):
         R, num_layers = _target(rng, trial)
         lower = factorization.norm_lower_bound(R, num_layers) * (1 - ROUNDING)
-        pairs.append((landscape.max_spectral_norm(factorization.factorize(R, num_layers)), lower))
+        yield landscape.max_spectral_norm(factorization.factorize(R, num_layers)), lower
         if num_layers >= 5:
-            pairs.append((landscape.max_spectral_norm(factorization.factorize(R, num_layers, "paper")), lower))
+            yield landscape.max_spectral_norm(factorization.factorize(R, num_layers, "paper")), lower
         u, sigma, vt = np.linalg.svd(R)
         polar_parts = (u @ vt, (vt.T * sigma) @ vt)  # where polar is optimal
         for part in polar_parts:
             norm = landscape.max_spectral_norm(factorization.factorize(part, num_layers))
-            pairs.append((factorization.norm_lower_bound(part, num_layers), norm * (1 - 1e-6)))
-            pairs.append((norm * (1 + ROUNDING), factorization.norm_lower_bound(part, num_layers)))
-    return at_least(pairs)
+            yield factorization.norm_lower_bound(part, num_layers), norm * (1 - 1e-6)
+            yield norm * (1 + ROUNDING), factorization.norm_lower_bound(part, num_layers)
 
 
 @claim(
@@ -257,14 +234,11 @@ def norm_lower_bound(rng: np.random.Generator, trials: int) -> Evidence:
         "polar's norm over the lower bound is at most (φ + γ)/max(γ, min(φ, π/2)) ≤ 3 as ℓ → ∞, φ the largest "
         "angle of Q"
     ),
-    verdict="holds",
-    proof="complete",
     function=factorization.norm_lower_bound,
     mutation=scaled(0.1),
 )
-def polar_ratio(rng: np.random.Generator, trials: int) -> Evidence:
+def polar_ratio(rng: np.random.Generator, trials: int) -> Pairs:
     """Polar's norm over the lower bound, for 10,000 layers, against (φ + γ)/max(γ, min(φ, π/2)), which is at most 3."""
-    pairs = []
     for trial in range(max(1, trials // 2)):
         R, num_layers = _target(rng, trial)[0], 10_000
         u, _, vt = np.linalg.svd(R)
@@ -273,21 +247,18 @@ def polar_ratio(rng: np.random.Generator, trials: int) -> Evidence:
         lower = factorization.norm_lower_bound(R, num_layers)
         norm = 2 * math.sin(angle / 2 / num_layers) + math.expm1(gamma / num_layers)
         layer = factorization.factorize(R, num_layers)[0]
-        pairs.append((np.linalg.norm(layer, 2), norm * (1 + ROUNDING)))
-        pairs.append((norm / lower, bound * 1.001))
-        pairs.append((bound, 3 * (1 + ROUNDING)))
-    return at_most(pairs)
+        yield np.linalg.norm(layer, 2), norm * (1 + ROUNDING)
+        yield norm / lower, bound * 1.001
+        yield bound, 3 * (1 + ROUNDING)
 
 
-def _polar_beside_printed_bound(rng: np.random.Generator, trials: int) -> list[tuple[float, float]]:
+def _polar_beside_printed_bound(rng: np.random.Generator, trials: int) -> Pairs:
     """The error of the polar method's product, and its |||A||| against (4π + 3γ)/ℓ, for det R > 0 and ℓ ≥ 3γ."""
-    pairs = []
     for trial in range(2 * trials):
         R, num_layers = _target(rng, trial)
         A = factorization.factorize(R, num_layers)
-        pairs.append((relative_error(landscape.end_to_end(A), R), ROUNDING))
-        pairs.append((landscape.max_spectral_norm(A), factorization.norm_bound(R, num_layers, "paper")))
-    return pairs
+        yield relative_error(landscape.end_to_end(A), R), ROUNDING
+        yield landscape.max_spectral_norm(A), factorization.norm_bound(R, num_layers, "paper")
 
 
 def _target(rng: np.random.Generator, trial: int) -> tuple[np.ndarray, int]:

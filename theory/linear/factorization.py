@@ -15,6 +15,7 @@ printed construction (paper_construction.py). Not in the paper: the method `pola
 and `norm_lower_bound`, which no factorisation can beat. docs/theory.md has the proofs.
 """
 
+import contextlib
 import math
 import numbers
 import warnings
@@ -89,10 +90,7 @@ def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
 
     paper: (4π + 3γ)/ℓ for ℓ ≥ 3γ, else inf; the printed construction does not always meet it
     (`paper_construction.allocation`), polar does. polar: 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. principal:
-    e^{‖log R‖/ℓ} − 1. best: the smaller of these two.
-
-    Raises:
-      ValueError: as `factorize`.
+    e^{‖log R‖/ℓ} − 1. best: the smaller of these two. ValueError: as `factorize`.
     """
     R, _ = _checked(R, num_layers, method)
     gamma = log_condition(R)
@@ -124,10 +122,7 @@ def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
     lengths add up, angles add up to angle(x, Rx) at least, and for ε ≤ 1 {log z: |z − 1| ≤ ε} is
     convex; docs/theory.md has the proof, also for ε > 1. The best x is sought from the singular
     vectors and the invariant planes of R by BFGS; any x gives a valid bound, so a search that stops
-    early costs tightness alone. For ℓ = 1 it is ‖R − I‖.
-
-    Raises:
-      ValueError: as `factorize`.
+    early costs tightness alone. For ℓ = 1 it is ‖R − I‖. ValueError: as `factorize`.
     """
     R, (_, sigma, vt) = _checked(R, num_layers)
     if num_layers == 1:
@@ -217,24 +212,15 @@ def _logarithm(R: np.ndarray) -> np.ndarray:
     if on_cut.any():
         worst = eigenvalues[on_cut][0].real
         raise NoLogarithm(f"method principal needs an R without eigenvalues on (−∞, 0], got {worst:.4g}; use polar")
-    logarithm = _accurate_logarithm(R)
-    if logarithm is None:
-        raise NoLogarithm(
-            "method principal finds no logarithm of R, which is too near to eigenvalues on (−∞, 0]; use polar"
-        )
-    return logarithm
-
-
-def _accurate_logarithm(R: np.ndarray) -> np.ndarray | None:
-    """SciPy's log R where exponentiation gives R back: near defective eigenvalues on (−∞, 0] it does not."""
-    try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            logarithm = np.real(linalg.logm(R))
-            missed = np.abs(linalg.expm(logarithm) - R).max()
-    except Exception:  # SciPy raises a bare one on some R of the least numbers that there are
-        return None
-    return logarithm if missed <= 1e-8 * np.abs(R).max() else None
+    # Near defective eigenvalues on (−∞, 0] the exponential of SciPy's log R is not R.
+    with contextlib.suppress(Exception), warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")  # and SciPy raises a bare Exception on some R of subnormal numbers
+        logarithm = np.real(linalg.logm(R))
+        if np.abs(linalg.expm(logarithm) - R).max() <= 1e-8 * np.abs(R).max():
+            return logarithm
+    raise NoLogarithm(
+        "method principal finds no logarithm of R, which is too near to eigenvalues on (−∞, 0]; use polar"
+    )
 
 
 def _checked(R: np.ndarray, num_layers: int, method: str = "polar") -> tuple[np.ndarray, tuple]:

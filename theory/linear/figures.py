@@ -36,9 +36,8 @@ def norms_against_layers(seed: int = 0, layers: Sequence[int] = LAYERS) -> list[
             row = {"target": target, "num_layers": num_layers, "log_condition": gamma}
             for method in ("paper", "polar", "principal"):
                 row[method] = _norm(R, num_layers, method)
-            row["printed_bound"] = (
-                factorization.norm_bound(R, num_layers, "paper") if num_layers >= 3 * gamma else np.nan
-            )
+            printed = factorization.norm_bound(R, num_layers, "paper")
+            row["printed_bound"] = printed if np.isfinite(printed) else np.nan
             row["polar_bound"] = factorization.norm_bound(R, num_layers, "polar")
             row["lower_bound"] = factorization.norm_lower_bound(R, num_layers)
             rows.append(row)
@@ -67,22 +66,14 @@ def norms_figure(rows: list[dict]) -> Figure:
 
 
 def printed_construction(seed: int = 0, num_gammas: int = 120) -> list[dict]:
-    """Where the printed construction with integers misses (4π + 3γ)/ℓ: worst norm over bound for γ ≤ ℓ/3, ℓ = 5 … 32.
-
-    The seed is not used: nothing here is random.
-    """
-    return [
-        {
-            "num_layers": num_layers,
-            "log_condition": float(gamma),
-            "norm_over_bound": float(
-                paper_construction.allocation(gamma, num_layers).norm
-                / paper_construction.printed_bound(gamma, num_layers)
-            ),
-        }
-        for num_layers in range(5, 33)
-        for gamma in np.linspace(0, num_layers / 3, num_gammas + 1)[1:]
-    ]
+    """Worst norm of the printed construction with integers over (4π + 3γ)/ℓ, γ ≤ ℓ/3, ℓ = 5 … 32; no seed is used."""
+    rows = []
+    for num_layers in range(5, 33):
+        for gamma in np.linspace(0, num_layers / 3, num_gammas + 1)[1:]:
+            norm = paper_construction.allocation(gamma, num_layers).norm
+            ratio = float(norm / paper_construction.printed_bound(gamma, num_layers))
+            rows.append({"num_layers": num_layers, "log_condition": float(gamma), "norm_over_bound": ratio})
+    return rows
 
 
 def printed_construction_figure(rows: list[dict]) -> Figure:
@@ -108,16 +99,13 @@ def gradient_ratios(seed: int = 0, instances: int = 4_000) -> list[dict]:
     rows = []
     for instance in range(instances):
         radius = (0.1, 0.3, 0.5, 0.7)[instance % 4]
-        A = rng.standard_normal((5, 4, 4))
-        A *= radius / np.linalg.norm(A, 2, axis=(1, 2), keepdims=True)
+        A = radius * _unit_layers(rng, 5, 4)
         R, root = rng.standard_normal((2, 4, 4))
         Sigma = root @ root.T + 0.1 * np.eye(4)
         squared = np.square(landscape.gradient(A, R, Sigma)).sum()
-        bounds = (
-            landscape.gradient_lower_bound(A, R, Sigma),
-            landscape.gradient_lower_bound_by_layer(A, R, Sigma),
-        )
-        rows.append({"radius": radius, "printed": float(squared / bounds[0]), "by_layer": float(squared / bounds[1])})
+        printed = float(squared / landscape.gradient_lower_bound(A, R, Sigma))
+        by_layer = float(squared / landscape.gradient_lower_bound_by_layer(A, R, Sigma))
+        rows.append({"radius": radius, "printed": printed, "by_layer": by_layer})
     return rows
 
 
@@ -126,9 +114,8 @@ def gradient_ratios_figure(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(9, 3.6), dpi=110, layout="constrained")
     radii = np.unique(column(rows, "radius"))
     bins = np.linspace(0, 8, 81)
-    for axes, (name, title) in zip(
-        figure.subplots(1, 2, sharey=True), (("printed", "(2.3)"), ("by_layer", "product form"))
-    ):
+    titles = {"printed": "(2.3)", "by_layer": "product form"}
+    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items()):
         for radius in radii:
             ratios = column([row for row in rows if float(row["radius"]) == radius], name)
             axes.hist(np.log10(ratios), bins, histtype="step", lw=1.5, label=f"τ = {radius:g}")

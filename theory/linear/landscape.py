@@ -4,7 +4,7 @@ paper                               code
 ŷ = (I + A_ℓ)···(I + A_1) x         A [ℓ, d, d], layer 1 (the first to act) first
 y = Rx + ξ, ξ ~ N(0, I)             R [d, d]
 Σ = E[x xᵀ]                         Sigma [d, d]: the second moment, which is the covariance only if E x = 0
-E = (I + A_ℓ)···(I + A_1) − R       error(A, R)
+E = (I + A_ℓ)···(I + A_1) − R       end_to_end(A) − R
 f(A) − C = ‖E Σ^½‖²_F               risk(A, R, Sigma); no ½, C = E‖ξ‖² = d left out
 |||A|||, τ                          max_spectral_norm(A), radius
 B_τ = {A : |||A||| ≤ τ}             the ball
@@ -33,14 +33,6 @@ def end_to_end(A: np.ndarray) -> np.ndarray:
     return _products(A)[0][-1]
 
 
-def error(A: np.ndarray, R: np.ndarray) -> np.ndarray:
-    """Returns E = (I + A_ℓ)···(I + A_1) − R [d, d] (Hardt & Ma, Claim 2.3)."""
-    product = end_to_end(A)
-    if np.shape(R) != product.shape:  # which NumPy would stretch
-        raise ValueError(f"R must have the shape {product.shape} of the product of the layers, got {np.shape(R)}")
-    return product - real("R", R)
-
-
 def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     """Returns the excess population risk ‖E Σ^½‖²_F = tr(E Σ Eᵀ) (Hardt & Ma, Claim 2.3).
 
@@ -66,7 +58,7 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
     with np.errstate(over="ignore", invalid="ignore"):
-        E = error(A, R)
+        E = end_to_end(A) - R
         excess = float(np.vdot(E, E @ Sigma))
     if not math.isfinite(excess):
         raise ValueError("the risk must lie in the range of float64: bring A, R and Sigma to another scale")

@@ -36,9 +36,7 @@ def allocation(log_condition: float, num_layers: int) -> Allocation:
     """Returns the best integers q, p ≥ 1 for the printed construction: the least max(2 sin(π/2q), e^{γ/p} − 1).
 
     Where its norm exceeds `printed_bound`, no integers meet the printed bound in the worst case.
-
-    Raises:
-      ValueError: ℓ < 5, which leaves no q ≥ 1 and p ≥ 1.
+    ValueError: ℓ < 5, which leaves no q ≥ 1 and p ≥ 1.
     """
     if num_layers < 5:
         raise ValueError(f"method paper needs at least 5 layers (4q + p with q, p ≥ 1), got {num_layers}; use polar")

@@ -23,17 +23,9 @@ def rotation(angle: float) -> np.ndarray:
 
 
 def rotation_roots(Q: np.ndarray, num_roots: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (W, Λ) with Q = W^q Λ, ‖W − I‖ ≤ π/q and Λ diagonal of ±1 (Hardt & Ma, Claim A.1).
+    """Returns W and Λ [2, 2] with Q = W^q Λ, ‖W − I‖ = 2 sin(|θ|/2q) ≤ π/q, Λ diagonal of ±1 (Hardt & Ma, Claim A.1).
 
-    Args:
-      Q: [2, 2] orthogonal. If it is a rotation, Λ = I.
-      num_roots: int. q ≥ 1.
-
-    Returns:
-      W [2, 2], by exactly 2 sin(|θ|/2q) from I, and Λ [2, 2].
-
-    Raises:
-      ValueError: Q is not orthogonal [2, 2], or q < 1.
+    Q is orthogonal, q = num_roots; if Q is a rotation, Λ = I. ValueError: Q is not orthogonal [2, 2], or q < 1.
     """
     Q = real("Q", Q)
     require_at_least(1, num_roots=num_roots)
@@ -70,11 +62,7 @@ def rotation_planes(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Eigenvalues −1, even in number, are paired into rotations by π, so that the layers Λ of the
     paper's proof are superfluous.
 
-    Args:
-      Q: [d, d] orthogonal, det Q = 1.
-
-    Returns:
-      basis [d, d]; angles [k] in [−π, π], those by π last, angle 0 left out.
+    For Q [d, d] orthogonal, det Q = 1: basis [d, d]; angles [k] in [−π, π], those by π last, angle 0 left out.
     """
     D, S = _orthogonal_schur(real("Q", Q))
     below = np.append(np.abs(np.diag(D, -1)) > 1e-13, False)

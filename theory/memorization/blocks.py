@@ -73,14 +73,9 @@ def transform_block(
 def interpolating_block(
     points: np.ndarray, values: np.ndarray, others: np.ndarray, bias: str
 ) -> tuple[np.ndarray, ...]:
-    """Returns U, V, s with V ReLU(U α + s) = the row of values for each point, 0 for the others.
+    """Returns U [p, k], V [c, p], s [p] with V ReLU(U α + s) = the row of values [p, c] of a point, 0 for the others.
 
-    Args:
-      points, others, bias: as in `transform_block`.
-      values: [p, c].
-
-    Returns:
-      U [p, k], V [c, p], s [p] in the dtype of points.
+    Other arguments and errors as in `transform_block`.
     """
     if bias not in BIASES:
         raise ValueError(f"bias must be one of {', '.join(BIASES)}, got {bias!r}")
@@ -106,11 +101,7 @@ def relative_gap(U: np.ndarray, s: np.ndarray, bias: str) -> float:
     """Returns min_i (|z_i|² − m_i)/|z_i|², m_i the largest inner product below threshold i (for common, of the block).
 
     Follows from the weights, since t_i = m_i + POSITIONS[bias]·(|z_i|² − m_i). Rounding errors grow
-    like its inverse.
-
-    Args:
-      U, s: [..., k, k], [..., k]. Rows of zeros are not counted; 2 if there is no other.
-      bias: str. One of BIASES.
+    like its inverse. Rows of zeros in U [..., k, k], s [..., k] are not counted; 2 if there is no other.
     """
     squared_norms = np.square(U, dtype=np.float64).sum(axis=-1)
     used = squared_norms > 0
@@ -160,13 +151,7 @@ def surrogates(z: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarra
     vary, and rounding grows like the inverse. Up to 2k of them are chosen from ± the axes, the ones
     that can be longest. A_0 is rotation invariant, so axes are as good as any frame.
 
-    Args:
-      z: [n, k]. The origin does not count.
-      count: int. r.
-      rng: numpy Generator. Read for r > 2k only.
-
-    Returns:
-      [r, k] float64.
+    For z [n, k], where the origin does not count, [r, k] float64; the generator is read for r > 2k only.
     """
     squared_norms = np.square(z, dtype=np.float64).sum(axis=1)
     directions = _directions(count, z.shape[1], rng)

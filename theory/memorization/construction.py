@@ -61,7 +61,6 @@ def memorize(
     """Returns a residual network that maps every x_i to the one-hot vector of its label (Hardt & Ma, Theorem 3.2).
 
     It has `parameter_count(n, d, r, k)` parameters, n being the number of distinct points.
-
     All arithmetic is in float32 if x has that type or up to 16 bits (uint8 images), else in float64;
     points too close for float32 are done in float64 whatever their type, which then `MemorizingNetwork.fits_float32`
     says. A_0 is scaled by a power of two that brings the largest entry of the z into [½, 1). The origin is a point like
@@ -103,7 +102,8 @@ def memorize(
             network = _build(x, labels, num_classes, projection.astype(dtype), _BIAS[method], rng)
         except NoThreshold as error:
             if dtype == np.float64:
-                raise ValueError(_missing(error, method, width, kept)) from None
+                point = f"method {method!r}, width {width}, point {kept[error.row]}"
+                raise ValueError(f"{point}: {error.reason}; {_REMEDY[method]}") from None
         else:
             if network.fits_float32:
                 return network
@@ -201,11 +201,6 @@ _REMEDY = {
 }
 
 
-def _missing(error: NoThreshold, method: str, width: int, kept: np.ndarray) -> str:
-    """Which points no bias separates, and what the user can do about it."""
-    return f"method {method!r}, width {width}, point {kept[error.row]}: {error.reason}; {_REMEDY[method]}"
-
-
 def _check_scores(scores: np.ndarray, labels: np.ndarray) -> None:
     """Raises ValueError if the scores are not one-hot; overwrites them."""
     scores[np.arange(len(labels)), labels] -= 1
@@ -237,13 +232,6 @@ def _checked_sample(x: np.ndarray, labels: np.ndarray, num_classes: int) -> tupl
         raise ValueError(f"num_classes must be an integer of at least 1, got {num_classes!r}")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise ValueError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")
-    if x.dtype.kind in "iu" and x.dtype.itemsize == 8:
-        is_large = max(int(x.max()), -int(x.min())) > 2**53
-        rounded = x[x.astype(np.float64).astype(object) != x.astype(object)] if is_large else x[:0]
-        if len(rounded):
-            raise ValueError(
-                f"x must hold integers that float64 represents, got {rounded[0]}: subtract an offset from all"
-            )
     for start in range(0, len(x), 1024):
         finite = np.isfinite(x[start : start + 1024])
         if not finite.all():

@@ -29,14 +29,7 @@ def pair_failure_probability(cosine: float | np.ndarray, width: int) -> np.ndarr
     z_j = c z_i + √(1 − c²) w with w independent of z_i, so this is
     P(t_k ≥ √(k (1 − c)/(1 + c))) ≤ ½ ((1 + c)/2)^{k/2}, t_k Student's with k degrees of freedom.
 
-    For c = 1 the points are one, and it is 1.
-
-    Args:
-      cosine: c, −1 ≤ c ≤ 1.
-      width: k ≥ 1.
-
-    Raises:
-      ValueError: c or k outside these bounds.
+    For c = 1 the points are one, and it is 1. ValueError unless −1 ≤ c ≤ 1 and k ≥ 1 is a whole number.
     """
     cosine = real("cosine", cosine)
     if not (np.abs(cosine) <= 1).all():
@@ -62,16 +55,9 @@ def largest_distortion(rho: float, bias: str) -> float:
     Norms |z|² in [1 − ε, 1 + ε] and squared distances of at least ρ(1 − ε) are what is left of unit vectors at squared
     distances of at least ρ. With ρ′ = ε the printed bias −(1 − 2ρ′) needs 6ρ′, some common bias 4ρ′, one per row 2ρ′,
     so ε = ρ/(6 + ρ), ρ/(4 + ρ), ρ/(2 + ρ). The paper's ε = ρ/3 is more than each of them for ρ > 1.
-
-    Args:
-      rho: ρ, 0 < ρ ≤ 4.
-      bias: printed, common or row.
+    The bias is printed, common or row.
     """
-    _check(1, rho, 0.5)
-    needed = {"printed": 6, "common": 4, "row": 2}
-    if bias not in needed:
-        raise ValueError(f"bias must be one of {', '.join(needed)}, got {bias!r}")
-    return rho / (needed[bias] + rho)
+    return rho / ({"printed": 6, "common": 4, "row": 2}[bias] + rho)
 
 
 def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> float:
@@ -80,10 +66,6 @@ def correlated_pairs(num_surrogates: int, width: int, cosine: float = 0.5) -> fl
     (r(r − 1)/2) · ½ I_{1 − c²}((k − 1)/2, ½), I the regularised incomplete beta function: the share of the sphere in a
     cap. Hardt & Ma §3 say that k > 4 log r leaves none; for r = 1,000, k = 28 it is 1,435.
     """
-    if not isinstance(num_surrogates, numbers.Integral) or num_surrogates < 1:
-        raise ValueError(f"num_surrogates must be a whole number of at least 1, got {num_surrogates!r}")
-    if not width >= 1 or not 0 <= cosine <= 1:
-        raise ValueError(f"width must be at least 1 and cosine in [0, 1], got {width} and {cosine}")
     pairs = num_surrogates * (num_surrogates - 1) / 2
     return float(pairs * special.betainc((width - 1) / 2, 0.5, 1 - cosine**2) / 2)
 
@@ -110,10 +92,7 @@ def common_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int
     The smallest k for which some threshold t has, by a union bound, probability at most δ that a
     |z_i|² is below t (χ²_k), or an inner product <z_i, z_j> is at least t: Chernoff's bound
     exp(−k·max_a [a t + ½ log((1 − c a)² − a²)]), c = 1 − ρ/2. No |z_i|² may exceed 2t either, for
-    the surrogates have <z_i, q> ≤ ½|z_i|².
-
-    Args:
-      num_points, rho, failure: as in `row_bias_width`.
+    the surrogates have <z_i, q> ≤ ½|z_i|². Arguments as in `row_bias_width`.
     """
     _check(num_points, rho, failure)
     low, high = 1, 2
@@ -153,13 +132,7 @@ def separation(x: np.ndarray) -> float:
 
     A row's bias separates i from j if <z_i, z_j − z_i> < 0, which has the probability of unit vectors
     at ρ = 4 a², a = (|x_i|² − <x_i, x_j>)/(|x_i| |x_i − x_j|) > 0. Not positive: no width helps.
-    Costs n² d multiplications.
-
-    Args:
-      x: [n, d]. Distinct.
-
-    Returns:
-      float. Of the smallest a over all pairs, 4 a·|a|; 4 for a single point.
+    Costs n² d multiplications. For distinct x [n, d] the smallest 4 a·|a| over all pairs; 4 for a single point.
     """
     x = finite("x", x)
     x = x / (np.abs(x).max() or 1.0)  # squares might leave the range of float64

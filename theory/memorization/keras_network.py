@@ -5,6 +5,7 @@ built and exported in under a second), head_units and head. To load a saved file
 import this module first: it registers ResidualBlocks.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -49,22 +50,14 @@ class ResidualBlocks(layers.Layer):
         return {**super().get_config(), "num_blocks": self.num_blocks}
 
 
-def keras_model(
-    projection: np.ndarray,
-    U: np.ndarray,
-    V: np.ndarray,
-    s: np.ndarray,
-    head_U: np.ndarray,
-    head_V: np.ndarray,
-    head_s: np.ndarray,
-    dtype: str,
-) -> keras.Model:
+def keras_model(weights: Sequence[np.ndarray], dtype: str) -> keras.Model:
     """Returns a functional model with these weights, all trainable: x [n, d] to scores [n, r].
 
     Args:
-      projection, …, head_s: arrays as in `MemorizingNetwork`.
+      weights: The arrays of a `MemorizingNetwork` in their order, projection to head_s.
       dtype: str. float32 or float64; JAX needs its x64 mode for the latter.
     """
+    projection, U, V, s, head_U, head_V, head_s = weights
     inputs = keras.Input((projection.shape[1],), dtype=dtype, name="x")
     h = layers.Dense(len(projection), use_bias=False, dtype=dtype, name="projection")(inputs)
     h = ResidualBlocks(len(U), dtype=dtype, name="blocks")(h)

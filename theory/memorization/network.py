@@ -121,13 +121,11 @@ class MemorizingNetwork:
 
         A float64 model must be called, model(x), or exported: keras.Model.predict rounds NumPy inputs to float32.
         """
-        os.environ.setdefault(
-            "TF_CPP_MIN_LOG_LEVEL", "3"
-        )  # before Keras imports TensorFlow, or it prints how it is built
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before Keras imports TensorFlow, or that prints its build
         from theory.memorization.keras_network import keras_model
 
         dtype = "float32" if self.fits_float32 else "float64"
-        return keras_model(*self._weights(dtype), dtype=dtype)
+        return keras_model(self._weights(dtype), dtype)
 
     def _weights(self, dtype: DTypeLike) -> list[np.ndarray]:
         """A_0, U, V, s, and U, V, s of the head."""

@@ -3,8 +3,8 @@
 import numpy as np
 from scipy import optimize
 
-from theory.claim import PROVED_HERE, RESTATED, claim
-from theory.evidence import ROUNDING, Evidence, Pairs, at_least, at_most, require
+from theory.claim import claim, restated
+from theory.evidence import ROUNDING, Pairs, require
 from theory.mutations import changed, scaled
 from theory.relu import linear_output, networks, search, table_1, trained_output
 
@@ -15,22 +15,19 @@ miscounted = changed(lambda count: table_1.Count(count.convolutions, count.weigh
     id="hm.table_1",
     source="Hardt & Ma, Table 1",
     statement="55 convolutions, 13,538,736 weights",
-    verdict="holds",
     proof="none given",
     function=table_1.count_weights,
     mutation=miscounted,
 )
-def weights_of_table_1(rng: np.random.Generator, trials: int) -> Evidence:
+def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
     """55 convolutions and 13,538,736 weights against Table 1's 13.5M, block by block."""
     weights = 9 * 3 * 16
     for narrow, wide in ((16, 64), (64, 128), (128, 256)):
         weights += 9 * narrow * wide + 17 * 9 * wide * wide
     count = table_1.count_weights()
-    return at_most([
-        (abs(count.weights - weights), 0.0),
-        (abs(count.convolutions - 55), 0.0),
-        (abs(round(weights / 1e6, 1) - 13.5), ROUNDING),
-    ])  # fmt: skip
+    yield abs(count.weights - weights), 0.0
+    yield abs(count.convolutions - 55), 0.0
+    yield abs(round(weights / 1e6, 1) - 13.5), ROUNDING
 
 
 @claim(
@@ -44,21 +41,16 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Evidence:
     function=table_1.count_weights,
     mutation=miscounted,
 )
-def weights_of_the_text(rng: np.random.Generator, trials: int) -> Evidence:
+def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
     """The text's 13.59 million against every count of Table 1, also with biases and with convolutions as shortcuts."""
-    counts = {
-        (biases, projections): table_1.count_weights(biases, projections).weights
-        for biases in (False, True)
-        for projections in (False, True)
-    }
-    evidence = weights_of_table_1(rng, trials)
-    rounded = {key: round(count / 1e6, 2) for key, count in counts.items()}
-    require(
-        13.59 not in (rounded[False, False], rounded[True, False], rounded[False, True]), "Table 1 has 13.59M weights"
+    bare, biased, projected, both = (
+        table_1.count_weights(biases, projections).weights for projections in (False, True) for biases in (False, True)
     )
-    return evidence._replace(
-        counterexample=f"Table 1 has {counts[False, False]:,}, with biases {counts[True, False]:,}; with biases and 1 "
-        f"× 1 convolutions as shortcuts, which the paper does not have, {counts[True, True]:,}"
+    yield from weights_of_table_1(rng, trials)
+    require(13.59 not in [round(count / 1e6, 2) for count in (bare, biased, projected)], "Table 1 has 13.59M weights")
+    return (
+        f"Table 1 has {bare:,}, with biases {biased:,}; with biases and 1 × 1 convolutions as shortcuts, which the "
+        f"paper does not have, {both:,}"
     )
 
 
@@ -73,8 +65,9 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Evidence:
     proof="none given",
     function=search.swapped_blocks,
     mutation=changed(lambda point: point | {"risk": 0.0}),
+    relation="≥",
 )
-def section_5(rng: np.random.Generator, trials: int) -> Evidence:
+def section_5(rng: np.random.Generator, trials: int) -> Pairs:
     """Critical points with |||A||| ≤ τ that are no global minimum: zero, and a local minimum near the swapped teacher.
 
     The risk is that of x ~ N(0, I₂) itself, integrated exactly, and the teacher lies in the ball.
@@ -86,123 +79,99 @@ def section_5(rng: np.random.Generator, trials: int) -> Evidence:
         teacher = search.draw_weights(rng, 1, search.Setting(), smallest=0.5)
         zero = networks.Population(teacher).risk_and_gradient(0 * teacher, np.array([0]))
         require(zero[0][0] > 0 and not zero[1].any(), "zero is no bad critical point")
-    evidence = at_least((point["curvature"], search.CURVATURE_TOLERANCE) for point in points)
+    yield from ((point["curvature"], search.CURVATURE_TOLERANCE) for point in points)
     last = points[-1]
-    return evidence._replace(
-        counterexample=f"τ = {last['radius']:g}, two blocks of one unit: a local minimum with |||A||| = "
+    return (
+        f"τ = {last['radius']:g}, two blocks of one unit: a local minimum with |||A||| = "
         f"{last['spectral_norm']:.2f} τ, f = {last['risk']:.1e} f(0), least curvature {last['curvature']:.2f} of the "
         "largest; at zero ∇f = 0 too"
     )
 
 
-@claim(
+@restated(
     id="sh.local_minima",
     source="Shamir 2018; Kawaguchi & Bengio 2019",
     statement="W(x + V f), r ≤ d: a local minimum in (W, V) has the risk of the best predictor linear in (x, f)",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=linear_output.local_minimum_risk,
     mutation=(scaled(0.99), scaled(1.01), scaled(-1)),
 )
-def local_minima(rng: np.random.Generator, trials: int) -> Evidence:
+def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
     """Where descent on (W, V) ends against the value that the theorem gives; bad critical points are left downhill."""
     saddles = []
-
-    def pairs() -> Pairs:
-        for _ in range(max(1, trials // 4)):
-            x, features, y = _problem(rng)
-            said = linear_output.local_minimum_risk(x, features, y)
-            end, stays = _descend(rng, x, features, y)
-            if stays:
-                yield abs(end / said - 1), 1e-6
-            yield said, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
-            W, V = _saddle(x, features, y)
-            there = linear_output.risk(W, V, x, features, y)
-            saddles.append(there / linear_output.best_linear_risk(x, y))
-            moved = linear_output.escape(W, V, x, features, y, 0.01)
-            yield linear_output.risk(*moved, x, features, y), there * (1 - 1e-9)
-
-    evidence = at_most(pairs())
-    return evidence._replace(
-        counterexample=f"critical points with W = 0 are up to {max(saddles):.1f} times as bad as linear predictors"
-    )
+    for _ in range(max(1, trials // 4)):
+        x, features, y = _problem(rng)
+        said = linear_output.local_minimum_risk(x, features, y)
+        end, stays = _descend(rng, x, features, y)
+        if stays:
+            yield abs(end / said - 1), 1e-6
+        yield said, linear_output.best_linear_risk(x, y) * (1 + ROUNDING)
+        W, V = _saddle(x, features, y)
+        there = linear_output.risk(W, V, x, features, y)
+        saddles.append(there / linear_output.best_linear_risk(x, y))
+        moved = linear_output.escape(W, V, x, features, y, 0.01)
+        yield linear_output.risk(*moved, x, features, y), there * (1 - 1e-9)
+    return f"critical points with W = 0 are up to {max(saddles):.1f} times as bad as linear predictors"
 
 
-@claim(
+@restated(
     id="kb.chain",
     source="Kawaguchi & Bengio 2019, beside Hardt & Ma §5",
     statement="minima of the ReLU search with an output W: the best predictors linear in (h, f) of the last block",
-    verdict=RESTATED,
-    proof=PROVED_HERE,
     function=linear_output.local_minimum_risk,
     mutation=(scaled(1.01), scaled(0.99)),
 )
-def chain(rng: np.random.Generator, trials: int) -> Evidence:
+def chain(rng: np.random.Generator, trials: int) -> Pairs:
     """The local minima of `search` with a trained output: their risk against the best predictor linear in (h, f).
 
     A critical point of (W, V) may lie above the best by the order of its gradient's square.
     """
     bad, above = [], trained_output.CRITICAL**2
-
-    def pairs() -> Pairs:
-        for layers, width in ((1, 2), (2, 1)):
-            setting = search.Setting(2, layers, width, 60, 0.5)
-            rows = trained_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
-            bad.extend(row for row in rows if row["category"] == "bad_local_minimum")
-            for row in rows:
-                if row["critical"]:
-                    yield row["with_output"], row["last_block"] + above
-                yield row["last_block"], row["with_output"] + 1e-12
-
-    evidence = at_most(pairs())
+    for layers, width in ((1, 2), (2, 1)):
+        setting = search.Setting(2, layers, width, 60, 0.5)
+        rows = trained_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
+        bad.extend(row for row in rows if row["category"] == "bad_local_minimum")
+        for row in rows:
+            if row["critical"]:
+                yield row["with_output"], row["last_block"] + above
+            yield row["last_block"], row["with_output"] + 1e-12
     worse = sum(row["risk"] > row["linear"] for row in bad)
-    return evidence._replace(
-        counterexample=f"{len(bad)} bad local minima without W: {worse} worse than the best linear predictor"
-    )
+    return f"{len(bad)} bad local minima without W: {worse} worse than the best linear predictor"
 
 
 @claim(
     id="ours.ball_risk",
     source="ours, beside Hardt & Ma §5",
     statement="ReLU student and teacher in B_τ: f ≤ 4((1 + τ²)^ℓ − 1)² E‖x‖², near 4ℓ²τ⁴E‖x‖², at any width",
-    verdict="holds",
-    proof="complete",
     function=linear_output.ball_risk_bound,
     mutation=scaled(0.9),
 )
-def ball(rng: np.random.Generator, trials: int) -> Evidence:
+def ball(rng: np.random.Generator, trials: int) -> Pairs:
     """f of random students and teachers in B_τ against the bound; one in five has aligned units of opposite signs."""
-
-    def pairs() -> Pairs:
-        for trial in range(trials):
-            depth, width, d = (int(size) for size in rng.integers(1, 5, 3))
-            radius = rng.uniform(0.05, 0.95)
-            setting, x = search.Setting(d, depth, width, 200, radius), rng.standard_normal((1, 200, d))
-            student, teacher = search.draw_weights(rng, 2, setting)[:, None]
-            if trial % 5 == 0:  # one input; each block of the teacher multiplies h by 1 + τ², of the student by 1 − τ²
-                x = np.ones((1, 1, 1))
-                teacher = radius * np.ones((1, depth, 2, 1, 1))
-                student = teacher * np.array([1, -1])[:, None, None]
-            y = networks.forward(teacher, x)
-            moment = np.square(x).sum() / x.shape[1]
-            found = networks.risk_and_gradient(student, x, y)[0][0]
-            yield found, linear_output.ball_risk_bound(depth, radius, moment) * (1 + ROUNDING)
-            if trial % 5 == 0 and depth == 1:
-                yield linear_output.ball_risk_bound(depth, radius, moment), found * (1 + ROUNDING)
-
-    return at_most(pairs())
+    for trial in range(trials):
+        depth, width, d = (int(size) for size in rng.integers(1, 5, 3))
+        radius = rng.uniform(0.05, 0.95)
+        setting, x = search.Setting(d, depth, width, 200, radius), rng.standard_normal((1, 200, d))
+        student, teacher = search.draw_weights(rng, 2, setting)[:, None]
+        if trial % 5 == 0:  # one input; each block of the teacher multiplies h by 1 + τ², of the student by 1 − τ²
+            x = np.ones((1, 1, 1))
+            teacher = radius * np.ones((1, depth, 2, 1, 1))
+            student = teacher * np.array([1, -1])[:, None, None]
+        y = networks.forward(teacher, x)
+        moment = np.square(x).sum() / x.shape[1]
+        found = networks.risk_and_gradient(student, x, y)[0][0]
+        yield found, linear_output.ball_risk_bound(depth, radius, moment) * (1 + ROUNDING)
+        if trial % 5 == 0 and depth == 1:
+            yield linear_output.ball_risk_bound(depth, radius, moment), found * (1 + ROUNDING)
 
 
 @claim(
     id="ours.reordering_risk",
     source="ours, beside Hardt & Ma §5",
     statement="bad minima at a reordered teacher: f ≤ 4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², order τ⁸; others keep f/f(0)",
-    verdict="holds",
-    proof="complete",
     function=linear_output.reordering_risk_bound,
     mutation=(scaled(0.005), scaled(1.01), lambda function: linear_output.ball_risk_bound),
 )
-def regrouped(rng: np.random.Generator, trials: int) -> Evidence:
+def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
     """f at teachers with blocks in another order against the bound; τ⁸ at the minimum; one block that does not fall.
 
     Regrouping is a permutation of blocks here. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
@@ -210,35 +179,27 @@ def regrouped(rng: np.random.Generator, trials: int) -> Evidence:
     block in the population, whose f/f(0) is the same at every radius: so f ≤ c τ⁴ f(0) does not hold for all local
     minima in the ball.
     """
-
-    def pairs() -> Pairs:
-        for _ in range(trials):
-            depth, width, d = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
-            radius = rng.uniform(0.05, 0.95)
-            teacher = search.draw_weights(rng, 1, search.Setting(d, depth, width, 200, radius), 0.9)
-            x = rng.standard_normal((1, 200, d))
-            found = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][
-                0
-            ]
-            moment = np.square(x).sum() / x.shape[1]
-            yield found, linear_output.reordering_risk_bound(depth, radius, moment)
-            teacher, x = _anticommuting_blocks(rng, radius)
-            found = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
-            said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
-            yield from ((found, said * (1 + ROUNDING)), (said, found * (1 + ROUNDING)))
-        for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
-            small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
-            yield abs(small - 1), depth * 1e-6
-        for radius in (0.05, 0.5):
-            point = search.swapped_blocks(radius)
-            yield point["risk"] * point["risk_at_zero"], linear_output.reordering_risk_bound(2, 0.8 * radius, 2.0)
-
-    evidence = at_most(pairs())
+    for _ in range(trials):
+        depth, width, d = int(rng.integers(2, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
+        radius = rng.uniform(0.05, 0.95)
+        teacher = search.draw_weights(rng, 1, search.Setting(d, depth, width, 200, radius), 0.9)
+        x = rng.standard_normal((1, 200, d))
+        found = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][0]
+        moment = np.square(x).sum() / x.shape[1]
+        yield found, linear_output.reordering_risk_bound(depth, radius, moment)
+        teacher, x = _anticommuting_blocks(rng, radius)
+        found = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
+        said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
+        yield from ((found, said * (1 + ROUNDING)), (said, found * (1 + ROUNDING)))
+    for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
+        small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
+        yield abs(small - 1), depth * 1e-6
+    for radius in (0.05, 0.5):
+        point = search.swapped_blocks(radius)
+        yield point["risk"] * point["risk_at_zero"], linear_output.reordering_risk_bound(2, 0.8 * radius, 2.0)
     shares = one_block_minimum()
     require(abs(shares[1] / shares[0] - 1) < 1e-4 and shares[0] > 1e-6, f"f/f(0) of one block changed: {shares}")
-    return evidence._replace(
-        counterexample=f"one block of 4 units has a bad local minimum with f/f(0) = {shares[0]:.1e} at every radius"
-    )
+    return f"one block of 4 units has a bad local minimum with f/f(0) = {shares[0]:.1e} at every radius"
 
 
 def _anticommuting_blocks(rng: np.random.Generator, radius: float) -> tuple[np.ndarray, np.ndarray]:
@@ -256,9 +217,8 @@ def one_block_minimum(seed: int = 44) -> list[float]:
     shares = []
     for scale in (1, 0.1):
         found = search.classify(networks.Population(scale * teacher), scale * end, 0.5 * scale)
-        require(
-            found["category"][0] == "bad_local_minimum", f"it is a {found['category'][0]} at {scale} times the radius"
-        )
+        category = found["category"][0]
+        require(category == "bad_local_minimum", f"it is a {category} at {scale} times the radius")
         shares.append(float(found["risk"][0]))
     return shares
 

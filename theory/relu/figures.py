@@ -27,11 +27,7 @@ _SMALLEST_CURVATURE = 1e-8  # below it the axis is linear: undecided
 
 
 def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
-    """Returns three panels: critical points by risk and curvature, their shares by radius, how bad the bad minima are.
-
-    Args:
-      rows, found: of `search.search`.
-    """
+    """Returns three panels: critical points by risk and curvature, their shares by radius, the bad minima's risks."""
     figure = Figure(figsize=(13, 4.4), dpi=120, layout="constrained")
     points, shares, risks = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
     _draw_points(points, found)
@@ -70,11 +66,8 @@ def _draw_points(axes: Axes, found: list[dict]) -> None:
             x, where = np.full(len(chosen), 0.02), axes.get_yaxis_transform()
         axes.plot(x, y, marker, color=colour, markersize=3, alpha=0.4, label=label, transform=where)
     axes.set_xscale("symlog", linthresh=_SMALLEST_CURVATURE)
-    axes.set(
-        xlabel="least / largest eigenvalue of the Hessian, free directions left out",
-        yscale="log",
-        ylabel="risk f / f(0)",
-    )
+    axes.set(yscale="log", ylabel="risk f / f(0)")
+    axes.set_xlabel("least / largest eigenvalue of the Hessian, free directions left out")
     axes.set_xticks([-1, -1e-4, 0, 1e-4, 1])
 
 
@@ -125,11 +118,8 @@ def linear_output_figure(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
     bad = [row for row in rows if row["category"] == "bad_local_minimum"]
     depths = sorted({int(row["num_layers"]) for row in bad})
-    for axes, name, title in zip(
-        figure.subplots(1, 2, sharey=True),
-        ("risk", "with_output"),
-        ("as found, no W", "with a trained W, descended again"),
-    ):
+    titles = {"risk": "as found, no W", "with_output": "with a trained W, descended again"}
+    for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items()):
         for k, depth in enumerate(depths):
             chosen = [row for row in bad if int(row["num_layers"]) == depth]
             label = f"{depth} block{'s' * (depth > 1)}: {len(chosen)}"
@@ -144,11 +134,7 @@ def linear_output_figure(rows: list[dict]) -> Figure:
 
 
 def excess_by_radius(seed: int = 0) -> list[dict]:
-    """f and f(0) at the local minimum beside the teacher with its blocks swapped, and both bounds, by the radius.
-
-    Args:
-      seed: Not used.
-    """
+    """f and f(0) at the local minimum beside the teacher with its blocks swapped, and both bounds; no seed is used."""
     rows = []
     for radius in np.geomspace(0.02, 0.9, 12):
         point = search.swapped_blocks(radius)
@@ -163,12 +149,10 @@ def excess_by_radius_figure(rows: list[dict]) -> Figure:
     """Returns the risk at the swapped minimum and at zero against the radius, with both bounds."""
     figure = Figure(figsize=(5.5, 4.2), dpi=110, layout="constrained")
     axes, radius = figure.add_subplot(), column(rows, "radius")
-    for k, (name, bound, order) in enumerate((("at_zero", "ball_bound", 4), ("swapped", "swapped_bound", 8))):
-        where = "zero" if name == "at_zero" else "the bad minimum beside the swapped teacher"
-        axes.plot(radius, column(rows, name), "o", color=f"C{k}", label=f"f at {where}")
-        axes.plot(
-            radius, column(rows, bound), "--", color=f"C{k}", label=f"bound, of order τ{'⁴' if order == 4 else '⁸'}"
-        )
+    axes.plot(radius, column(rows, "at_zero"), "o", color="C0", label="f at zero")
+    axes.plot(radius, column(rows, "ball_bound"), "--", color="C0", label="bound, of order τ⁴")
+    axes.plot(radius, column(rows, "swapped"), "o", color="C1", label="f at the bad minimum beside the swapped teacher")
+    axes.plot(radius, column(rows, "swapped_bound"), "--", color="C1", label="bound, of order τ⁸")
     axes.set(xlabel="radius τ", ylabel="risk", xscale="log", yscale="log", title="two blocks of one unit, population")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)

@@ -61,9 +61,7 @@ def local_minimum_risk(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> fl
 
     θ may be anything, trained or not: a critical θ is not needed. So no local minimum of (W, V, θ) is worse than the
     best linear predictor on x, which is what the papers say, nor than the best one on (x, f_θ(x)).
-
-    Raises:
-      ValueError: r > d, where the proof's z need not exist.
+    ValueError: r > d, where the proof's z need not exist.
     """
     if y.shape[1] > x.shape[1]:
         raise ValueError(f"y must have no more columns than x, got {y.shape[1]} and {x.shape[1]}")

@@ -23,8 +23,7 @@ def last_block(w: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Where BFGS on all weights leads from w and the output W [d, d]: (w, W), and ‖∂/∂(W, V_ℓ)‖/f(0) there.
 
-    Args:
-      w: [ℓ, 2, width, d]. W: [d, d]. x, y: [m, d].
+    w is [ℓ, 2, width, d], x and y are [m, d].
     """
     scale = np.square(x - y).sum() / len(x)
 
@@ -53,9 +52,6 @@ def compare(setting: search.Setting, trials: int, seed: int) -> list[dict]:
     Risks are shares of f(0), the risk of the identity. Columns: category, of `search.classify`; risk, of the minimum;
     linear, of the best linear predictor on x; with_output, after W and all weights went down; last_block, of the best
     predictor linear in (h, f) there, which by the theorem is with_output; critical, whether (W, V) are critical.
-
-    Args:
-      setting: What `search.search` tries. trials: Random starts. seed: Of the draws.
     """
     rng = np.random.default_rng([seed, setting.num_layers, setting.width])
     teachers = search.draw_weights(rng, trials, setting, 0.5)

@@ -7,7 +7,7 @@ import numpy as np
 
 from theory.claim import claim
 from theory.derivatives import mixed_derivative
-from theory.evidence import ROUNDING, Evidence, at_most, relative_error, require
+from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.mutations import changed, turned
 from theory.shortcut import hessians, networks
 from theory.shortcut.activations import ActivationLike
@@ -26,12 +26,10 @@ stretched = changed(lambda found: hessians.Spectrum(1.1 * found.eigenvalues, fou
     id="li.eq_18",
     source="Li et al., (18)",
     statement="n = 2, linear: R copies of the d² values ±σ(A): ±σ_i(M), each sign d·R times",
-    verdict="holds",
-    proof="complete",
     function=hessians.spectrum_at_zero,
     mutation=stretched,
 )
-def eq_18(rng: np.random.Generator, trials: int) -> Evidence:
+def eq_18(rng: np.random.Generator, trials: int) -> Pairs:
     """n = 2, linear: eigenvalues of the measured Hessian against ±σ_i(M), each sign d·R times."""
     return _spectrum_check(rng, trials, "linear", "linear", "linear")
 
@@ -40,12 +38,10 @@ def eq_18(rng: np.random.Generator, trials: int) -> Evidence:
     id="li.eq_22",
     source="Li et al., (22)",
     statement="n = 2, activations: R copies of ±σ(A): ±|c|σ_i(M), each sign d·R times",
-    verdict="holds",
-    proof="complete",
     function=hessians.spectrum_at_zero,
     mutation=stretched,
 )
-def eq_22(rng: np.random.Generator, trials: int) -> Evidence:
+def eq_22(rng: np.random.Generator, trials: int) -> Pairs:
     """n = 2, activations: eigenvalues of the measured Hessian against ±|c| σ_i(M), each sign d·R times."""
     return _spectrum_check(rng, trials, "tanh", BENT, BENT)
 
@@ -54,60 +50,51 @@ def eq_22(rng: np.random.Generator, trials: int) -> Evidence:
     id="li.eq_25",
     source="Li et al., (25)",
     statement="n = 1, linear: B = P (I ⊗ Sxx) Pᵀ = Sxx ⊗ I",
-    verdict="holds",
-    proof="complete",
     function=hessians.hessian_at_zero,
     mutation=turned,
 )
-def eq_25(rng: np.random.Generator, trials: int) -> Evidence:
+def eq_25(rng: np.random.Generator, trials: int) -> Pairs:
     """n = 1, linear: the measured diagonal blocks and `hessian_at_zero`'s against B = P (I ⊗ Sxx) Pᵀ = Sxx ⊗ I."""
-    pairs = []
     for _ in range(max(1, trials // 5)):
         x, y = random_data(rng)
         P, moment = hessians.commutation_matrix(3), x.T @ x / len(x)
         B = P @ np.kron(np.eye(3), moment) @ P.T
-        pairs.append((relative_error(np.kron(moment, np.eye(3)), B), ROUNDING))
-        pairs.append((relative_error(B, numeric_hessian(x, y, 2, 1)[:9, :9]), DIFFERENCES))
-        pairs.append((relative_error(hessians.hessian_at_zero(x, y, 2, 1)[9:, 9:], B), ROUNDING))
-    return at_most(pairs)
+        yield relative_error(np.kron(moment, np.eye(3)), B), ROUNDING
+        yield relative_error(B, numeric_hessian(x, y, 2, 1)[:9, :9]), DIFFERENCES
+        yield relative_error(hessians.hessian_at_zero(x, y, 2, 1)[9:, 9:], B), ROUNDING
 
 
 @claim(
     id="li.eq_28",
     source="Li et al., (28)",
     statement="n = 1, linear: A = (I ⊗ M) Pᵀ + B, its row the later unit",
-    verdict="holds",
-    proof="complete",
     function=hessians.hessian_at_zero,
     mutation=turned,
 )
-def eq_28(rng: np.random.Generator, trials: int) -> Evidence:
+def eq_28(rng: np.random.Generator, trials: int) -> Pairs:
     """n = 1, linear: the block below the diagonal, measured and `hessian_at_zero`'s, against A = (I ⊗ M) Pᵀ + B."""
-    pairs = []
     for _ in range(max(1, trials // 5)):
         x, y = random_data(rng)
         measured = numeric_hessian(x, y, 2, 1)
         M, moment = hessians.moment_gap(x, y), x.T @ x / len(x)
         A = np.kron(np.eye(3), M) @ hessians.commutation_matrix(3).T + np.kron(moment, np.eye(3))
-        pairs.append((relative_error(A, measured[9:, :9]), DIFFERENCES))
-        pairs.append((relative_error(hessians.hessian_at_zero(x, y, 2, 1)[9:, :9], A), ROUNDING))
+        yield relative_error(A, measured[9:, :9]), DIFFERENCES
+        yield relative_error(hessians.hessian_at_zero(x, y, 2, 1)[9:, :9], A), ROUNDING
         require(relative_error(A.T, measured[9:, :9]) > DIFFERENCES, "A and Aᵀ cannot be told apart")
-    return at_most(pairs)
 
 
 @claim(
     id="li.lemma_1",
     source="Li et al., Lemma 1",
     statement="an n-th derivative at zero is nonzero only in one weight of each layer of one unit",
-    verdict="holds",
     proof="complete: where σ_pre has the derivatives that it takes",
     our_text="sub- and superscripts",
     function=networks.loss,
     mutation=coupling,
 )
-def lemma_1(rng: np.random.Generator, trials: int) -> Evidence:
+def lemma_1(rng: np.random.Generator, trials: int) -> Pairs:
     """Mixed derivatives at zero in n distinct weights that do not come one from each layer of one unit."""
-    pairs, within = [], []
+    within = []
     for trial in range(max(9, trials)):
         depth, d = 2 + trial % 2, 2
         x, y = random_data(rng, dimension=d)
@@ -118,52 +105,42 @@ def lemma_1(rng: np.random.Generator, trials: int) -> Evidence:
         if len({unit for unit, *_ in chosen}) == 1 and {layer for _, layer, *_ in chosen} == set(range(depth)):
             within.append(size)
         else:
-            pairs.append((size, ROUNDING))
+            yield size, ROUNDING
     x, y = random_data(rng, dimension=2)
     one_unit = [(0, 0, 0, 0), (0, 1, 0, 0)]
     within.append(abs(mixed_derivative(networks.loss, one_unit, (2, 2, 2, 2), x, y)))
-
-    evidence = at_most(pairs)
     require(max(within) > 0.01, "the derivatives that may be nonzero are zero too")
-    return evidence
 
 
 @claim(
     id="li.lemma_2",
     source="Li et al., Lemma 2",
     statement="second derivatives at zero do not change when the units are moved",
-    verdict="holds",
-    proof="complete",
     our_text="w₂′ is in unit 1 + [r₁ ≠ r₂], not r₁ = r₂",
     function=hessians.hessian_at_zero,
     mutation=turned,
 )
-def lemma_2(rng: np.random.Generator, trials: int) -> Evidence:
+def lemma_2(rng: np.random.Generator, trials: int) -> Pairs:
     """Second derivatives at zero against those with the units moved to 1 and 1 + [r₁ ≠ r₂]."""
-    pairs = []
     for trial in range(max(1, trials // 5)):
         x, y = random_data(rng, dimension=2)
         depth = 1 + trial % 2
         hessian = numeric_hessian(x, y, 3, depth, "tanh", "tanh", "tanh")
         formula = hessians.hessian_at_zero(x, y, 3, depth, "tanh", "tanh", "tanh")
-        pairs.append((relative_error(formula, hessian), DIFFERENCES))
+        yield relative_error(formula, hessian), DIFFERENCES
         blocks = hessian.reshape(3, 4 * depth, 3, 4 * depth)
         for first, second in itertools.combinations_with_replacement(range(3), 2):
             moved = blocks[0, :, int(first != second)]
-            pairs.append((np.abs(blocks[first, :, second] - moved).max(), DIFFERENCES * np.abs(hessian).max()))
-
-    return at_most(pairs)
+            yield np.abs(blocks[first, :, second] - moved).max(), DIFFERENCES * np.abs(hessian).max()
 
 
-def _spectrum_check(rng: np.random.Generator, trials: int, *activations: ActivationLike) -> Evidence:
+def _spectrum_check(rng: np.random.Generator, trials: int, *activations: ActivationLike) -> Pairs:
     """d² positive values, each of ±σ_i(M) d times, and R copies of all: the largest d·R times."""
-    pairs = []
     for trial in range(max(3, trials // 5)):
         x, y = random_data(rng, dimension=2)
         units = 1 + trial % 3
         measured = np.linalg.eigvalsh(numeric_hessian(x, y, units, 2, *activations))
         spectrum = hessians.spectrum_at_zero(x, y, units, 2, *activations)
-        pairs.append((relative_error(np.repeat(*spectrum), measured), DIFFERENCES))
+        yield relative_error(np.repeat(*spectrum), measured), DIFFERENCES
         if len(spectrum.eigenvalues) == 4:
-            pairs.append((np.abs(spectrum.multiplicities - 2 * units).max(), 0.0))
-    return at_most(pairs)
+            yield np.abs(spectrum.multiplicities - 2 * units).max(), 0.0

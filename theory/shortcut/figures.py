@@ -31,10 +31,8 @@ def spectra_figure(rows: list[dict]) -> Figure:
     figure = Figure(figsize=(12, 3.6), dpi=110, layout="constrained")
     for axes, depth in zip(figure.subplots(1, 3), (1, 2, 3)):
         chosen = [row for row in rows if int(row["shortcut_depth"]) == depth]
-        share = column(chosen, "share")
-        axes.plot(
-            share, column(chosen, "measured"), ".", ms=5, color="tab:blue", label="measured: differences of the loss"
-        )
+        share, measured = column(chosen, "share"), column(chosen, "measured")
+        axes.plot(share, measured, ".", ms=5, color="tab:blue", label="measured: differences of the loss")
         axes.plot(share, column(chosen, "predicted"), "-", lw=0.8, color="tab:red", label="Theorem 1")
         axes.axhline(0, color="k", lw=0.5)
         axes.set(title=f"n = {depth}", xlabel="share of the eigenvalues")

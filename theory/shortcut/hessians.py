@@ -101,7 +101,7 @@ def hessian_at_zero(
         check_slopes_bounded(mid, post)
         return np.zeros((num_units * shortcut_depth * d * d,) * 2)
     if shortcut_depth == 2:
-        A = unit_block(x, y, pre, mid, post)
+        A = slope_at_zero(2, mid, post) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
         zero = np.zeros_like(A)
         return np.kron(np.eye(num_units), np.block([[zero, A.T], [A, zero]]))
     first, second = first_derivative("post", post), derivatives_at_zero("post", post)[2]
@@ -112,19 +112,6 @@ def hessian_at_zero(
     A, B = _one_layer_blocks(x, y, activation_named(pre), first, second, several=num_units > 1)
     later = np.tri(num_units, k=-1)
     return np.kron(np.eye(num_units), B) + np.kron(later, A) + np.kron(later.T, A.T)
-
-
-def unit_block(
-    x: np.ndarray,
-    y: np.ndarray,
-    pre: ActivationLike = "linear",
-    mid: ActivationLike = "linear",
-    post: ActivationLike = "linear",
-) -> np.ndarray:
-    """Returns A = c (I_d ⊗ M) P [d², d²]: rows a unit's second matrix, columns its first (Li et al., (19)–(21))."""
-    x, y = checked_data(x, y)
-    d = x.shape[1]
-    return slope_at_zero(2, mid, post) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
 
 
 def commutation_matrix(d: int) -> np.ndarray:
@@ -210,9 +197,7 @@ def condition_number_lower_bound(x: np.ndarray, y: np.ndarray, num_units: int) -
     The paper cites Gray's theory of Toeplitz matrices, which does not apply. For b the leading
     eigenvector of Sxx and a ⊥ b, moving every W_r by a bᵀ/√R has curvature R λ_max(Sxx); and
     ‖Hw‖ = σ_min(M)‖w‖ for a w that moves W_r and W_{r+1} apart along M's last singular pair.
-
-    Raises:
-      ValueError: d < 2 or R < 2; data as in `moment_gap`.
+    ValueError: d < 2 or R < 2; data as in `moment_gap`.
     """
     x, y = checked_data(x, y)
     if x.shape[1] < 2 or num_units < 2:

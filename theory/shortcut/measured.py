@@ -16,22 +16,14 @@ def random_data(rng: np.random.Generator, dimension: int = 3, examples: int = 12
     return rng.standard_normal((examples, dimension)), rng.standard_normal((examples, dimension))
 
 
-def numeric_hessian(
-    x: np.ndarray,
-    y: np.ndarray,
-    units: int,
-    depth: int,
-    pre: ActivationLike = "linear",
-    mid: ActivationLike = "linear",
-    post: ActivationLike = "linear",
-) -> np.ndarray:
-    """Returns the Hessian of the loss at zero by differences, in the order of Definition 5."""
+def numeric_hessian(x: np.ndarray, y: np.ndarray, units: int, depth: int, *places: ActivationLike) -> np.ndarray:
+    """Returns the Hessian of the loss at zero by differences, in the order of Definition 5; places: pre, mid, post."""
     d = x.shape[1]
     x, y = x.astype(np.longdouble), y.astype(np.longdouble)
 
     def loss(vector: np.ndarray) -> np.longdouble:
         weights = np.swapaxes(vector.reshape(units, depth, d, d), -1, -2)
-        return networks.loss(weights, x, y, pre, mid, post)
+        return networks.loss(weights, x, y, *places)
 
     return difference_hessian(loss, units * depth * d * d)
 

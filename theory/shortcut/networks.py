@@ -82,10 +82,7 @@ def loss(
 ) -> complex:
     """Returns L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (6)); complex for complex weights.
 
-    Args as `forward`, and y [m, d].
-
-    Raises:
-      ValueError: y and ŷ have different shapes.
+    Args as `forward`, and y [m, d]. ValueError: y and ŷ have different shapes.
     """
     found = forward(weights, x, pre, mid, post, shortcut)
     if np.shape(y) != found.shape:
@@ -104,12 +101,7 @@ def output_growth(num_units: int, shortcut_depth: int, gain: float = 1.0) -> flo
     """Returns E‖ŷ‖²/‖x‖² = (1 + gⁿ)^R of a linear network with independent random weights (Li et al. §4.1).
 
     Entries of mean 0 and variance g/d make each matrix multiply E‖h‖² by g: Xavier's g = 1 doubles it in every unit,
-    where a plain network keeps it.
-
-    Args:
-      num_units: R ≥ 1.
-      shortcut_depth: n ≥ 1.
-      gain: g ≥ 0, d times the variance of a weight.
+    where a plain network keeps it. The gain g is d times the variance of a weight.
     """
     checked_counts(num_units, shortcut_depth)
     return (1 + gain**shortcut_depth) ** num_units
@@ -118,13 +110,8 @@ def output_growth(num_units: int, shortcut_depth: int, gain: float = 1.0) -> flo
 def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns ∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σ_XX − Σ_YX) (W_before^{r,l} W_before^r)ᵀ (Li et al., (7)).
 
-    For a linear network; minus the learning rate times it is the paper's update.
-
-    Args:
-      weights: [num_units, shortcut_depth, d, d]. x, y: [m, d].
-
-    Returns:
-      [num_units, shortcut_depth, d, d].
+    For a linear network with weights [num_units, shortcut_depth, d, d], the gradient's shape too, and x, y [m, d];
+    minus the learning rate times it is the paper's update.
     """
     weights = checked_weights(real("weights", weights))
     input_moment, cross_moment = moments(x, y)

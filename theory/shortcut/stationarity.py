@@ -44,9 +44,7 @@ def escape_from_saddle(
     The direction moves one unit: W^{1,1} = e vᵀ/√2, W^{1,2} = ∓u eᵀ/√2, u, v M's first singular pair, e = (1, 0, …).
 
     Args and errors as `hessian_at_zero`.
-
-    Raises:
-      ValueError: c M = 0, where zero is no strict saddle (for a linear network it is a global minimum).
+    ValueError: c M = 0, where zero is no strict saddle (for a linear network it is a global minimum).
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, 2)
@@ -80,9 +78,7 @@ def order_of_stationarity(
 
     Holds for ReLU at mid or post too, where exact is left False: its leading term is another.
     For n = 1 the order is 0: zero is no stationary point, the gradient in each W_r is σ′_post(0) M.
-
-    Raises:
-      ValueError: |σ(z)| ≤ C|z| near 0 does not hold at mid or post; data as in `moment_gap`.
+    ValueError: |σ(z)| ≤ C|z| near 0 does not hold at mid or post; data as in `moment_gap`.
     """
     x, y = checked_data(x, y)
     checked_counts(1, shortcut_depth)
