@@ -242,11 +242,8 @@ def ignored_fields(config: TrainConfig) -> dict[str, str]:
 
     >>> ignored_fields(TrainConfig(schedule="cosine", decay_steps=()))["decay_factor"]
     'schedule is cosine'
-
-    Args:
-      config: TrainConfig.
     """
-    ignored = {}
+    ignored: dict[str, str] = {}
     if config.schedule not in ("piecewise", "exponential"):
         ignored |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {config.schedule}")
     if config.optimizer != "muon":

@@ -29,15 +29,12 @@ DIGEST = "npz_digest"  # beside them, where there is an .npz file: as config.jso
 
 
 def export(network: keras.Model, config: TrainConfig, path: str) -> None:
-    """Writes the network, standardisation included, as a SavedModel that needs TensorFlow alone.
+    """Writes a network from standardised images to logits, standardisation included, as a SavedModel.
 
-    Args:
-      network: keras.Model. From standardised images to logits, as `build_network` makes it.
-      config: TrainConfig. Which data to evaluate on by default is stored beside the model.
-      path: str. A directory; a SavedModel that is there is replaced.
+    Which data of the config to evaluate on by default is stored beside it. A SavedModel at this path is replaced.
 
     Raises:
-      UserError: there are other files.
+      UserError: the path holds other files.
     """
     if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
         raise UserError(f"{path} holds files that are no SavedModel; export to another directory")

@@ -15,7 +15,7 @@ import numpy as np
 
 from identity_matters.errors import UserError, first_line
 from identity_matters.model import require_usual_keras
-from identity_matters.runs.files import MAX_TEXT_BYTES, open_file, require_regular
+from identity_matters.runs.files import MAX_TEXT_BYTES, open_file
 
 # Keras's safe mode refuses Lambda and TFSMLayer where a file has them as layers, not wherever a callable may stand.
 _KERAS_CLASSES = {
@@ -28,9 +28,8 @@ _KERAS_CLASSES = {
 def load_network(path: str) -> keras.Model:
     """Returns the network of a .keras file, without what compiled it.
 
-    Raises:
-      UserError: it is no such file, is damaged, or holds a class that no network of this project has, or weights that
-        are not finite.
+    Raises UserError where it is no such file, is damaged, or holds a class that no network of this project has, or
+    weights that are not finite.
     """
     require_usual_keras()
     try:
@@ -64,4 +63,4 @@ def check_saved_model(path: str) -> None:
         raise UserError(f"{path} is not a SavedModel of this project: there is no saved_model.pb")
     for folder, _, names in os.walk(path):
         for name in names:
-            require_regular(os.path.join(folder, name))
+            open_file(os.path.join(folder, name)).close()

@@ -18,12 +18,7 @@ from identity_matters.errors import Preempted, UserError, first_line, truncated_
 
 
 def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
-    """Returns the builder of a data set whose files are there.
-
-    Args:
-      name: str. As `tfds.load` takes it.
-      data_dir: str. Where TFDS keeps prepared data sets (empty: TFDS's default).
-      download: bool. Whether to have TFDS download and prepare a set that is not there.
+    """Returns the builder of a data set whose files are there, or are downloaded on request.
 
     Raises:
       UserError: TFDS knows no such set, or it is not prepared and download is False.
@@ -91,11 +86,7 @@ def _features_of_tfds_alone() -> Iterator[None]:
 def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     """Returns the names of an example's image and label, or raises UserError where the set has other ones."""
     keys, features = builder.info.supervised_keys, builder.info.features
-    if (
-        not keys
-        or len(keys) != 2
-        or not isinstance(features[keys[0]], tfds.features.Image)
-        or not isinstance(features[keys[1]], tfds.features.ClassLabel)
-    ):
-        raise UserError(f"{builder.name} is not an image-classification set")
-    return keys
+    types = (tfds.features.Image, tfds.features.ClassLabel)
+    if keys and len(keys) == 2 and all(isinstance(features[key], kind) for key, kind in zip(keys, types)):
+        return keys
+    raise UserError(f"{builder.name} is not an image-classification set")

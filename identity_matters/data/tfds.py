@@ -37,17 +37,9 @@ CROP_FRACTION = 224 / 256
 
 
 class TfdsSource:
-    """A prepared TFDS image-classification set.
-
-    Args:
-      builder: tfds.core.DatasetBuilder, prepared.
-      eval_split: str. The labelled split to test on.
-      image_size: int. Pixels a side (0: as in the set).
-      train_examples, eval_examples: int. How many examples to use, from the first on (0: all).
+    """A prepared TFDS image-classification set, tested on the labelled eval_split.
 
     Attributes:
-      name: str. Name of the set.
-      num_train, num_test, num_classes: int. How many training examples, test examples and classes there are.
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
 
@@ -119,15 +111,9 @@ class TfdsSource:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end.
 
-        An epoch is num_train // batch_size ≥ 1 steps; what is left over differs in each epoch.
-
-        Args:
-          seed: int. The order and the crops of every epoch follow from it.
-          first_step: int. The number of the update, from 0.
-          batch_size: int. Examples of a batch.
-          random_flip: bool. Whether half of the images are mirrored.
-          rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
-          crop_padding: int. How far images of one size are shifted at most; of others, windows are taken at random.
+        An epoch is num_train // batch_size ≥ 1 steps; what is left over differs in each epoch. Only the given rows of
+        every batch are decoded, b of them (None: all). Images of one size are shifted by up to crop_padding pixels; of
+        others, windows are taken at random.
         """
         rows = rows or range(batch_size)
         steps_per_epoch = self.num_train // batch_size
@@ -135,25 +121,23 @@ class TfdsSource:
         while True:
             first, stop = step * batch_size, steps_per_epoch * batch_size
             order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
-            examples = _select_rows(self._epoch(order_seed).take(stop).skip(first), batch_size, rows)
+            encoded = self._encoded("train", order_seed)
+            shuffled = encoded.shuffle(SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False).enumerate()
+            examples = _select_rows(shuffled.take(stop).skip(first), batch_size, rows)
             examples = self._decoded(examples, order_seed, random_flip, crop_padding)
             with self._reading():
                 yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
             epoch, step = epoch + 1, 0
 
     def raw_test_batches(self, batch_size: int, rows: range | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order.
+        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order; the last b may be less.
 
-        Args:
-          batch_size: int. Examples of a batch; the last may have fewer.
-          rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
+        Only the given rows of every batch are decoded (None: all).
         """
         rows = rows or range(batch_size)
-        if self._varies:
-            images = self._decoded(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
-        else:
-            selected = _select_rows(self._whole_images("test").enumerate(), batch_size, rows)
-            images = selected.map(lambda _, example: example)
+        examples = self._encoded("test") if self._varies else self._whole_images("test")
+        selected = _select_rows(examples.enumerate(), batch_size, rows)
+        images = self._decoded(selected, None) if self._varies else selected.map(lambda _, example: example)
         with self._reading():
             yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
 
@@ -185,11 +169,6 @@ class TfdsSource:
             shuffle_files=shuffle,
             read_config=shuffled if shuffle else _IN_ORDER,
         ).map(lambda example: (example[self._image_key], example[self._label_key]))
-
-    def _epoch(self, seed: int) -> tf.data.Dataset:
-        """Returns (index, encoded example) of all examples, in an order that the seed gives."""
-        examples = self._encoded("train", seed).shuffle(SHUFFLE_BUFFER, seed, reshuffle_each_iteration=False)
-        return examples.enumerate()
 
     def _decoded(
         self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False, crop_padding: int = 0
@@ -240,15 +219,11 @@ def tfds_source(config: TrainConfig) -> TfdsSource:
 def _window(
     encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool, position: tf.Tensor | None
 ) -> tf.Tensor:
-    """Returns a square window of an encoded image, uint8 [h, w, c]: at random, or the central one.
+    """Returns a square window of an encoded image, resized to image_shape: uint8 [h, w, c].
 
-    Args:
-      encoded: string. The image's file.
-      image_shape: (h, w, c), to which the window is resized.
-      is_jpeg: bool. Of a JPEG no more than the window is decoded.
-      position: float32 [3] in [0, 1), random: where, down and across, and whether it is mirrored; None to test.
+    It lies at position, random in [0, 1), down and across; without one it is the central window.
     """
-    if is_jpeg:
+    if is_jpeg:  # of which no more than the window is decoded
         shape = tf.image.extract_jpeg_shape(encoded)
     else:
         image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)

@@ -41,23 +41,16 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
     >>> given_arrays((x, y, x, y)).name
     'arrays 7063df8f'
 
-    Args:
-      data: (x_train, y_train, x_test, y_test), images and labels as identity_matters.data.user_arrays says.
-      num_classes: int. See as_array_data.
-
     Raises:
       UserError: there are not four, or one of them is unfit, or the splits are not of one scale.
     """
     if not isinstance(data, tuple | list) or len(data) != 4:
-        raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {_described(data)}")
+        found = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+        raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {found}")
     arrays = {name: as_numbers(name, array) for name, array in zip(_ARRAYS, data)}
-    found = as_array_data("the data", arrays, num_classes)
-    as_trained_on = (getattr(found, name) for name in _ARRAYS)  # of whatever type they were given
-    return dataclasses.replace(found, name=f"{_PREFIX}{digest(*as_trained_on)}")
-
-
-def _described(data: object) -> str:
-    return f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+    unnamed = as_array_data("the data", arrays, num_classes)
+    as_trained_on = (getattr(unnamed, name) for name in _ARRAYS)  # of whatever type they were given
+    return dataclasses.replace(unnamed, name=f"{_PREFIX}{digest(*as_trained_on)}")
 
 
 def require_stored(dataset: str) -> None:
@@ -87,11 +80,7 @@ def load_npz(path: str, num_classes: int = 0) -> ArrayData:
 
 
 def load_test_examples(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file.
-
-    Raises:
-      UserError: as `load_npz`.
-    """
+    """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file; raises as `load_npz`."""
     name, arrays = os.path.basename(path), _read(path, ("test_images", "test_labels"))
     images = as_bytes(name, {"test": arrays["test_images"]})["test"]
     labels, num_classes = as_integers(f"{name}: test_labels", arrays["test_labels"])
@@ -103,9 +92,6 @@ def npz_digest(path: str) -> str:
     """Returns a digest of the four arrays of an .npz file, of whatever name; empty where it cannot be read.
 
     It is made of the checksums that the archive holds and that reading the arrays verifies, so it costs nothing.
-
-    Args:
-      path: str.
     """
     digest = hashlib.blake2b(digest_size=4)
     try:
@@ -119,24 +105,14 @@ def npz_digest(path: str) -> str:
 
 
 def has_changed(path: str, known: str) -> bool:
-    """Returns whether an .npz file is another than the one whose digest is known.
-
-    Not where none is known, or where there is no file, which reading it will say.
-    """
-    digest = npz_digest(path) if path and known else ""
-    return bool(digest) and digest != known
+    """Returns whether an .npz file is another than the one whose digest is known, if one is and there is a file."""
+    return bool(path and known) and npz_digest(path) not in ("", known)
 
 
 def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
-    """Returns the data of four arrays, in the forms that identity_matters.data.user_arrays lists.
+    """Returns the data of the four arrays, under the name that messages give; raises UserError where one is unfit.
 
-    Args:
-      name: str. What messages call the data.
-      arrays: train_images, train_labels, test_images, test_labels.
-      num_classes: int. 0: the largest training label + 1, or the length of one-hot rows.
-
-    Raises:
-      UserError: an array is unfit.
+    Without num_classes it is the largest training label + 1, or the length of one-hot rows.
     """
     images = as_bytes(name, {split: arrays[f"{split}_images"] for split in ("train", "test")})
     train_labels, found = as_integers(f"{name}: train_labels", arrays["train_labels"])
@@ -229,12 +205,9 @@ def _conversion(low: float, high: float) -> str:
 
 
 def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on.
+    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on; raises UserError for unfit arrays.
 
     Floats in 0–255 stay as they are; NaN is the network's to answer for.
-
-    Raises:
-      UserError: an array is unfit.
     """
     images, labels = as_numbers("images", images), as_numbers("labels", labels)
     if not images.ndim or not labels.ndim:

@@ -21,12 +21,10 @@ import tensorflow as tf
 
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
-from identity_matters.data.batches import ArrayBatches
-from identity_matters.data.device_images import planned_images
+from identity_matters.data.batches import ArrayBatches, planned_images
 from identity_matters.distributed.rendezvous import (
     await_listeners,
     bypass_proxy,
-    check_port,
     is_listening,
     listener_on,
     parse_tf_config,
@@ -43,12 +41,7 @@ _POLL = 1.0  # seconds between two of them
 
 
 class Coordinator(Workers):
-    """The chief of a job with parameter servers; to all but the training step it is the only process.
-
-    Attributes:
-      coordinator: tf.distribute.coordinator.ClusterCoordinator.
-      num_workers: int. Processes that compute gradients.
-    """
+    """The chief of a job with parameter servers; to all but the training step it is the only process."""
 
     def __init__(self, strategy: tf.distribute.ParameterServerStrategy, num_workers: int) -> None:
         super().__init__()
@@ -80,8 +73,7 @@ def join() -> Coordinator | None:
         another backend than TensorFlow.
       WorkerLost: another task does not come.
     """
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
+    if (backend := keras.backend.backend()) != "tensorflow":
         raise UserError(f"strategy parameter_server needs KERAS_BACKEND=tensorflow, got {backend}")
     if not os.environ.get("TF_CONFIG"):
         raise UserError(
@@ -101,7 +93,7 @@ def join() -> Coordinator | None:
         with listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
             await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
-    check_port(address, task)
+    listener_on(address, task).close()  # TensorFlow would say in a page that the port is taken, or share it
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=task_type, task_index=index, protocol="grpc", start=True,
@@ -125,9 +117,8 @@ def _await_end(chief: str) -> None:
 class AsynchronousModel:
     """Offers what training needs of a keras.Model: fit runs on the workers, evaluate in this process.
 
-    Attributes:
-      optimizer: keras.optimizers.SGD, whose momenta lie on the servers, as the given network's weights do.
-      stop_training: bool. Set by a callback: nothing more is handed out.
+    The momenta of its optimizer lie on the servers, as the given network's weights do. Once a callback has set
+    stop_training nothing more is handed out.
     """
 
     def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator) -> None:
@@ -152,8 +143,7 @@ class AsynchronousModel:
     ) -> SimpleNamespace:
         """Hands out steps_per_epoch batches, (plan [b, 4], labels [b]), and reads what came of each.
 
-        Returns:
-          An object whose history holds, as that of keras.Model.fit, means over these steps, the staleness among them.
+        The history that it returns holds means over these steps, the staleness among them.
         """
         self.stop_training = False
         totals, read = {}, 0

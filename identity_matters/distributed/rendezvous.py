@@ -72,8 +72,7 @@ def _await_workers(addresses: list[str], rank: int) -> None:
 def await_listeners(addresses: list[str], who: str) -> None:
     """Waits until somebody listens on each address, host:port; says as `who` where that takes long.
 
-    Raises:
-      WorkerLost: an address is silent for RENDEZVOUS_TIMEOUT seconds.
+    Raises WorkerLost where an address is silent for RENDEZVOUS_TIMEOUT seconds.
     """
     began, has_said, missing = time.monotonic(), False, addresses
     while missing := [address for address in missing if not is_listening(address)]:
@@ -119,9 +118,6 @@ def worker_addresses(tf_config: str) -> tuple[list[str], int]:
 
     >>> worker_addresses('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}')
     (['a:1', 'b:2'], 1)
-
-    Raises:
-      UserError: see parse_tf_config; or the text has tasks other than chief and worker.
     """
     if not tf_config:
         return [], 0
@@ -160,11 +156,6 @@ def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[s
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
     return cluster, task_type, index
-
-
-def check_port(address: str, task: str) -> None:
-    """Raises UserError where the port is taken; TensorFlow would say it in a page, or share the port."""
-    listener_on(address, task).close()
 
 
 def listener_on(address: str, task: str) -> socket.socket:

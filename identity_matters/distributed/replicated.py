@@ -19,9 +19,7 @@ from identity_matters.runs.signals import StopRequest
 class ReplicatedModel(keras.Model):
     """A model whose fit and evaluate run on all replicas; to be made and compiled in the strategy's scope.
 
-    Args:
-      inputs, outputs, name: As of keras.Model.
-      stop: StopRequest. After every step of fit the workers agree on it, once it is made on one of them.
+    After every step of fit the workers agree on `stop`, once it is made on one of them.
     """
 
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, stop: StopRequest | None = None) -> None:
@@ -39,9 +37,6 @@ class ReplicatedModel(keras.Model):
         """Trains as keras.Model.fit; then averages the moments of batch normalisation, which each replica keeps alone.
 
         How a run is divided into calls, so where it was interrupted, changes the rounding of these means alone.
-
-        Returns:
-          The History of keras.Model.fit.
         """
         history = super().fit(*arguments, **options)
         self._average_moments()

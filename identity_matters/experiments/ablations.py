@@ -53,10 +53,6 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     its directory is there, its config must be the planned one; rows alone are taken as they are, also where the code
     of the variant has changed since.
 
-    Args:
-      config: AblationConfig.
-      run_dir: str. The directory of each run lies in it, beside results.csv and the figure.
-
     Returns:
       The rows of results.csv: one per evaluation of each finished run in the directory, earlier calls' of other
       variants too, with variant, learning rate, seed, status, and whether it is of the search for the learning rate, on

@@ -95,19 +95,9 @@ def _unpacked(callbacks: Iterable[keras.callbacks.Callback]) -> Iterator[keras.c
 class RunCallback(keras.callbacks.Callback):
     """Follows every call of fit: the progress bar, the time, the check of the loss, stopping, the user's callbacks.
 
-    Use it as a context, in which the progress bar is there.
-
-    Args:
-      callbacks: What `checked_callbacks` returns.
-      network: keras.Model. What they get as their model.
-      config: TrainConfig. Read: train_steps, eval_every.
-      step: int. Updates done before.
-      stop: StopRequest. Looked at after every call into the compiled program.
-      has_bar: bool. Whether lines are printed, and the bar.
-
-    Attributes:
-      step: int. Updates done.
-      are_given: bool. Whether there is a user's callback, which may ask for the end of the run at each evaluation.
+    Use it as a context, in which the progress bar is there; without has_bar nothing is printed. `step` counts the
+    updates done. `stop` is looked at after every call into the compiled program, as is network.stop_training, which a
+    user's callback, where `are_given`, may set.
     """
 
     def __init__(
@@ -124,7 +114,7 @@ class RunCallback(keras.callbacks.Callback):
         self._network, self._stop, self._has_bar = network, stop, has_bar
         self._num_steps, self._epoch, self._is_in_epoch = config.train_steps, 0, False
         self._timed_steps, self._seconds = 0, 0.0
-        network.stop_training = False  # Keras's own flag, which a user's callback sets
+        network.stop_training = False
         epochs = -(-config.train_steps // config.eval_every)
         self._list = keras.callbacks.CallbackList(
             list(callbacks), model=network, steps=config.train_steps, epochs=epochs, verbose=0

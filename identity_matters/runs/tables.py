@@ -21,16 +21,14 @@ _MAX_STEP = 2**53
 def read_metrics(path: str) -> list[dict[str, float]]:
     """Returns the rows of a metrics.csv or results.csv: numbers as float (NaN where empty), `step` as int.
 
-    Raises:
-      UserError: the file is missing, is neither or is damaged, or has no rows.
+    Raises UserError where the file is missing, neither of them, damaged or without rows.
     """
     try:
         rows = [{name: _number(name, value) for name, value in row.items()} for row in _read_table(path)]
         if not rows:
             raise UserError("it has no rows")
         needed = (*_COMPARED_COLUMNS, *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
-        missing = [name for name in needed if name not in rows[0]]
-        if missing:
+        if missing := [name for name in needed if name not in rows[0]]:
             raise UserError(f"it has no column {', '.join(missing)}")
         for row in rows:
             _check_row(row)
@@ -124,11 +122,7 @@ def _text(value: float | str) -> float | str:
 
 
 def read_rows(path: str) -> list[dict]:
-    """Returns the rows of any CSV file that `write_metrics` wrote, numbers as int or float; [] if there is no file.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """Returns the rows of any CSV file that `write_metrics` wrote, numbers as int or float; [] if there is no file."""
     if not os.path.lexists(path):
         return []
     try:
@@ -138,12 +132,7 @@ def read_rows(path: str) -> list[dict]:
 
 
 def _read_table(path: str) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, each with a cell for every column.
-
-    Raises:
-      ValueError: it is no text, or no such table.
-      OSError: it cannot be read.
-    """
+    """Returns the rows of a CSV file, each with a cell for every column; raises ValueError if it is no such table."""
     text = read_text(path)
     if "\0" in text:
         raise UserError("it holds NUL bytes")
@@ -163,11 +152,7 @@ def _read_table(path: str) -> list[dict[str, str]]:
 
 @contextlib.contextmanager
 def reporting_damaged_table(path: str) -> Iterator[None]:
-    """Opens a context in which what is made of a table's rows fails because the table is damaged, and says so.
-
-    Raises:
-      UserError: in place of an error of Python's or NumPy's.
-    """
+    """Opens a context that raises UserError in place of an error of Python's or NumPy's: the table is damaged."""
     try:
         yield
     except UserError:

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, StreamedBatches, epoch_order, plan_batch
-from identity_matters.data.device_images import DeviceImages
+from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches, epoch_order, plan_batch
 from identity_matters.model import all_conv_resnet, standardize
 
 NUM_TRAIN, NUM_TEST = 20, 11

@@ -127,8 +127,8 @@ def test_a_port_that_is_taken_is_named(address):
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(ValueError, match=f"worker 2 cannot listen on host:{port}: Address already in use"):
-            rendezvous.check_port(f"host:{port}", "worker 2")
-    rendezvous.check_port(f"host:{port}", "worker 2")
+            rendezvous.listener_on(f"host:{port}", "worker 2")
+    rendezvous.listener_on(f"host:{port}", "worker 2").close()
 
 
 def test_workers_meet_and_one_that_comes_late_is_named(monkeypatch, capsys):
