@@ -70,7 +70,7 @@ def _find_mistake(contents: Any) -> str:
     """Returns what a reader of the contents would stumble over; empty where there is nothing."""
     if not isinstance(contents, dict) or not isinstance(contents.get("config"), dict):
         return "it holds no config"
-    if contents.get("kind") not in RUN_TYPES:
+    if contents.get("kind") not in tuple(RUN_TYPES):  # a list cannot be looked up in a dict
         return f"its kind is {truncated_repr(contents.get('kind'))}, none of {', '.join(RUN_TYPES)}"
     if contents.get("status") not in STATUSES:
         return f"its status is {truncated_repr(contents.get('status'))}, none of {', '.join(STATUSES)}"

@@ -226,15 +226,6 @@ def test_an_experiment_does_not_go_on_on_other_images(small, tmp_path):
     assert len(calls) == count and "images and labels" in record["data"]
 
 
-def test_more_seeds_are_added_in_the_same_directory(small, tmp_path):
-    config, calls = small
-    ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))
-    assert [c.seed for c in calls if not c.validation_examples] == [0, 0]
-    rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    assert [c.seed for c in calls if not c.validation_examples] == [0, 0, 1, 1, 2, 2]
-    assert {row["seed"] for row in rows} == {0, 1, 2}
-
-
 def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tmp_path):
     config, calls = small
     rows = ablations.run_ablations(dataclasses.replace(config, only="wide"), str(tmp_path / "run"))
@@ -280,14 +271,6 @@ def test_a_damaged_results_csv_is_one_clear_line_and_trains_nothing(small, tmp_p
     with pytest.raises(UserError, match="results.csv"):
         ablations.run_ablations(config, str(tmp_path / "run"))
     assert not calls and (tmp_path / "run" / "results.csv").read_text() == text
-
-
-def test_directories_that_are_named_almost_like_runs_are_left_alone(small, tmp_path):
-    config, _ = small
-    rows = ablations.run_ablations(config, str(tmp_path / "run"))
-    for name in ("ours_seed0-", "ours_seed00", "ours_rate0.050", "ours_seed"):
-        shutil.copytree(tmp_path / "run" / "ours_seed0", tmp_path / "run" / name)
-    np.testing.assert_equal(ablations.run_ablations(config, str(tmp_path / "run")), rows)
 
 
 def test_an_interrupted_experiment_draws_what_there_is_and_goes_on_without_losing_it(
@@ -347,15 +330,6 @@ def test_networks_whose_norms_are_compared_take_the_same_steps():
     together = dataclasses.replace(config.train, steps_per_execution=100)
     (plan, *_) = (ablations._plan(variant, together, config) for variant in config.variants)
     assert (plan.tests[0].train_steps, plan.tests[0].eval_every, plan.tests[0].steps_per_execution) == (2000, 100, 100)
-
-
-def test_unprepared_data_leave_no_run_directory(tmp_path):
-    config = AblationConfig(
-        train=dataclasses.replace(AblationConfig().train, dataset="cifar10", data_dir=str(tmp_path))
-    )
-    with pytest.raises(ValueError, match="--download"):
-        ablations.run_ablations(config, str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

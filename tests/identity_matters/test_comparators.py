@@ -143,13 +143,6 @@ def test_each_stage_ends_at_the_papers_resolution_and_width(name):
     assert network.output_shape == (None, 10) and network.output.dtype == "float32"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STAGES)
-def test_digits_of_28_pixels_and_one_colour_are_taken_too(name):
-    logits = build_network(ModelConfig(network=name, image_shape=(28, 28, 1)))(np.ones((2, 28, 28, 1), np.float32))
-    assert logits.shape == (2, 10) and np.isfinite(keras.ops.convert_to_numpy(logits)).all()
-
-
 @each_architecture
 def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
     assert SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3))).output_shape == (None, 7)

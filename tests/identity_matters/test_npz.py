@@ -41,18 +41,6 @@ def test_an_npz_file_gives_back_its_arrays(tmp_path, save):
     assert (data.num_classes, data.image_shape, data.train_images.dtype) == (3, (8, 4, 3), np.uint8)
 
 
-def test_grey_images_gain_a_channel(tmp_path):
-    grey = {name: arrays()[name][..., 0] for name in ("train_images", "test_images")}
-    data = load_npz(npz(tmp_path, **grey))
-    assert data.image_shape == (8, 4, 1)
-    np.testing.assert_array_equal(data.test_images[..., 0], grey["test_images"])
-
-
-def test_integers_of_any_width_are_taken(tmp_path):
-    wide = {name: array.astype(np.int64) for name, array in arrays().items()}
-    np.testing.assert_array_equal(load_npz(npz(tmp_path, **wide)).train_images, arrays()["train_images"])
-
-
 @pytest.mark.parametrize(
     "changes, words",
     [
@@ -106,14 +94,6 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     assert "it is no file" in refused(load_npz, str(tmp_path / "pipe.npz"))
 
 
-def test_names_of_keras_are_taken(tmp_path):
-    names = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
-    np.savez(tmp_path / "own.npz", **{names[name]: array for name, array in arrays().items()})
-    data = load_npz(str(tmp_path / "own.npz"))
-    for name, array in arrays().items():
-        np.testing.assert_array_equal(getattr(data, name), array)
-
-
 _NO_TRAINING = {"train_images": None, "train_labels": None}
 
 
@@ -128,19 +108,6 @@ def test_to_evaluate_on_the_test_arrays_suffice_and_to_train_they_do_not(tmp_pat
     np.testing.assert_array_equal(load_test_examples(str(tmp_path / "keras.npz"))[0], found[0])
     for name in ("test_images", "test_labels"):
         assert f"lacks {name}" in refused(load_test_examples, npz(tmp_path, **{name: None}))
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"test_images": np.full((5, 8, 4, 3), -1)}, "own.npz: test_images must lie in 0–255"),
-        ({"test_images": np.full((5, 8, 4, 3), np.nan)}, "own.npz: test_images hold values that are not finite"),
-        ({"test_images": np.zeros((0, 8, 4, 3)), "test_labels": np.zeros(0, int)}, "own.npz, test: images must be"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
-)
-def test_unfit_test_arrays_alone_are_refused_with_what_was_found(tmp_path, changes, words):
-    assert words in refused(load_test_examples, npz(tmp_path, **_NO_TRAINING | changes))
 
 
 @pytest.mark.parametrize(
@@ -162,11 +129,6 @@ def test_floats_of_both_scales_are_taken_and_said(tmp_path, capsys, change, seen
     np.testing.assert_array_equal(load_test_examples(path)[0], data.test_images)  # without a look at the others
 
 
-def test_booleans_are_black_and_white(tmp_path):
-    both = {name: arrays()[name] > 99 for name in ("train_images", "test_images")}
-    assert set(np.unique(load_npz(npz(tmp_path, **both)).test_images)) == {0, 255}
-
-
 @pytest.mark.parametrize(
     "change, said",
     [
@@ -180,6 +142,11 @@ def test_labels_in_a_column_one_hot_or_as_floats_are_taken_and_said(tmp_path, ca
     data = load_npz(npz(tmp_path, **both))
     np.testing.assert_array_equal(data.train_labels, arrays()["train_labels"])
     assert said in capsys.readouterr().err and data.num_classes == (5 if "5 classes" in said else 3)
+
+
+def test_booleans_are_black_and_white(tmp_path):
+    both = {name: arrays()[name] > 99 for name in ("train_images", "test_images")}
+    assert set(np.unique(load_npz(npz(tmp_path, **both)).test_images)) == {0, 255}
 
 
 def declaring(tmp_path, shape) -> str:

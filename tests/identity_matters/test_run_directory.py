@@ -289,26 +289,6 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
     assert sorted(line.get_xdata()[0] for line in lines if line.get_linestyle() == ":") == [200, 300]
 
 
-@pytest.mark.parametrize(
-    "text, named",
-    [
-        ("", "Expecting value"),
-        ('{"config": {}, "status": "done"}', "its kind is None"),
-        ('{"kind": "train", "config": {}}', "status is None"),
-        ('{"kind": "train", "config": {}, "status": "asleep"}', "'asleep'"),
-        ('{"kind": "train", "config": {}, "status": "diverged", "diverged_at_step": "7"}', "at which step"),
-        ("\udcff", "utf-8"),
-    ],
-)
-def test_a_config_json_that_is_none_is_refused_in_one_line(tmp_path, text, named):
-    (tmp_path / "config.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match=f"config.json is not a run's config.json: .*{named}") as error:
-        RunDirectory(str(tmp_path), TrainConfig())
-    assert "\n" not in str(error.value) and (tmp_path / "config.json").read_bytes() == text.encode(
-        errors="surrogateescape"
-    )
-
-
 @pytest.mark.parametrize("kind", ["train", "ablations"])
 def test_a_file_of_data_may_be_moved_but_not_be_changed(tmp_path, kind):
     def config(path):
