@@ -7,7 +7,7 @@ The SavedModel takes raw images and needs TensorFlow alone:
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import Any
 
 import keras
 
@@ -19,9 +19,6 @@ from identity_matters.runs.config_json import evaluated_split
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figure
 from identity_matters.runs.files import replacing
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 DATA_FILE = os.path.join("assets.extra", "data.json")
 DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
@@ -47,7 +44,7 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
     signature = tf.TensorSpec([None, *network.input_shape[1:]], tf.float32, name="images")
 
     @tf.function(input_signature=[signature])
-    def serve(images: "tf.Tensor") -> "dict[str, tf.Tensor]":
+    def serve(images: Any) -> dict[str, Any]:
         logits = network(standardize(images), training=False)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 

@@ -38,9 +38,8 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
 
     A set too large for memory, or of varying image size, stays a TfdsSource.
 
-    Raises:
-      UserError: no such data set, or one that is not prepared (the message says what to run), or data that cannot be
-        trained on.
+    Raises UserError for no such data set, one that is not prepared (the message says what to run), and data that cannot
+    be trained on.
     """
     if given is not None:
         data = given_arrays(given, config.num_classes)

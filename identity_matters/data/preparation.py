@@ -18,11 +18,7 @@ from identity_matters.errors import Preempted, UserError, first_line, truncated_
 
 
 def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
-    """Returns the builder of a data set whose files are there, or are downloaded on request.
-
-    Raises:
-      UserError: TFDS knows no such set, or it is not prepared and download is False.
-    """
+    """Returns the builder of a data set whose files are there, or are downloaded on request; else raises UserError."""
     require_stored(name)
     try:
         if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:

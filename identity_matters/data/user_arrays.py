@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from identity_matters.config import MAX_CLASSES
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData, check_arrays, digest, note
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.runs.files import array_header
 
 # The four arrays, and what Keras's users call them.
@@ -65,8 +66,7 @@ def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
         array = np.asarray(array)
     except ValueError as error:  # rows of several lengths
         raise UserError(f"{what} must be one array: {error}") from error
-    if array.dtype.kind not in "buif":
-        raise UserError(f"{what} must be numbers, got {array.dtype}")
+    require(array.dtype.kind in "buif", f"{what} must be numbers, got {array.dtype}")
     return array
 
 
@@ -194,8 +194,7 @@ def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.n
 
 def _float_range(what: str, images: np.ndarray) -> tuple[float, float]:
     """Returns the least and the largest value."""
-    if not np.isfinite(images).all():
-        raise UserError(f"{what} hold values that are not finite")
+    require(bool(np.isfinite(images).all()), f"{what} hold values that are not finite")
     return float(images.min()), float(images.max())
 
 
@@ -210,8 +209,8 @@ def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.nd
     Floats in 0–255 stay as they are; NaN is the network's to answer for.
     """
     images, labels = as_numbers("images", images), as_numbers("labels", labels)
-    if not images.ndim or not labels.ndim:
-        raise UserError(f"images and labels must be arrays, got the shapes {images.shape} and {labels.shape}")
+    shapes = f"{images.shape} and {labels.shape}"
+    require(images.ndim > 0 and labels.ndim > 0, f"images and labels must be arrays, got the shapes {shapes}")
     is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
     if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
         images = _floats_to_bytes("data", {"test": images})["test"]
@@ -256,10 +255,8 @@ def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> dict[str, np.ndar
 
 def _regular_file(path: str) -> str:
     """Returns the path of a file; of a pipe, reading would wait for ever."""
-    if not os.path.isfile(path):
-        raise UserError(
-            f"cannot read {path} as an .npz file: {'it is no file' if os.path.exists(path) else 'no such file'}"
-        )
+    reason = "it is no file" if os.path.exists(path) else "no such file"
+    require(os.path.isfile(path), f"cannot read {path} as an .npz file: {reason}")
     return path
 
 
@@ -270,8 +267,7 @@ def _member(archive: zipfile.ZipFile, names: tuple[str, ...]) -> str | None:
 def _check_header(archive: zipfile.ZipFile, member: str, what: str) -> None:
     """Raises UserError where an array is no numbers, or more of them than fit in memory."""
     shape, dtype = array_header(archive, member)
-    if dtype.kind not in "buif":
-        raise UserError(f"{what} must be numbers, got {dtype}")
+    require(dtype.kind in "buif", f"{what} must be numbers, got {dtype}")
     if math.prod(shape) > MAX_BYTES_IN_MEMORY:
         raise UserError(
             f"{what} declares {math.prod(shape):.3g} values, {shape}; at most {MAX_BYTES_IN_MEMORY:.3g} fit in memory, "

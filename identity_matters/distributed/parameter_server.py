@@ -22,13 +22,7 @@ import tensorflow as tf
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, planned_images
-from identity_matters.distributed.rendezvous import (
-    await_listeners,
-    bypass_proxy,
-    is_listening,
-    listener_on,
-    parse_tf_config,
-)
+from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
@@ -80,27 +74,27 @@ def join() -> Coordinator | None:
             "strategy parameter_server needs several processes, named in TF_CONFIG: "
             "python -m launch.cluster --strategy=parameter_server starts them on this machine"
         )
-    cluster, task_type, index = parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
+    cluster, task_type, index = rendezvous.parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         if not cluster.get(needed):
             raise UserError(
                 f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
             )
     address, task = cluster[task_type][index], f"{task_type} {index}"
-    bypass_proxy([address for addresses in cluster.values() for address in addresses])
+    rendezvous.bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if task_type == "chief":
-        with listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
-            await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
+        with rendezvous.listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
+            rendezvous.await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
-    listener_on(address, task).close()  # TensorFlow would say in a page that the port is taken, or share it
+    rendezvous.listener_on(address, task).close()  # TensorFlow would say in a page that the port is taken, or share it
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=task_type, task_index=index, protocol="grpc", start=True,
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
     )  # fmt: skip
     with deferring_sigterm():  # the chief saves first; when it is gone, so is this
-        await_listeners([cluster["chief"][0]], "this task")
+        rendezvous.await_listeners([cluster["chief"][0]], "this task")
         _await_end(cluster["chief"][0])
     del server
     return None
@@ -111,7 +105,7 @@ def _await_end(chief: str) -> None:
     failures = 0
     while failures < PATIENCE:
         time.sleep(_POLL)
-        failures = 0 if is_listening(chief) else failures + 1
+        failures = 0 if rendezvous.is_listening(chief) else failures + 1
 
 
 class AsynchronousModel:

@@ -189,8 +189,7 @@ class Workers:
     def reporting_lost_workers(self) -> Iterator[None]:
         """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone.
 
-        Raises:
-          UserError: the workers cannot train together, as they have different numbers or types of devices.
+        Or UserError: the workers cannot train together, as they have different numbers or types of devices.
         """
         if not self.has_peers:
             yield
@@ -257,11 +256,7 @@ def _has_results(directory: RunDirectory) -> bool:
 
 @contextlib.contextmanager
 def recording_failure(directory: RunDirectory | None, workers: Workers) -> Iterator[None]:
-    """Opens a context that writes into config.json how it failed, unless the same command can continue.
-
-    Raises:
-      WorkerLost: see `Workers.reporting_lost_workers`.
-    """
+    """Opens a `reporting_lost_workers` that notes in config.json how it failed, unless the same command continues."""
     try:
         with workers.reporting_lost_workers():
             yield

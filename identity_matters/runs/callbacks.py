@@ -56,9 +56,8 @@ def checked_callbacks(
 ) -> tuple[keras.callbacks.Callback, ...]:
     """Returns callbacks, given as Keras takes them, with which a run can go on to its end.
 
-    Raises:
-      TypeError: one of them is no Keras callback.
-      UserError: one is in REFUSED, or a subclass of it, or does not know whether more or less of its metric is better.
+    Raises TypeError where one is no Keras callback; UserError where one is in REFUSED, or a subclass of it, or does not
+    know whether more or less of its metric is better.
     """
     if callbacks is None or isinstance(callbacks, keras.callbacks.Callback):
         callbacks = [] if callbacks is None else [callbacks]
@@ -70,7 +69,7 @@ def checked_callbacks(
             raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
         class_name = type(callback).__name__
         for name, reason in REFUSED.items():
-            if isinstance(callback, getattr(keras.callbacks, name, ())):  # older versions of Keras lack some
+            if isinstance(callback, getattr(keras.callbacks, name, ())):  # Keras 3.12 lacks some
                 which = name if class_name == name else f"{class_name}, which is a {name}"
                 raise UserError(f"{which} cannot be a callback of a run: {reason}")
         # Keras looks up what is better in the metrics of a compiled model, at the first evaluation.
@@ -157,11 +156,7 @@ class RunCallback(keras.callbacks.Callback):
         self._list.on_train_batch_begin(self.step)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Takes in the updates of one call, and ends fit where a signal or a callback asks for it.
-
-        Raises:
-          Diverged: the loss is NaN or infinite.
-        """
+        """Takes in the updates of one call, and ends fit where a signal or a callback asks for it; raises Diverged."""
         step, loss, now = self._first_step + batch + 1, float(logs["loss"]), time.perf_counter()
         if not np.isfinite(loss):
             raise Diverged(step, step - self.step)

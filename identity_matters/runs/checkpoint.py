@@ -50,9 +50,8 @@ def load_newest(
 
     One that is damaged, or of which find_mistake says why it does not fit, is skipped with a warning.
 
-    Raises:
-      Unreadable: the disk or the memory does not let a file be read now, which says nothing of what it holds.
-      UserError: this user may not read a file.
+    Raises Unreadable where the disk or the memory does not let a file be read now, which says nothing of what it holds;
+    UserError where this user may not read it.
     """
     for step, path in reversed(list_checkpoints(directory)):
         try:
@@ -160,9 +159,8 @@ class TrainingState:
     def restore(self, directory: str, num_steps: int) -> None:
         """Takes the state from the newest checkpoint that is intact and fits a run of num_steps, if there is a file.
 
-        Raises:
-          UserError: none of the files can be used, and beginning again would cost what the run has done.
-          Unreadable: see `load_newest`.
+        Raises UserError where none can be used: beginning again would cost what the run has done; Unreadable as
+        `load_newest`.
         """
 
         def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:

@@ -1,9 +1,5 @@
 """The run directory: what a run writes, and the config.json that says what it is.
 
-    config.json     kind, command, config, versions, status (running | done | diverged | failed)
-    checkpoints/    step_00001000.npz …, the newest three
-    …               each type of run adds others: metrics.csv or results.csv, PNGs, saved_model/
-
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
@@ -53,9 +49,8 @@ class RunDirectory:
     The config and the summary of the data, unless it is empty, are compared with those of an earlier run. run_type is
     the launcher that draws the figures again. The first `set_status` writes config.json: then the run `is_begun`.
 
-    Raises:
-      UserError: the directory holds a run of another type or config (the message lists what
-        differs) or on other data, or files of no run, or cannot be written; also by `with run:`.
+    Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
+    what differs) or on other data, or files of no run, or cannot be written.
     """
 
     def __init__(self, path: str, config: Any, run_type: str = "train", data: str = "") -> None:

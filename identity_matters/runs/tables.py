@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from identity_matters.errors import UserError, first_line
+from identity_matters.fields import require
 from identity_matters.runs.files import read_text, write_text
 
 _TEXT_COLUMNS = {"variant", "status", "phase"}
@@ -25,11 +26,10 @@ def read_metrics(path: str) -> list[dict[str, float]]:
     """
     try:
         rows = [{name: _number(name, value) for name, value in row.items()} for row in _read_table(path)]
-        if not rows:
-            raise UserError("it has no rows")
+        require(len(rows) > 0, "it has no rows")
         needed = (*_COMPARED_COLUMNS, *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
-        if missing := [name for name in needed if name not in rows[0]]:
-            raise UserError(f"it has no column {', '.join(missing)}")
+        missing = [name for name in needed if name not in rows[0]]
+        require(not missing, f"it has no column {', '.join(missing)}")
         for row in rows:
             _check_row(row)
         return [row | {"step": int(row["step"])} for row in rows]
@@ -39,8 +39,8 @@ def read_metrics(path: str) -> list[dict[str, float]]:
 
 def _check_row(row: dict) -> None:
     """Raises UserError for a step that is none, an infinite number, or an error that is no fraction."""
-    if not (0 <= row["step"] <= _MAX_STEP and row["step"] == int(row["step"])):
-        raise UserError(f"a step is {row['step']}")
+    is_step = 0 <= row["step"] <= _MAX_STEP and row["step"] == int(row["step"])
+    require(is_step, f"a step is {row['step']}")
     for name, value in row.items():
         if name in _TEXT_COLUMNS or math.isnan(value):
             continue
@@ -134,19 +134,15 @@ def read_rows(path: str) -> list[dict]:
 def _read_table(path: str) -> list[dict[str, str]]:
     """Returns the rows of a CSV file, each with a cell for every column; raises ValueError if it is no such table."""
     text = read_text(path)
-    if "\0" in text:
-        raise UserError("it holds NUL bytes")
-    if not text:
-        raise UserError("it is empty")
+    require("\0" not in text, "it holds NUL bytes")
+    require(text != "", "it is empty")
     try:
         header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except csv.Error as error:
         raise UserError(str(error)) from error
-    if len(set(header)) < len(header) or "" in header:
-        raise UserError("two columns have one name, or one has none")
+    require(len({*header, ""}) > len(header), "two columns have one name, or one has none")
     for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise UserError(f"line {number} has {len(row)} cells, its head has {len(header)}")
+        require(len(row) == len(header), f"line {number} has {len(row)} cells, its head has {len(header)}")
     return [dict(zip(header, row)) for row in rows]
 
 

@@ -46,21 +46,15 @@ def test_an_npz_file_gives_back_its_arrays(tmp_path, save):
     [
         ({"test_labels": None}, ["own.npz", "lacks test_labels"]),
         ({"test_labels": None}, ["it holds test_images", "train_labels int64 [6]"]),
-        ({"train_images": np.zeros((6, 8, 4, 3), complex)}, ["train_images", "numbers", "complex128"]),
         ({"train_images": 510 * _EYE}, ["train_images", "0–255", "510", "images = ((images - 0) / 510).clip(0, 1)"]),
         ({"test_images": np.full((5, 8, 4, 3), -1)}, ["test_images", "0–255", "-1"]),
-        ({"train_images": np.zeros((6, 8, 4, 3))}, ["one type", "float64", "uint8"]),
         ({"train_labels": np.array([0, 1, 0.5, 0, 1, 2])}, ["train_labels", "whole numbers", "0.5"]),
         ({"train_labels": np.array([0, 1, 10**7, 0, 1, 2])}, ["train_labels", "0–99999", "10000000"]),
         ({"train_labels": np.array([0, 1, -1, 0, 1, 2])}, ["train", "labels", "-1"]),
         ({"test_labels": np.array([0, 1, 2, 3, 0])}, ["test", "0–2", "3"]),
         ({"train_labels": np.arange(5)}, ["6 images", "(5,)"]),
         ({"test_images": np.zeros((5, 4, 8, 3), int)}, ["differ in shape", "(8, 4, 3)", "(4, 8, 3)"]),
-        (
-            {"train_images": np.zeros((0, 8, 4, 3), int), "train_labels": np.zeros(0, int)},
-            ["not empty", "(0, 8, 4, 3)"],
-        ),
-        ({"train_images": np.zeros((6, 8), int)}, ["[n, h, w]", "(6, 8)"]),
+        ({"train_images": _EYE[:0], "train_labels": np.zeros(0, int)}, ["not empty", "(0, 8, 4, 3)"]),
         ({"train_labels": np.array([0, 1, "a", 0, 1, 2], object)}, ["train_labels", "numbers", "object"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -170,10 +164,7 @@ def test_a_header_that_declares_too_much_is_refused_before_anything_is_allocated
 def test_an_encrypted_member_is_refused(tmp_path):
     path = npz(tmp_path)
     content = bytearray(open(path, "rb").read())
-    for signature, offset in (
-        (b"PK\x03\x04", 6),
-        (b"PK\x01\x02", 8),
-    ):  # local and central header: general purpose flags
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # general purpose flags, in both headers
         start = content.index(signature)
         (flags,) = struct.unpack_from("<H", content, start + offset)
         struct.pack_into("<H", content, start + offset, flags | 1)

@@ -98,18 +98,10 @@ def test_the_imagenet_rate_decays_by_094_every_two_epochs():
 def test_the_loss_falls_on_real_digits(short, tmp_path):
     # The standard initialiser leaves the saddle at once: every seed tried falls by 0.3 or more every 100 steps.
     network = {"widths": (8, 16, 32), "blocks_per_stage": (1, 1, 1), "residual_initializer": "standard"}
-    config = dataclasses.replace(
-        short,
-        model=ModelConfig(image_shape=(28, 28, 1), stem_width=8, **network),
-        train_examples=0,
-        eval_examples=200,
-        learning_rate=0.1,
-        clip_norm=0.5,
-        train_steps=300,
-        decay_steps=(),
-        eval_every=100,
-        checkpoint_every=300,
-    )
+    steps = {"train_steps": 300, "decay_steps": (), "eval_every": 100, "checkpoint_every": 300}
+    data = {"train_examples": 0, "eval_examples": 200}
+    model = ModelConfig(image_shape=(28, 28, 1), stem_width=8, **network)
+    config = dataclasses.replace(short, model=model, learning_rate=0.1, clip_norm=0.5, **data, **steps)
     training.train(config, str(tmp_path / "run"))
     rows = read_metrics(tmp_path / "run" / "metrics.csv")
     assert rows[0]["loss"] > rows[1]["loss"] > rows[2]["loss"]
@@ -304,15 +296,12 @@ def test_a_loss_that_is_not_finite_stops_the_run_at_once(short, tmp_path, num_st
         training.train(config, str(tmp_path / "run"))
 
 
+SLOW_VARIANTS = ({"use_batch_norm": True}, {"train_projection": True}, {"shortcut": False})
+
+
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"mixed_precision": True},
-        *(
-            pytest.param({name: value}, marks=pytest.mark.slow)
-            for name, value in (("use_batch_norm", True), ("train_projection", True), ("shortcut", False))
-        ),
-    ],
+    [{"mixed_precision": True}, *(pytest.param(variant, marks=pytest.mark.slow) for variant in SLOW_VARIANTS)],
 )
 def test_every_variant_trains_and_is_exported(short, tmp_path, changes):
     model = dataclasses.replace(short.model, **changes)

@@ -29,10 +29,8 @@ def test_a_block_of_another_number_of_convolutions_has_relus_between_them_as_in_
     body = ["conv1", "relu", "conv2", "relu2", "conv3", "relu3", "conv4", "relu4"][: 2 * num_convs - shortcut]
     shortcut_layers = ["add", "pool"] if shortcut else []
     assert sorted(names) == sorted(f"stage2_block1_{name}" for name in body + shortcut_layers)
-    assert [layer.name for layer in convolutions(network) if layer.strides == (2, 2)] == [
-        "stage2_block1_conv1",
-        "stage3_block1_conv1",
-    ]
+    strided = [layer.name for layer in convolutions(network) if layer.strides == (2, 2)]
+    assert strided == ["stage2_block1_conv1", "stage3_block1_conv1"]
     if num_convs > 1:  # negative control
         one_less = dataclasses.replace(c, convs_per_block=num_convs - 1)
         assert relative_difference(network(images), numpy_forward(network, one_less, images)) > 100 * FLOAT32
