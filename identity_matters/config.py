@@ -94,11 +94,6 @@ class ModelConfig:
             f"image_shape must be (height, width, channels), got {self.image_shape}",
         )
 
-    @property
-    def downsampling(self) -> int:
-        """Returns how many input pixels one pixel of the last stage covers, along each side."""
-        return self.stem_stride * self.stem_pool * 2 ** (len(self.widths) - 1)
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:

@@ -104,9 +104,8 @@ def residual_block(
 ) -> keras.KerasTensor:
     """Returns x + C₂(ReLU(C₁x)), where C₁ has the stride (Hardt & Ma §4.1).
 
-    Of a config's variants `shortcut=False` gives ReLU(C₂(ReLU(C₁x))), `convs_per_block` = 1 or 3
-    gives x + C₁x or x + C₃(ReLU(C₂(ReLU(C₁x)))), and so on, and `use_batch_norm` normalises after
-    each convolution.
+    Of a config's variants `shortcut=False` gives ReLU(C₂(ReLU(C₁x))), `convs_per_block` = 1 or 3 gives x + C₁x or x +
+    C₃(ReLU(C₂(ReLU(C₁x)))), and so on, and `use_batch_norm` normalises after each convolution.
 
     Args:
       x: KerasTensor [n, h, w, c].
@@ -217,7 +216,8 @@ def check_image_shape(config: ModelConfig) -> None:
     No part of the config's own checks: until the data's shape is known, image_shape is a preset's.
     """
     height, width, _ = config.image_shape
-    factor = config.downsampling
+    # How many pixels of an image one pixel of the last stage covers, along each side.
+    factor = config.stem_stride * config.stem_pool * 2 ** (len(config.widths) - 1)
     if config.network != "all_conv_resnet":
         if min(height, width) < SMALLEST_IMAGE:
             raise UserError(

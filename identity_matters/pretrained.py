@@ -26,28 +26,23 @@ class Pretrained:
     By default it is evaluated on the test images of `dataset`, none of which it was trained on.
     """
 
+    name: str
     model: ModelConfig
     dataset: str
 
 
 NETWORKS = {
-    "digits": Pretrained(MODEL_PRESETS["mnist"], "mnist_sample"),
-    "cifar10_fast": Pretrained(MODEL_PRESETS["cifar10_fast"], "cifar10"),
+    "digits": Pretrained("digits", MODEL_PRESETS["mnist"], "mnist_sample"),
+    "cifar10_fast": Pretrained("cifar10_fast", MODEL_PRESETS["cifar10_fast"], "cifar10"),
 }
-_NAME_OF_PRESET = {"mnist": "digits"}  # where the preset has another name
 
 
 def find(name: str) -> Pretrained:
-    """Returns what is known of a shipped network; raises UserError where there is none of that name."""
-    return NETWORKS[_key(name)]
-
-
-def _key(name: str) -> str:
-    """Returns the key of NETWORKS that a name, perhaps of a preset, stands for; raises UserError for any other."""
-    key = _NAME_OF_PRESET.get(name, name)
+    """Returns the shipped network of a name, its own or its preset's; raises UserError where there is none."""
+    key = {"mnist": "digits"}.get(name, name)  # the one preset of another name
     if key not in NETWORKS:
         raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
-    return key
+    return NETWORKS[key]
 
 
 def load(name: str) -> keras.Model:
@@ -59,8 +54,9 @@ def load(name: str) -> keras.Model:
     Raises:
       UserError: the name is neither a key of NETWORKS nor that of its preset.
     """
-    network = build_network(find(name).model)
-    file = importlib.resources.files("identity_matters") / "weights" / f"{_key(name)}.npz"
+    shipped = find(name)
+    network = build_network(shipped.model)
+    file = importlib.resources.files("identity_matters") / "weights" / f"{shipped.name}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:
             variable.assign(weights[variable.path].astype(np.float32))

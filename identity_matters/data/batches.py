@@ -1,10 +1,9 @@
 """The batch stream of a data set in memory: a pure function of (seed, step).
 
-A batch is planned on the host and made on the device. The plan of a step is four integers
-per example, from a counter-based generator (Philox) keyed by the seed, so any step's plan
-is computed without those before it: a resumed run sees the batches it would have seen, and
-N workers together see the batch that one would. The images stay on the device, where a whole batch is looked up,
-cropped and flipped at once, under every backend.
+A batch is planned on the host and made on the device. The plan of a step is four integers per example, from a
+counter-based generator (Philox) keyed by the seed, so any step's plan is computed without those before it: a resumed
+run sees the batches it would have seen, and N workers together see the batch that one would. The images stay on the
+device, where a whole batch is looked up, cropped and flipped at once, under every backend.
 
     plan    int32 [n, 4]: of each image its index, two offsets of the crop, and whether it is mirrored
 """
@@ -129,14 +128,9 @@ class ArrayBatches:
     """
 
     def __init__(self, data: ArrayData, config: TrainConfig, rows: slice = slice(None)) -> None:
-        self._data, self._config, self._rows = data, config, rows
+        self.data, self._config, self._rows = data, config, rows
         self.test_steps = -(-data.num_test // config.batch_size)
         self.device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]), name="device_images")
-
-    @property
-    def train_pixels(self) -> np.ndarray:
-        """Returns the training images as rows, uint8 [N, h·w·c]; see planned_images."""
-        return self._data.train_images.reshape(self._data.num_train, -1)
 
     def attach(self, network: keras.Model) -> keras.Model:
         """Returns the model that fit trains: plans to logits, by look-up, augmentation, standardisation and network."""
@@ -145,7 +139,7 @@ class ArrayBatches:
 
     def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b]) of first_step, first_step + 1, … without end."""
-        config, data = self._config, self._data
+        config, data = self._config, self.data
         for step in itertools.count(first_step):
             plan = plan_batch(
                 config.seed, step, config.batch_size, data.num_train, config.crop_padding, config.random_flip
@@ -157,7 +151,7 @@ class ArrayBatches:
 
         The last batch is filled up with examples of weight 0, so that every batch has one shape.
         """
-        data, batch_size = self._data, self._config.batch_size
+        data, batch_size = self.data, self._config.batch_size
         for start in range(0, data.num_test, batch_size):
             example = np.arange(start, start + batch_size)
             weights = (example < data.num_test).astype(np.float32)

@@ -28,6 +28,7 @@ from identity_matters.data.arrays import (
 )
 from identity_matters.data.user_arrays import given_arrays, load_npz, load_test_examples, require_stored
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 
 if TYPE_CHECKING:
     from identity_matters.data.tfds import TfdsSource
@@ -54,7 +55,11 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
         source = _tfds_source(whole if config.validation_examples else config)
         if source.is_streamed:
-            _check_stream(source, config)
+            name, num_train = source.name, source.num_train
+            in_memory = f"validation_examples needs data that fit in memory, which those of {name} do not"
+            require(not config.validation_examples, in_memory)
+            too_large = f"batch_size {config.batch_size} exceeds the {num_train} training images of {name}"
+            require(config.batch_size <= num_train, too_large)
             return source
         data = source.load()
     data = shortened(held_out(data, config.validation_examples), config.train_examples, config.eval_examples)
@@ -100,16 +105,6 @@ def reporting_unreadable_data() -> Iterator[None]:
         if isinstance(error, UserError) or not found:
             raise
         raise UserError(found[1]) from error
-
-
-def _check_stream(source: "TfdsSource", config: TrainConfig) -> None:
-    """Raises UserError where a streamed source cannot be trained on."""
-    if config.validation_examples:
-        raise UserError(f"validation_examples needs data that fit in memory, which those of {source.name} do not")
-    if config.batch_size > source.num_train:
-        raise UserError(
-            f"batch_size {config.batch_size} exceeds the {source.num_train} training images of {source.name}"
-        )
 
 
 def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

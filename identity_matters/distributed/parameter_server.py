@@ -125,7 +125,7 @@ class AsynchronousModel:
                 learning_rate_schedule(config), config.momentum, nesterov=config.optimizer == "nesterov", name="sgd"
             )
             self.optimizer.build(network.trainable_variables)
-        pixels = batches.train_pixels
+        pixels = batches.data.train_images.reshape(batches.data.num_train, -1)  # uint8 [N, h·w·c]
         # Each worker holds the images, and gives the same tensor again and again.
         images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
         self._images = iter(images)

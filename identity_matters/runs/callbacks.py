@@ -29,6 +29,7 @@ interruption they start afresh, at the step of the newest checkpoint, and update
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -59,14 +60,8 @@ def checked_callbacks(
     Raises TypeError where one is no Keras callback; UserError where one is in REFUSED, or a subclass of it, or does not
     know whether more or less of its metric is better.
     """
-    if callbacks is None or isinstance(callbacks, keras.callbacks.Callback):
-        callbacks = [] if callbacks is None else [callbacks]
-    if not isinstance(callbacks, Iterable):
-        raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callbacks!r}")
-    callbacks = tuple(_unpacked(callbacks))
-    for callback in callbacks:
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
+    unpacked = () if callbacks is None else tuple(_unpacked(callbacks))
+    for callback in unpacked:
         class_name = type(callback).__name__
         for name, reason in REFUSED.items():
             if isinstance(callback, getattr(keras.callbacks, name, ())):  # Keras 3.12 lacks some
@@ -79,16 +74,19 @@ def checked_callbacks(
                 raise UserError(
                     f"{class_name} needs to know what is better, mode='min' or 'max' for monitor={callback.monitor!r}"
                 )
-    return callbacks
+    return unpacked
 
 
-def _unpacked(callbacks: Iterable[keras.callbacks.Callback]) -> Iterator[keras.callbacks.Callback]:
-    """Yields the callbacks, those of a CallbackList one by one."""
-    for callback in callbacks:
-        if isinstance(callback, keras.callbacks.CallbackList):
-            yield from _unpacked(callback.callbacks)
-        else:
-            yield callback
+def _unpacked(callbacks: Any) -> Iterator[keras.callbacks.Callback]:
+    """Yields the callbacks, those of a list, Python's or Keras's, one by one; raises TypeError for anything else."""
+    if isinstance(callbacks, keras.callbacks.Callback) and not isinstance(callbacks, keras.callbacks.CallbackList):
+        yield callbacks
+        return
+    members = getattr(callbacks, "callbacks", callbacks)
+    if not isinstance(members, Iterable) or isinstance(members, str):
+        raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callbacks!r}")
+    for member in members:
+        yield from _unpacked(member)
 
 
 class RunCallback(keras.callbacks.Callback):

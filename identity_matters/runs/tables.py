@@ -25,7 +25,7 @@ def read_metrics(path: str) -> list[dict[str, float]]:
     Raises UserError where the file is missing, neither of them, damaged or without rows.
     """
     try:
-        rows = [{name: _number(name, value) for name, value in row.items()} for row in _read_table(path)]
+        rows = [{name: _metric(name, text) for name, text in row.items()} for row in _read_table(path)]
         require(len(rows) > 0, "it has no rows")
         needed = (*_COMPARED_COLUMNS, *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
         missing = [name for name in needed if name not in rows[0]]
@@ -160,6 +160,13 @@ def reporting_damaged_table(path: str) -> Iterator[None]:
         ) from error
 
 
+def _metric(name: str, text: str) -> float | str:
+    try:
+        return text if name in _TEXT_COLUMNS else float(text or "nan")
+    except ValueError:
+        raise UserError(f"{name} is {text[:50]!r}, not a number") from None
+
+
 def _number_or_text(text: str) -> int | float | str:
     for number in (int, float):
         try:
@@ -167,12 +174,3 @@ def _number_or_text(text: str) -> int | float | str:
         except ValueError:
             pass
     return text
-
-
-def _number(name: str, value: str) -> float | str:
-    if name in _TEXT_COLUMNS:
-        return value
-    try:
-        return float(value or "nan")
-    except ValueError:
-        raise UserError(f"{name} is {value[:50]!r}, not a number") from None

@@ -179,9 +179,8 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
 def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():
     names = [f"{blocks} block{'s' * (blocks > 1)} a stage" for blocks in (1, 4, 9)]
     small = dict(zip(("ours", *names), (13, 7, 25, 55)))
-    standard = dict(
-        zip(("standard initializer", *(f"{name} with standard initializer" for name in names)), small.values())
-    )
+    standard_names = ("standard initializer", *(f"{name} with standard initializer" for name in names))
+    standard = dict(zip(standard_names, small.values()))
     assert depths() == {"small": small, "standard": standard}
     rows = [
         {"variant": name, "phase": "test", "seed": seed, "status": "done", "step": 5, "train_top1_error": 0.1}
@@ -257,9 +256,8 @@ def test_config_json_and_results_csv_alone_are_enough_to_go_on(small, tmp_path):
     ablations.run_ablations(config, there)
     assert [c.seed for c in calls[trained:]] == [2, 2]
     assert [c.learning_rate for c in calls[trained:]] == [0.1, 0.05]  # chosen from the rows
-    np.testing.assert_equal(
-        ablations.run_ablations(config, str(tmp_path / "here")), ablations.run_ablations(config, there)
-    )
+    here = ablations.run_ablations(config, str(tmp_path / "here"))
+    np.testing.assert_equal(here, ablations.run_ablations(config, there))
 
 
 @pytest.mark.parametrize("text", ["", "variant\nours\n", "variant,phase,chosen_rate,seed\nnobody,test,1,0\n"])

@@ -51,9 +51,8 @@ def test_validation_examples_are_the_last_training_examples_and_are_not_trained_
     np.testing.assert_array_equal(data.test_labels, sample.train_labels[-50:][:20])
     everything = load(TrainConfig(dataset="mnist_sample", validation_examples=50))
     assert (everything.num_train, everything.num_test) == (3950, 50)
-    assert "validation_examples must be below" in refused(
-        load, TrainConfig(dataset="mnist_sample", validation_examples=4000)
-    )
+    too_many = TrainConfig(dataset="mnist_sample", validation_examples=4000)
+    assert "validation_examples must be below" in refused(load, too_many)
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,9 @@ NUM_TRAIN, NUM_TEST = 20, 11
 @pytest.fixture(scope="module")
 def data() -> ArrayData:
     """Random images, not square; no two alike."""
-    rng = np.random.default_rng(0)
-    return ArrayData(
-        "random",
-        rng.integers(0, 256, (NUM_TRAIN, 8, 6, 3), np.uint8),
-        np.arange(NUM_TRAIN, dtype=np.int32) % 7,
-        rng.integers(0, 256, (NUM_TEST, 8, 6, 3), np.uint8),
-        np.arange(NUM_TEST, dtype=np.int32) % 5,
-        num_classes=7,
-    )
+    images = np.random.default_rng(0).integers(0, 256, (NUM_TRAIN + NUM_TEST, 8, 6, 3), np.uint8)
+    labels, test_labels = np.arange(NUM_TRAIN, dtype=np.int32) % 7, np.arange(NUM_TEST, dtype=np.int32) % 5
+    return ArrayData("random", images[:NUM_TRAIN], labels, images[NUM_TRAIN:], test_labels, num_classes=7)
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +45,9 @@ def test_a_step_is_the_same_whether_reached_or_jumped_to(data, config):
     reached = batches.train_batches(0)
     for step in range(14):
         plan, labels = next(reached)
-        for jumped_plan, jumped_labels in (
-            next(batches.train_batches(step)),
-            next(ArrayBatches(data, config).train_batches(step)),
-        ):
-            np.testing.assert_array_equal(plan, jumped_plan)
-            np.testing.assert_array_equal(labels, jumped_labels)
+        for jumping in (batches, ArrayBatches(data, config)):
+            for found, expected in zip(next(jumping.train_batches(step)), (plan, labels)):
+                np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 33])
@@ -153,9 +144,7 @@ def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(
 @pytest.fixture(scope="module")
 def network():
     """Of the shape of the data. Read only."""
-    return all_conv_resnet(
-        ModelConfig(image_shape=(8, 6, 3), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), num_classes=7)
-    )
+    return all_conv_resnet(ModelConfig((8, 6, 3), 7, stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)))
 
 
 def test_the_training_model_feeds_the_network_the_standardised_batch(data, config, network):

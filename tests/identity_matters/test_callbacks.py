@@ -11,7 +11,6 @@ import pytest
 from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.callbacks import checked_callbacks
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 
@@ -81,25 +80,6 @@ def test_steps_per_execution_makes_a_hook_of_several_updates(short, tmp_path):
     training.train(dataclasses.replace(short, steps_per_execution=2), tmp_path / "run", callbacks=[log])
     steps = [call for call in log.calls if call.startswith("batch") or call[0].isdigit()]
     assert steps == [call for step in range(0, 12, 2) for call in (f"batch {step}", f"{step + 1} done")]
-
-
-class StopAt(keras.callbacks.Callback):
-    """Stops the run after an update."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.step = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.model.stop_training = batch == self.step
-
-
-@pytest.mark.slow
-def test_a_callback_ends_the_run_as_its_last_step_would(short, tmp_path):
-    row = training.train(short, tmp_path / "run", callbacks=[StopAt(4)])
-    assert row["step"] == 5 and read_config_json(tmp_path / "run")["status"] == "done"
-    assert (tmp_path / "run" / "saved_model").is_dir()
-    processes.final_variables(tmp_path / "run", 5)
 
 
 @pytest.mark.usefixtures("without_results")

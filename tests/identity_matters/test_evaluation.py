@@ -66,10 +66,9 @@ def trusted(*arguments, **options):
 
 
 def serve(path, images) -> dict[str, np.ndarray]:
-    loaded = tf.saved_model.load(path)
-    return {
-        name: value.numpy() for name, value in loaded.signatures["serving_default"](images=tf.constant(images)).items()
-    }
+    loaded = tf.saved_model.load(path)  # its variables live as long as this object
+    outputs = loaded.signatures["serving_default"](images=tf.constant(images))
+    return {name: value.numpy() for name, value in outputs.items()}
 
 
 @pytest.mark.parametrize("batch_size", [1, 9])

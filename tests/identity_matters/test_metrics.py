@@ -53,9 +53,8 @@ def test_a_row_has_the_means_of_the_steps_since_the_row_before(config, rows, tmp
     by_twos = read_metrics(tmp_path / "metrics.csv")
     assert [row["step"] for row in by_twos] == [2, 4]
     for row, first, second in zip(by_twos, rows[::2], rows[1::2]):
-        assert [row[name] for name in MEANS] == pytest.approx(
-            [(first[name] + second[name]) / 2 for name in MEANS], rel=1e-5
-        )
+        means = [(first[name] + second[name]) / 2 for name in MEANS]
+        assert [row[name] for name in MEANS] == pytest.approx(means, rel=1e-5)
 
 
 def test_epochs_images_and_operations_are_those_of_all_updates_so_far(rows):

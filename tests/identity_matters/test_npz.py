@@ -70,13 +70,8 @@ def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
     if content != "missing":
         npz(tmp_path, np.savez_compressed)
         whole = path.read_bytes()
-        path.write_bytes(
-            {
-                "junk": b"junk" * 100,
-                "truncated": whole[: len(whole) // 2],
-                "damaged": whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:],
-            }.get(content, b"")
-        )
+        flipped = whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:]
+        path.write_bytes({"junk": b"junk" * 100, "truncated": whole[: len(whole) // 2]}.get(content, flipped))
         if content == "another zip":
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr("readme.txt", "hello")
