@@ -55,16 +55,12 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
         except tf.errors.OpError as error:  # "FILE; No space left on device [Op:SaveV2]"
             raise OSError(error.message.rpartition("; ")[2].partition(" [")[0]) from error
         os.makedirs(os.path.join(temporary, "assets.extra"))
+        fields = {name: getattr(config, name) for name in DATA_FIELDS}
+        # The SavedModel may be evaluated from another working directory.
+        fields |= {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
+        fields |= {DIGEST: npz_digest(config.npz)} if config.npz else {}
         with open(os.path.join(temporary, DATA_FILE), "w") as file:
-            json.dump(_data_fields(config), file)
-
-
-def _data_fields(config: TrainConfig) -> dict:
-    """Returns the fields of the config that name its data, paths as absolute ones, and the digest of an .npz file."""
-    fields = {name: getattr(config, name) for name in DATA_FIELDS}
-    # The SavedModel may be evaluated from another working directory.
-    fields |= {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
-    return fields | ({DIGEST: npz_digest(config.npz)} if config.npz else {})
+            json.dump(fields, file)
 
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:

@@ -56,7 +56,7 @@ class TfdsSource:
         train_examples: int = 0,
         eval_examples: int = 0,
     ) -> None:
-        self.name, self._builder, self._image_size = builder.name, builder, image_size
+        self.name, self._builder = builder.name, builder
         self._image_key, self._label_key = supervised_keys(builder)
         for split in ("train", eval_split):
             if split not in builder.info.splits:

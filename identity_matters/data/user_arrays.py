@@ -117,8 +117,10 @@ def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0
     images = as_bytes(name, {split: arrays[f"{split}_images"] for split in ("train", "test")})
     train_labels, found = as_integers(f"{name}: train_labels", arrays["train_labels"])
     test_labels, _ = as_integers(f"{name}: test_labels", arrays["test_labels"])
-    if 0 < num_classes < found:
-        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes")
+    require(
+        not 0 < num_classes < found,
+        f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes",
+    )
     return ArrayData(name, images["train"], train_labels, images["test"], test_labels, num_classes or found)
 
 
@@ -229,8 +231,7 @@ def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
     if labels.dtype.kind == "f" and not np.all(labels == np.rint(labels)):
         raise UserError(f"{what} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
     low, high = (labels.min(), labels.max()) if labels.size else (0, 0)
-    if not 0 <= low <= high < MAX_CLASSES:
-        raise UserError(f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
+    require(0 <= low <= high < MAX_CLASSES, f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
     return labels.astype(np.int32), classes or int(high) + 1
 
 

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from identity_matters.errors import UserError, naming_file
+from identity_matters.fields import require
 
 MAX_TEXT_BYTES = 2**28
 
@@ -49,8 +50,7 @@ def read_text(path: str) -> str:
     """Returns the text of a file; raises ValueError where it is no regular one, no UTF-8, or too large."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > MAX_TEXT_BYTES:
-            raise UserError(f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
+        require(size <= MAX_TEXT_BYTES, f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
         return file.read(MAX_TEXT_BYTES).decode()
 
 
@@ -82,8 +82,7 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 shape, dtype = array_header(archive, member.filename)
-                if dtype.kind not in "buif":
-                    raise UserError(f"{member.filename} holds no numbers but {dtype}")
+                require(dtype.kind in "buif", f"{member.filename} holds no numbers but {dtype}")
                 if max(math.prod(shape) * dtype.itemsize, member.file_size) > size or min(shape, default=0) < 0:
                     raise UserError(f"{member.filename} declares more than the file holds")
         file.seek(0)
