@@ -13,7 +13,7 @@ Whatever happens at an event happens outside fit, on every Keras backend.
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -24,7 +24,7 @@ from identity_matters.batch_norm import fuse
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, StreamedBatches
+from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers, open_run, recording_failure
@@ -134,7 +134,7 @@ def make_deterministic(seed: int) -> None:
 
 
 def build(
-    config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers, stop: StopRequest | None = None
+    config: TrainConfig, batches: Batches, workers: Workers, stop: StopRequest | None = None
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
@@ -159,11 +159,8 @@ class Training:
     ) -> None:
         make_deterministic(config.seed)
         self.config, self.workers, self.directory, self.stop = config, workers, directory, StopRequest()
-        self.batches: ArrayBatches | StreamedBatches
-        if isinstance(data, ArrayData):
-            self.batches = ArrayBatches(data, config, rows)
-        else:
-            self.batches = StreamedBatches(data, config, rows)
+        batches_type: Callable[..., Batches] = ArrayBatches if isinstance(data, ArrayData) else StreamedBatches
+        self.batches = batches_type(data, config, rows)
         self.epoch_steps = data.num_train / config.batch_size
         self.network, self.model = build(config, self.batches, workers, self.stop)
         self.step_flops = training_flops(self.network) * config.batch_size

@@ -199,6 +199,9 @@ class StreamedBatches:
             yield np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, missing)), weights
 
 
+Batches = ArrayBatches | StreamedBatches
+
+
 def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:
     """Returns batches, tuples of arrays of the same shapes and types, in the form that fit and evaluate take quickest.
 

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, StreamedBatches, as_dataset
+from identity_matters.data.batches import Batches, as_dataset
 from identity_matters.data.loading import load
 from identity_matters.errors import Diverged, UserError, WorkerLost
 from identity_matters.optimization import compile_model
@@ -101,7 +101,7 @@ class Workers:
         return data
 
     def model_to_fit(
-        self, network: keras.Model, batches: ArrayBatches | StreamedBatches, config: TrainConfig, stop: StopRequest
+        self, network: keras.Model, batches: Batches, config: TrainConfig, stop: StopRequest
     ) -> keras.Model:
         """Returns the compiled model whose fit trains a network, made in `scope`, on the devices of all processes.
 
