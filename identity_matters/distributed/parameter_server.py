@@ -19,7 +19,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.batches import ArrayBatches, planned_images
 from identity_matters.distributed import rendezvous
@@ -117,7 +116,7 @@ class AsynchronousModel:
 
     def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator) -> None:
         self._network, self._config, self._chief = network, config, chief
-        self._evaluated = build_network(config.model, config.seed)  # its weights lie in this process
+        self._evaluated = keras.models.clone_model(network)  # whose weights lie in this process
         self._local = batches.attach(self._evaluated)
         compile_model(self._local, config)
         with chief.scope():

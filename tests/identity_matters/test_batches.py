@@ -67,11 +67,8 @@ def test_the_batch_size_does_not_change_the_order_of_the_examples():
     )
 
 
-def test_augmentation_leaves_the_order_alone():
+def test_augmentation_leaves_the_order_alone_and_without_padding_and_flips_images_are_not_moved():
     np.testing.assert_array_equal(plan_batch(2, 9, 16, 50)[:, 0], plan_batch(2, 9, 16, 50, 4, True)[:, 0])
-
-
-def test_without_padding_and_flips_images_are_not_moved():
     assert not plan_batch(2, 9, 16, 50)[:, 1:].any()
     assert not plan_batch(2, 9, 16, 50, crop_padding=4)[:, 3].any()
     assert not plan_batch(2, 9, 16, 50, random_flip=True)[:, 1:3].any()

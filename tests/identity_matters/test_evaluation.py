@@ -167,12 +167,6 @@ def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again
     assert result["top5_error"] == pytest.approx(last["test_top5_error"], abs=1e-6)
 
 
-def test_a_named_data_set_is_used_whole(exported):
-    data = mnist_sample()
-    assert evaluate(exported, "mnist_sample") == evaluate(exported, (data.test_images, data.test_labels))
-    assert evaluate(exported, "mnist_sample")["num_examples"] == 1000
-
-
 @pytest.mark.parametrize("network", ["model.keras", "saved_model"])
 def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
     tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch, network
@@ -238,7 +232,9 @@ def test_a_runs_keras_file_and_a_network_are_evaluated_as_the_saved_model(tiny_r
     path = tiny_run / "model.keras"
     expected = evaluate(exported)
     assert evaluate(path) == evaluate(str(path)) == expected
-    assert evaluate(keras.saving.load_model(path), "mnist_sample") == evaluate(exported, "mnist_sample")
+    data, whole = mnist_sample(), evaluate(exported, "mnist_sample")
+    assert whole == evaluate(exported, (data.test_images, data.test_labels)) and whole["num_examples"] == 1000
+    assert evaluate(keras.saving.load_model(path), "mnist_sample") == whole
     assert "name a dataset" in refused(evaluate, keras.saving.load_model(path))
 
 

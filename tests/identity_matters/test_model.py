@@ -93,12 +93,9 @@ def test_there_is_no_batch_norm_bias_dropout_or_max_pooling(cifar10):
     assert len(not_in_the_paper(twin)) == len(convolutions(twin)) == 9
 
 
-def test_no_relu_follows_the_last_addition(cifar10):
+def test_layers_are_named_by_stage_and_block_and_no_relu_follows_the_last_addition(cifar10):
     assert [layer.name for layer in cifar10.layers[-3:]] == ["stage3_block9_add", "average_pool", "projection"]
     assert sum(isinstance(layer, layers.ReLU) for layer in cifar10.layers) == 27
-
-
-def test_layers_are_named_by_stage_and_block(cifar10):
     expected = ["stem_conv"]
     for stage in (1, 2, 3):
         for block in range(1, 10):
