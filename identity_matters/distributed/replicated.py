@@ -56,10 +56,7 @@ class ReplicatedModel(keras.Model):
             for moment, mean in zip(moments, means):
                 moment.assign(mean)
 
-        @tf.function
-        def average() -> None:
-            self.distribute_strategy.run(average_on_replica)
-
+        average = tf.function(lambda: self.distribute_strategy.run(average_on_replica))
         return average if moments else lambda: None
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
@@ -122,11 +119,7 @@ class ReplicatedModel(keras.Model):
                 for variable in mean.variables:
                     variable.assign(tf.zeros_like(variable.value))
 
-        @tf.function
-        def reset() -> None:
-            self.distribute_strategy.run(reset_on_replica)
-
-        return reset
+        return tf.function(lambda: self.distribute_strategy.run(reset_on_replica))
 
     # Keras calls these two, which are private. Its own build the model from a value per replica, which fails, and read
     # each metric by a collective; a test (test_fit_of_keras_still_fails_on_two_workers) says when they can go.

@@ -22,7 +22,7 @@ from typing import Any
 
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.runs.config_json import RUN_TYPES, STATUSES, read_config_json
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
@@ -54,7 +54,6 @@ class RunDirectory:
     """
 
     def __init__(self, path: str, config: Any, run_type: str = "train", data: str = "") -> None:
-        assert run_type in RUN_TYPES, run_type
         self.path, self._config, self._run_type, self._data = path, config, run_type, data
         self._digest = data_digest(config)
         self._read()
@@ -96,7 +95,6 @@ class RunDirectory:
 
     def set_status(self, status: str, **details: Any) -> None:
         """Writes config.json with the status and what else belongs to it, e.g. the step of divergence."""
-        assert status in STATUSES, status
         lasting = {key: value for key, value in self.contents.items() if key in _LASTING_KEYS}
         self.contents = lasting | {"status": status, **details}
         write_text(self.file("config.json"), json.dumps(self.contents, indent=2) + "\n")
