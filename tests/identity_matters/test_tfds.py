@@ -30,8 +30,7 @@ from identity_matters.data import tfds as tfds_module
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import StreamedBatches
 from identity_matters.data.loading import load
-from identity_matters.data.preparation import prepared_builder
-from identity_matters.data.tfds import tfds_source
+from identity_matters.data.tfds import prepared_builder, tfds_source
 from identity_matters.distributed.workers import Workers
 from launch.trained_run import raw_batches
 
