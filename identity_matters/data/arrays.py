@@ -149,9 +149,8 @@ def held_out(data: ArrayData, count: int) -> ArrayData:
     """
     if not count:
         return data
-    require(
-        count < data.num_train, f"validation_examples must be below the {data.num_train} training examples, got {count}"
-    )
+    if count >= data.num_train:
+        raise UserError(f"validation_examples must be below the {data.num_train} training examples, got {count}")
     part = f"last {count}, which validation_examples holds out"
     require_mixed(data.train_labels, f"training examples of {data.name}", part)
     return dataclasses.replace(

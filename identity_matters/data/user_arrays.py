@@ -117,10 +117,8 @@ def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0
     images = as_bytes(name, {split: arrays[f"{split}_images"] for split in ("train", "test")})
     train_labels, found = as_integers(f"{name}: train_labels", arrays["train_labels"])
     test_labels, _ = as_integers(f"{name}: test_labels", arrays["test_labels"])
-    require(
-        not 0 < num_classes < found,
-        f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes",
-    )
+    if 0 < num_classes < found:
+        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes")
     return ArrayData(name, images["train"], train_labels, images["test"], test_labels, num_classes or found)
 
 

@@ -28,14 +28,11 @@ def join() -> Workers:
       WorkerLost: another worker does not come.
     """
     backend = keras.backend.backend()
-    require(
-        backend in ("tensorflow", "jax", "torch"),
-        f"Keras does not train under KERAS_BACKEND={backend}; use tensorflow, jax or torch",
-    )
+    if backend not in ("tensorflow", "jax", "torch"):
+        raise UserError(f"Keras does not train under KERAS_BACKEND={backend}; use tensorflow, jax or torch")
     addresses, rank = worker_addresses(os.environ.get("TF_CONFIG", ""))
-    require(
-        backend == "tensorflow" or len(addresses) < 2, f"several workers need KERAS_BACKEND=tensorflow, got {backend}"
-    )
+    if backend != "tensorflow" and len(addresses) > 1:
+        raise UserError(f"several workers need KERAS_BACKEND=tensorflow, got {backend}")
     if backend == "jax" and len(devices := keras.distribution.list_devices()) > 1:
         return Workers(distribution=keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False))
     if backend != "tensorflow":
