@@ -4,7 +4,7 @@
 
 Each makes standardised float32 batches of 50,000 synthetic 32×32×3 images in random order,
 cropped after padding by 4 pixels and flipped at random. "Ours, all of it" is what a training
-step pays: plans through training's feed, then device_images.DeviceImages and standardize, compiled.
+step pays: plans through training's feed, then batches.DeviceImages and standardize, compiled.
 tf.data maps stateless ops over single images in parallel. NumPy indexes whole batches; its
 first batch is checked to be ours.
 

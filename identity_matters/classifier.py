@@ -20,14 +20,7 @@ from identity_matters.safe_loading import check_saved_model, load_network
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A trained network.
-
-    Attributes:
-      logits: Function from float32 images [n, h, w, c] in 0–255 to logits [n, r].
-      image_shape: (height, width, channels).
-      num_classes: int. r.
-      path: str. Where it is stored (empty: nowhere).
-    """
+    """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file."""
 
     logits: Callable[[np.ndarray], np.ndarray]
     image_shape: tuple[int, int, int]
@@ -41,8 +34,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     Args:
       model: The directory of a SavedModel; a run's model.keras; a run directory, of which saved_model is taken, or
         model.keras where there is none; or a Keras model from standardised images to logits.
-      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that this process may.
-        Without it the model.keras beside a run's saved_model is taken in its place.
+      trust_saved_model: Run the SavedModel, a program, itself, and not the model.keras beside it in its place.
 
     Raises:
       UserError: it is none of them; or a SavedModel that has no model.keras beside it and is not trusted, or where
@@ -85,8 +77,8 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        # Of a partial, and not of a function: TensorFlow counts tracings by the function's code, and from the fifth
-        # network on it would warn of them.
+        # A partial, and not a function of this one: TensorFlow counts tracings by the function's code, and from the
+        # fifth network on it would warn of them.
         call = tf.function(call, reduce_retracing=True)
 
     def logits(images: np.ndarray) -> np.ndarray:

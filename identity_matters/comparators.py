@@ -39,11 +39,8 @@ def all_cnn_c(config: ModelConfig, seed: int = 0, dropout: tuple[float, float] =
     """All-CNN-C: nine convolutions with biases, and a global average (Springenberg et al. 2015, Tables 1 and 2).
 
     Six 3×3 convolutions, the third and the sixth with stride 2; a seventh without padding, as the
-    average is over 6×6 pixels; two of 1×1. A ReLU follows each, the last one too.
-
-    Args:
-      config, seed: ModelConfig, int. See `build_network`.
-      dropout: (float, float). Fractions dropped of the image, and after strided convolutions. Defaults to the paper's.
+    average is over 6×6 pixels; two of 1×1. A ReLU follows each, the last one too. Dropout takes these fractions of the
+    image, and of what strided convolutions give.
 
     Returns:
       A keras.Model of 1,369,738 parameters for CIFAR-10 (published: 1.4 M).
@@ -68,10 +65,6 @@ def resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.Model:
     A 3×3 convolution, 3 stages of n units of two 3×3 convolutions with 16, 32 and 64 channels
     at 32×32, 16×16 and 8×8 pixels, a global average and a dense layer.
 
-    Args:
-      config, seed: ModelConfig, int. See `build_network`.
-      depth: int. 6n + 2, the convolutions and the dense layer. Defaults to 20.
-
     Returns:
       A keras.Model. Published parameters (Table 6), and exact for CIFAR-10: depth 20: 0.27 M,
       269,722; 32: 0.46 M, 464,154; 44: 0.66 M, 658,586; 56: 0.85 M, 853,018; 110: 1.7 M, 1,727,962.
@@ -92,10 +85,6 @@ def preact_resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.
     global average; in the first unit of a stage before the branch point, so on its shortcut too: in
     stage 1 by the appendix, in 2 and 3 by the authors' code and fb.resnet.torch, which Li et al. used.
 
-    Args:
-      config, seed: ModelConfig, int. See `build_network`.
-      depth: int. 6n + 2, the convolutions and the dense layer. Defaults to 20.
-
     Returns:
       A keras.Model with as many parameters as `resnet` of this depth: for CIFAR-10 75,290 at
       depth 8, 172,506 at 14, 269,722 at 20, 464,154 at 32 (published: 1.7 M at 110).
@@ -110,16 +99,11 @@ def preact_resnet(config: ModelConfig, seed: int = 0, depth: int = 20) -> keras.
 
 
 def densenet_bc(config: ModelConfig, seed: int = 0, depth: int = 100, growth_rate: int = 12) -> keras.Model:
-    """DenseNet-BC for CIFAR, with bottlenecks and compression ½ (Huang et al. 2017, §3).
+    """DenseNet-BC of 6n + 4 layers for CIFAR, with bottlenecks and compression ½ (Huang et al. 2017, §3).
 
-    A 3×3 convolution of 2k channels; 3 dense blocks of (depth − 4)/6 layers, each of which adds
+    A 3×3 convolution of 2k channels, k the growth rate; 3 dense blocks of n layers, each of which adds
     k channels to its input; between blocks a 1×1 convolution to half of the channels and 2×2
     average pooling; a dense layer. No dropout, as where the paper trains with crops and flips.
-
-    Args:
-      config, seed: ModelConfig, int. See `build_network`.
-      depth: int. 6n + 4, the convolutions and the dense layer. Defaults to 100.
-      growth_rate: int. k, the new channels of a layer. Defaults to 12.
 
     Returns:
       A keras.Model, by default of 769,162 parameters for CIFAR-10 (published in Table 2: 0.8 M).
@@ -147,12 +131,10 @@ NETWORKS: dict[str, Callable[[ModelConfig, int], keras.Model]] = {
 
 
 def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
-    """Returns the network that the config names, with initial weights from the seed.
+    """Returns the network that the config names, each kernel drawn from (seed, its layer's name) alone.
 
-    Args:
-      config: ModelConfig. Of a network other than all_conv_resnet image_shape, num_classes, weight_decay and
-        mixed_precision are used; the other fields describe Hardt & Ma's network.
-      seed: int. Every kernel is drawn from (seed, its layer's name) alone. Defaults to 0.
+    Of a network other than all_conv_resnet image_shape, num_classes, weight_decay and mixed_precision are used; the
+    other fields describe Hardt & Ma's network.
 
     Raises:
       UserError: the strides of all_conv_resnet do not divide the images, another's are under 9 pixels a side, or Keras

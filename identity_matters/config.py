@@ -94,11 +94,6 @@ class ModelConfig:
             f"image_shape must be (height, width, channels), got {self.image_shape}",
         )
 
-    @property
-    def downsampling(self) -> int:
-        """Returns how many input pixels one pixel of the last stage covers, along each side."""
-        return self.stem_stride * self.stem_pool * 2 ** (len(self.widths) - 1)
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
@@ -242,11 +237,8 @@ def ignored_fields(config: TrainConfig) -> dict[str, str]:
 
     >>> ignored_fields(TrainConfig(schedule="cosine", decay_steps=()))["decay_factor"]
     'schedule is cosine'
-
-    Args:
-      config: TrainConfig.
     """
-    ignored = {}
+    ignored: dict[str, str] = {}
     if config.schedule not in ("piecewise", "exponential"):
         ignored |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {config.schedule}")
     if config.optimizer != "muon":

@@ -11,11 +11,7 @@ MAX_REPR = 200  # characters of a value in a message
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's text that is not blank; the name of its type where there is none.
-
-    Args:
-      error: Exception.
-    """
+    """Returns the first line of an error's text that is not blank; the name of its type where there is none."""
     lines = (line.strip() for line in str(error).splitlines())
     return next(filter(None, lines), type(error).__name__)
 
@@ -37,15 +33,8 @@ class VaryingSizes(UserError):
 class Diverged(ArithmeticError):
     """The loss became NaN or infinite.
 
-    That is looked at after each call into the compiled program, of steps_per_execution updates, and at an evaluation;
-    in which of the updates of the call it happened is not known.
-
-    Args:
-      step: int. The number of the call's last update, from 1.
-      num_steps: int. How many updates the call made.
-
-    Attributes:
-      step: int. As given.
+    That is looked at after each call into the compiled program, of num_steps updates, and at an evaluation; in which
+    update of the call it happened is not known. `step` is the number of its last one, from 1.
     """
 
     def __init__(self, step: int, num_steps: int = 1) -> None:
@@ -55,11 +44,7 @@ class Diverged(ArithmeticError):
 
 
 class Preempted(Exception):
-    """SIGTERM came before the end of the run.
-
-    Attributes:
-      step: int. Updates done when the run was saved; None: there was nothing new to save.
-    """
+    """SIGTERM came before the end of the run, saved after `step` updates; None: there was nothing new to save."""
 
     same_command_continues = True  # for launch.launcher
 

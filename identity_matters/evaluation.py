@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
@@ -31,24 +32,11 @@ def exported_data(saved_model: str) -> dict:
       UserError: the SavedModel does not hold them, no config.json lies beside model.keras, nothing has stored them, or
         they are an .npz file that has changed.
     """
-    fields, known = _data_fields(saved_model)
-    require_stored(fields["dataset"])
-    if has_changed(fields["npz"], known):
-        raise UserError(
-            f"{fields['npz']} has changed since {saved_model} was trained on it; name the data to evaluate on"
-        )
-    return fields
-
-
-def _data_fields(saved_model: str) -> tuple[dict, str]:
-    """Returns the fields of `exported_data`, whether the data are still there or not, and the digest of an npz."""
-    if not saved_model:
-        raise UserError("name a dataset, an npz, or (images, labels) to evaluate on")
-    is_network = saved_model.endswith(".keras")
+    require(bool(saved_model), "name a dataset, an npz, or (images, labels) to evaluate on")
     path = _data_path(saved_model)
     try:
         fields = read_json(path)
-        if is_network:
+        if saved_model.endswith(".keras"):
             named = {name: fields["config"][name] for name in DATA_FIELDS}
             fields = named | data_places(fields) | {DIGEST: fields.get(DIGEST, "")}
         if not isinstance(fields, dict) or fields.keys() - {DIGEST} != set(DATA_FIELDS):
@@ -59,7 +47,12 @@ def _data_fields(saved_model: str) -> tuple[dict, str]:
         raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
-    return fields, digest
+    require_stored(fields["dataset"])
+    if has_changed(fields["npz"], digest):
+        raise UserError(
+            f"{fields['npz']} has changed since {saved_model} was trained on it; name the data to evaluate on"
+        )
+    return fields
 
 
 def _data_path(saved_model: str) -> str:
@@ -100,10 +93,10 @@ def evaluate(
         [n, h, w, c] in 0–255 and labels [n]; or None: npz or, without it, the data of the run that exported the model.
       data_dir, npz: As in TrainConfig, but that an npz may lack the training arrays. Images of another size than the
         network's are resized, and a line says so.
-      max_examples: int. How many examples to use, from the first on (0: all).
-      batch_size: int. Images that are evaluated at once.
-      progress: bool. Show a progress bar.
-      trust_saved_model: bool. Run the SavedModel, which is a program; else the model.keras beside it in its place.
+      max_examples: How many examples to use, from the first on (0: all).
+      batch_size: Images that are evaluated at once.
+      progress: Show a progress bar.
+      trust_saved_model: Run the SavedModel, which is a program; else the model.keras beside it in its place.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
@@ -118,8 +111,7 @@ def evaluate(
     model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
     batches = _first_examples(_labelled_batches(dataset, data_dir, npz, batch_size, model), max_examples)
     top1, top5, num_examples = _num_right(model, batches, progress)
-    if not num_examples:
-        raise UserError("there are no examples to evaluate on")
+    require(num_examples > 0, "there are no examples to evaluate on")
     return {
         "top1_error": (num_examples - top1) / num_examples,
         "top5_error": (num_examples - top5) / num_examples,
@@ -142,13 +134,17 @@ def _num_right(model: Classifier, batches: Iterable, progress: bool) -> tuple[in
 
 
 def _labelled_batches(
-    dataset: str | tuple | Iterable | None, data_dir: str, npz: str, batch_size: int, model: Classifier
-) -> Iterable[tuple[np.ndarray, np.ndarray]]:
+    dataset: str | tuple | Iterable | None,
+    data_dir: str | os.PathLike,
+    npz: str | os.PathLike,
+    batch_size: int,
+    model: Classifier,
+) -> Iterable:
     """Returns batches of raw images and labels from any of the forms that `evaluate` takes."""
-    is_pair = isinstance(dataset, list) and len(dataset) == 2 and all(hasattr(array, "shape") for array in dataset)
-    if isinstance(dataset, tuple) or is_pair:
-        if len(dataset) != 2:
-            raise UserError(f"a dataset of arrays must be (images, labels), got {len(dataset)} of them")
+    if isinstance(dataset, list) and len(dataset) == 2 and all(hasattr(array, "shape") for array in dataset):
+        dataset = tuple(dataset)
+    if isinstance(dataset, tuple):
+        require(len(dataset) == 2, f"a dataset of arrays must be (images, labels), got {len(dataset)} of them")
         images, labels = as_examples(*dataset)
         require(len(images) == len(labels), f"{len(images)} images, but {len(labels)} labels")
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
@@ -157,7 +153,7 @@ def _labelled_batches(
         return dataset
     height, width = model.image_shape[:2]
     size = height if height == width else 0  # a run's image_size makes squares
-    fields = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": size}
+    fields: dict[str, Any] = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": size}
     if not dataset and not npz:
         fields = exported_data(model.path)
         say_named_by(_data_path(model.path), fields, data_dir)
@@ -171,8 +167,7 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
     """Yields the batches as arrays, up to the first max_examples examples (0: all)."""
     num_left = max_examples
     for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise UserError(_NO_DATASET)
+        require(isinstance(batch, tuple | list) and len(batch) == 2, _NO_DATASET)
         images, labels = as_numbers("images", batch[0]), as_numbers("labels", batch[1])
         require(images.ndim > 0 and labels.ndim > 0, _NO_DATASET)
         if max_examples:
@@ -185,11 +180,8 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
 
 def _check_batch(images: np.ndarray, labels: np.ndarray, shape: tuple, num_classes: int) -> None:
     """Raises UserError where a batch does not fit the model."""
-    if images.shape[1:] != shape:
-        raise UserError(f"the model takes images {shape}, the data are {images.shape[1:]}")
-    if labels.shape != images.shape[:1]:
-        raise UserError(f"{len(images)} images, but labels of shape {labels.shape}")
-    if not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"labels must be integers, got {labels.dtype}")
+    require(images.shape[1:] == shape, f"the model takes images {shape}, the data are {images.shape[1:]}")
+    require(labels.shape == images.shape[:1], f"{len(images)} images, but labels of shape {labels.shape}")
+    require(np.issubdtype(labels.dtype, np.integer), f"labels must be integers, got {labels.dtype}")
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise UserError(f"labels must lie in 0–{num_classes - 1}, got {labels.min()}–{labels.max()}")

@@ -7,7 +7,7 @@ The SavedModel takes raw images and needs TensorFlow alone:
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import Any
 
 import keras
 
@@ -20,24 +20,18 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figure
 from identity_matters.runs.files import replacing
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 DATA_FILE = os.path.join("assets.extra", "data.json")
 DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
 DIGEST = "npz_digest"  # beside them, where there is an .npz file: as config.json has it
 
 
 def export(network: keras.Model, config: TrainConfig, path: str) -> None:
-    """Writes the network, standardisation included, as a SavedModel that needs TensorFlow alone.
+    """Writes a network from standardised images to logits, standardisation included, as a SavedModel.
 
-    Args:
-      network: keras.Model. From standardised images to logits, as `build_network` makes it.
-      config: TrainConfig. Which data to evaluate on by default is stored beside the model.
-      path: str. A directory; a SavedModel that is there is replaced.
+    Which data of the config to evaluate on by default is stored beside it. A SavedModel at this path is replaced.
 
     Raises:
-      UserError: there are other files.
+      UserError: the path holds other files.
     """
     if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
         raise UserError(f"{path} holds files that are no SavedModel; export to another directory")
@@ -50,7 +44,7 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
     signature = tf.TensorSpec([None, *network.input_shape[1:]], tf.float32, name="images")
 
     @tf.function(input_signature=[signature])
-    def serve(images: "tf.Tensor") -> "dict[str, tf.Tensor]":
+    def serve(images: Any) -> dict[str, Any]:
         logits = network(standardize(images), training=False)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
@@ -61,16 +55,12 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
         except tf.errors.OpError as error:  # "FILE; No space left on device [Op:SaveV2]"
             raise OSError(error.message.rpartition("; ")[2].partition(" [")[0]) from error
         os.makedirs(os.path.join(temporary, "assets.extra"))
+        fields = {name: getattr(config, name) for name in DATA_FIELDS}
+        # The SavedModel may be evaluated from another working directory.
+        fields |= {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
+        fields |= {DIGEST: npz_digest(config.npz)} if config.npz else {}
         with open(os.path.join(temporary, DATA_FILE), "w") as file:
-            json.dump(_data_fields(config), file)
-
-
-def _data_fields(config: TrainConfig) -> dict:
-    """Returns the fields of the config that name its data, paths as absolute ones, and the digest of an .npz file."""
-    fields = {name: getattr(config, name) for name in DATA_FIELDS}
-    # The SavedModel may be evaluated from another working directory.
-    fields |= {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
-    return fields | ({DIGEST: npz_digest(config.npz)} if config.npz else {})
+            json.dump(fields, file)
 
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:

@@ -6,7 +6,7 @@ import numbers
 import os
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from identity_matters.errors import UserError, truncated_repr
 
@@ -29,21 +29,16 @@ def split_names(text: str) -> list[str]:
 
 
 def from_json(config: Any, values: Any) -> Any:
-    """Returns a config with the values of a JSON file in place of its own.
-
-    Args:
-      config: A dataclass, whose values are of the types to be expected: numbers, words, tuples of integers, configs.
-      values: What the file holds: names of fields to values; lists in place of tuples.
+    """Returns a config, a dataclass, with the values of a JSON file, lists in place of tuples, in place of its own.
 
     Raises:
       UserError: it is no such dict, a name is no field's, a value is of another type or refused by the config.
     """
     require(isinstance(values, dict), f"{type(config).__name__} is no set of fields but {truncated_repr(values)}")
     changes = {}
+    names = {field.name for field in dataclasses.fields(config)}
     for name, value in values.items():
-        require(
-            name in {field.name for field in dataclasses.fields(config)}, f"there is no field {truncated_repr(name)}"
-        )
+        require(name in names, f"there is no field {truncated_repr(name)}")
         default = getattr(config, name)
         if dataclasses.is_dataclass(default):
             changes[name] = from_json(default, value)
@@ -63,16 +58,11 @@ def check_fields(
     above_0: Iterable[str] = (),
     at_most: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
-    """Checks the numbers of a config against their ranges, and its words against the choices of their fields.
+    """Checks the numbers of a config against their ranges, and its words against the choices of their Literal.
 
     Values made in Python are first turned into the type of their field where that is harmless: a list or an array into
-    a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's.
-
-    Args:
-      config: A dataclass. A field of type Literal holds one of its words; every number must be finite, and a whole
-        number, or the sum of several, below 2³².
-      at_least_1, at_least_0, above_0: The names of the fields whose numbers must be ≥ 1, ≥ 0, > 0.
-      at_most: Names of fields to the largest number that makes sense, or the largest sum of several numbers.
+    a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's. Every number must be finite, and a whole
+    number, or the sum of several, at most what at_most has for its field, and below 2³².
 
     Raises:
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
@@ -80,23 +70,20 @@ def check_fields(
     for field in dataclasses.fields(config):
         value = converted(field.name, field.type, getattr(config, field.name))
         object.__setattr__(config, field.name, value)
-        if isinstance(value, float):
+        if get_origin(field.type) is Literal:
+            choices = get_args(field.type)
+            require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
+        elif isinstance(value, float):
             require(math.isfinite(value), f"{field.name} must be a finite number, got {value}")
         elif isinstance(value, int) or value and isinstance(value, tuple) and all(isinstance(n, int) for n in value):
             limit = at_most.get(field.name, 2**32 - 1)
             total = sum(value) if isinstance(value, tuple) else value
             require(total <= limit, f"{field.name} must be at most {limit}, got {total}")
-    for name in at_least_1:
-        require(getattr(config, name) >= 1, f"{name} must be at least 1, got {getattr(config, name)}")
-    for name in at_least_0:
-        require(getattr(config, name) >= 0, f"{name} must be at least 0, got {getattr(config, name)}")
+    for least, names in ((1, at_least_1), (0, at_least_0)):
+        for name in names:
+            require(getattr(config, name) >= least, f"{name} must be at least {least}, got {getattr(config, name)}")
     for name in above_0:
         require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
-    for field in dataclasses.fields(config):
-        choices = getattr(field.type, "__args__", ())
-        if get_origin(field.type) is Literal:
-            value = getattr(config, field.name)
-            require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
 
 
 def converted(name: str, wanted: Any, value: Any) -> Any:
@@ -104,8 +91,8 @@ def converted(name: str, wanted: Any, value: Any) -> Any:
     given, wanted = value, get_origin(wanted) or wanted
     if hasattr(value, "tolist"):  # of NumPy
         value = value.tolist()
-    if dataclasses.is_dataclass(wanted):
-        require(isinstance(value, wanted), f"{name} must be a {getattr(wanted, '__name__', wanted)}, got {given!r}")
+    if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
+        require(isinstance(value, wanted), f"{name} must be a {wanted.__name__}, got {given!r}")
     if wanted not in _EXPECTED:
         return value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)

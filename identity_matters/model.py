@@ -40,19 +40,14 @@ def residual_stddev(kernel_size: int, filters: int) -> float:
     0.001736
 
     Args:
-      kernel_size: int. k, the side of the square kernel, pixels.
-      filters: int. c, the number of output channels.
+      kernel_size: k, the side of the square kernel, pixels.
+      filters: c, the number of output channels.
     """
     return 1 / (kernel_size**2 * filters)
 
 
 def standard_stddev(kernel_size: int, filters: int) -> float:
-    """Returns 1/(k√c), the initial standard deviation of a standard convolution (Hardt & Ma §4.1).
-
-    Args:
-      kernel_size: int. k, the side of the square kernel, pixels.
-      filters: int. c, the number of output channels.
-    """
+    """Returns 1/(k√c), the initial standard deviation of a standard convolution (Hardt & Ma §4.1)."""
     return 1 / (kernel_size * filters**0.5)
 
 
@@ -68,10 +63,8 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
     >>> network.output_shape
     (None, 10)
 
-    Args:
-      config: ModelConfig. The sizes, and what differs from the paper.
-      seed: int. Every kernel is drawn from (seed, its layer's name) alone, so two variants
-        with the same seed share all the kernels that they share by name and shape.
+    Every kernel is drawn from (seed, its layer's name) alone, so two variants
+    with the same seed share all the kernels that they share by name and shape.
 
     Returns:
       A functional keras.Model: standardised images [n, height, width, channels] (see
@@ -111,15 +104,13 @@ def residual_block(
 ) -> keras.KerasTensor:
     """Returns x + C₂(ReLU(C₁x)), where C₁ has the stride (Hardt & Ma §4.1).
 
+    Of a config's variants `shortcut=False` gives ReLU(C₂(ReLU(C₁x))), `convs_per_block` = 1 or 3 gives x + C₁x or x +
+    C₃(ReLU(C₂(ReLU(C₁x)))), and so on, and `use_batch_norm` normalises after each convolution.
+
     Args:
       x: KerasTensor [n, h, w, c].
-      config: ModelConfig. Its variants: `shortcut=False` gives ReLU(C₂(ReLU(C₁x))),
-        `convs_per_block` = 1 or 3 gives x + C₁x or x + C₃(ReLU(C₂(ReLU(C₁x)))), and so on,
-        and `use_batch_norm` normalises after each convolution.
-      width: int. Output channels.
-      stride: int. 1, or 2 to halve the resolution.
-      name: str. Prefix of the layers' names.
-      seed: int. See `all_conv_resnet`.
+      stride: 1, or 2 to halve the resolution.
+      name: Prefix of the layers' names.
 
     Returns:
       KerasTensor [n, h/stride, w/stride, width].
@@ -158,17 +149,10 @@ def _convolution(
     x: keras.KerasTensor, config: ModelConfig, filters: int, name: str, seed: int, stride: int = 1, kernel_size: int = 3
 ) -> keras.KerasTensor:
     """Returns x convolved without bias, padded to keep the resolution; normalised if the config says so."""
-    x = layers.Conv2D(
-        filters,
-        kernel_size,
-        strides=stride,
-        padding="same",
-        use_bias=False,
-        kernel_initializer=_kernel_initializer(config, kernel_size, filters, name, seed),
-        kernel_regularizer=kernel_regularizer(config),
-        dtype=dtype_policy(config),
-        name=name,
-    )(x)
+    options = {"padding": "same", "use_bias": False, "dtype": dtype_policy(config), "name": name}
+    options["kernel_initializer"] = _kernel_initializer(config, kernel_size, filters, name, seed)
+    options["kernel_regularizer"] = kernel_regularizer(config)
+    x = layers.Conv2D(filters, kernel_size, strides=stride, **options)(x)
     if config.use_batch_norm:
         x = layers.BatchNormalization(**BATCH_NORM, name=name.replace("conv", "bn"))(x)
     return x
@@ -206,10 +190,7 @@ def training_flops(network: keras.Model) -> float:
 
     A k×k convolution from a to b channels on h×w output pixels is 2·k²·a·b·h·w operations, those with padding zeros
     included as is usual. The gradients for its kernel and for its input are one such product each; the first
-    convolution needs no gradient for the images.
-
-    Args:
-      network: keras.Model. With `all_conv_resnet`'s Table 1 network: 1.515e12 a batch of 128.
+    convolution needs no gradient for the images. Table 1's network needs 1.515e12 a batch of 128.
     """
     convolutions = [layer for layer in network.layers if isinstance(layer, layers.Conv2D)]
     forward = [2.0 * np.prod((*layer.kernel.shape, *layer.output.shape[1:3])) for layer in convolutions]
@@ -219,13 +200,8 @@ def training_flops(network: keras.Model) -> float:
 def standardize(images: Any) -> Any:
     """Returns each image with mean 0 and standard deviation 1 over all its pixels and channels.
 
-    The divisor is at least 1/√(number of values), so that a constant image gives zeros.
-
-    Args:
-      images: tensor [n, h, w, c] of any real dtype.
-
-    Returns:
-      float32 tensor [n, h, w, c].
+    The divisor is at least 1/√(number of values), so that a constant image gives zeros. Images [n, h, w, c] of any
+    real dtype become float32.
     """
     images = ops.cast(images, "float32")
     num_values = images.shape[1] * images.shape[2] * images.shape[3]
@@ -238,12 +214,10 @@ def check_image_shape(config: ModelConfig) -> None:
     """Raises UserError where the strides do not divide the images, or these are too small for another network.
 
     No part of the config's own checks: until the data's shape is known, image_shape is a preset's.
-
-    Args:
-      config: ModelConfig. Read: network, image_shape, and the strides.
     """
     height, width, _ = config.image_shape
-    factor = config.downsampling
+    # How many pixels of an image one pixel of the last stage covers, along each side.
+    factor = config.stem_stride * config.stem_pool * 2 ** (len(config.widths) - 1)
     if config.network != "all_conv_resnet":
         if min(height, width) < SMALLEST_IMAGE:
             raise UserError(

@@ -34,12 +34,8 @@ def orthogonalize(matrices: Any, num_steps: int = 5) -> Any:
     shorter side n, so that a step costs 8n³ operations and not 4mn² + 2n³; only the first and the last product of
     every 3 steps see the longer side m. In float32 singular values below about 3e-4 ‖u‖_F are rounding.
 
-    Args:
-      matrices: float32 tensor [..., m, n].
-      num_steps: int ≥ 1.
-
     Returns:
-      float32 tensor [..., m, n], whatever the scale of a matrix; zeros where it is zero.
+      float32 tensor [..., m, n], as the given matrices, whatever their scale; zeros where one is zero.
     """
     if matrices.shape[-2] < matrices.shape[-1]:
         return ops.swapaxes(orthogonalize(ops.swapaxes(matrices, -1, -2), num_steps), -1, -2)
@@ -83,10 +79,9 @@ class Muon(_base()):
     To load a model that was compiled with it, import this module first: it registers the class.
 
     Args:
-      learning_rate: float or LearningRateSchedule. η: about the spectral norm of a kernel's step over √max(1, r/c).
-      momentum: float in [0, 1). μ.
-      nesterov: bool.
-      newton_schulz_steps: int ≥ 1. Steps of `orthogonalize`.
+      learning_rate: η, or a schedule: about the spectral norm of a kernel's step over √max(1, r/c).
+      momentum: μ in [0, 1).
+      newton_schulz_steps: Steps of `orthogonalize`.
       **options: Those of keras.optimizers.Optimizer: weight_decay λ is decoupled, W ← (1 − ηλ)W, global_clipnorm, name.
     """
 

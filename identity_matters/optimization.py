@@ -39,10 +39,6 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
     """A schedule, multiplied by (update + 1) / steps while that is below 1.
 
     To load a model that was compiled with it, import this module first: it registers the class.
-
-    Args:
-      schedule: LearningRateSchedule.
-      steps: int ≥ 1.
     """
 
     def __init__(self, schedule: keras.optimizers.schedules.LearningRateSchedule, steps: int) -> None:
@@ -63,12 +59,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizers.Optimizer:
-    """Returns the optimiser of the config.
-
-    Args:
-      config: TrainConfig.
-      on_replicas: bool. Whether it updates the replicas of a tf.distribute strategy.
-    """
+    """Returns the optimiser of the config, perhaps for the replicas of a tf.distribute strategy."""
     options = {
         "learning_rate": learning_rate_schedule(config),
         "momentum": config.momentum,
@@ -89,12 +80,9 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
-    """Gives a model loss, optimiser and metrics; the optimiser's variables are made at once, to be restored into.
+    """Gives a model, which returns logits, loss, optimiser and metrics; see `optimizer` for on_replicas.
 
-    Args:
-      model: keras.Model. Returns logits.
-      config: TrainConfig.
-      on_replicas: bool. See `optimizer`.
+    The optimiser's variables are made at once, to be restored into.
     """
     metrics = [
         keras.metrics.SparseCategoricalCrossentropy(name="cross_entropy", from_logits=True),
@@ -121,13 +109,7 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
     Keras's own top-k counts every tie as right: of a network with dead outputs, whose logits are equal, it says that
     nothing is wrong. `evaluation.evaluate` counts by this function too.
 
-    Args:
-      labels: int tensor [n] or [n, 1].
-      logits: float tensor [n, r].
-      count: int ≥ 1.
-
-    Returns:
-      float32 tensor [n].
+    Labels [n] or [n, 1] and logits [n, r] give float32 [n].
     """
     labels = ops.cast(ops.reshape(labels, (-1, 1)), "int32")
     # Counted are those below it: TensorFlow turns the opposite of a < b into a ≥ b, which NaN makes another question.

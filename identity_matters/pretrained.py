@@ -1,12 +1,7 @@
 """Networks whose weights are part of the package: `load("digits")`.
 
-    name            network                      trained on                        evaluated on by default
-    digits          of the mnist preset          MNIST's training digits without   mnist_sample's test digits
-                                                 the 1,000 that mnist_sample
-                                                 tests on
-    cifar10_fast    of the cifar10_fast preset   CIFAR-10's training images        CIFAR-10's test images
-
-A network is found by the name of its preset too: `load("mnist")` is `load("digits")`.
+Each is evaluated by default on images that it was not trained on: digits on mnist_sample's test digits, cifar10_fast on
+CIFAR-10's. A network is found by the name of its preset too: `load("mnist")` is `load("digits")`.
 
 docs/results.md has the commands that trained them and their errors. The weights are float16 in NumPy's .npz format,
 which holds no code; a network computes with them in float32.
@@ -28,37 +23,26 @@ from identity_matters.presets import MODEL_PRESETS
 class Pretrained:
     """A shipped network, whose weights are in identity_matters/weights/NAME.npz.
 
-    Attributes:
-      model: ModelConfig.
-      dataset: str. The set on whose test images, none of which it was trained on, it is evaluated by default.
+    By default it is evaluated on the test images of `dataset`, none of which it was trained on.
     """
 
+    name: str
     model: ModelConfig
     dataset: str
 
 
 NETWORKS = {
-    "digits": Pretrained(MODEL_PRESETS["mnist"], "mnist_sample"),
-    "cifar10_fast": Pretrained(MODEL_PRESETS["cifar10_fast"], "cifar10"),
+    "digits": Pretrained("digits", MODEL_PRESETS["mnist"], "mnist_sample"),
+    "cifar10_fast": Pretrained("cifar10_fast", MODEL_PRESETS["cifar10_fast"], "cifar10"),
 }
-_NAME_OF_PRESET = {"mnist": "digits"}  # where the preset has another name
 
 
 def find(name: str) -> Pretrained:
-    """Returns what is known of a shipped network.
-
-    Raises:
-      UserError: there is none of that name.
-    """
-    return NETWORKS[_key(name)]
-
-
-def _key(name: str) -> str:
-    """Returns the key of NETWORKS that a name, perhaps of a preset, stands for; raises UserError for any other."""
-    key = _NAME_OF_PRESET.get(name, name)
+    """Returns the shipped network of a name, its own or its preset's; raises UserError where there is none."""
+    key = {"mnist": "digits"}.get(name, name)  # the one preset of another name
     if key not in NETWORKS:
         raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
-    return key
+    return NETWORKS[key]
 
 
 def load(name: str) -> keras.Model:
@@ -67,14 +51,12 @@ def load(name: str) -> keras.Model:
     >>> load("digits").output_shape
     (None, 10)
 
-    Args:
-      name: str. A key of NETWORKS, or the name of its preset.
-
     Raises:
-      UserError: there is none of that name.
+      UserError: the name is neither a key of NETWORKS nor that of its preset.
     """
-    network = build_network(find(name).model)
-    file = importlib.resources.files("identity_matters") / "weights" / f"{_key(name)}.npz"
+    shipped = find(name)
+    network = build_network(shipped.model)
+    file = importlib.resources.files("identity_matters") / "weights" / f"{shipped.name}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:
             variable.assign(weights[variable.path].astype(np.float32))
@@ -82,11 +64,7 @@ def load(name: str) -> keras.Model:
 
 
 def save(network: keras.Model, path: str) -> None:
-    """Writes a network's weights to identity_matters/weights/NAME.npz, as `load` reads them.
-
-    Raises:
-      ValueError: a weight is beyond the range of float16.
-    """
+    """Writes a network's weights to identity_matters/weights/NAME.npz; raises ValueError beyond float16's range."""
     with np.errstate(over="ignore"):
         arrays = {v.path: keras.ops.convert_to_numpy(v).astype(np.float16) for v in network.variables}
     for name, array in arrays.items():

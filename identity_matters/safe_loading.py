@@ -14,8 +14,9 @@ import keras
 import numpy as np
 
 from identity_matters.errors import UserError, first_line
+from identity_matters.fields import require
 from identity_matters.model import require_usual_keras
-from identity_matters.runs.files import MAX_TEXT_BYTES, open_file, require_regular
+from identity_matters.runs.files import MAX_TEXT_BYTES, open_file
 
 # Keras's safe mode refuses Lambda and TFSMLayer where a file has them as layers, not wherever a callable may stand.
 _KERAS_CLASSES = {
@@ -28,25 +29,23 @@ _KERAS_CLASSES = {
 def load_network(path: str) -> keras.Model:
     """Returns the network of a .keras file, without what compiled it.
 
-    Raises:
-      UserError: it is no such file, is damaged, or holds a class that no network of this project has, or weights that
-        are not finite.
+    Raises UserError where it is no such file, is damaged, or holds a class that no network of this project has, or
+    weights that are not finite.
     """
     require_usual_keras()
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            if archive.getinfo("config.json").file_size > MAX_TEXT_BYTES:
-                raise UserError("its config.json is too large")
+            require(archive.getinfo("config.json").file_size <= MAX_TEXT_BYTES, "its config.json is too large")
             foreign = set(_class_names(json.loads(archive.read("config.json")))) - _KERAS_CLASSES
         if foreign:
             raise UserError(f"it holds {min(foreign)!r}, which no network of this project has")
         network = keras.models.load_model(path, compile=False, safe_mode=True)
-        if [len(tensor.shape) for tensor in (*network.inputs, *network.outputs)] != [4, 2]:
-            raise UserError("it does not take images to a number for each class")
+        ranks = [len(tensor.shape) for tensor in (*network.inputs, *network.outputs)]
+        require(ranks == [4, 2], "it does not take images to a number for each class")
     except Exception as error:  # Keras raises anything at all on a damaged file
         raise UserError(f"cannot load {path}: {first_line(error)}") from error
-    if not all(np.isfinite(weights).all() for weights in network.get_weights()):
-        raise UserError(f"{path} holds an infinite or NaN weight")
+    is_finite = all(np.isfinite(weights).all() for weights in network.get_weights())
+    require(is_finite, f"{path} holds an infinite or NaN weight")
     return network
 
 
@@ -64,4 +63,4 @@ def check_saved_model(path: str) -> None:
         raise UserError(f"{path} is not a SavedModel of this project: there is no saved_model.pb")
     for folder, _, names in os.walk(path):
         for name in names:
-            require_regular(os.path.join(folder, name))
+            open_file(os.path.join(folder, name)).close()

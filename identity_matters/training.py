@@ -13,7 +13,7 @@ Whatever happens at an event happens outside fit, on every Keras backend.
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import keras
@@ -24,7 +24,7 @@ from identity_matters.batch_norm import fuse
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, StreamedBatches
+from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers, open_run, recording_failure
@@ -62,8 +62,8 @@ def train(
     computes; only the chief uses its run_dir.
 
     Args:
-      config: TrainConfig. Its model's image_shape and num_classes are taken from the data.
-      run_dir: str or Path.
+      config: Its model's image_shape and num_classes are taken from the data.
+      run_dir: A directory of its own for the run.
       data: (x_train, y_train, x_test, y_test) in place of npz and dataset; see identity_matters.data.user_arrays.
       callbacks: Of Keras, one or several, for one process alone; identity_matters.runs.callbacks says what is called.
 
@@ -91,27 +91,26 @@ def train(
         return {}
     callbacks = checked_callbacks(callbacks)  # before the data are read
     rows = workers.check(config, callbacks)
-    given, data = data, workers.load_in_turn(config, data)
-    model_config = dataclasses.replace(config.model, image_shape=data.image_shape, num_classes=data.num_classes)
+    loaded = workers.load_in_turn(config, data)
+    model_config = dataclasses.replace(config.model, image_shape=loaded.image_shape, num_classes=loaded.num_classes)
     check_image_shape(model_config)  # before there is a run directory
-    named = {} if given is None else {"dataset": data.name, "data_dir": "", "npz": ""}
-    config = dataclasses.replace(config, model=model_config, **named)
-    with workers.active(), open_run(config, os.fspath(run_dir), workers, data.summary) as (directory, contents):
+    config = dataclasses.replace(config, model=model_config)
+    if data is not None:
+        config = dataclasses.replace(config, dataset=loaded.name, data_dir="", npz="")
+    with workers.active(), open_run(config, os.fspath(run_dir), workers, loaded.summary) as (directory, contents):
         if contents["status"] == "diverged":
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
         if contents["final_row"]:
             return contents["final_row"] if directory else {}
         too_large = f"batch_size {config.batch_size} and this network need more memory than there is; make one smaller"
         with recording_failure(directory, workers), reporting_lack_of_memory(too_large), reporting_unreadable_data():
-            return Training(config, data, rows, workers, directory, callbacks).run()
+            return Training(config, loaded, rows, workers, directory, callbacks).run()
 
 
 def join(config: TrainConfig) -> Workers | None:
     """Returns the workers, once all of them are there; None on a parameter server or its worker, whose chief is gone.
 
-    Raises:
-      UserError: config is no TrainConfig, TF_CONFIG cannot be used, or Keras has other settings than its usual ones.
-      WorkerLost: another worker does not come.
+    Raises UserError where config is no TrainConfig, TF_CONFIG cannot be used, or Keras has unusual settings.
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {truncated_repr(config)}")
@@ -135,7 +134,7 @@ def make_deterministic(seed: int) -> None:
 
 
 def build(
-    config: TrainConfig, batches: ArrayBatches | StreamedBatches, workers: Workers, stop: StopRequest | None = None
+    config: TrainConfig, batches: Batches, workers: Workers, stop: StopRequest | None = None
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
@@ -144,15 +143,9 @@ def build(
 
 
 class Training:
-    """One run, from the newest checkpoint on.
+    """One run, from the newest checkpoint on; `rows` are those of every batch that this process takes.
 
-    Args:
-      config: TrainConfig. With the image shape and the number of classes of the data.
-      data: ArrayData or TfdsSource.
-      rows: slice. The rows of every batch that this process takes.
-      workers: Workers.
-      directory: RunDirectory; None on workers other than the chief, which write nothing.
-      callbacks: See `train`.
+    directory is None on workers other than the chief, which write nothing.
     """
 
     def __init__(
@@ -166,7 +159,7 @@ class Training:
     ) -> None:
         make_deterministic(config.seed)
         self.config, self.workers, self.directory, self.stop = config, workers, directory, StopRequest()
-        batches_type = ArrayBatches if isinstance(data, ArrayData) else StreamedBatches
+        batches_type: Callable[..., Batches] = ArrayBatches if isinstance(data, ArrayData) else StreamedBatches
         self.batches = batches_type(data, config, rows)
         self.epoch_steps = data.num_train / config.batch_size
         self.network, self.model = build(config, self.batches, workers, self.stop)

@@ -88,8 +88,7 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
             batch = slice(start, min(start + size, count))
             yield arrays.train_images[batch], arrays.train_labels[batch]
         return
-    from identity_matters.data.preparation import prepared_builder
-    from identity_matters.data.tfds import TfdsSource
+    from identity_matters.data.tfds import TfdsSource, prepared_builder
 
     builder = prepared_builder(run_config.dataset, run_config.data_dir)
     count = min(count, builder.info.splits["train"].num_examples - run_config.validation_examples)

@@ -9,9 +9,10 @@ import zlib
 import numpy as np
 
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 
 MNIST_SAMPLE = "mnist_sample"
-# They are held three times over: as read, joined, and on the device (device_images.DeviceImages).
+# They are held three times over: as read, joined, and on the device (batches.DeviceImages).
 MAX_BYTES_IN_MEMORY = 2**31 - 1
 _PIXELS_AT_ONCE = 2**20  # when images are resized, in float32
 _LEAST_CHANCE = 1e-6  # of an order of examples, for it to be taken for a shuffled one
@@ -19,13 +20,7 @@ _LEAST_CHANCE = 1e-6  # of an order of examples, for it to be taken for a shuffl
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArrayData:
-    """Images and labels held in memory.
-
-    Attributes:
-      name: str. What messages call the data.
-      train_images, test_images: uint8 [n, h, w, c].
-      train_labels, test_labels: int32 [n], in 0 … num_classes − 1.
-      num_classes: int. Number of classes.
+    """Images uint8 [n, h, w, c] and labels int32 [n], in 0 … num_classes − 1, held in memory.
 
     Raises:
       UserError: the arrays do not fit together; the message says which and how.
@@ -93,10 +88,9 @@ def mnist_sample() -> ArrayData:
 
 def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
     """Raises UserError where the images and labels of one split do not fit together."""
-    if images.ndim != 4 or not images.size:
-        raise UserError(f"{name}: images must be [n, h, w] or [n, h, w, c] and not empty, got {images.shape}")
-    if labels.shape != images.shape[:1]:
-        raise UserError(f"{name}: {len(images)} images, but labels of shape {labels.shape}")
+    what = f"{name}: images must be [n, h, w] or [n, h, w, c] and not empty, got {images.shape}"
+    require(images.ndim == 4 and images.size > 0, what)
+    require(labels.shape == images.shape[:1], f"{name}: {len(images)} images, but labels of shape {labels.shape}")
     if labels.min() < 0 or labels.max() >= num_classes:
         raise UserError(
             f"{name}: labels must lie in 0–{num_classes - 1}, the training labels' range, got {labels.min()}–"
@@ -106,7 +100,7 @@ def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes:
 
 
 def digest(*arrays: np.ndarray) -> str:
-    """Returns a digest of arrays: of their shapes and their bytes."""
+    """Returns a digest of the shapes and the bytes of arrays."""
     found = hashlib.blake2b(digest_size=4)
     for array in arrays:
         found.update(f"{array.shape}".encode())
@@ -115,15 +109,9 @@ def digest(*arrays: np.ndarray) -> str:
 
 
 def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool = False) -> str:
-    """Returns a line that other examples would not have.
-
-    Args:
-      images: uint8 [n, h, w, c].
-      labels: int [n].
-      are_resized: bool. Whether the pixels are left out: resized, they may differ from one machine to another.
-    """
-    numbers = digest(labels.astype("<i4")) if are_resized else digest(images, labels.astype("<i4"))
-    what = "labels" if are_resized else "images and labels"
+    """Returns a line that other examples would not have; resized pixels, which vary between machines, are left out."""
+    what, pixels = ("labels", []) if are_resized else ("images and labels", [images])
+    numbers = digest(*pixels, labels.astype("<i4"))
     return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {what} {numbers}"
 
 
@@ -139,12 +127,7 @@ def resized(data: ArrayData, image_size: int) -> ArrayData:
 
 
 def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
-    """Returns images at image_size × image_size pixels, uint8 [n, image_size, image_size, c].
-
-    Args:
-      images: uint8 [n, h, w, c].
-      image_size: int. Pixels a side (0: unchanged). The interpolation is bilinear with antialiasing.
-    """
+    """Returns images uint8 [n, h, w, c] at image_size pixels a side (0: unchanged), bilinear with antialiasing."""
     height, width = images.shape[1:3]
     if not image_size or height == width == image_size:
         return images
@@ -162,9 +145,7 @@ def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
 def held_out(data: ArrayData, count: int) -> ArrayData:
     """Returns the data with the last `count` training examples in place of the test examples (0: unchanged).
 
-    Raises:
-      UserError: nothing would be left to train on, or the examples come class by class, so that the last ones are no
-        sample of all.
+    Raises UserError where nothing would be left to train on, or the examples come class by class.
     """
     if not count:
         return data
@@ -182,11 +163,7 @@ def held_out(data: ArrayData, count: int) -> ArrayData:
 
 
 def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> ArrayData:
-    """Returns the data with the first train_examples and eval_examples of each split alone (0: all).
-
-    Raises:
-      UserError: as `first_examples`.
-    """
+    """Returns the data with the first examples of each split alone (0: all); raises UserError as `first_examples`."""
     train = first_examples(data.name, "training", data.train_images, data.train_labels, train_examples)
     test = first_examples(data.name, "test", data.test_images, data.test_labels, eval_examples)
     return ArrayData(data.name, *train, *test, data.num_classes)
@@ -197,9 +174,7 @@ def first_examples(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first `count` images and labels (0: all) of a split, "training" or "test".
 
-    Raises:
-      UserError: the examples come class by class, so that the first ones are no sample of all; it says the data's name
-        and that of the flag.
+    Raises UserError where the examples come class by class, so that the first ones are no sample of all.
     """
     if 0 < count < len(labels):
         option = "train_examples" if split == "training" else "eval_examples"
@@ -208,12 +183,7 @@ def first_examples(
 
 
 def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
-    """Raises UserError where examples come class by class, so that a part of them is no sample of all.
-
-    Args:
-      labels: int [n]. Those of all examples.
-      what, part: str. What the message calls all examples and the part.
-    """
+    """Raises UserError where examples with these labels [n] come class by class, so that a part is no sample of all."""
     _, counts = np.unique(labels, return_counts=True)
     if np.count_nonzero(np.diff(labels)) >= len(counts):
         return

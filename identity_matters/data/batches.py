@@ -1,22 +1,24 @@
 """The batch stream of a data set in memory: a pure function of (seed, step).
 
-A batch is planned on the host and made on the device. The plan of a step is four integers
-per example, from a counter-based generator (Philox) keyed by the seed, so any step's plan
-is computed without those before it: a resumed run sees the batches it would have seen, and
-N workers together see the batch that one would. device_images.py makes the batch from its plan.
+A batch is planned on the host and made on the device. The plan of a step is four integers per example, from a
+counter-based generator (Philox) keyed by the seed, so any step's plan is computed without those before it: a resumed
+run sees the batches it would have seen, and N workers together see the batch that one would. The images stay on the
+device, where a whole batch is looked up, cropped and flipped at once, under every backend.
+
+    plan    int32 [n, 4]: of each image its index, two offsets of the crop, and whether it is mirrored
 """
 
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.device_images import DeviceImages
 from identity_matters.model import standardize
 
 if TYPE_CHECKING:
@@ -42,17 +44,11 @@ def plan_batch(
 ) -> np.ndarray:
     """Returns the plan of one step: which examples its batch holds, and how each is augmented.
 
-    Every epoch visits each example once; a batch may end one epoch and begin the next.
+    Every epoch visits each example once; a batch may end one epoch and begin the next. Steps count from 0. Crops are
+    offset by −crop_padding … crop_padding pixels; with random_flip half of the images are mirrored.
 
     >>> plan_batch(seed=7, step=2, batch_size=3, num_examples=20, crop_padding=4, random_flip=True).tolist()
     [[2, 2, -3, 0], [19, 1, 0, 1], [12, -3, -2, 0]]
-
-    Args:
-      seed: int ≥ 0.
-      step: int ≥ 0. The number of the update, from 0.
-      batch_size, num_examples: int. Examples of a batch, and of an epoch.
-      crop_padding: int. Crops are offset by −crop_padding … crop_padding pixels.
-      random_flip: bool. Whether half of the images are mirrored.
 
     Returns:
       int32 [batch_size, 4]: example, row offset, column offset, flipped (0 or 1).
@@ -69,28 +65,72 @@ def plan_batch(
     return np.stack([example, *offsets, flipped], axis=1).astype(np.int32)
 
 
+class DeviceImages(keras.layers.Layer):
+    """Images held on the device; maps plans int32 [n, 4] to float32 images [n, h, w, c].
+
+    Pixels outside an image are 0. Shifting and mirroring are linear along each axis, so they are two
+    batched products with 0/1 matrices: exact in any floating-point format with 8 significant
+    bits, and several times as fast on a CPU as gathering pixel by pixel.
+    """
+
+    def __init__(self, images: np.ndarray, **kwargs: Any) -> None:
+        super().__init__(trainable=False, dtype="float32", **kwargs)
+        self.image_shape = images.shape[1:]
+        shape = (len(images), int(np.prod(self.image_shape)))
+        self.pixels = self.add_weight(shape=shape, dtype="uint8", initializer="zeros", trainable=False, name="pixels")
+        self.pixels.assign(images.reshape(shape))
+
+    def call(self, plan: Any) -> Any:
+        """Returns the images that a plan asks for."""
+        return planned_images(self.pixels, plan, self.image_shape)
+
+    def compute_output_spec(self, plan: keras.KerasTensor) -> keras.KerasTensor:
+        """Returns the shape and type of what `call` returns."""
+        return keras.KerasTensor((plan.shape[0], *self.image_shape), dtype="float32")
+
+
+def planned_images(pixels: Any, plan: Any, image_shape: tuple[int, int, int]) -> Any:
+    """Returns the images that a plan int32 [n, 4] asks for of pixels, uint8 [N, h·w·c]: float32 [n, h, w, c]."""
+    height, width, channels = image_shape
+    example, row_offset, column_offset, flipped = (ops.expand_dims(plan[:, i], -1) for i in range(4))
+    columns = ops.arange(width, dtype="int32")
+    columns = ops.where(flipped > 0, width - 1 - columns, columns)
+    select_rows = _one_hot(row_offset + ops.arange(height, dtype="int32"), height)  # [n, h out, h in]
+    select_columns = _one_hot(column_offset + columns, width)  # [n, w out, w in]
+    images = ops.cast(_look_up(pixels, example[:, 0]), "float32")
+    images = ops.matmul(select_rows, ops.reshape(images, (-1, height, width * channels)))
+    images = ops.reshape(images, (-1, height, width, channels))
+    return ops.einsum("nhwc,nvw->nhvc", images, select_columns)
+
+
+def _look_up(pixels: Any, example: Any) -> Any:
+    """Returns some rows of the images.
+
+    Keras's take reads the whole variable first. Of bytes, TensorFlow then has no gather on a GPU, so that in every step
+    all images would go to the host; from the variable itself it has one.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return ops.take(pixels, example, axis=0)
+    import tensorflow as tf
+
+    return tf.gather(pixels.value if isinstance(pixels, keras.Variable) else pixels, example)
+
+
+def _one_hot(index: Any, size: int) -> Any:
+    """Returns float32 [n, k, size] for int32 [n, k]; zeros for an index outside 0 … size − 1."""
+    return ops.cast(ops.expand_dims(index, -1) == ops.arange(size, dtype="int32"), "float32")
+
+
 class ArrayBatches:
-    """Training and test batches of data in memory.
+    """Training and test batches of data in memory, of which this process takes some rows and others the others.
 
-    Args:
-      data: ArrayData.
-      config: TrainConfig. Read: seed, batch_size, crop_padding, random_flip.
-      rows: slice. The rows of every batch that this process takes; other processes take the others.
-
-    Attributes:
-      test_steps: int. How many batches weighted_test_batches yields.
-      device_images: DeviceImages. The training images, then the test images.
+    weighted_test_batches yields `test_steps` batches; device_images holds the training images, then the test images.
     """
 
     def __init__(self, data: ArrayData, config: TrainConfig, rows: slice = slice(None)) -> None:
-        self._data, self._config, self._rows = data, config, rows
+        self.data, self._config, self._rows = data, config, rows
         self.test_steps = -(-data.num_test // config.batch_size)
         self.device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]), name="device_images")
-
-    @property
-    def train_pixels(self) -> np.ndarray:
-        """Returns the training images as rows, uint8 [N, h·w·c]; see planned_images."""
-        return self._data.train_images.reshape(self._data.num_train, -1)
 
     def attach(self, network: keras.Model) -> keras.Model:
         """Returns the model that fit trains: plans to logits, by look-up, augmentation, standardisation and network."""
@@ -99,17 +139,19 @@ class ArrayBatches:
 
     def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b]) of first_step, first_step + 1, … without end."""
-        step = first_step
-        while True:
-            yield self._planned_batch(step)
-            step += 1
+        config, data = self._config, self.data
+        for step in itertools.count(first_step):
+            plan = plan_batch(
+                config.seed, step, config.batch_size, data.num_train, config.crop_padding, config.random_flip
+            )[self._rows]
+            yield plan, data.train_labels[plan[:, 0]]
 
     def weighted_test_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b], weights [b]) once through the test images, in order.
 
         The last batch is filled up with examples of weight 0, so that every batch has one shape.
         """
-        data, batch_size = self._data, self._config.batch_size
+        data, batch_size = self.data, self._config.batch_size
         for start in range(0, data.num_test, batch_size):
             example = np.arange(start, start + batch_size)
             weights = (example < data.num_test).astype(np.float32)
@@ -118,25 +160,11 @@ class ArrayBatches:
             plan[:, 0] = data.num_train + example
             yield tuple(array[self._rows] for array in (plan, data.test_labels[example], weights))
 
-    def _planned_batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns this process's rows of the plan [b, 4] and the labels [b] of a training step."""
-        config = self._config
-        plan = plan_batch(
-            config.seed, step, config.batch_size, self._data.num_train, config.crop_padding, config.random_flip
-        )[self._rows]
-        return plan, self._data.train_labels[plan[:, 0]]
-
 
 class StreamedBatches:
-    """Training and test batches of a set that is read from disk as it is needed.
+    """Training and test batches of a set that is read from disk as it is needed; only this process's rows are decoded.
 
-    Args:
-      source: TfdsSource.
-      config: TrainConfig. Read: seed, batch_size, crop_padding, random_flip.
-      rows: slice. The rows of every batch that this process takes; only these are decoded.
-
-    Attributes:
-      test_steps: int. How many batches weighted_test_batches yields.
+    weighted_test_batches yields `test_steps` batches.
     """
 
     def __init__(self, source: "TfdsSource", config: TrainConfig, rows: slice = slice(None)) -> None:
@@ -169,6 +197,9 @@ class StreamedBatches:
             missing = size - len(labels)
             weights = np.pad(np.ones(len(labels), np.float32), (0, missing))
             yield np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, missing)), weights
+
+
+Batches = ArrayBatches | StreamedBatches
 
 
 def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:

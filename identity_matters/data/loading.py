@@ -28,25 +28,19 @@ from identity_matters.data.arrays import (
 )
 from identity_matters.data.user_arrays import given_arrays, load_npz, load_test_examples, require_stored
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 
 if TYPE_CHECKING:
     from identity_matters.data.tfds import TfdsSource
 
 
 def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "ArrayData | TfdsSource":
-    """Returns the data that the config names, or those that are given.
+    """Returns the data that the config names, or those that are given: (x_train, y_train, x_test, y_test).
 
-    Args:
-      config: TrainConfig. Read: npz, dataset, data_dir, download, image_size, num_classes, train_examples,
-        validation_examples, eval_examples, batch_size.
-      given: (x_train, y_train, x_test, y_test), in place of npz and dataset; see identity_matters.data.user_arrays.
+    A set too large for memory, or of varying image size, stays a TfdsSource.
 
-    Returns:
-      ArrayData, or a TfdsSource for a set too large for memory or of varying image size.
-
-    Raises:
-      UserError: no such data set, or one that is not prepared (the message says what to run), or data that cannot be
-        trained on.
+    Raises UserError for no such data set, one that is not prepared (the message says what to run), and data that cannot
+    be trained on.
     """
     if given is not None:
         data = given_arrays(given, config.num_classes)
@@ -61,7 +55,12 @@ def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "Arra
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
         source = _tfds_source(whole if config.validation_examples else config)
         if source.is_streamed:
-            return _checked_stream(source, config)
+            name, num_train = source.name, source.num_train
+            in_memory = f"validation_examples needs data that fit in memory, which those of {name} do not"
+            require(not config.validation_examples, in_memory)
+            too_large = f"batch_size {config.batch_size} exceeds the {num_train} training images of {name}"
+            require(config.batch_size <= num_train, too_large)
+            return source
         data = source.load()
     data = shortened(held_out(data, config.validation_examples), config.train_examples, config.eval_examples)
     return resized(data, config.image_size)
@@ -89,14 +88,8 @@ def _tfds_source(config: TrainConfig) -> "TfdsSource":
     return tfds_source(config)
 
 
-def say_named_by(path: str, fields: Mapping[str, Any], data_dir: str) -> None:
-    """Says in a line that a file, and no flag, has named the place of the data, if it has.
-
-    Args:
-      path: The file.
-      fields: Its dataset, data_dir and npz.
-      data_dir: What a flag names in place of its data_dir; empty without one.
-    """
+def say_named_by(path: str, fields: Mapping[str, Any], data_dir: str | os.PathLike) -> None:
+    """Says in a line that a file, by its `fields`, and no flag (data_dir) has named the place of the data, if so."""
     reads_data_dir = not data_dir and fields["dataset"] != MNIST_SAMPLE
     if place := fields["npz"] or (reads_data_dir and fields["data_dir"]):
         note(f"the data are read from {place!r}, which {path} names")
@@ -114,22 +107,10 @@ def reporting_unreadable_data() -> Iterator[None]:
         raise UserError(found[1]) from error
 
 
-def _checked_stream(source: "TfdsSource", config: TrainConfig) -> "TfdsSource":
-    """Returns the streamed source, or raises UserError where it cannot be trained on."""
-    if config.validation_examples:
-        raise UserError(f"validation_examples needs data that fit in memory, which those of {source.name} do not")
-    if config.batch_size > source.num_train:
-        raise UserError(
-            f"batch_size {config.batch_size} exceeds the {source.num_train} training images of {source.name}"
-        )
-    return source
-
-
 def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
 
-    Read of the config are npz, which may lack the training arrays, dataset, data_dir, image_size and eval_examples.
-    Where all images are resized, a line says so first.
+    The npz may lack the training arrays. Where all images are resized, a line says so first.
 
     Raises:
       UserError: as `load`.

@@ -1,4 +1,4 @@
-"""TFDS sets: read into memory, or streamed where they are too large or their images vary in size.
+"""TFDS sets: found or downloaded, read into memory, or streamed where too large or of images that vary in size.
 
 The stream is a pure function of (seed, step) too: the order of an epoch and the crop or shift of each of its examples
 are seeded by (seed, epoch). TensorFlow mixes its global seed into the order, so that seed must be the same too;
@@ -6,18 +6,25 @@ training sets it to the config's. Starting inside an epoch reads, but does not d
 """
 
 import contextlib
+import difflib
+import logging
+import os
 import re
+import shlex
 from collections.abc import Iterator
+from unittest import mock
 
 import keras
 import numpy as np
+import requests
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download import downloader
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
-from identity_matters.data.preparation import prepared_builder, supervised_keys
-from identity_matters.errors import UserError, VaryingSizes
+from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
+from identity_matters.data.user_arrays import require_stored
+from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line, truncated_repr
 
 if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs
     with contextlib.suppress(RuntimeError):  # it is running already
@@ -36,18 +43,81 @@ SHUFFLE_BUFFER = 8192
 CROP_FRACTION = 224 / 256
 
 
-class TfdsSource:
-    """A prepared TFDS image-classification set.
+def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
+    """Returns the builder of a data set whose files are there, or are downloaded on request; else raises UserError."""
+    require_stored(name)
+    try:
+        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:
+            raise ValueError("data sets of other parties bring code of theirs")
+        with _features_of_tfds_alone():
+            builder = tfds.builder(name, data_dir=data_dir or None)
+    except tfds.core.DatasetNotFoundError:
+        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
+        hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
+        raise UserError(f"there is no data set {name!r}{hint}") from None
+    except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
+        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)}") from error
+    if not builder.is_prepared():
+        if not download:
+            place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
+            raise UserError(
+                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --data_dir "
+                f"(data_dir=…) names another place; --download of launch.train (download=True) has TFDS fetch it, or "
+                f"python -m launch.export_npz --dataset={name}{place} --download --npz={builder.name}.npz"
+            )
+        _download(name, builder)
+    return builder
 
-    Args:
-      builder: tfds.core.DatasetBuilder, prepared.
-      eval_split: str. The labelled split to test on.
-      image_size: int. Pixels a side (0: as in the set).
-      train_examples, eval_examples: int. How many examples to use, from the first on (0: all).
+
+def _download(name: str, builder: tfds.core.DatasetBuilder) -> None:
+    """Has TFDS download and prepare a set, or raises UserError after a few seconds where it cannot be reached."""
+    # TFDS would try ten times in the course of 200 seconds, with a warning each time.
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
+    retries, downloader.MAX_RETRIES = downloader.MAX_RETRIES, 3
+    try:
+        builder.download_and_prepare()
+    except Preempted:
+        raise
+    except requests.exceptions.ConnectionError as error:
+        url = getattr(error.request, "url", None) or "the server"
+        raise UserError(
+            f"TFDS cannot download {name}: {url} cannot be reached from here; without a network, copy a prepared "
+            f"{name} to --data_dir (data_dir=…)"
+        ) from error
+    except Exception as error:  # no space, or files to be fetched by hand: TFDS raises anything
+        raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
+    finally:
+        downloader.MAX_RETRIES = retries
+
+
+@contextlib.contextmanager
+def _features_of_tfds_alone() -> Iterator[None]:
+    """Opens a context in which TFDS takes no class but its own: a features.json can name any module to be imported."""
+    connector = tfds.features.FeatureConnector
+    find = connector.cls_from_name
+
+    def find_of_tfds(name: str) -> type:
+        if not name.startswith("tensorflow_datasets."):
+            raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
+        return find(name)
+
+    with mock.patch.object(connector, "cls_from_name", find_of_tfds):
+        yield
+
+
+def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
+    """Returns the names of an example's image and label, or raises UserError where the set has other ones."""
+    keys, features = builder.info.supervised_keys, builder.info.features
+    types = (tfds.features.Image, tfds.features.ClassLabel)
+    if keys and len(keys) == 2 and all(isinstance(features[key], kind) for key, kind in zip(keys, types)):
+        return keys
+    raise UserError(f"{builder.name} is not an image-classification set")
+
+
+class TfdsSource:
+    """A prepared TFDS image-classification set, tested on the labelled eval_split.
 
     Attributes:
-      name: str. Name of the set.
-      num_train, num_test, num_classes: int. How many training examples, test examples and classes there are.
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
 
@@ -64,7 +134,7 @@ class TfdsSource:
         train_examples: int = 0,
         eval_examples: int = 0,
     ) -> None:
-        self.name, self._builder, self._image_size = builder.name, builder, image_size
+        self.name, self._builder = builder.name, builder
         self._image_key, self._label_key = supervised_keys(builder)
         for split in ("train", eval_split):
             if split not in builder.info.splits:
@@ -119,15 +189,9 @@ class TfdsSource:
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end.
 
-        An epoch is num_train // batch_size ≥ 1 steps; what is left over differs in each epoch.
-
-        Args:
-          seed: int. The order and the crops of every epoch follow from it.
-          first_step: int. The number of the update, from 0.
-          batch_size: int. Examples of a batch.
-          random_flip: bool. Whether half of the images are mirrored.
-          rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
-          crop_padding: int. How far images of one size are shifted at most; of others, windows are taken at random.
+        An epoch is num_train // batch_size ≥ 1 steps; what is left over differs in each epoch. Only the given rows of
+        every batch are decoded, b of them (None: all). Images of one size are shifted by up to crop_padding pixels; of
+        others, windows are taken at random.
         """
         rows = rows or range(batch_size)
         steps_per_epoch = self.num_train // batch_size
@@ -135,25 +199,23 @@ class TfdsSource:
         while True:
             first, stop = step * batch_size, steps_per_epoch * batch_size
             order_seed = int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
-            examples = _select_rows(self._epoch(order_seed).take(stop).skip(first), batch_size, rows)
+            encoded = self._encoded("train", order_seed)
+            shuffled = encoded.shuffle(SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False).enumerate()
+            examples = _select_rows(shuffled.take(stop).skip(first), batch_size, rows)
             examples = self._decoded(examples, order_seed, random_flip, crop_padding)
             with self._reading():
                 yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
             epoch, step = epoch + 1, 0
 
     def raw_test_batches(self, batch_size: int, rows: range | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order.
+        """Yields (uint8 images [b, h, w, c], labels [b]) once through the test split, in order; the last b may be less.
 
-        Args:
-          batch_size: int. Examples of a batch; the last may have fewer.
-          rows: range. Only these rows of every batch are decoded and given, b of them; None: all.
+        Only the given rows of every batch are decoded (None: all).
         """
         rows = rows or range(batch_size)
-        if self._varies:
-            images = self._decoded(_select_rows(self._encoded("test").enumerate(), batch_size, rows), None)
-        else:
-            selected = _select_rows(self._whole_images("test").enumerate(), batch_size, rows)
-            images = selected.map(lambda _, example: example)
+        examples = self._encoded("test") if self._varies else self._whole_images("test")
+        selected = _select_rows(examples.enumerate(), batch_size, rows)
+        images = self._decoded(selected, None) if self._varies else selected.map(lambda _, example: example)
         with self._reading():
             yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
 
@@ -185,11 +247,6 @@ class TfdsSource:
             shuffle_files=shuffle,
             read_config=shuffled if shuffle else _IN_ORDER,
         ).map(lambda example: (example[self._image_key], example[self._label_key]))
-
-    def _epoch(self, seed: int) -> tf.data.Dataset:
-        """Returns (index, encoded example) of all examples, in an order that the seed gives."""
-        examples = self._encoded("train", seed).shuffle(SHUFFLE_BUFFER, seed, reshuffle_each_iteration=False)
-        return examples.enumerate()
 
     def _decoded(
         self, examples: tf.data.Dataset, seed: int | None, random_flip: bool = False, crop_padding: int = 0
@@ -240,15 +297,11 @@ def tfds_source(config: TrainConfig) -> TfdsSource:
 def _window(
     encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool, position: tf.Tensor | None
 ) -> tf.Tensor:
-    """Returns a square window of an encoded image, uint8 [h, w, c]: at random, or the central one.
+    """Returns a square window of an encoded image, resized to image_shape: uint8 [h, w, c].
 
-    Args:
-      encoded: string. The image's file.
-      image_shape: (h, w, c), to which the window is resized.
-      is_jpeg: bool. Of a JPEG no more than the window is decoded.
-      position: float32 [3] in [0, 1), random: where, down and across, and whether it is mirrored; None to test.
+    It lies at position, random in [0, 1), down and across; without one it is the central window.
     """
-    if is_jpeg:
+    if is_jpeg:  # of which no more than the window is decoded
         shape = tf.image.extract_jpeg_shape(encoded)
     else:
         image = tf.io.decode_image(encoded, channels=image_shape[2], expand_animations=False)

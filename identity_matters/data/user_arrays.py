@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from identity_matters.config import MAX_CLASSES
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData, check_arrays, digest, note
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.runs.files import array_header
 
 # The four arrays, and what Keras's users call them.
@@ -41,23 +42,16 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
     >>> given_arrays((x, y, x, y)).name
     'arrays 7063df8f'
 
-    Args:
-      data: (x_train, y_train, x_test, y_test), images and labels as identity_matters.data.user_arrays says.
-      num_classes: int. See as_array_data.
-
     Raises:
       UserError: there are not four, or one of them is unfit, or the splits are not of one scale.
     """
     if not isinstance(data, tuple | list) or len(data) != 4:
-        raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {_described(data)}")
+        found = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+        raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {found}")
     arrays = {name: as_numbers(name, array) for name, array in zip(_ARRAYS, data)}
-    found = as_array_data("the data", arrays, num_classes)
-    as_trained_on = (getattr(found, name) for name in _ARRAYS)  # of whatever type they were given
-    return dataclasses.replace(found, name=f"{_PREFIX}{digest(*as_trained_on)}")
-
-
-def _described(data: object) -> str:
-    return f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+    unnamed = as_array_data("the data", arrays, num_classes)
+    as_trained_on = (getattr(unnamed, name) for name in _ARRAYS)  # of whatever type they were given
+    return dataclasses.replace(unnamed, name=f"{_PREFIX}{digest(*as_trained_on)}")
 
 
 def require_stored(dataset: str) -> None:
@@ -72,8 +66,7 @@ def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
         array = np.asarray(array)
     except ValueError as error:  # rows of several lengths
         raise UserError(f"{what} must be one array: {error}") from error
-    if array.dtype.kind not in "buif":
-        raise UserError(f"{what} must be numbers, got {array.dtype}")
+    require(array.dtype.kind in "buif", f"{what} must be numbers, got {array.dtype}")
     return array
 
 
@@ -87,11 +80,7 @@ def load_npz(path: str, num_classes: int = 0) -> ArrayData:
 
 
 def load_test_examples(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file.
-
-    Raises:
-      UserError: as `load_npz`.
-    """
+    """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file; raises as `load_npz`."""
     name, arrays = os.path.basename(path), _read(path, ("test_images", "test_labels"))
     images = as_bytes(name, {"test": arrays["test_images"]})["test"]
     labels, num_classes = as_integers(f"{name}: test_labels", arrays["test_labels"])
@@ -103,9 +92,6 @@ def npz_digest(path: str) -> str:
     """Returns a digest of the four arrays of an .npz file, of whatever name; empty where it cannot be read.
 
     It is made of the checksums that the archive holds and that reading the arrays verifies, so it costs nothing.
-
-    Args:
-      path: str.
     """
     digest = hashlib.blake2b(digest_size=4)
     try:
@@ -119,24 +105,14 @@ def npz_digest(path: str) -> str:
 
 
 def has_changed(path: str, known: str) -> bool:
-    """Returns whether an .npz file is another than the one whose digest is known.
-
-    Not where none is known, or where there is no file, which reading it will say.
-    """
-    digest = npz_digest(path) if path and known else ""
-    return bool(digest) and digest != known
+    """Returns whether an .npz file is another than the one whose digest is known, if one is and there is a file."""
+    return bool(path and known) and npz_digest(path) not in ("", known)
 
 
 def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
-    """Returns the data of four arrays, in the forms that identity_matters.data.user_arrays lists.
+    """Returns the data of the four arrays, under the name that messages give; raises UserError where one is unfit.
 
-    Args:
-      name: str. What messages call the data.
-      arrays: train_images, train_labels, test_images, test_labels.
-      num_classes: int. 0: the largest training label + 1, or the length of one-hot rows.
-
-    Raises:
-      UserError: an array is unfit.
+    Without num_classes it is the largest training label + 1, or the length of one-hot rows.
     """
     images = as_bytes(name, {split: arrays[f"{split}_images"] for split in ("train", "test")})
     train_labels, found = as_integers(f"{name}: train_labels", arrays["train_labels"])
@@ -218,8 +194,7 @@ def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.n
 
 def _float_range(what: str, images: np.ndarray) -> tuple[float, float]:
     """Returns the least and the largest value."""
-    if not np.isfinite(images).all():
-        raise UserError(f"{what} hold values that are not finite")
+    require(bool(np.isfinite(images).all()), f"{what} hold values that are not finite")
     return float(images.min()), float(images.max())
 
 
@@ -229,16 +204,13 @@ def _conversion(low: float, high: float) -> str:
 
 
 def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on.
+    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on; raises UserError for unfit arrays.
 
     Floats in 0–255 stay as they are; NaN is the network's to answer for.
-
-    Raises:
-      UserError: an array is unfit.
     """
     images, labels = as_numbers("images", images), as_numbers("labels", labels)
-    if not images.ndim or not labels.ndim:
-        raise UserError(f"images and labels must be arrays, got the shapes {images.shape} and {labels.shape}")
+    shapes = f"{images.shape} and {labels.shape}"
+    require(images.ndim > 0 and labels.ndim > 0, f"images and labels must be arrays, got the shapes {shapes}")
     is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
     if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
         images = _floats_to_bytes("data", {"test": images})["test"]
@@ -257,8 +229,7 @@ def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
     if labels.dtype.kind == "f" and not np.all(labels == np.rint(labels)):
         raise UserError(f"{what} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
     low, high = (labels.min(), labels.max()) if labels.size else (0, 0)
-    if not 0 <= low <= high < MAX_CLASSES:
-        raise UserError(f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
+    require(0 <= low <= high < MAX_CLASSES, f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
     return labels.astype(np.int32), classes or int(high) + 1
 
 
@@ -283,10 +254,8 @@ def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> dict[str, np.ndar
 
 def _regular_file(path: str) -> str:
     """Returns the path of a file; of a pipe, reading would wait for ever."""
-    if not os.path.isfile(path):
-        raise UserError(
-            f"cannot read {path} as an .npz file: {'it is no file' if os.path.exists(path) else 'no such file'}"
-        )
+    reason = "it is no file" if os.path.exists(path) else "no such file"
+    require(os.path.isfile(path), f"cannot read {path} as an .npz file: {reason}")
     return path
 
 
@@ -297,8 +266,7 @@ def _member(archive: zipfile.ZipFile, names: tuple[str, ...]) -> str | None:
 def _check_header(archive: zipfile.ZipFile, member: str, what: str) -> None:
     """Raises UserError where an array is no numbers, or more of them than fit in memory."""
     shape, dtype = array_header(archive, member)
-    if dtype.kind not in "buif":
-        raise UserError(f"{what} must be numbers, got {dtype}")
+    require(dtype.kind in "buif", f"{what} must be numbers, got {dtype}")
     if math.prod(shape) > MAX_BYTES_IN_MEMORY:
         raise UserError(
             f"{what} declares {math.prod(shape):.3g} values, {shape}; at most {MAX_BYTES_IN_MEMORY:.3g} fit in memory, "

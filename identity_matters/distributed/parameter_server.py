@@ -19,18 +19,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
-from identity_matters.data.batches import ArrayBatches
-from identity_matters.data.device_images import planned_images
-from identity_matters.distributed.rendezvous import (
-    await_listeners,
-    bypass_proxy,
-    check_port,
-    is_listening,
-    listener_on,
-    parse_tf_config,
-)
+from identity_matters.data.batches import ArrayBatches, planned_images
+from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
@@ -43,12 +34,7 @@ _POLL = 1.0  # seconds between two of them
 
 
 class Coordinator(Workers):
-    """The chief of a job with parameter servers; to all but the training step it is the only process.
-
-    Attributes:
-      coordinator: tf.distribute.coordinator.ClusterCoordinator.
-      num_workers: int. Processes that compute gradients.
-    """
+    """The chief of a job with parameter servers; to all but the training step it is the only process."""
 
     def __init__(self, strategy: tf.distribute.ParameterServerStrategy, num_workers: int) -> None:
         super().__init__()
@@ -80,35 +66,34 @@ def join() -> Coordinator | None:
         another backend than TensorFlow.
       WorkerLost: another task does not come.
     """
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
+    if (backend := keras.backend.backend()) != "tensorflow":
         raise UserError(f"strategy parameter_server needs KERAS_BACKEND=tensorflow, got {backend}")
     if not os.environ.get("TF_CONFIG"):
         raise UserError(
             "strategy parameter_server needs several processes, named in TF_CONFIG: "
             "python -m launch.cluster --strategy=parameter_server starts them on this machine"
         )
-    cluster, task_type, index = parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
+    cluster, task_type, index = rendezvous.parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
         if not cluster.get(needed):
             raise UserError(
                 f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
             )
     address, task = cluster[task_type][index], f"{task_type} {index}"
-    bypass_proxy([address for addresses in cluster.values() for address in addresses])
+    rendezvous.bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     if task_type == "chief":
-        with listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
-            await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
+        with rendezvous.listener_on(address, task):  # until TensorFlow does: the others leave a chief that does not
+            rendezvous.await_listeners([*cluster["worker"], *cluster["ps"]], "the chief")
         return Coordinator(tf.distribute.ParameterServerStrategy(resolver), len(cluster["worker"]))
-    check_port(address, task)
+    rendezvous.listener_on(address, task).close()  # TensorFlow would say in a page that the port is taken, or share it
     threads = 1 + sum(map(len, cluster.values()))  # on a single core TensorFlow has one, and waits in it for ever
     server = tf.distribute.Server(
         resolver.cluster_spec(), job_name=task_type, task_index=index, protocol="grpc", start=True,
         config=tf.compat.v1.ConfigProto(inter_op_parallelism_threads=max(threads, os.cpu_count())),
     )  # fmt: skip
     with deferring_sigterm():  # the chief saves first; when it is gone, so is this
-        await_listeners([cluster["chief"][0]], "this task")
+        rendezvous.await_listeners([cluster["chief"][0]], "this task")
         _await_end(cluster["chief"][0])
     del server
     return None
@@ -119,20 +104,19 @@ def _await_end(chief: str) -> None:
     failures = 0
     while failures < PATIENCE:
         time.sleep(_POLL)
-        failures = 0 if is_listening(chief) else failures + 1
+        failures = 0 if rendezvous.is_listening(chief) else failures + 1
 
 
 class AsynchronousModel:
     """Offers what training needs of a keras.Model: fit runs on the workers, evaluate in this process.
 
-    Attributes:
-      optimizer: keras.optimizers.SGD, whose momenta lie on the servers, as the given network's weights do.
-      stop_training: bool. Set by a callback: nothing more is handed out.
+    The momenta of its optimizer lie on the servers, as the given network's weights do. Once a callback has set
+    stop_training nothing more is handed out.
     """
 
     def __init__(self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, chief: Coordinator) -> None:
         self._network, self._config, self._chief = network, config, chief
-        self._evaluated = build_network(config.model, config.seed)  # its weights lie in this process
+        self._evaluated = keras.models.clone_model(network)  # whose weights lie in this process
         self._local = batches.attach(self._evaluated)
         compile_model(self._local, config)
         with chief.scope():
@@ -140,7 +124,7 @@ class AsynchronousModel:
                 learning_rate_schedule(config), config.momentum, nesterov=config.optimizer == "nesterov", name="sgd"
             )
             self.optimizer.build(network.trainable_variables)
-        pixels = batches.train_pixels
+        pixels = batches.data.train_images.reshape(batches.data.num_train, -1)  # uint8 [N, h·w·c]
         # Each worker holds the images, and gives the same tensor again and again.
         images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
         self._images = iter(images)
@@ -152,8 +136,7 @@ class AsynchronousModel:
     ) -> SimpleNamespace:
         """Hands out steps_per_epoch batches, (plan [b, 4], labels [b]), and reads what came of each.
 
-        Returns:
-          An object whose history holds, as that of keras.Model.fit, means over these steps, the staleness among them.
+        The history that it returns holds means over these steps, the staleness among them.
         """
         self.stop_training = False
         totals, read = {}, 0

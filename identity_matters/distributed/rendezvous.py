@@ -11,6 +11,7 @@ import keras
 
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError, WorkerLost
+from identity_matters.fields import require
 
 RENDEZVOUS_TIMEOUT = 600  # seconds of waiting for the other workers: containers may still be on their way
 JOIN_TIMEOUT = 30  # seconds in which the chief then lets a worker join, who answers no signal meanwhile
@@ -72,8 +73,7 @@ def _await_workers(addresses: list[str], rank: int) -> None:
 def await_listeners(addresses: list[str], who: str) -> None:
     """Waits until somebody listens on each address, host:port; says as `who` where that takes long.
 
-    Raises:
-      WorkerLost: an address is silent for RENDEZVOUS_TIMEOUT seconds.
+    Raises WorkerLost where an address is silent for RENDEZVOUS_TIMEOUT seconds.
     """
     began, has_said, missing = time.monotonic(), False, addresses
     while missing := [address for address in missing if not is_listening(address)]:
@@ -119,9 +119,6 @@ def worker_addresses(tf_config: str) -> tuple[list[str], int]:
 
     >>> worker_addresses('{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}}')
     (['a:1', 'b:2'], 1)
-
-    Raises:
-      UserError: see parse_tf_config; or the text has tasks other than chief and worker.
     """
     if not tf_config:
         return [], 0
@@ -133,38 +130,27 @@ def worker_addresses(tf_config: str) -> tuple[list[str], int]:
 def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[str, list[str]], str, int]:
     """Returns the cluster, and this task's type and index, of the text of TF_CONFIG.
 
-    Raises:
-      UserError: it is no JSON of the form
-        {"cluster": {"worker": [host:port, …]}, "task": {"type": "worker", "index": 0}},
-        or has tasks of other types than these.
+    Its form is {"cluster": {"worker": [host:port, …]}, "task": {"type": "worker", "index": 0}}, with tasks of these
+    types alone; raises UserError for any other.
     """
     try:
         config = json.loads(tf_config)
         cluster, task = config["cluster"], config["task"]
         task_type, index = task["type"], int(task["index"])
         others = sorted({task_type, *cluster} - set(task_types))
-        if others:
-            raise UserError(f"it has a {others[0]}, where only {' and '.join(task_types)} are used")
-        if not 0 <= index < len(cluster[task_type]):
-            raise UserError(f"there is no {task_type} {index}")
+        require(not others, f"it has a {', '.join(others[:1])}, where only {' and '.join(task_types)} are used")
+        require(0 <= index < len(cluster[task_type]), f"there is no {task_type} {index}")
         addresses = [*cluster["worker"], *(a for name in cluster if name != "worker" for a in cluster[name])]
         for address in addresses:
-            if addresses.count(address) > 1:
-                raise UserError(f"{address} is given twice")
+            require(addresses.count(address) == 1, f"{address} is given twice")
             host, port = host_and_port(address)
-            if not 0 < port < 2**16:
-                raise UserError(f"{address} has no port")
-            if not host.encode("idna"):  # else sockets raise the UnicodeError, of an empty label say
-                raise UserError(f"{address} has no host that could be looked up")
+            require(0 < port < 2**16, f"{address} has no port")
+            # Else sockets raise the UnicodeError, of an empty label say.
+            require(host.encode("idna") != b"", f"{address} has no host that could be looked up")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise UserError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
     return cluster, task_type, index
-
-
-def check_port(address: str, task: str) -> None:
-    """Raises UserError where the port is taken; TensorFlow would say it in a page, or share the port."""
-    listener_on(address, task).close()
 
 
 def listener_on(address: str, task: str) -> socket.socket:

@@ -19,9 +19,7 @@ from identity_matters.runs.signals import StopRequest
 class ReplicatedModel(keras.Model):
     """A model whose fit and evaluate run on all replicas; to be made and compiled in the strategy's scope.
 
-    Args:
-      inputs, outputs, name: As of keras.Model.
-      stop: StopRequest. After every step of fit the workers agree on it, once it is made on one of them.
+    After every step of fit the workers agree on `stop`, once it is made on one of them.
     """
 
     def __init__(self, inputs: Any, outputs: Any, name: str | None = None, stop: StopRequest | None = None) -> None:
@@ -39,9 +37,6 @@ class ReplicatedModel(keras.Model):
         """Trains as keras.Model.fit; then averages the moments of batch normalisation, which each replica keeps alone.
 
         How a run is divided into calls, so where it was interrupted, changes the rounding of these means alone.
-
-        Returns:
-          The History of keras.Model.fit.
         """
         history = super().fit(*arguments, **options)
         self._average_moments()
@@ -61,10 +56,7 @@ class ReplicatedModel(keras.Model):
             for moment, mean in zip(moments, means):
                 moment.assign(mean)
 
-        @tf.function
-        def average() -> None:
-            self.distribute_strategy.run(average_on_replica)
-
+        average = tf.function(lambda: self.distribute_strategy.run(average_on_replica))
         return average if moments else lambda: None
 
     def evaluate(self, *arguments: Any, **options: Any) -> Any:
@@ -127,11 +119,7 @@ class ReplicatedModel(keras.Model):
                 for variable in mean.variables:
                     variable.assign(tf.zeros_like(variable.value))
 
-        @tf.function
-        def reset() -> None:
-            self.distribute_strategy.run(reset_on_replica)
-
-        return reset
+        return tf.function(lambda: self.distribute_strategy.run(reset_on_replica))
 
     # Keras calls these two, which are private. Its own build the model from a value per replica, which fails, and read
     # each metric by a collective; a test (test_fit_of_keras_still_fails_on_two_workers) says when they can go.

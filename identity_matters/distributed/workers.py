@@ -25,11 +25,11 @@ from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, StreamedBatches, as_dataset
+from identity_matters.data.batches import Batches, as_dataset
 from identity_matters.data.loading import load
 from identity_matters.errors import Diverged, UserError, WorkerLost
 from identity_matters.optimization import compile_model
-from identity_matters.runs.checkpoint import has_checkpoints
+from identity_matters.runs.checkpoint import list_checkpoints
 from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, data_digest, differences, lock
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
@@ -39,17 +39,14 @@ if TYPE_CHECKING:
 
 
 class Workers:
-    """The processes that train one network together, seen from one of them.
+    """The processes that train one network together, seen from one of them, whose number is `rank`.
 
     Attributes:
       strategy: tf.distribute.Strategy. None on a single device of a process that is alone, and without TensorFlow.
       distribution: keras.distribution.DataParallel. JAX's counterpart, for the devices of one process.
-      rank: int. The number of this process, from 0.
-      num_processes: int. How many processes there are.
-      num_replicas: int. How many devices all processes have together.
-      is_chief: bool. Whether this one writes the files.
-      has_peers: bool. Whether another process can be lost.
-      takes_streams: bool. Whether the data need not fit in memory.
+      num_replicas: How many devices all processes have together.
+      has_peers: Whether another process can be lost.
+      takes_streams: Whether the data need not fit in memory.
     """
 
     def __init__(self, strategy: Any = None, rank: int = 0, num_processes: int = 1, distribution: Any = None) -> None:
@@ -60,14 +57,11 @@ class Workers:
         self.is_chief, self.has_peers, self.takes_streams = rank == 0, num_processes > 1, True
 
     def check(self, config: TrainConfig, callbacks: Sequence) -> slice:
-        """Returns the rows of every batch that this process takes, or raises UserError where it cannot train so.
-
-        See `rows`; callbacks are for one process alone. Where TensorFlow's operations are deterministic, as training
-        has them, Keras leaves XLA off whatever is asked for. Keras's PyTorch backend has one step an execution.
-        """
+        """Returns the rows of every batch that this process takes, or raises UserError where it cannot train so."""
         if callbacks and self.has_peers:
             raise UserError("callbacks are for one process alone; leave them out where several workers train")
         if config.jit_compile == "on" and keras.backend.backend() == "tensorflow":
+            # Where operations are deterministic, Keras leaves XLA off whatever is asked for.
             raise UserError(
                 "jit_compile = on needs KERAS_BACKEND=jax: under TensorFlow runs are deterministic, without XLA"
             )
@@ -76,11 +70,7 @@ class Workers:
         return self.rows(config.batch_size)
 
     def rows(self, batch_size: int) -> slice:
-        """Returns the rows of every batch that the devices of this process take.
-
-        Raises:
-          UserError: the devices of all processes do not divide the batch.
-        """
+        """Returns this process's rows of every batch; raises UserError where all devices together do not divide it."""
         if batch_size % self.num_replicas:
             raise UserError(
                 f"batch_size must be a multiple of the number of devices, {self.num_replicas} "
@@ -111,15 +101,11 @@ class Workers:
         return data
 
     def model_to_fit(
-        self, network: keras.Model, batches: ArrayBatches | StreamedBatches, config: TrainConfig, stop: StopRequest
+        self, network: keras.Model, batches: Batches, config: TrainConfig, stop: StopRequest
     ) -> keras.Model:
-        """Returns the compiled model whose fit trains a network on the devices of all processes.
+        """Returns the compiled model whose fit trains a network, made in `scope`, on the devices of all processes.
 
-        Args:
-          network: keras.Model, made in `scope`.
-          batches: Where its images come from, and how.
-          config: TrainConfig.
-          stop: StopRequest. Several processes agree on it after each step.
+        Several processes agree on `stop` after each step.
         """
         if not self.strategy:
             model = batches.attach(network)
@@ -174,12 +160,10 @@ class Workers:
         """Returns the compiled function from values per replica to their sum."""
         import tensorflow as tf
 
-        return tf.function(
-            lambda values: self.strategy.reduce(
-                "SUM", self.strategy.run(lambda value: value, args=(values,)), axis=None
-            ),
-            reduce_retracing=True,
-        )
+        def total(values: Any) -> Any:
+            return self.strategy.reduce("SUM", self.strategy.run(lambda value: value, args=(values,)), axis=None)
+
+        return tf.function(total, reduce_retracing=True)
 
     def broadcast(self, vector: Any) -> np.ndarray:
         """Returns the chief's float64 vector [n], bit by bit; the other processes give one of the same length."""
@@ -205,8 +189,7 @@ class Workers:
     def reporting_lost_workers(self) -> Iterator[None]:
         """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone.
 
-        Raises:
-          UserError: the workers cannot train together, as they have different numbers or types of devices.
+        Or UserError: the workers cannot train together, as they have different numbers or types of devices.
         """
         if not self.has_peers:
             yield
@@ -233,13 +216,7 @@ class Workers:
 def open_run(
     config: TrainConfig, run_dir: str, workers: Workers, data: str = ""
 ) -> Iterator[tuple[RunDirectory | None, dict]]:
-    """Opens the run directory on the chief, and agrees on the config and the data with the other workers.
-
-    Args:
-      config: TrainConfig.
-      run_dir: str. The chief's.
-      workers: Workers.
-      data: str. The summary of this worker's data.
+    """Opens the run directory on the chief, and agrees on the config and a summary of the data with the other workers.
 
     Yields:
       (directory, contents): RunDirectory, which no other process can write to meanwhile, None on workers other than the
@@ -279,11 +256,7 @@ def _has_results(directory: RunDirectory) -> bool:
 
 @contextlib.contextmanager
 def recording_failure(directory: RunDirectory | None, workers: Workers) -> Iterator[None]:
-    """Opens a context that writes into config.json how it failed, unless the same command can continue.
-
-    Raises:
-      WorkerLost: see `Workers.reporting_lost_workers`.
-    """
+    """Opens a `reporting_lost_workers` that notes in config.json how it failed, unless the same command continues."""
     try:
         with workers.reporting_lost_workers():
             yield
@@ -321,7 +294,7 @@ def _require_agreement(contents: dict, differing: list[str], workers: Workers) -
 
 def _require_checkpoints(directory: RunDirectory, config: TrainConfig) -> None:
     """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
-    if os.path.exists(metrics := directory.file("metrics.csv")) and not has_checkpoints(directory.file("checkpoints")):
+    if os.path.exists(metrics := directory.file("metrics.csv")) and not list_checkpoints(directory.file("checkpoints")):
         step = max((row["step"] for row in read_metrics(metrics)), default=0)
         if directory.status == "done" or step >= config.checkpoint_every:
             raise UserError(

@@ -6,9 +6,12 @@ import math
 import os
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters import training
+from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData, examples_summary
 from identity_matters.data.loading import load
@@ -17,7 +20,7 @@ from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
-from identity_matters.model import check_image_shape
+from identity_matters.model import check_image_shape, training_flops
 from identity_matters.runs import figures, tables
 from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
@@ -52,10 +55,6 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     whether its directory is still there or not: config.json and results.csv alone are enough to go on elsewhere. Where
     its directory is there, its config must be the planned one; rows alone are taken as they are, also where the code
     of the variant has changed since.
-
-    Args:
-      config: AblationConfig.
-      run_dir: str. The directory of each run lies in it, beside results.csv and the figure.
 
     Returns:
       The rows of results.csv: one per evaluation of each finished run in the directory, earlier calls' of other
@@ -103,11 +102,6 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
 
 def _flops(config: TrainConfig) -> int:
     """Operations of the convolutions in a step."""
-    import keras
-
-    from identity_matters.comparators import build_network
-    from identity_matters.model import training_flops
-
     flops = training_flops(build_network(config.model)) * config.batch_size
     keras.backend.clear_session()
     return flops
@@ -176,10 +170,6 @@ def _rate_beyond(errors: dict[float, tuple[float, float]]) -> float | None:
 
 
 def _train(config: TrainConfig, run_dir: str) -> None:
-    import keras
-
-    from identity_matters import training
-
     try:
         training.train(config, run_dir)
     except training.Diverged as error:

@@ -73,9 +73,6 @@ class AblationConfig:
         """Returns the fields that a variant of the experiment sets, and why a launcher must refuse their flags.
 
         Also where another variant leaves the field as it is: its name says what it is, which the flag would change.
-
-        Args:
-          flags: The values of the launcher's flags by name, None where one is not given.
         """
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
         set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))

@@ -24,10 +24,6 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     A dot is a seed, a bar the mean of those that did not diverge; how many diverged is written beside. A dotted line
     goes through the first variant's mean, with which the others are compared. Training errors are means over the last
     part of a run.
-
-    Args:
-      rows: The rows of an experiment's results.csv.
-      title: str. What stands above the figure.
     """
     final = final_rows(rows)
     names = list(dict.fromkeys(row["variant"] for row in final))
@@ -58,12 +54,8 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
 def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str = "") -> Figure:
     """Returns a figure of the error against depth, test (left) and training (right), a line for each initialiser.
 
-    A dot is a seed at the end of its run, a line goes through the means; diverged runs are left out.
-
-    Args:
-      rows: The rows of an experiment's results.csv.
-      depths: The number of convolutions by variant, by initialiser.
-      title: str. What stands above the figure.
+    A dot is a seed at the end of its run, a line goes through the means; diverged runs are left out. depths: the number
+    of convolutions by variant, by initialiser.
     """
     ended = [row for row in final_rows(rows) if row["status"] != "diverged"]
     ticks = sorted({depth for of_initializer in depths.values() for depth in of_initializer.values()})
@@ -95,10 +87,6 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
     Above against steps; below against the training cross-entropy, as theirs, with a circle where the learning rate
     first drops and a triangle where it drops again. A line is a run, a column of panels holds the variants that differ
     in the number in their names alone.
-
-    Args:
-      rows: The rows of an experiment's results.csv.
-      title: str. What stands above the figure.
     """
     tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row.get("kernel_norm", np.nan))]
     families = by_depth(row["variant"] for row in tested)
@@ -129,9 +117,6 @@ def by_depth(names: Iterable[str]) -> dict[str, list[str]]:
 
     >>> by_depth(["ResNet-32", "ResNet-8", "BN-free of 8 layers", "ResNet-8"])
     {'ResNet-N': ['ResNet-8', 'ResNet-32'], 'BN-free of N layers': ['BN-free of 8 layers']}
-
-    Args:
-      names: Those of variants.
     """
     families = {}
     for name in dict.fromkeys(names):

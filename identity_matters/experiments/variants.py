@@ -140,11 +140,7 @@ EXPERIMENTS = {"statements": STATEMENTS, "rivals": RIVALS, "norms": NORMS}
 
 
 def depths() -> dict[str, dict[str, int]]:
-    """Returns, for each initialiser, the statements' variants that differ in depth alone, and their convolutions.
-
-    Returns:
-      The number of convolutions by the variant's name, by initialiser: small, standard.
-    """
+    """Returns, by initialiser, the number of convolutions of the statements' variants that differ in depth alone."""
     sizes, found = set(_of_depth(1, 1)), {"small": {}, "standard": {}}
     for variant in EXPERIMENTS["statements"]:
         initializer = variant.model.get("residual_initializer", "small")

@@ -29,6 +29,7 @@ interruption they start afresh, at the step of the newest checkpoint, and update
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -56,21 +57,14 @@ def checked_callbacks(
 ) -> tuple[keras.callbacks.Callback, ...]:
     """Returns callbacks, given as Keras takes them, with which a run can go on to its end.
 
-    Raises:
-      TypeError: one of them is no Keras callback.
-      UserError: one is in REFUSED, or a subclass of it, or does not know whether more or less of its metric is better.
+    Raises TypeError where one is no Keras callback; UserError where one is in REFUSED, or a subclass of it, or does not
+    know whether more or less of its metric is better.
     """
-    if callbacks is None or isinstance(callbacks, keras.callbacks.Callback):
-        callbacks = [] if callbacks is None else [callbacks]
-    if not isinstance(callbacks, Iterable):
-        raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callbacks!r}")
-    callbacks = tuple(_unpacked(callbacks))
-    for callback in callbacks:
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callback!r}")
+    unpacked = () if callbacks is None else tuple(_unpacked(callbacks))
+    for callback in unpacked:
         class_name = type(callback).__name__
         for name, reason in REFUSED.items():
-            if isinstance(callback, getattr(keras.callbacks, name, ())):  # older versions of Keras lack some
+            if isinstance(callback, getattr(keras.callbacks, name, ())):  # Keras 3.12 lacks some
                 which = name if class_name == name else f"{class_name}, which is a {name}"
                 raise UserError(f"{which} cannot be a callback of a run: {reason}")
         # Keras looks up what is better in the metrics of a compiled model, at the first evaluation.
@@ -80,34 +74,27 @@ def checked_callbacks(
                 raise UserError(
                     f"{class_name} needs to know what is better, mode='min' or 'max' for monitor={callback.monitor!r}"
                 )
-    return callbacks
+    return unpacked
 
 
-def _unpacked(callbacks: Iterable[keras.callbacks.Callback]) -> Iterator[keras.callbacks.Callback]:
-    """Yields the callbacks, those of a CallbackList one by one."""
-    for callback in callbacks:
-        if isinstance(callback, keras.callbacks.CallbackList):
-            yield from _unpacked(callback.callbacks)
-        else:
-            yield callback
+def _unpacked(callbacks: Any) -> Iterator[keras.callbacks.Callback]:
+    """Yields the callbacks, those of a list, Python's or Keras's, one by one; raises TypeError for anything else."""
+    if isinstance(callbacks, keras.callbacks.Callback) and not isinstance(callbacks, keras.callbacks.CallbackList):
+        yield callbacks
+        return
+    members = getattr(callbacks, "callbacks", callbacks)
+    if not isinstance(members, Iterable) or isinstance(members, str):
+        raise TypeError(f"callbacks must be keras.callbacks.Callback objects, got {callbacks!r}")
+    for member in members:
+        yield from _unpacked(member)
 
 
 class RunCallback(keras.callbacks.Callback):
     """Follows every call of fit: the progress bar, the time, the check of the loss, stopping, the user's callbacks.
 
-    Use it as a context, in which the progress bar is there.
-
-    Args:
-      callbacks: What `checked_callbacks` returns.
-      network: keras.Model. What they get as their model.
-      config: TrainConfig. Read: train_steps, eval_every.
-      step: int. Updates done before.
-      stop: StopRequest. Looked at after every call into the compiled program.
-      has_bar: bool. Whether lines are printed, and the bar.
-
-    Attributes:
-      step: int. Updates done.
-      are_given: bool. Whether there is a user's callback, which may ask for the end of the run at each evaluation.
+    Use it as a context, in which the progress bar is there; without has_bar nothing is printed. `step` counts the
+    updates done. `stop` is looked at after every call into the compiled program, as is network.stop_training, which a
+    user's callback, where `are_given`, may set.
     """
 
     def __init__(
@@ -124,7 +111,7 @@ class RunCallback(keras.callbacks.Callback):
         self._network, self._stop, self._has_bar = network, stop, has_bar
         self._num_steps, self._epoch, self._is_in_epoch = config.train_steps, 0, False
         self._timed_steps, self._seconds = 0, 0.0
-        network.stop_training = False  # Keras's own flag, which a user's callback sets
+        network.stop_training = False
         epochs = -(-config.train_steps // config.eval_every)
         self._list = keras.callbacks.CallbackList(
             list(callbacks), model=network, steps=config.train_steps, epochs=epochs, verbose=0
@@ -167,11 +154,7 @@ class RunCallback(keras.callbacks.Callback):
         self._list.on_train_batch_begin(self.step)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Takes in the updates of one call, and ends fit where a signal or a callback asks for it.
-
-        Raises:
-          Diverged: the loss is NaN or infinite.
-        """
+        """Takes in the updates of one call, and ends fit where a signal or a callback asks for it; raises Diverged."""
         step, loss, now = self._first_step + batch + 1, float(logs["loss"]), time.perf_counter()
         if not np.isfinite(loss):
             raise Diverged(step, step - self.step)

@@ -28,11 +28,7 @@ _LASTING_ERRORS = (errno.ENOENT, errno.ENXIO, errno.EINVAL, None)
 
 
 def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
-    """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP checkpoints, returns its path.
-
-    Raises:
-      OSError: the file cannot be written; the older checkpoints are as they were.
-    """
+    """Writes step_<step>.npz whole or not at all, removes all but the newest KEEP checkpoints, returns its path."""
     path = os.path.join(directory, f"step_{step:08d}.npz")
     try:
         os.makedirs(directory, exist_ok=True)
@@ -41,7 +37,7 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
-    for _, old in [found for found in _list_checkpoints(directory) if found[0] <= step][:-KEEP]:
+    for _, old in [found for found in list_checkpoints(directory) if found[0] <= step][:-KEEP]:
         with contextlib.suppress(OSError):  # a directory of that name is no checkpoint
             os.remove(old)
     return path
@@ -52,17 +48,12 @@ def load_newest(
 ) -> tuple[int, dict[str, np.ndarray]] | None:
     """Returns (step, arrays) of the newest intact checkpoint; None where there is none.
 
-    One that is damaged, or that does not fit, is skipped with a warning.
+    One that is damaged, or of which find_mistake says why it does not fit, is skipped with a warning.
 
-    Args:
-      directory: str.
-      find_mistake: Returns why the step and the arrays of a checkpoint do not fit; empty where they do.
-
-    Raises:
-      Unreadable: the disk or the memory does not let a file be read now, which says nothing of what it holds.
-      UserError: this user may not read a file.
+    Raises Unreadable where the disk or the memory does not let a file be read now, which says nothing of what it holds;
+    UserError where this user may not read it.
     """
-    for step, path in reversed(_list_checkpoints(directory)):
+    for step, path in reversed(list_checkpoints(directory)):
         try:
             arrays = read_arrays(path)
             if mistake := _find_damage(step, arrays) or find_mistake(step, arrays):
@@ -77,18 +68,9 @@ def load_newest(
     return None
 
 
-def has_checkpoints(directory: str) -> bool:
-    """Returns whether there is a checkpoint, intact or not."""
-    return bool(_list_checkpoints(directory))
-
-
 def find(directory: str, step: int) -> str:
-    """Returns the path of the checkpoint that a run saves after `step` updates.
-
-    Raises:
-      UserError: there is none, or none any more.
-    """
-    paths = dict(_list_checkpoints(directory))
+    """Returns the path of the checkpoint of a step; raises UserError where there is none, or none any more."""
+    paths = dict(list_checkpoints(directory))
     if step not in paths:
         there = ", ".join(map(str, paths)) or "none"
         raise UserError(f"{directory} has no checkpoint of step {step}; steps that have one: {there}")
@@ -96,11 +78,7 @@ def find(directory: str, step: int) -> str:
 
 
 def load_weights(path: str, step: int, network: keras.Model) -> None:
-    """Gives a network, as the run built it, the weights of the checkpoint of a step.
-
-    Raises:
-      UserError: the file is damaged, or of another step or network.
-    """
+    """Gives a network the weights of a step's checkpoint; raises UserError where it is damaged or of another one."""
     try:
         arrays = read_arrays(path)
         if mistake := _find_damage(step, arrays):
@@ -127,8 +105,8 @@ def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
     return "" if scalars["step"] == step else f"it is of step {scalars['step']}, not of the step in its name"
 
 
-def _list_checkpoints(directory: str) -> list[tuple[int, str]]:
-    """Returns the checkpoints as (step, path), the oldest first."""
+def list_checkpoints(directory: str) -> list[tuple[int, str]]:
+    """Returns the checkpoints, intact or not, as (step, path), the oldest first."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -181,9 +159,8 @@ class TrainingState:
     def restore(self, directory: str, num_steps: int) -> None:
         """Takes the state from the newest checkpoint that is intact and fits a run of num_steps, if there is a file.
 
-        Raises:
-          UserError: none of the files can be used, and beginning again would cost what the run has done.
-          Unreadable: see `load_newest`.
+        Raises UserError where none can be used: beginning again would cost what the run has done; Unreadable as
+        `load_newest`.
         """
 
         def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:
@@ -201,7 +178,7 @@ class TrainingState:
 
         found = load_newest(directory, find_mistake)
         if found is None:
-            if files := _list_checkpoints(directory):
+            if files := list_checkpoints(directory):
                 raise UserError(
                     f"none of the {len(files)} checkpoint(s) in {directory} can be used; put an intact one there, or "
                     "begin again in another run_dir"

@@ -45,11 +45,7 @@ def read_config_json(run_dir: str) -> dict | None:
 
 
 def data_places(contents: dict) -> dict[str, str]:
-    """Returns data_dir and npz of a run's config, each as `seen_from_start`.
-
-    Args:
-      contents: dict. Of the config.json of a training run.
-    """
+    """Returns data_dir and npz of the config in a training run's config.json, each as `seen_from_start`."""
     config = contents["config"]
     return {name: seen_from_start(contents, config[name]) for name in ("data_dir", "npz") if name in config}
 
@@ -74,7 +70,7 @@ def _find_mistake(contents: Any) -> str:
     """Returns what a reader of the contents would stumble over; empty where there is nothing."""
     if not isinstance(contents, dict) or not isinstance(contents.get("config"), dict):
         return "it holds no config"
-    if contents.get("kind") not in list(RUN_TYPES):  # a list has no hash to look up
+    if contents.get("kind") not in tuple(RUN_TYPES):  # a list cannot be looked up in a dict
         return f"its kind is {truncated_repr(contents.get('kind'))}, none of {', '.join(RUN_TYPES)}"
     if contents.get("status") not in STATUSES:
         return f"its status is {truncated_repr(contents.get('status'))}, none of {', '.join(STATUSES)}"
@@ -94,21 +90,12 @@ def flat(config: dict) -> dict[str, Any]:
 
 
 def evaluated_split(config: Mapping[str, Any]) -> str:
-    """Returns what the images are that the tables of a training run call test images: "test" or "held-out".
-
-    Args:
-      config: The fields of its TrainConfig.
-    """
+    """Returns what a training run's tables call test images, by the fields of its config: "test" or "held-out"."""
     return "held-out" if config.get("validation_examples") else "test"
 
 
 def final_row_label(contents: Mapping[str, Any] | None, rows: list[dict]) -> str:
-    """Returns in words when the last row of a run's metrics.csv was: at the end, where nothing says otherwise.
-
-    Args:
-      contents: Of config.json; None without one.
-      rows: Those of metrics.csv.
-    """
+    """Returns in words when the last row of a run's metrics.csv was: at the end, unless config.json says otherwise."""
     if not contents or contents["status"] == "done" or not rows:
         return AT_THE_END
     place = f"at step {rows[-1]['step']:,}"

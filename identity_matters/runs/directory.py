@@ -1,9 +1,5 @@
 """The run directory: what a run writes, and the config.json that says what it is.
 
-    config.json     kind, command, config, versions, status (running | done | diverged | failed)
-    checkpoints/    step_00001000.npz …, the newest three
-    …               each type of run adds others: metrics.csv or results.csv, PNGs, saved_model/
-
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
@@ -22,12 +18,11 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.runs.config_json import RUN_TYPES, STATUSES, read_config_json
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
@@ -51,22 +46,14 @@ class Busy(UserError):
 class RunDirectory:
     """A directory that belongs to one config; `with run:` makes it and keeps other processes from writing to it.
 
-    Args:
-      path: str.
-      config: a dataclass, compared with that of an earlier run in the same directory.
-      run_type: str. One of RUN_TYPES, the launcher whose run this is: it draws the figures again.
-      data: str. The summary of the data (empty: not compared).
+    The config and the summary of the data, unless it is empty, are compared with those of an earlier run. run_type is
+    the launcher that draws the figures again. The first `set_status` writes config.json: then the run `is_begun`.
 
-    Attributes:
-      is_begun: bool. Whether there is a config.json, which the first `set_status` writes.
-
-    Raises:
-      UserError: the directory holds a run of another type or config (the message lists what
-        differs) or on other data, or files of no run, or cannot be written; also by `with run:`.
+    Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
+    what differs) or on other data, or files of no run, or cannot be written.
     """
 
     def __init__(self, path: str, config: Any, run_type: str = "train", data: str = "") -> None:
-        assert run_type in RUN_TYPES, run_type
         self.path, self._config, self._run_type, self._data = path, config, run_type, data
         self._digest = data_digest(config)
         self._read()
@@ -99,13 +86,8 @@ class RunDirectory:
 
     @property
     def status(self) -> str:
-        """Returns the status that config.json holds, one of STATUSES."""
-        return self._contents["status"]
-
-    @property
-    def contents(self) -> dict:
-        """Returns the contents of config.json."""
-        return self._contents
+        """Returns the status that config.json, whose contents are `contents`, holds, one of STATUSES."""
+        return self.contents["status"]
 
     def file(self, *names: str) -> str:
         """Returns the path of a file in the directory."""
@@ -113,10 +95,9 @@ class RunDirectory:
 
     def set_status(self, status: str, **details: Any) -> None:
         """Writes config.json with the status and what else belongs to it, e.g. the step of divergence."""
-        assert status in STATUSES, status
-        lasting = {key: value for key, value in self._contents.items() if key in _LASTING_KEYS}
-        self._contents = lasting | {"status": status, **details}
-        write_text(self.file("config.json"), json.dumps(self._contents, indent=2) + "\n")
+        lasting = {key: value for key, value in self.contents.items() if key in _LASTING_KEYS}
+        self.contents = lasting | {"status": status, **details}
+        write_text(self.file("config.json"), json.dumps(self.contents, indent=2) + "\n")
         self.is_begun = True
 
     def _tidy(self) -> None:
@@ -138,11 +119,11 @@ class RunDirectory:
         current |= {"data": self._data} if self._data else {}
         current |= {"npz_digest": self._digest} if self._digest else {}
         if found is None:
-            self._contents = current | {"versions": versions(), "status": "running"}
+            self.contents = current | {"versions": versions(), "status": "running"}
             return
         self._require_same(found, config)
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
-        self._contents = found | current
+        self.contents = found | current
 
     def _require_same(self, found: dict, config: dict) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
@@ -169,11 +150,8 @@ class RunDirectory:
 def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
     """Enters a run directory, which locks it, as a part of the stack; waits `timeout` seconds for another process.
 
-    The file system may take time to notice that a chief before this one died with its machine.
-
-    Raises:
-      Busy: another process still has it then.
-      UserError: see RunDirectory.
+    The file system may take time to notice that a chief before this one died with its machine. Raises Busy if another
+    process still has it then.
     """
     deadline, has_said = time.monotonic() + timeout, False
     while True:
@@ -229,20 +207,17 @@ def versions() -> dict[str, str]:
 
 
 def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
-    """Returns "name (old, new)" of every field, of two configs as JSON holds them, that changes what a run computes.
+    """Returns "name (old, new)" of every field of two configs, as JSON holds them, that changes what a run computes.
 
-    Args:
-      old, new: dict.
-      same: Names of fields that are known to mean the same.
+    Fields that are known to mean the `same` are left out.
     """
-    return list(_yield_differences(old, new, (*_NOT_COMPARED, *same)))
-
-
-def _yield_differences(old: dict, new: dict, not_compared: tuple[str, ...], prefix: str = "") -> Iterator[str]:
-    for key in [key for key in {**old, **new} if key not in not_compared]:
+    found = []
+    for key in [key for key in {**old, **new} if key not in (*_NOT_COMPARED, *same)]:
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            yield from _yield_differences(a, b, not_compared, f"{prefix}{key}.")
+            found += [f"{key}.{inner}" for inner in differences(a, b, same)]
         elif a != b:
-            name, *values = (word if word.isprintable() else truncated_repr(word) for word in (key, str(a), str(b)))
-            yield f"{prefix}{name[:MAX_REPR]} ({values[0][:MAX_REPR]}, {values[1][:MAX_REPR]})"
+            words = (word if word.isprintable() else truncated_repr(word) for word in (key, str(a), str(b)))
+            name, old_value, new_value = (word[:MAX_REPR] for word in words)
+            found.append(f"{name} ({old_value}, {new_value})")
+    return found

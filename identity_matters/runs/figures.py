@@ -24,9 +24,8 @@ def convergence_figure(
 
     Args:
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
-      title: str. What stands above the figure.
-      split: str. See `config_json.evaluated_split`.
-      place: str. See `config_json.final_row_label`.
+      title: What stands above the figure.
+      split, place: See `config_json.evaluated_split` and `config_json.final_row_label`.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
@@ -62,7 +61,7 @@ def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str =
     Args:
       runs: Of each run its name, what `config_json.evaluated_split` says, the rows of its metrics.csv and what
         `config_json.final_row_label` says.
-      title: str. What stands above the figure.
+      title: What stands above the figure.
     """
     ends: dict[tuple[str, str], dict[str, list[float]]] = {}
     for name, split, rows, place in runs:

@@ -19,17 +19,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from identity_matters.errors import UserError, naming_file
+from identity_matters.fields import require
 
 MAX_TEXT_BYTES = 2**28
 
 
 def open_file(path: str) -> BinaryIO:
-    """Returns a regular file, opened for reading.
-
-    Raises:
-      UserError: it is a directory, a pipe or a device.
-      OSError: it cannot be opened, or is a socket.
-    """
+    """Returns a regular file, opened for reading; raises UserError for a directory, a pipe or a device."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -42,9 +38,6 @@ def shortest_unique_suffixes(paths: list[str]) -> list[str]:
 
     >>> shortest_unique_suffixes(["runs/a/first", "runs/b/first"])
     ['a/first', 'b/first']
-
-    Raises:
-      UserError: two of them are the same.
     """
     if len(set(map(os.path.abspath, paths))) < len(paths):
         raise UserError(f"a directory is named twice: {', '.join(paths)}")
@@ -53,32 +46,16 @@ def shortest_unique_suffixes(paths: list[str]) -> list[str]:
     return next(names for names in ends if len(set(names)) == len(names))
 
 
-def require_regular(path: str) -> None:
-    """Raises UserError or OSError unless the path is that of a regular file, for readers that open it themselves."""
-    open_file(path).close()
-
-
 def read_text(path: str) -> str:
-    """Returns the text of a file.
-
-    Raises:
-      ValueError: it is no regular file, no UTF-8, or larger than MAX_TEXT_BYTES.
-      OSError: it cannot be read.
-    """
+    """Returns the text of a file; raises ValueError where it is no regular one, no UTF-8, or too large."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        if size > MAX_TEXT_BYTES:
-            raise UserError(f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
+        require(size <= MAX_TEXT_BYTES, f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
         return file.read(MAX_TEXT_BYTES).decode()
 
 
 def read_json(path: str) -> Any:
-    """Returns what a JSON file holds.
-
-    Raises:
-      ValueError: as read_text, or it is no JSON, nested too deeply, or holds NaN or infinities.
-      OSError: it cannot be read.
-    """
+    """Returns what a JSON file holds; raises ValueError as read_text, and for NaN, infinities and deep nesting."""
 
     def refuse(word: str) -> None:
         raise UserError(f"{word} is no JSON number")
@@ -99,18 +76,13 @@ def array_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...]
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of an uncompressed .npz file of numbers, none of which declares more than the file holds.
-
-    Raises:
-      Exception: of almost any type, where the file is damaged.
-    """
+    """Returns the arrays of an uncompressed .npz file of numbers; raises almost any exception where it is damaged."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 shape, dtype = array_header(archive, member.filename)
-                if dtype.kind not in "buif":
-                    raise UserError(f"{member.filename} holds no numbers but {dtype}")
+                require(dtype.kind in "buif", f"{member.filename} holds no numbers but {dtype}")
                 if max(math.prod(shape) * dtype.itemsize, member.file_size) > size or min(shape, default=0) < 0:
                     raise UserError(f"{member.filename} declares more than the file holds")
         file.seek(0)
@@ -122,9 +94,8 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path that becomes `path` when the block ends: a file or folder, whole or not at all.
 
-    What has the name is replaced at the very end, so that it stands where the block or the disk fails.
-
-    So also where the power fails: what is written is on the disk before it has its name, and both before this returns.
+    What has the name is replaced at the very end, so that it stands where the block, the disk or the power fails: what
+    is written is on the disk before it has its name, and both before this returns.
     """
     path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
     folder, name = os.path.split(path)

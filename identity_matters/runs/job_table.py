@@ -38,11 +38,7 @@ class Job(NamedTuple):
 class JobTable:
     """The rows of jobs, in the order in which these were first named, and in a CSV file that is saved after each job.
 
-    Args:
-      path: str. The file, which need not exist. None: the rows are held in memory alone.
-
-    Raises:
-      UserError: the file is damaged.
+    The file need not exist, and without a path the rows are held in memory alone. Raises UserError where it is damaged.
     """
 
     def __init__(self, path: str | None) -> None:
@@ -56,11 +52,7 @@ class JobTable:
         return [row for rows in self._rows_of.values() for row in rows] + self._unclaimed
 
     def find(self, job: Job) -> list[dict]:
-        """Returns the rows of a job; [] where it is not computed.
-
-        Raises:
-          UserError: there are some, but not job.num_rows.
-        """
+        """Returns the rows of a job, [] where it is not computed; raises UserError for some, but not job.num_rows."""
         key = tuple(as_written(job.key).items())
         if key not in self._rows_of:
             found: list[dict] = []
@@ -76,11 +68,7 @@ class JobTable:
         return self._rows_of[key]
 
     def run(self, job: Job, progress: Progress = lambda share: None) -> list[dict]:
-        """Returns the rows of a job, which is computed and saved unless it was before.
-
-        Raises:
-          UserError: see `find`.
-        """
+        """Returns the rows of a job, which is computed and saved unless it was before; raises UserError as `find`."""
         if rows := self.find(job):
             return rows
         # A row that holds its key keeps the order of its columns.
@@ -92,12 +80,9 @@ class JobTable:
     def run_all(
         self, jobs: Sequence[Job], bar: tqdm, on_done: Callable[[Job, list[dict]], Any] = lambda *_: None
     ) -> None:
-        """Runs the jobs in their order, which becomes that of the table.
+        """Runs the jobs in their order, which becomes the table's; the bar counts them, and names the current one.
 
-        Args:
-          jobs: In the order of the table.
-          bar: Counts jobs, and their shares; says which one is being computed.
-          on_done: Is called with each job and its rows, also where these were found.
+        on_done is called with each job and its rows, also where these were found.
         """
         are_done = [bool(self.find(job)) for job in jobs]  # all of them first: this sets the order
         bar.n = bar.initial = sum(are_done)

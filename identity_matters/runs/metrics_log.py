@@ -53,14 +53,9 @@ def describe(row: dict[str, float], config: TrainConfig) -> str:
 
 
 class MetricsLog:
-    """Appends rows to metrics.csv and writes them to TensorBoard.
+    """Appends rows, one per evaluation, to metrics.csv and writes them to TensorBoard; without a run, nowhere.
 
-    Args:
-      run: RunDirectory. None: nothing is written.
-      first_step: int. Rows of later steps, which an interrupted run has left, are dropped.
-
-    Attributes:
-      rows: list of dict. One per evaluation of the run so far.
+    Rows of steps after the first, which an interrupted run has left, are dropped.
     """
 
     def __init__(self, run: RunDirectory | None, first_step: int) -> None:
@@ -120,18 +115,15 @@ def session(values: dict) -> tuple[Any, Any]:
     """Returns the summaries that open and that close a line of the HParams page.
 
     There is none that lists metrics: TensorBoard takes the first list that it finds for all runs, and without any
-    every scalar of every line is a metric.
-
-    Args:
-      values: A config as JSON gives it back; with the fields of the configs in it; lists become text, and
-        what is empty is left out.
+    every scalar of every line is a metric. Of a config's values lists become text, and what is empty is left out.
     """
-    _, start, end = hparams({name: _plain(value) for name, value in flat(values).items() if value != ""}, {})
+    plain = {
+        name: ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+        for name, value in flat(values).items()
+        if value != ""
+    }
+    _, start, end = hparams(plain, {})
     return start, end
-
-
-def _plain(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
 def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:

@@ -24,9 +24,9 @@ class StopRequest:
     """Says whether this process, and the job that it belongs to, is to stop.
 
     Attributes:
-      is_made: bool. A signal came to this process.
-      number, latest_at: int, float. The latest signal, and its time.monotonic().
-      agreed: bool. What several workers, which leave together, agreed on after the last step; None: this one is alone.
+      is_made: A signal came to this process.
+      number, latest_at: The latest signal, and its time.monotonic().
+      agreed: What several workers, which leave together, agreed on after the last step; None: this one is alone.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,6 @@ class _Listener:
                 self.stop.make()
 
     def close(self) -> None:
-        """Ends the thread."""
         with self.lock:
             self._is_closed = True
             signal.pthread_kill(self._thread.ident, signal.SIGTERM)

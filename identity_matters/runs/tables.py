@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from identity_matters.errors import UserError, first_line
+from identity_matters.fields import require
 from identity_matters.runs.files import read_text, write_text
 
 _TEXT_COLUMNS = {"variant", "status", "phase"}
@@ -21,17 +22,14 @@ _MAX_STEP = 2**53
 def read_metrics(path: str) -> list[dict[str, float]]:
     """Returns the rows of a metrics.csv or results.csv: numbers as float (NaN where empty), `step` as int.
 
-    Raises:
-      UserError: the file is missing, is neither or is damaged, or has no rows.
+    Raises UserError where the file is missing, neither of them, damaged or without rows.
     """
     try:
-        rows = [{name: _number(name, value) for name, value in row.items()} for row in _read_table(path)]
-        if not rows:
-            raise UserError("it has no rows")
+        rows = [{name: _metric(name, text) for name, text in row.items()} for row in _read_table(path)]
+        require(len(rows) > 0, "it has no rows")
         needed = (*_COMPARED_COLUMNS, *_READ_COLUMNS) if "variant" in rows[0] else _READ_COLUMNS
         missing = [name for name in needed if name not in rows[0]]
-        if missing:
-            raise UserError(f"it has no column {', '.join(missing)}")
+        require(not missing, f"it has no column {', '.join(missing)}")
         for row in rows:
             _check_row(row)
         return [row | {"step": int(row["step"])} for row in rows]
@@ -41,8 +39,8 @@ def read_metrics(path: str) -> list[dict[str, float]]:
 
 def _check_row(row: dict) -> None:
     """Raises UserError for a step that is none, an infinite number, or an error that is no fraction."""
-    if not (0 <= row["step"] <= _MAX_STEP and row["step"] == int(row["step"])):
-        raise UserError(f"a step is {row['step']}")
+    is_step = 0 <= row["step"] <= _MAX_STEP and row["step"] == int(row["step"])
+    require(is_step, f"a step is {row['step']}")
     for name, value in row.items():
         if name in _TEXT_COLUMNS or math.isnan(value):
             continue
@@ -124,11 +122,7 @@ def _text(value: float | str) -> float | str:
 
 
 def read_rows(path: str) -> list[dict]:
-    """Returns the rows of any CSV file that `write_metrics` wrote, numbers as int or float; [] if there is no file.
-
-    Raises:
-      UserError: the file is damaged.
-    """
+    """Returns the rows of any CSV file that `write_metrics` wrote, numbers as int or float; [] if there is no file."""
     if not os.path.lexists(path):
         return []
     try:
@@ -138,36 +132,23 @@ def read_rows(path: str) -> list[dict]:
 
 
 def _read_table(path: str) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, each with a cell for every column.
-
-    Raises:
-      ValueError: it is no text, or no such table.
-      OSError: it cannot be read.
-    """
+    """Returns the rows of a CSV file, each with a cell for every column; raises ValueError if it is no such table."""
     text = read_text(path)
-    if "\0" in text:
-        raise UserError("it holds NUL bytes")
-    if not text:
-        raise UserError("it is empty")
+    require("\0" not in text, "it holds NUL bytes")
+    require(text != "", "it is empty")
     try:
         header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     except csv.Error as error:
         raise UserError(str(error)) from error
-    if len(set(header)) < len(header) or "" in header:
-        raise UserError("two columns have one name, or one has none")
+    require(len({*header, ""}) > len(header), "two columns have one name, or one has none")
     for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise UserError(f"line {number} has {len(row)} cells, its head has {len(header)}")
+        require(len(row) == len(header), f"line {number} has {len(row)} cells, its head has {len(header)}")
     return [dict(zip(header, row)) for row in rows]
 
 
 @contextlib.contextmanager
 def reporting_damaged_table(path: str) -> Iterator[None]:
-    """Opens a context in which what is made of a table's rows fails because the table is damaged, and says so.
-
-    Raises:
-      UserError: in place of an error of Python's or NumPy's.
-    """
+    """Opens a context that raises UserError in place of an error of Python's or NumPy's: the table is damaged."""
     try:
         yield
     except UserError:
@@ -179,6 +160,13 @@ def reporting_damaged_table(path: str) -> Iterator[None]:
         ) from error
 
 
+def _metric(name: str, text: str) -> float | str:
+    try:
+        return text if name in _TEXT_COLUMNS else float(text or "nan")
+    except ValueError:
+        raise UserError(f"{name} is {text[:50]!r}, not a number") from None
+
+
 def _number_or_text(text: str) -> int | float | str:
     for number in (int, float):
         try:
@@ -186,12 +174,3 @@ def _number_or_text(text: str) -> int | float | str:
         except ValueError:
             pass
     return text
-
-
-def _number(name: str, value: str) -> float | str:
-    if name in _TEXT_COLUMNS:
-        return value
-    try:
-        return float(value or "nan")
-    except ValueError:
-        raise UserError(f"{name} is {value[:50]!r}, not a number") from None

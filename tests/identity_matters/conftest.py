@@ -1,10 +1,35 @@
 """Fixtures of the tests of the network."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from network_in_numpy import SMALL
 
+from identity_matters import training
 from identity_matters.model import PRESETS, all_conv_resnet
+
+
+@pytest.fixture(scope="session")
+def short(tiny_config):
+    """Twelve steps with two evaluations and three checkpoints; the image's shape is to be taken from the data."""
+    model = dataclasses.replace(tiny_config.model, image_shape=(32, 32, 3))
+    steps = {"train_steps": 12, "decay_steps": (8,), "eval_every": 6, "checkpoint_every": 4}
+    return dataclasses.replace(tiny_config, model=model, **steps)
+
+
+@pytest.fixture(scope="session")
+def short_run(short, tmp_path_factory):
+    """The directory of a finished run of short. Read only."""
+    run_dir = tmp_path_factory.mktemp("runs") / "short"
+    training.train(short, run_dir)
+    return run_dir
+
+
+@pytest.fixture
+def without_results(monkeypatch):
+    """Leaves out what a run exports at its end, which takes longer than a few steps."""
+    monkeypatch.setattr(training, "write_results", lambda *_: None)
 
 
 @pytest.fixture(scope="session")

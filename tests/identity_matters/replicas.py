@@ -114,27 +114,22 @@ def main():
     two = Workers(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     before, one, logs_of_one, test_of_one = train(Workers())
     _, ours, logs, test = train(two)
-    _, kerass, _, _ = train(two, with_kerass_sgd=True)
-    unclipped_on_one, unclipped_on_two = (train(workers, UNCLIPPED)[1] for workers in (Workers(), two))
-    muon_on_one, muon_on_two = (train(workers, MUON)[1] for workers in (Workers(), two))
+    runs = {"clipped": (before, one, ours), "Keras's SGD": (before, one, train(two, with_kerass_sgd=True)[1])}
+    for name, config in (("unclipped", UNCLIPPED), ("muon", MUON)):
+        runs[name] = (before, *(train(workers, config)[1] for workers in (Workers(), two)))
+    fitted = [fitted_by_keras(scope) for scope in (contextlib.nullcontext(), two.strategy.scope())]
+    runs["muon and Keras's fit"] = (*fitted[0], fitted[1][1])
     moments_before, moments_trained, moments = moments_before_and_after(two)
-    before_fit, fitted_on_one = fitted_by_keras(contextlib.nullcontext())
-    _, fitted_on_two = fitted_by_keras(two.strategy.scope())
     found = {
         "dropped": dropped(two),
         "dropped_by_one": dropped(Workers()),
         "moments_before": moments_before,
         "moments_trained": moments_trained,
         "moments": moments,
-        "moved": float(np.abs(one - before).max()),
-        "weights": float(np.abs(one - ours).max()),
-        "moved_unclipped": float(np.abs(unclipped_on_one - before).max()),
-        "weights_unclipped": float(np.abs(unclipped_on_one - unclipped_on_two).max()),
-        "moved_by_muon": float(np.abs(muon_on_one - before).max()),
-        "weights_of_muon": float(np.abs(muon_on_one - muon_on_two).max()),
-        "moved_by_fit": float(np.abs(fitted_on_one - before_fit).max()),
-        "weights_of_fit": float(np.abs(fitted_on_one - fitted_on_two).max()),
-        "weights_of_keras_sgd": float(np.abs(one - kerass).max()),
+        "moved_and_apart": {
+            name: [float(np.abs(one - before).max()), float(np.abs(one - two).max())]
+            for name, (before, one, two) in runs.items()
+        },
         "logs": logs,
         "logs_of_one": logs_of_one,
         "test": test,

@@ -16,15 +16,12 @@ def sample() -> ArrayData:
     return mnist_sample()
 
 
-def test_the_embedded_sample_has_400_training_and_100_test_digits_of_each_class(sample):
+def test_the_embedded_sample_has_400_training_and_100_other_test_digits_of_each_class(sample):
     assert (sample.train_images.shape, sample.test_images.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
     assert (sample.train_images.dtype, sample.train_labels.dtype) == (np.uint8, np.int32)
     assert np.bincount(sample.train_labels).tolist() == [400] * 10
     assert np.bincount(sample.test_labels).tolist() == [100] * 10
     assert np.bincount(sample.train_labels[:200]).tolist() == [20] * 10  # the first examples are a sample of all
-
-
-def test_the_embedded_training_and_test_digits_are_disjoint(sample):
     train, test = ({image.tobytes() for image in images} for images in (sample.train_images, sample.test_images))
     assert len(train) == 4000 and len(test) == 1000 and not train & test
 
@@ -51,9 +48,8 @@ def test_validation_examples_are_the_last_training_examples_and_are_not_trained_
     np.testing.assert_array_equal(data.test_labels, sample.train_labels[-50:][:20])
     everything = load(TrainConfig(dataset="mnist_sample", validation_examples=50))
     assert (everything.num_train, everything.num_test) == (3950, 50)
-    assert "validation_examples must be below" in refused(
-        load, TrainConfig(dataset="mnist_sample", validation_examples=4000)
-    )
+    too_many = TrainConfig(dataset="mnist_sample", validation_examples=4000)
+    assert "validation_examples must be below" in refused(load, too_many)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, StreamedBatches, epoch_order, plan_batch
-from identity_matters.data.device_images import DeviceImages
+from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches, epoch_order, plan_batch
 from identity_matters.model import all_conv_resnet, standardize
 
 NUM_TRAIN, NUM_TEST = 20, 11
@@ -19,15 +18,9 @@ NUM_TRAIN, NUM_TEST = 20, 11
 @pytest.fixture(scope="module")
 def data() -> ArrayData:
     """Random images, not square; no two alike."""
-    rng = np.random.default_rng(0)
-    return ArrayData(
-        "random",
-        rng.integers(0, 256, (NUM_TRAIN, 8, 6, 3), np.uint8),
-        np.arange(NUM_TRAIN, dtype=np.int32) % 7,
-        rng.integers(0, 256, (NUM_TEST, 8, 6, 3), np.uint8),
-        np.arange(NUM_TEST, dtype=np.int32) % 5,
-        num_classes=7,
-    )
+    images = np.random.default_rng(0).integers(0, 256, (NUM_TRAIN + NUM_TEST, 8, 6, 3), np.uint8)
+    labels, test_labels = np.arange(NUM_TRAIN, dtype=np.int32) % 7, np.arange(NUM_TEST, dtype=np.int32) % 5
+    return ArrayData("random", images[:NUM_TRAIN], labels, images[NUM_TRAIN:], test_labels, num_classes=7)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +45,9 @@ def test_a_step_is_the_same_whether_reached_or_jumped_to(data, config):
     reached = batches.train_batches(0)
     for step in range(14):
         plan, labels = next(reached)
-        for jumped_plan, jumped_labels in (
-            next(batches.train_batches(step)),
-            next(ArrayBatches(data, config).train_batches(step)),
-        ):
-            np.testing.assert_array_equal(plan, jumped_plan)
-            np.testing.assert_array_equal(labels, jumped_labels)
+        for jumping in (batches, ArrayBatches(data, config)):
+            for found, expected in zip(next(jumping.train_batches(step)), (plan, labels)):
+                np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 33])
@@ -77,17 +67,8 @@ def test_the_batch_size_does_not_change_the_order_of_the_examples():
     )
 
 
-def test_another_seed_gives_another_order_and_other_crops():
-    a, b = (plan_batch(seed, 0, 64, 10_000, 4, True) for seed in (0, 1))
-    for column in range(4):
-        assert not np.array_equal(a[:, column], b[:, column])
-
-
-def test_augmentation_leaves_the_order_alone():
+def test_augmentation_leaves_the_order_alone_and_without_padding_and_flips_images_are_not_moved():
     np.testing.assert_array_equal(plan_batch(2, 9, 16, 50)[:, 0], plan_batch(2, 9, 16, 50, 4, True)[:, 0])
-
-
-def test_without_padding_and_flips_images_are_not_moved():
     assert not plan_batch(2, 9, 16, 50)[:, 1:].any()
     assert not plan_batch(2, 9, 16, 50, crop_padding=4)[:, 3].any()
     assert not plan_batch(2, 9, 16, 50, random_flip=True)[:, 1:3].any()
@@ -136,17 +117,6 @@ def test_the_plan_is_what_philox_written_out_gives():
     np.testing.assert_array_equal(plan[:, 1:].T, [words[0] % 9 - 4, words[1] % 9 - 4, words[2] // 2**63])
 
 
-def test_the_plan_is_these_integers_and_no_others():
-    """A change of the stream changes every result; it must be meant. Steps 16–23 of epochs of 20."""
-    expected = [
-        [9, 2, 3, 0], [10, 1, -4, 0], [13, -3, 0, 1], [0, -3, -1, 1],
-        [2, 0, 3, 0], [10, -2, 1, 0], [5, -2, -2, 1], [7, 3, 3, 1],
-    ]  # fmt: skip
-    plan = plan_batch(seed=7, step=2, batch_size=8, num_examples=20, crop_padding=4, random_flip=True)
-    assert plan.dtype == np.int32
-    np.testing.assert_array_equal(plan, expected)
-
-
 @pytest.mark.parametrize("flipped", [0, 1])
 @pytest.mark.parametrize("row_offset", [-9, 0, 2])
 @pytest.mark.parametrize("column_offset", [-4, 0, 6])
@@ -171,9 +141,7 @@ def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(
 @pytest.fixture(scope="module")
 def network():
     """Of the shape of the data. Read only."""
-    return all_conv_resnet(
-        ModelConfig(image_shape=(8, 6, 3), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), num_classes=7)
-    )
+    return all_conv_resnet(ModelConfig((8, 6, 3), 7, stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)))
 
 
 def test_the_training_model_feeds_the_network_the_standardised_batch(data, config, network):

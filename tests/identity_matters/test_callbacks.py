@@ -11,13 +11,7 @@ import pytest
 from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.callbacks import checked_callbacks
-from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
-
-
-@pytest.fixture(scope="module")
-def config(tiny_config):
-    return dataclasses.replace(tiny_config, train_steps=12, eval_every=6, checkpoint_every=4, decay_steps=(8,))
 
 
 class Log(keras.callbacks.Callback):
@@ -54,78 +48,46 @@ def batches(first, stop):
     return [call for step in range(first, stop) for call in (f"batch {step}", f"{step} done")]
 
 
-@pytest.fixture(scope="module")
-def plain_run(config, tmp_path_factory):
-    run_dir = tmp_path_factory.mktemp("runs") / "plain"
-    training.train(config, run_dir)
-    return run_dir
-
-
-@pytest.fixture
-def without_results(monkeypatch):
-    """Leaves out what a run exports at its end, which takes longer than a few steps."""
-    monkeypatch.setattr(training, "write_results", lambda *_: None)
-
-
 @pytest.mark.usefixtures("without_results")
-def test_hooks_come_in_order_with_the_rows_and_change_nothing(config, plain_run, tmp_path):
+def test_hooks_come_in_order_with_the_rows_and_change_nothing(short, short_run, tmp_path):
     log = Log()
-    training.train(config, tmp_path / "run", callbacks=[log])
+    training.train(short, tmp_path / "run", callbacks=[log])
     halves = [["epoch 0", *batches(0, 6), "epoch 0 done"], ["epoch 1", *batches(6, 12), "epoch 1 done"]]
     assert log.calls == ["train", *halves[0], *halves[1], "train done"]
     assert log.params["steps"] == 12 and log.params["epochs"] == 2
     assert log.model.input_shape == (None, 28, 28, 1)
     rows = read_metrics(tmp_path / "run" / "metrics.csv")
     assert [logs["val_loss"] for logs in log.logs] == pytest.approx([row["test_cross_entropy"] for row in rows])
-    processes.assert_same_variables(tmp_path / "run", plain_run, 12)
+    processes.assert_same_variables(tmp_path / "run", short_run, 12)
 
 
 @pytest.mark.slow
-def test_after_an_interruption_they_go_on_at_the_checkpoint_and_the_weights_are_the_same(config, plain_run, tmp_path):
+def test_after_an_interruption_they_go_on_at_the_checkpoint_and_the_weights_are_the_same(short, short_run, tmp_path):
     with pytest.raises(OSError, match="disk is full"):
-        training.train(config, tmp_path / "run", callbacks=[Log(fails_at=9)])
+        training.train(short, tmp_path / "run", callbacks=[Log(fails_at=9)])
     log = Log()
-    training.train(config, tmp_path / "run", callbacks=[log])
+    training.train(short, tmp_path / "run", callbacks=[log])
     assert log.calls == ["train", "epoch 1", *batches(8, 12), "epoch 1 done", "train done"]
-    processes.assert_same_variables(tmp_path / "run", plain_run, 12)
+    processes.assert_same_variables(tmp_path / "run", short_run, 12)
     again = Log()
-    training.train(config, tmp_path / "run", callbacks=[again])
+    training.train(short, tmp_path / "run", callbacks=[again])
     assert not again.calls
 
 
 @pytest.mark.slow
-def test_steps_per_execution_makes_a_hook_of_several_updates(config, tmp_path):
+def test_steps_per_execution_makes_a_hook_of_several_updates(short, tmp_path):
     log = Log()
-    training.train(dataclasses.replace(config, steps_per_execution=2), tmp_path / "run", callbacks=[log])
+    training.train(dataclasses.replace(short, steps_per_execution=2), tmp_path / "run", callbacks=[log])
     steps = [call for call in log.calls if call.startswith("batch") or call[0].isdigit()]
     assert steps == [call for step in range(0, 12, 2) for call in (f"batch {step}", f"{step + 1} done")]
 
 
-class StopAt(keras.callbacks.Callback):
-    """Stops the run after an update."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.step = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.model.stop_training = batch == self.step
-
-
-@pytest.mark.slow
-def test_a_callback_ends_the_run_as_its_last_step_would(config, tmp_path):
-    row = training.train(config, tmp_path / "run", callbacks=[StopAt(4)])
-    assert row["step"] == 5 and read_config_json(tmp_path / "run")["status"] == "done"
-    assert (tmp_path / "run" / "saved_model").is_dir()
-    processes.final_variables(tmp_path / "run", 5)
-
-
 @pytest.mark.usefixtures("without_results")
-def test_early_stopping_of_keras_ends_the_run_at_an_evaluation(config, tmp_path):
+def test_early_stopping_of_keras_ends_the_run_at_an_evaluation(short, tmp_path):
     stopping = keras.callbacks.EarlyStopping(min_delta=10, patience=1)  # a test loss that falls by 10 there is not
     saving = keras.callbacks.ModelCheckpoint(str(tmp_path / "best.keras"), save_best_only=True, verbose=0)
     row = training.train(
-        dataclasses.replace(config, eval_every=2, train_steps=20), tmp_path / "run", callbacks=[stopping, saving]
+        dataclasses.replace(short, eval_every=2, train_steps=20), tmp_path / "run", callbacks=[stopping, saving]
     )
     assert row["step"] == 4
     assert keras.saving.load_model(tmp_path / "best.keras").output_shape == (None, 10)
@@ -137,8 +99,8 @@ class StopAtEvaluation(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_written_again(config, tmp_path, monkeypatch):
-    config = dataclasses.replace(config, eval_every=3, train_steps=20)
+def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_written_again(short, tmp_path, monkeypatch):
+    config = dataclasses.replace(short, eval_every=3, train_steps=20)
     training.train(config, tmp_path / "run", callbacks=[StopAtEvaluation()])
     rows = read_metrics(tmp_path / "run" / "metrics.csv")
     ended = processes.final_variables(tmp_path / "run", 3)
@@ -154,10 +116,10 @@ def test_a_run_that_an_evaluation_ended_stays_at_its_step_when_results_are_writt
 
 
 @pytest.mark.parametrize("lost", ["model.keras", "saved_model"])
-def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(config, plain_run, tmp_path, lost):
-    run_dir, log = shutil.copytree(plain_run, tmp_path / "run"), Log()
+def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, short_run, tmp_path, lost):
+    run_dir, log = shutil.copytree(short_run, tmp_path / "run"), Log()
     shutil.rmtree(run_dir / lost) if lost == "saved_model" else (run_dir / lost).unlink()
-    training.train(config, run_dir, callbacks=[log])
+    training.train(short, run_dir, callbacks=[log])
     assert (run_dir / lost).exists() and not log.calls
 
 
@@ -167,8 +129,8 @@ class StopAtOnce(keras.callbacks.Callback):
 
 
 @pytest.mark.usefixtures("without_results")
-def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras(config, tmp_path):
-    assert training.train(config, tmp_path / "run", callbacks=[StopAtOnce()])["step"] == 1
+def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras(short, tmp_path):
+    assert training.train(short, tmp_path / "run", callbacks=[StopAtOnce()])["step"] == 1
 
 
 class OwnTensorBoard(keras.callbacks.TensorBoard):
@@ -184,11 +146,11 @@ NEED_THE_OPTIMIZER = {
 
 
 @pytest.mark.parametrize("name", NEED_THE_OPTIMIZER)
-def test_callbacks_that_a_run_cannot_serve_are_refused_before_anything_is_written(config, tmp_path, monkeypatch, name):
+def test_callbacks_that_a_run_cannot_serve_are_refused_before_anything_is_written(short, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     kind, arguments, options = NEED_THE_OPTIMIZER[name]
     with pytest.raises(UserError, match=f"^{name} cannot be a callback of a run: the (run|config)") as error:
-        training.train(config, tmp_path / "run", callbacks=[Log(), kind(*arguments, **options)])
+        training.train(short, tmp_path / "run", callbacks=[Log(), kind(*arguments, **options)])
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
@@ -207,15 +169,15 @@ def test_one_callback_and_none_are_taken_as_keras_takes_them():
     assert checked_callbacks(None) == checked_callbacks([]) == ()
 
 
-def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(config, tmp_path):
+def test_a_monitor_of_which_keras_cannot_tell_what_is_better_is_refused_at_once(short, tmp_path):
     for kind, first in ((keras.callbacks.EarlyStopping, ()), (keras.callbacks.ModelCheckpoint, ("best.keras",))):
         with pytest.raises(UserError, match="what is better, mode='min' or 'max' for monitor='test_top1_error'"):
-            training.train(config, tmp_path / "run", callbacks=[kind(*first, monitor="test_top1_error")])
+            training.train(short, tmp_path / "run", callbacks=[kind(*first, monitor="test_top1_error")])
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("without_results")
-def test_the_other_callbacks_of_keras_work_together_and_change_nothing(config, plain_run, tmp_path):
+def test_the_other_callbacks_of_keras_work_together_and_change_nothing(short, short_run, tmp_path):
     callbacks, rows = keras.callbacks, []
     given = [
         callbacks.CSVLogger(str(tmp_path / "log.csv")),
@@ -228,20 +190,20 @@ def test_the_other_callbacks_of_keras_work_together_and_change_nothing(config, p
         callbacks.TerminateOnNaN(),
     ]
     # As a generator, which can be read once.
-    training.train(config, tmp_path / "run", callbacks=(callback for callback in given))
+    training.train(short, tmp_path / "run", callbacks=(callback for callback in given))
     losses = [row["test_cross_entropy"] for row in read_metrics(tmp_path / "run" / "metrics.csv")]
     assert given[2].history["val_loss"] == pytest.approx(losses) == [row["val_loss"] for row in rows]
     assert len((tmp_path / "log.csv").read_text().splitlines()) == 3
     assert {"1.weights.h5", "2.weights.h5", "newest.keras"} <= {path.name for path in tmp_path.iterdir()}
-    processes.assert_same_variables(tmp_path / "run", plain_run, 12)
+    processes.assert_same_variables(tmp_path / "run", short_run, 12)
 
 
-def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(config, tmp_path):
+def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(short, tmp_path):
     for callbacks, shown in ((["EarlyStopping"], "'EarlyStopping'"), (5, "5")):
         with pytest.raises(TypeError, match=f"keras.callbacks.Callback objects, got {shown}"):
-            training.train(config, tmp_path / "run", callbacks=callbacks)
+            training.train(short, tmp_path / "run", callbacks=callbacks)
     assert not list(tmp_path.iterdir())
     from identity_matters.distributed.workers import Workers
 
     with pytest.raises(UserError, match="one process alone"):
-        Workers(num_processes=2).check(config, [Log()])
+        Workers(num_processes=2).check(short, [Log()])

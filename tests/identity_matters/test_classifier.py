@@ -10,14 +10,8 @@ from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
 from identity_matters.model import standardize
 
-TINY = ModelConfig(
-    image_shape=(12, 12, 3),
-    stem_width=4,
-    widths=(4, 8),
-    blocks_per_stage=(1, 1),
-    residual_initializer="standard",
-    use_batch_norm=True,
-)
+STANDARD = {"residual_initializer": "standard", "use_batch_norm": True}
+TINY = ModelConfig(image_shape=(12, 12, 3), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), **STANDARD)
 
 
 @pytest.mark.parametrize("name", ["all_conv_resnet", "all_cnn_c"])

@@ -2,12 +2,9 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
-from refusals import refused
 
 from identity_matters.errors import UserError
-from identity_matters.experiments import ablations
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS
 from identity_matters.presets import TRAIN_PRESETS
@@ -36,17 +33,6 @@ def test_rates_are_not_chosen_on_the_test_images():
     with pytest.raises(UserError, match="validation_examples must be at least 1"):
         AblationConfig(train=TRAIN_PRESETS["cifar10_fast"])
     AblationConfig(train=TRAIN_PRESETS["cifar10_fast"], experiment="norms")  # which chooses none
-
-
-def test_images_too_small_for_a_rival_leave_no_run_directory(tmp_path):
-    file, images = tmp_path / "small.npz", np.zeros((40, 8, 8, 1), np.uint8)
-    labels = np.arange(40) % 4
-    np.savez(file, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    base = dataclasses.replace(AblationConfig().train, npz=str(file), validation_examples=20, batch_size=4)
-    config = AblationConfig(base, "norms", only="pre-activation ResNet-8")
-    message = refused(ablations.run_ablations, config, str(tmp_path / "run"))
-    assert "preact_resnet_8 needs images of at least 9 pixels a side, got 8x8" in message
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

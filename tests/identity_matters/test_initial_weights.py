@@ -5,13 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 from network_in_numpy import (
-    FLOAT32,
     SMALL,
     arrays,
     changed,
     convolutions,
-    numpy_forward,
-    relative_difference,
     single_block,
 )
 
@@ -41,10 +38,8 @@ def test_the_stem_and_standard_kernels_start_with_sigma_1_over_k_root_c():
         kernel = layer.kernel.numpy()
         assert max(deviations(kernel, 1 / (3 * 64**0.5))) < 5, layer.name
         assert deviations(kernel, 1 / (9 * 64))[1] > 50
-    stem = all_conv_resnet(dataclasses.replace(wide, residual_initializer="small", stem_kernel_size=7)).get_layer(
-        "stem_conv"
-    )
-    assert max(deviations(stem.kernel.numpy(), 1 / (7 * 64**0.5))) < 5
+    small = all_conv_resnet(dataclasses.replace(wide, residual_initializer="small", stem_kernel_size=7))
+    assert max(deviations(small.get_layer("stem_conv").kernel.numpy(), 1 / (7 * 64**0.5))) < 5
 
 
 def test_the_projection_is_random_with_variance_1_over_fan_in_and_not_trained(cifar10):
@@ -65,13 +60,6 @@ def test_the_projection_scale_is_a_factor_on_the_projection_alone():
     np.testing.assert_allclose(arrays(scaled)[path], 3 * arrays(network)[path], atol=1e-6)
 
 
-def test_zero_initialised_blocks_differ_from_standard_ones_in_the_second_kernels_only(images):
-    standard, zero = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, residual_initializer="zero"))
-    assert changed(standard, zero) == {p for p in arrays(zero) if p.endswith("conv2/kernel")}
-    assert not any(arrays(zero)[path].any() for path in changed(standard, zero))
-    assert relative_difference(zero(images), numpy_forward(zero, SMALL, images)) < FLOAT32
-
-
 def test_small_and_standard_initialisation_share_all_but_the_residual_kernels():
     standard, small = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, residual_initializer="small"))
     assert changed(standard, small) == {p for p in arrays(small) if p.startswith("stage")}
@@ -80,7 +68,7 @@ def test_small_and_standard_initialisation_share_all_but_the_residual_kernels():
         np.testing.assert_allclose(kernel * 3 * kernel.shape[3] ** 0.5, arrays(standard)[path], rtol=1e-5)
 
 
-@pytest.mark.parametrize("num_convs", [1, 3])
+@pytest.mark.parametrize("num_convs", [1, 2, 3])
 def test_the_zero_initialiser_zeroes_the_last_convolution_so_that_each_block_is_its_shortcut(num_convs):
     c = dataclasses.replace(SMALL, convs_per_block=num_convs, residual_initializer="zero")
     network = all_conv_resnet(c)
@@ -92,24 +80,17 @@ def test_the_zero_initialiser_zeroes_the_last_convolution_so_that_each_block_is_
     assert not np.array_equal(single_block(5, 5, 1, dataclasses.replace(c, residual_initializer="small"))(x), x)
 
 
-def test_networks_of_other_numbers_of_convolutions_share_the_kernels_of_the_same_name():
+def test_networks_of_other_depth_share_the_kernels_of_the_same_name():
     one, two, three = (all_conv_resnet(dataclasses.replace(SMALL, convs_per_block=n), seed=1) for n in (1, 2, 3))
     assert not changed(one, two) and not changed(two, three)
     assert arrays(one).keys() < arrays(two).keys() < arrays(three).keys()
-
-
-def test_a_deeper_network_shares_the_kernels_of_the_same_name():
     base, deeper = all_conv_resnet(SMALL), all_conv_resnet(dataclasses.replace(SMALL, blocks_per_stage=(2, 2, 2)))
     assert not changed(base, deeper) and len(arrays(deeper)) == len(arrays(base)) + 4
 
 
 def test_one_seed_gives_one_network_and_another_seed_another():
-    assert not changed(all_conv_resnet(SMALL, seed=1), all_conv_resnet(SMALL, seed=1))
-    assert (
-        changed(all_conv_resnet(SMALL, seed=1), all_conv_resnet(SMALL, seed=2)) == arrays(all_conv_resnet(SMALL)).keys()
-    )
-
-
-def test_no_two_kernels_of_one_network_are_the_same_draw():
+    one, again, other = (all_conv_resnet(SMALL, seed) for seed in (1, 1, 2))
+    assert not changed(one, again) and changed(one, other) == arrays(one).keys()
+    # Nor are two kernels of one network the same draw.
     equal_shapes = [k for path, k in arrays(all_conv_resnet(SMALL)).items() if k.shape == (3, 3, 8, 8)]
     assert len(equal_shapes) == 3 and len({k.tobytes() for k in equal_shapes}) == 3

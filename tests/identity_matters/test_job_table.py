@@ -67,12 +67,6 @@ def test_every_row_has_all_columns_and_the_seconds_of_its_job(tmp_path):
     assert all(len({row["seconds"] for row in rows if (row["experiment"], row["depth"]) == job}) == 1 for job in ALL)
 
 
-def test_the_bar_counts_jobs_and_ends_at_its_total(tmp_path):
-    study = Study(tmp_path / "rows.csv")
-    study.run()
-    assert study.bar.n == pytest.approx(study.bar.total) == pytest.approx(4)
-
-
 @pytest.mark.parametrize("fails_at", ALL)
 def test_a_killed_study_continues_to_the_same_rows_and_computes_nothing_twice(tmp_path, fails_at):
     whole = Study(tmp_path / "whole.csv")
@@ -87,13 +81,6 @@ def test_a_killed_study_continues_to_the_same_rows_and_computes_nothing_twice(tm
     assert without_seconds(resumed.path) == without_seconds(whole.path)
     assert read_rows(resumed.path)[: len(kept)] == kept  # seconds and all
     assert resumed.bar.n == pytest.approx(resumed.bar.total)
-
-
-def test_a_finished_study_computes_nothing(tmp_path):
-    Study(tmp_path / "rows.csv").run()
-    again = Study(tmp_path / "rows.csv")
-    assert again.run() == read_rows(again.path) and again.computed == []
-    assert again.bar.n == pytest.approx(again.bar.total)
 
 
 def test_a_job_missing_in_the_middle_is_computed_and_takes_its_place(tmp_path):

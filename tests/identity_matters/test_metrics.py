@@ -53,21 +53,18 @@ def test_a_row_has_the_means_of_the_steps_since_the_row_before(config, rows, tmp
     by_twos = read_metrics(tmp_path / "metrics.csv")
     assert [row["step"] for row in by_twos] == [2, 4]
     for row, first, second in zip(by_twos, rows[::2], rows[1::2]):
-        assert [row[name] for name in MEANS] == pytest.approx(
-            [(first[name] + second[name]) / 2 for name in MEANS], rel=1e-5
-        )
+        means = [(first[name] + second[name]) / 2 for name in MEANS]
+        assert [row[name] for name in MEANS] == pytest.approx(means, rel=1e-5)
 
 
-def test_epochs_images_and_operations_are_those_of_all_updates_so_far(rows):
+def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows):
     assert [row["epoch"] for row in rows] == pytest.approx([step * 16 / 200 for step in (1, 2, 3, 4)])
     # 2·k²·a·b·h·w each: of the stem, for the kernel and the output; of the others, for the input too.
     stem, first, last = 2 * 9 * 4 * 28**2, 2 * 2 * 9 * 16 * 28**2, 2 * 9 * (32 + 64) * 14**2
     operations = 16 * (2 * stem + 3 * (first + last))
     assert [row["train_flops"] for row in rows] == pytest.approx([step * operations for step in (1, 2, 3, 4)])
     assert [row["images_per_second"] for row in rows] == [3 * 16] * 4
-
-
-def test_the_rate_is_that_of_the_update_before_the_evaluation(rows):
+    # The rate of the update before the evaluation.
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.05, 0.005, 0.005])
 
 

@@ -41,38 +41,20 @@ def test_an_npz_file_gives_back_its_arrays(tmp_path, save):
     assert (data.num_classes, data.image_shape, data.train_images.dtype) == (3, (8, 4, 3), np.uint8)
 
 
-def test_grey_images_gain_a_channel(tmp_path):
-    grey = {name: arrays()[name][..., 0] for name in ("train_images", "test_images")}
-    data = load_npz(npz(tmp_path, **grey))
-    assert data.image_shape == (8, 4, 1)
-    np.testing.assert_array_equal(data.test_images[..., 0], grey["test_images"])
-
-
-def test_integers_of_any_width_are_taken(tmp_path):
-    wide = {name: array.astype(np.int64) for name, array in arrays().items()}
-    np.testing.assert_array_equal(load_npz(npz(tmp_path, **wide)).train_images, arrays()["train_images"])
-
-
 @pytest.mark.parametrize(
     "changes, words",
     [
         ({"test_labels": None}, ["own.npz", "lacks test_labels"]),
         ({"test_labels": None}, ["it holds test_images", "train_labels int64 [6]"]),
-        ({"train_images": np.zeros((6, 8, 4, 3), complex)}, ["train_images", "numbers", "complex128"]),
         ({"train_images": 510 * _EYE}, ["train_images", "0–255", "510", "images = ((images - 0) / 510).clip(0, 1)"]),
         ({"test_images": np.full((5, 8, 4, 3), -1)}, ["test_images", "0–255", "-1"]),
-        ({"train_images": np.zeros((6, 8, 4, 3))}, ["one type", "float64", "uint8"]),
         ({"train_labels": np.array([0, 1, 0.5, 0, 1, 2])}, ["train_labels", "whole numbers", "0.5"]),
         ({"train_labels": np.array([0, 1, 10**7, 0, 1, 2])}, ["train_labels", "0–99999", "10000000"]),
         ({"train_labels": np.array([0, 1, -1, 0, 1, 2])}, ["train", "labels", "-1"]),
         ({"test_labels": np.array([0, 1, 2, 3, 0])}, ["test", "0–2", "3"]),
         ({"train_labels": np.arange(5)}, ["6 images", "(5,)"]),
         ({"test_images": np.zeros((5, 4, 8, 3), int)}, ["differ in shape", "(8, 4, 3)", "(4, 8, 3)"]),
-        (
-            {"train_images": np.zeros((0, 8, 4, 3), int), "train_labels": np.zeros(0, int)},
-            ["not empty", "(0, 8, 4, 3)"],
-        ),
-        ({"train_images": np.zeros((6, 8), int)}, ["[n, h, w]", "(6, 8)"]),
+        ({"train_images": _EYE[:0], "train_labels": np.zeros(0, int)}, ["not empty", "(0, 8, 4, 3)"]),
         ({"train_labels": np.array([0, 1, "a", 0, 1, 2], object)}, ["train_labels", "numbers", "object"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
@@ -88,13 +70,8 @@ def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
     if content != "missing":
         npz(tmp_path, np.savez_compressed)
         whole = path.read_bytes()
-        path.write_bytes(
-            {
-                "junk": b"junk" * 100,
-                "truncated": whole[: len(whole) // 2],
-                "damaged": whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:],
-            }.get(content, b"")
-        )
+        flipped = whole[:100] + bytes(b ^ 255 for b in whole[100:160]) + whole[160:]
+        path.write_bytes({"junk": b"junk" * 100, "truncated": whole[: len(whole) // 2]}.get(content, flipped))
         if content == "another zip":
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr("readme.txt", "hello")
@@ -104,14 +81,6 @@ def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
     assert "it is no file" in refused(load_npz, str(tmp_path / "pipe.npz"))
-
-
-def test_names_of_keras_are_taken(tmp_path):
-    names = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
-    np.savez(tmp_path / "own.npz", **{names[name]: array for name, array in arrays().items()})
-    data = load_npz(str(tmp_path / "own.npz"))
-    for name, array in arrays().items():
-        np.testing.assert_array_equal(getattr(data, name), array)
 
 
 _NO_TRAINING = {"train_images": None, "train_labels": None}
@@ -128,19 +97,6 @@ def test_to_evaluate_on_the_test_arrays_suffice_and_to_train_they_do_not(tmp_pat
     np.testing.assert_array_equal(load_test_examples(str(tmp_path / "keras.npz"))[0], found[0])
     for name in ("test_images", "test_labels"):
         assert f"lacks {name}" in refused(load_test_examples, npz(tmp_path, **{name: None}))
-
-
-@pytest.mark.parametrize(
-    "changes, words",
-    [
-        ({"test_images": np.full((5, 8, 4, 3), -1)}, "own.npz: test_images must lie in 0–255"),
-        ({"test_images": np.full((5, 8, 4, 3), np.nan)}, "own.npz: test_images hold values that are not finite"),
-        ({"test_images": np.zeros((0, 8, 4, 3)), "test_labels": np.zeros(0, int)}, "own.npz, test: images must be"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
-)
-def test_unfit_test_arrays_alone_are_refused_with_what_was_found(tmp_path, changes, words):
-    assert words in refused(load_test_examples, npz(tmp_path, **_NO_TRAINING | changes))
 
 
 @pytest.mark.parametrize(
@@ -162,11 +118,6 @@ def test_floats_of_both_scales_are_taken_and_said(tmp_path, capsys, change, seen
     np.testing.assert_array_equal(load_test_examples(path)[0], data.test_images)  # without a look at the others
 
 
-def test_booleans_are_black_and_white(tmp_path):
-    both = {name: arrays()[name] > 99 for name in ("train_images", "test_images")}
-    assert set(np.unique(load_npz(npz(tmp_path, **both)).test_images)) == {0, 255}
-
-
 @pytest.mark.parametrize(
     "change, said",
     [
@@ -180,6 +131,11 @@ def test_labels_in_a_column_one_hot_or_as_floats_are_taken_and_said(tmp_path, ca
     data = load_npz(npz(tmp_path, **both))
     np.testing.assert_array_equal(data.train_labels, arrays()["train_labels"])
     assert said in capsys.readouterr().err and data.num_classes == (5 if "5 classes" in said else 3)
+
+
+def test_booleans_are_black_and_white(tmp_path):
+    both = {name: arrays()[name] > 99 for name in ("train_images", "test_images")}
+    assert set(np.unique(load_npz(npz(tmp_path, **both)).test_images)) == {0, 255}
 
 
 def declaring(tmp_path, shape) -> str:
@@ -203,10 +159,7 @@ def test_a_header_that_declares_too_much_is_refused_before_anything_is_allocated
 def test_an_encrypted_member_is_refused(tmp_path):
     path = npz(tmp_path)
     content = bytearray(open(path, "rb").read())
-    for signature, offset in (
-        (b"PK\x03\x04", 6),
-        (b"PK\x01\x02", 8),
-    ):  # local and central header: general purpose flags
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):  # general purpose flags, in both headers
         start = content.index(signature)
         (flags,) = struct.unpack_from("<H", content, start + offset)
         struct.pack_into("<H", content, start + offset, flags | 1)

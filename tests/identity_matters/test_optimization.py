@@ -40,21 +40,11 @@ def test_a_network_of_equal_logits_is_wrong_everywhere_in_training_as_in_evaluat
     assert evaluate(network, (images, labels)) == {"top1_error": 1.0, "top5_error": 1.0, "num_examples": 12}
 
 
+SMALL = ModelConfig((8, 8, 1), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard")
 TRAINED = TrainConfig(
-    model=ModelConfig(
-        image_shape=(8, 8, 1),
-        stem_width=2,
-        widths=(2, 4),
-        blocks_per_stage=(1, 1),
-        residual_initializer="standard",
-        train_projection=True,
-        use_batch_norm=True,
-    ),
-    schedule="constant",
-    momentum=0.8,
-    newton_schulz_steps=3,
-    decoupled_weight_decay=0.5,
-)
+    model=dataclasses.replace(SMALL, train_projection=True, use_batch_norm=True),
+    schedule="constant", momentum=0.8, newton_schulz_steps=3, decoupled_weight_decay=0.5,
+)  # fmt: skip
 
 
 def gradients(network, images, labels) -> list[np.ndarray]:

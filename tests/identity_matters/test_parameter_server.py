@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 from processes import children, final_variables, last_step, log_of, until
 
-from identity_matters.distributed import parameter_server
+from identity_matters.distributed import parameter_server, rendezvous
 from identity_matters.errors import EXIT_CONTINUE
 from identity_matters.runs.tables import read_metrics
 from launch.jobs.local import tf_config
@@ -116,7 +116,7 @@ def test_a_cluster_without_one_of_the_kinds_is_named(monkeypatch, cluster, named
 def test_a_server_leaves_only_when_many_looks_in_a_row_find_no_chief(monkeypatch):
     few, looks = parameter_server.PATIENCE - 1, []
     found = iter([True, *[False] * few, True, *[False] * few, True, *[False] * (few + 1)])
-    monkeypatch.setattr(parameter_server, "is_listening", lambda address: looks.append(address) or next(found))
+    monkeypatch.setattr(rendezvous, "is_listening", lambda address: looks.append(address) or next(found))
     monkeypatch.setattr(parameter_server.time, "sleep", lambda seconds: None)
     parameter_server._await_end("chief:1")
     assert looks == ["chief:1"] * (3 * few + 4) and not list(found)

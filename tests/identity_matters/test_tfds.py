@@ -30,8 +30,7 @@ from identity_matters.data import tfds as tfds_module
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import StreamedBatches
 from identity_matters.data.loading import load
-from identity_matters.data.preparation import prepared_builder
-from identity_matters.data.tfds import tfds_source
+from identity_matters.data.tfds import prepared_builder, tfds_source
 from identity_matters.distributed.workers import Workers
 from launch.trained_run import raw_batches
 
@@ -204,6 +203,12 @@ def corner(image) -> tuple[int, int, bool]:
     return round(left[0, :, 0].mean() / 3), round(left[:, 0, 1].mean() / 3), bool(flipped)
 
 
+def central_window(label) -> np.ndarray:
+    height, width = SIZES[label % 3]
+    top, left = (height - 56) // 2, (width - 56) // 2
+    return gradient(label, height, width)[top : top + 56, left : left + 56]
+
+
 def test_training_crops_are_random_windows_mirrored_half_of_the_time(jpeg):
     found = [[], [], []]
     for images, labels in take(load(jpeg).train_batches(0, 0, 24), 6):
@@ -232,9 +237,7 @@ def test_streamed_test_images_are_their_central_windows(jpeg):
     images, labels = (np.concatenate(parts) for parts in zip(*batches))
     assert sorted(labels) == list(range(NUM_TEST))
     for image, label in zip(images, labels):
-        height, width = SIZES[label % 3]
-        top, left = (height - 56) // 2, (width - 56) // 2
-        window = gradient(label, height, width)[top : top + 56, left : left + 56]
+        window = central_window(label)
         assert np.abs(image.astype(int) - window).max() <= JPEG
         assert np.abs(image[..., 0].astype(int) - window[..., 0] - 3).mean() > 2  # a row off is three levels
 
@@ -244,9 +247,8 @@ def test_a_streamed_window_is_resized_to_the_image_size(jpeg):
     assert images.shape == (7, 28, 28, 3)
     for image, label in zip(images, labels):
         height, width = SIZES[label % 3]
-        rows, columns = (
-            (n - 56) // 2 + 2 * np.arange(28) + 0.5 for n in (height, width)
-        )  # of the middle of two pixels
+        # Of the middle of two pixels.
+        rows, columns = ((n - 56) // 2 + 2 * np.arange(28) + 0.5 for n in (height, width))
         inner = image[2:-2, 2:-2].astype(float)
         assert np.abs(inner[..., 0] - 3 * rows[2:-2, None]).max() <= 3
         assert np.abs(inner[..., 1] - 3 * columns[2:-2]).max() <= 3
@@ -296,9 +298,7 @@ def test_a_shortened_set_has_the_pixels_of_the_whole_in_runs_evaluations_and_spe
     assert source.is_streamed and (source.num_train, source.num_test) == (4, 2)
     np.testing.assert_array_equal(next(source.raw_test_batches(2))[0], next(tfds_source(jpeg).raw_test_batches(2))[0])
     for image, label in zip(*next(raw_batches(config, 3))):
-        height, width = SIZES[label % 3]
-        top, left = (height - 56) // 2, (width - 56) // 2
-        window = gradient(label, height, width)[top : top + 56, left : left + 56]
+        window = central_window(label)
         assert np.abs(image.astype(int) - window).max() <= JPEG
 
 

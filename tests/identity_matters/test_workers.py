@@ -85,9 +85,8 @@ def test_a_worker_on_other_data_is_refused(said):
         with workers.open_run(TrainConfig(), "", Second(said), data) as (directory, contents):
             return directory, contents["data"]
 
-    assert "other data than worker 0 (worker 0's, its own): data (200 images, 150 images)" in refused(
-        join, "150 images"
-    )
+    message = "other data than worker 0 (worker 0's, its own): data (200 images, 150 images)"
+    assert message in refused(join, "150 images")
     assert join("200 images") == (None, "200 images")
 
 
