@@ -22,7 +22,8 @@ from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_
 from identity_matters.runs import signals
 from launch import config_flags, terminal
 
-RUN_DIR_TEXT = "Where the run's files go; the same command again continues it. Required."
+REQUIRED_RUN_DIR = "Where the run's files go; the same command again continues it. Required."
+OPTIONAL_RUN_DIR = "Where the run's files go; without it nothing is written."
 
 
 def run(
@@ -31,7 +32,7 @@ def run(
     manual: str,
     has_run_dir: bool = True,
     needs_run_dir: bool = True,
-    run_dir_text: str = RUN_DIR_TEXT,
+    run_dir_text: str = "",
     without_effect: Callable[[Any], dict[str, str]] = lambda config: {},
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
@@ -46,7 +47,7 @@ def run(
       manual: What --help prints above the flags.
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
-      run_dir_text: What --help says of it.
+      run_dir_text: What --help says of it (empty: where the run's files go).
       without_effect: Gives for a config the fields that nothing reads, and why; a line names those of them that a flag
         has set.
     """
@@ -60,7 +61,8 @@ def run(
                 with user_errors():  # absl's ValueErrors, as of --noNAME=false
                     rest = config_flags.parse(values, sys.argv)
                 if values["help"].value:
-                    code = print(config_flags.help_page(manual, presets, values, run_dir_text))
+                    text = run_dir_text or (REQUIRED_RUN_DIR if needs_run_dir else OPTIONAL_RUN_DIR)
+                    code = print(config_flags.help_page(manual, presets, values, text))
                 elif rest:
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:

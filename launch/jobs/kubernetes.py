@@ -112,12 +112,7 @@ spec:
 
 
 def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
-    """Returns the manifest's YAML.
-
-    Args:
-      config: Its image, volume, nodes and resources are those of the job.
-      run_dir: Where the job writes, under config.volume_path.
-      flags: The other flags of launch.train.
+    """Returns the YAML of a job that runs launch.train with these flags and writes run_dir, under config.volume_path.
 
     Raises:
       UserError: job_name is none that Kubernetes takes, volume_path is relative, or run_dir would be lost with its pod.
@@ -156,20 +151,16 @@ def _pod(config: ClusterConfig, flags: list[str]) -> str:
     limits = {"cpu": str(config.cpus_per_node), "memory": f"{config.memory_per_node}Gi"}
     if config.gpus_per_node:
         limits["nvidia.com/gpu"] = str(config.gpus_per_node)
-    tf_config = json.dumps(_tf_config(config.job_name, config.nodes))
+    addresses = [f"{config.job_name}-{rank}.{config.job_name}:{PORT}" for rank in range(config.nodes)]
+    task = '{"type": "worker", "index": $(WORKER)}'  # Kubernetes fills in the index
+    tf_config = f'{{"cluster": {{"worker": {json.dumps(addresses)}}}, "task": {task}}}'
     return _POD.format(
         grace_period=GRACE_PERIOD,
         image=json.dumps(config.image),
         command=json.dumps(["python", "-m", "launch.train", *flags]),
-        environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=tf_config),
+        environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=json.dumps(tf_config)),
         port=PORT,
         limits=json.dumps(limits),
         volume_path=json.dumps(config.volume_path),
         volume_claim=json.dumps(config.volume_claim),
     )
-
-
-def _tf_config(name: str, nodes: int) -> str:
-    """Returns the text of TF_CONFIG; Kubernetes fills in the index, from the variable WORKER."""
-    addresses = [f"{name}-{rank}.{name}:{PORT}" for rank in range(nodes)]
-    return f'{{"cluster": {{"worker": {json.dumps(addresses)}}}, "task": {{"type": "worker", "index": $(WORKER)}}}}'
