@@ -74,12 +74,6 @@ def test_nothing_to_compare_with_and_an_unknown_format_are_refused_in_one_line(t
         assert code == 1 and err.count("\n") == 1 and named in err
 
 
-def test_a_report_that_was_interrupted_is_named_as_such(tmp_path):
-    begin(tmp_path, config_of("report"), "report")
-    with pytest.raises(ValueError, match="let launch.report end"):
-        plot.main(plot.PlotConfig(), str(tmp_path))
-
-
 def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
     def drops(*rates):
         return figures.learning_rate_drops([{"step": i, "learning_rate": rate} for i, rate in enumerate(rates)])
@@ -88,12 +82,17 @@ def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
     assert drops(2, 2, 1, 1, 0.5) == [1, 3]
 
 
-def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
-    begin(tmp_path, config_of("check_theory"), "check_theory")
-    with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
-        plot.main(plot.PlotConfig(), str(tmp_path))
-    begin(tmp_path, config_of("check_theory"), "check_theory", status="done")  # of one claim, say
-    with pytest.raises(ValueError, match="without the data of figures; the run is done, and has none"):
+@pytest.mark.parametrize(
+    "kind, status, advice",
+    [
+        ("check_theory", "running", "let launch.check_theory end"),
+        ("check_theory", "done", "the run is done, and has none"),  # of one claim, say
+        ("report", "running", "let launch.report end"),
+    ],
+)
+def test_a_run_whose_figures_have_no_data_is_named(tmp_path, kind, status, advice):
+    begin(tmp_path, config_of(kind), kind, status)
+    with pytest.raises(ValueError, match=f"without the data of figures; {advice}"):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
 
