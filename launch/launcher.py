@@ -8,6 +8,7 @@ Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -77,9 +78,9 @@ def run(
         _leave(code or 0)
 
 
-def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> Callable[[], None]:
+def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> functools.partial[None]:
     """Returns the function that runs a launcher on the command line's flags; `run` says what the arguments are."""
-    return lambda: run(main, presets, manual=manual, **options)
+    return functools.partial(run, main, presets=presets, manual=manual, **options)
 
 
 def _call(

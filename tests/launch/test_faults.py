@@ -123,9 +123,8 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     process.send_signal(signal.SIGTERM)
     assert process.wait() == EXIT_CONTINUE
     step = last_step(run_dir)
-    assert 0 < step < STEPS and f"told to stop by SIGTERM, saved at step {step}; the same command continues" in log_of(
-        run_dir
-    )
+    line = f"told to stop by SIGTERM, saved at step {step}; the same command continues"
+    assert 0 < step < STEPS and line in log_of(run_dir)
     assert read_config_json(str(run_dir))["status"] == "running"
     assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0
     assert_same_end(run_dir, alone[0])
@@ -198,9 +197,8 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
         taken.listen()
         addresses = [f"127.0.0.1:{taken.getsockname()[1]}", f"127.0.0.1:{free_ports(1)[0]}"]
         assert exit_codes(tmp_path, [[]], addresses) == [EXIT_ERROR]
-    assert (
-        log_of(tmp_path / "run0").strip() == f"error: worker 0 cannot listen on {addresses[0]}: Address already in use"
-    )
+    line = f"error: worker 0 cannot listen on {addresses[0]}: Address already in use"
+    assert log_of(tmp_path / "run0").strip() == line
 
 
 def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait(tmp_path, pair):

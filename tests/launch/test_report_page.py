@@ -56,9 +56,8 @@ def test_a_script_a_picture_from_elsewhere_and_an_error_would_be_noticed(written
     text = written.read_text()
     addition = '<img src="http://127.0.0.1:9/x.png"><script>document.title = "injected"</script></body>'
     bad = tmp_path / "bad.html"
-    bad.write_text(
-        re.sub("<meta http-equiv[^>]*>", "", text).replace("</body>", addition + "<script>nothing()</script>")
-    )
+    open_to_all = re.sub("<meta http-equiv[^>]*>", "", text)
+    bad.write_text(open_to_all.replace("</body>", addition + "<script>nothing()</script>"))
     (tmp_path / "bad").mkdir()
     found = visit(bad, tmp_path / "bad")
     assert found.requests == ["http://127.0.0.1:9/x.png"] and "nothing is not defined" in "".join(found.console)
