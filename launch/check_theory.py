@@ -30,8 +30,6 @@ from theory import claims
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RUN_DIR_TEXT = "Where the run's files go; without it nothing is written."
-
 
 @dataclasses.dataclass(frozen=True)
 class CheckConfig:
@@ -137,7 +135,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     return {name: FIGURES[name](rows) for name, rows in tables.items() if rows}
 
 
-cli = launcher.command(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
+cli = launcher.command(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False)
 
 if __name__ == "__main__":
     cli()

@@ -46,14 +46,12 @@ class FieldFlag(flags.Flag):
     def parse(self, argument: str) -> None:
         """Sets the value, with the home directory in place of a ~ before a path; raises UserError for a wrong one."""
         try:
-            super().parse(re.sub(r"(^|, *)(~[^,]*)", _expand_user, argument) if self.name in PATHS else argument)
+            if self.name in PATHS:
+                argument = re.sub(r"(^|, *)(~[^,]*)", lambda match: match[1] + os.path.expanduser(match[2]), argument)
+            super().parse(argument)
         except flags.IllegalFlagValueError:
             advice = f"; write --{self.name} or --no{self.name}" if self.boolean else ""
             raise UserError(f"{self.name} must be {self._expected}, got {argument!r}{advice}") from None
-
-
-def _expand_user(found: re.Match) -> str:
-    return found[1] + os.path.expanduser(found[2])
 
 
 def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:

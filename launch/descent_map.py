@@ -19,7 +19,6 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher
-from launch.check_theory import RUN_DIR_TEXT
 from theory.descent import target_map
 from theory.parallel import single_threaded_products
 
@@ -104,7 +103,7 @@ def _line(cell: dict, rows: list[dict]) -> str:
     return f"{setting}: {best['steps']} steps at η = {best['speed']:g}/ℓ; reached at {len(reached)} of {len(rows)} η"
 
 
-cli = launcher.command(main, {"": MapConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
+cli = launcher.command(main, {"": MapConfig()}, manual=__doc__, needs_run_dir=False)
 
 if __name__ == "__main__":
     cli()

@@ -58,9 +58,8 @@ def main(config: ExportConfig) -> None:
     if not isinstance(data, ArrayData):
         raise UserError(f"{data.name} does not fit in memory, or its images vary in size; no .npz can hold it")
     with replacing(config.npz) as temporary, open(temporary, "wb") as file:
-        arrays = {f"{split}_images": getattr(data, f"{split}_images") for split in ("train", "test")}
-        labels = {f"{split}_labels": getattr(data, f"{split}_labels") for split in ("train", "test")}
-        np.savez_compressed(file, **arrays, **labels)
+        names = ("train_images", "test_images", "train_labels", "test_labels")
+        np.savez_compressed(file, **{name: getattr(data, name) for name in names})
     print(
         f"{config.npz}: {data.num_train} training and {data.num_test} test images {list(data.image_shape)}, "
         f"{data.num_classes} classes"

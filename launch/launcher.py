@@ -8,6 +8,7 @@ Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -22,7 +23,8 @@ from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_
 from identity_matters.runs import signals
 from launch import config_flags, terminal
 
-RUN_DIR_TEXT = "Where the run's files go; the same command again continues it. Required."
+REQUIRED_RUN_DIR = "Where the run's files go; the same command again continues it. Required."
+OPTIONAL_RUN_DIR = "Where the run's files go; without it nothing is written."
 
 
 def run(
@@ -31,7 +33,7 @@ def run(
     manual: str,
     has_run_dir: bool = True,
     needs_run_dir: bool = True,
-    run_dir_text: str = RUN_DIR_TEXT,
+    run_dir_text: str = "",
     without_effect: Callable[[Any], dict[str, str]] = lambda config: {},
 ) -> None:
     """Parses sys.argv into a config, calls main, and exits.
@@ -46,7 +48,7 @@ def run(
       manual: What --help prints above the flags.
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
-      run_dir_text: What --help says of it.
+      run_dir_text: What --help says of it (empty: where the run's files go).
       without_effect: Gives for a config the fields that nothing reads, and why; a line names those of them that a flag
         has set.
     """
@@ -60,7 +62,8 @@ def run(
                 with user_errors():  # absl's ValueErrors, as of --noNAME=false
                     rest = config_flags.parse(values, sys.argv)
                 if values["help"].value:
-                    code = print(config_flags.help_page(manual, presets, values, run_dir_text))
+                    text = run_dir_text or (REQUIRED_RUN_DIR if needs_run_dir else OPTIONAL_RUN_DIR)
+                    code = print(config_flags.help_page(manual, presets, values, text))
                 elif rest:
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:
@@ -75,9 +78,9 @@ def run(
         _leave(code or 0)
 
 
-def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> Callable[[], None]:
+def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any) -> functools.partial[None]:
     """Returns the function that runs a launcher on the command line's flags; `run` says what the arguments are."""
-    return lambda: run(main, presets, manual=manual, **options)
+    return functools.partial(run, main, presets=presets, manual=manual, **options)
 
 
 def _call(

@@ -77,11 +77,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
 
 
 def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
-    """Returns the figure of several training runs, each named by as much of its path's end as tells them apart.
-
-    Raises:
-      UserError: one of them has no metrics.csv that can be read, or is named twice; there are more or fewer names.
-    """
+    """Returns the figure of several training runs, each named by as much of its path's end as tells them apart."""
     from identity_matters.runs.figures import comparison_figure
 
     twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"

@@ -17,7 +17,6 @@ from identity_matters.runs.files import write_text
 from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher
-from launch.check_theory import RUN_DIR_TEXT
 from theory.relu import search
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ def _line(row: dict) -> str:
     return f"{lines}\n    {', '.join(found)}\n    {bad}"
 
 
-cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__, needs_run_dir=False, run_dir_text=RUN_DIR_TEXT)
+cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__, needs_run_dir=False)
 
 if __name__ == "__main__":
     cli()

@@ -31,8 +31,3 @@ def visit(page: pathlib.Path, scratch: pathlib.Path, *flags: str) -> Visit:
     asked = {p["url"] for p in found if p.get("url") and p.get("initiator", "not an origin") != "not an origin"}
     console = re.findall(r":CONSOLE:\d+\] (.*)", done.stderr)
     return Visit(done.stdout, console, sorted(url for url in asked if not url.startswith(("file:", "data:"))))
-
-
-def screenshot(page: pathlib.Path, path: pathlib.Path, scratch: pathlib.Path, width: int, height: int, *flags) -> None:
-    """Writes a PNG of the top of the page."""
-    visit(page, scratch, f"--window-size={width},{height}", f"--screenshot={path}", "--hide-scrollbars", *flags)

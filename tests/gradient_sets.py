@@ -13,26 +13,27 @@ def gradient(example: int, height: int, width: int) -> np.ndarray:
 
 
 NUM_TRAIN, NUM_TEST = 24, 7
-
-
 # Height and width of an example of the set of varying size. Central and random crops are 56 of 64.
 SIZES = [(64, 80), (72, 64), (64, 64)]
 
 
 class _Gradients(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """A class has its IMAGE, the TFDS feature, and image(example), the array; a label is the example's number."""
+
     VERSION = tfds.core.Version("1.0.0")
+    NUM_TRAIN, NUM_TEST = NUM_TRAIN, NUM_TEST
 
     def _info(self):
-        label = tfds.features.ClassLabel(num_classes=NUM_TRAIN)
+        label = tfds.features.ClassLabel(num_classes=self.NUM_TRAIN)
         features = tfds.features.FeaturesDict({"image": self.IMAGE, "label": label})
         return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
 
     def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(NUM_TRAIN), "test": self._generate_examples(NUM_TEST)}
+        return {"train": self._generate_examples(self.NUM_TRAIN), "test": self._generate_examples(self.NUM_TEST)}
 
     def _generate_examples(self, count):
         for i in range(count):
-            yield i, {"image": gradient(i, *self.size(i)), "label": i}
+            yield i, {"image": self.image(i), "label": i}
 
 
 class IdentityTinyPng(_Gradients):
@@ -40,8 +41,8 @@ class IdentityTinyPng(_Gradients):
 
     IMAGE = tfds.features.Image(shape=(12, 10, 3), encoding_format="png")
 
-    def size(self, example):
-        return 12, 10
+    def image(self, example):
+        return gradient(example, 12, 10)
 
 
 class IdentityTinyJpeg(_Gradients):
@@ -49,8 +50,8 @@ class IdentityTinyJpeg(_Gradients):
 
     IMAGE = tfds.features.Image(encoding_format="jpeg")
 
-    def size(self, example):
-        return SIZES[example % 3]
+    def image(self, example):
+        return gradient(example, *SIZES[example % 3])
 
 
 class IdentityTinyDeep(_Gradients):
@@ -58,28 +59,18 @@ class IdentityTinyDeep(_Gradients):
 
     IMAGE = tfds.features.Image(shape=(12, 10, 1), dtype=np.uint16, encoding_format="png")
 
-    def _generate_examples(self, count):
-        for i in range(count):
-            yield i, {"image": np.full((12, 10, 1), 300 + i, np.uint16), "label": i}
+    def image(self, example):
+        return np.full((12, 10, 1), 300 + example, np.uint16)
 
 
-class IdentityMany(tfds.core.GeneratorBasedBuilder):
+class IdentityMany(_Gradients):
     """More images than TFDS takes from a file in turn; the label tells one from another."""
 
-    VERSION = tfds.core.Version("1.0.0")
     NUM_TRAIN = 240
+    IMAGE = tfds.features.Image(shape=(4, 4, 1))
 
-    def _info(self):
-        label = tfds.features.ClassLabel(num_classes=self.NUM_TRAIN)
-        features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(4, 4, 1)), "label": label})
-        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(self.NUM_TRAIN), "test": self._generate_examples(9)}
-
-    def _generate_examples(self, count):
-        for i in range(count):
-            yield i, {"image": np.zeros((4, 4, 1), np.uint8), "label": i}
+    def image(self, example):
+        return np.zeros((4, 4, 1), np.uint8)
 
 
 class IdentityNoImages(tfds.core.GeneratorBasedBuilder):

@@ -12,6 +12,7 @@ import time
 import numpy as np
 
 from identity_matters.runs import checkpoint
+from launch.jobs.local import tf_config
 
 STEPS = 300
 # A network so small that it is saved often and done soon.
@@ -26,6 +27,12 @@ def start(run_dir: pathlib.Path, launcher: str, *flags, **arguments) -> subproce
     command = [sys.executable, "-m", f"launch.{launcher}", f"--run_dir={run_dir}", *flags]
     with open(f"{run_dir}.log", "a") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **arguments)
+
+
+def start_worker(run_dir: pathlib.Path, addresses: list[str], rank: int, *flags) -> subprocess.Popen:
+    """One of several workers, with TF_CONFIG in its environment."""
+    environment = os.environ | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)}
+    return start(run_dir, "train", *FLAGS, *flags, env=environment)
 
 
 def start_in_terminal(*command) -> tuple[subprocess.Popen, int]:
@@ -57,6 +64,14 @@ def children(process: subprocess.Popen) -> list[int]:
     """Numbers of the processes that a process has started, the oldest first."""
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout
     return [int(pid) for pid in found.split()]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended may still be in the table of processes."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def last_step(run_dir: pathlib.Path) -> int:

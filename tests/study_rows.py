@@ -35,18 +35,14 @@ def paper_rows(depths=(2, 6, 12), seeds=(0, 1)):
                 rows.append(row("spectrum_at_losses", kind, 4, seed, activations, **at_level(kind, seed, i, level)))
     for depth in depths:
         condition_numbers = {XAVIER: depth**3.0, ORTHOGONAL: 2.0 * depth, ONE: 2.0 * depth, TWO: 5.0, THREE: 40.0}
+        others = {"p10_abs": 1.0, "index": 0.5}
         for kind, number in condition_numbers.items():
             for seed in seeds:
-                values = {
-                    "condition_number": (1 + 0.01 * seed) * number,
-                    "max_abs": number,
-                    "p10_abs": 1.0,
-                    "index": 0.5,
-                }
+                values = {"condition_number": (1 + 0.01 * seed) * number, "max_abs": number} | others
                 rows.append(row("initial_spectrum", kind, depth, seed, **values))
         for kind in (ONE, TWO):
             number = condition_numbers[kind]
-            values = {"condition_number": number, "max_abs": number, "p10_abs": 1.0, "index": 0.5}
+            values = {"condition_number": number, "max_abs": number} | others
             rows.append(row("spectrum_at_zero", (kind[0], "exact_zero"), depth, **values))
         linear = {XAVIER: 1e-3 * depth, ORTHOGONAL: 1e-4, ONE: 1.2e-4, TWO: 1e-6, THREE: 1e-5}
         relu = {XAVIER: 0.33 + 0.05 * depth, ORTHOGONAL: 0.32 + 0.02 * depth, TWO: 0.31}

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from launch import config_flags, launcher
+from launch import config_flags
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
@@ -28,18 +28,12 @@ def commands(path: pathlib.Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("path", PAGES + MANUALS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_command_names_a_module_and_flags_that_exist(path, monkeypatch):
+def test_every_command_names_a_module_and_flags_that_exist(path):
     for module, *flags in commands(path):
-        parsed = []
-
-        def run(main, presets, manual, has_run_dir=True, **_):
-            values = config_flags.define(presets, has_run_dir)
-            assert config_flags.parse(values, ["", *flags]) == [], (module, flags)
-            parsed.append(config_flags.config_from(values, presets))
-
-        monkeypatch.setattr(launcher, "run", run)
-        importlib.import_module(module).cli()
-        assert parsed, module
+        options = importlib.import_module(module).cli.keywords
+        values = config_flags.define(options["presets"], options.get("has_run_dir", True))
+        assert config_flags.parse(values, ["", *flags]) == [], (module, flags)
+        config_flags.config_from(values, options["presets"])
 
 
 def test_the_readme_has_the_commands_that_these_tests_check():
@@ -107,12 +101,16 @@ def test_the_readmes_python_imports_what_exists():
     exec("\n".join(imports), {})
 
 
+def run_python(code: str, folder: pathlib.Path) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+
+
 @pytest.mark.slow
 def test_the_readmes_snippet_without_training_runs_quietly(tmp_path):
     (snippet,) = [snippet for snippet in snippets() if "train(" not in snippet]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", snippet]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_python(snippet, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "runs" / "memory" / "saved_model.pb").exists()
 
@@ -120,10 +118,8 @@ def test_the_readmes_snippet_without_training_runs_quietly(tmp_path):
 @pytest.mark.slow
 def test_the_readmes_training_snippet_runs_as_written_and_quietly(tmp_path):
     (snippet,) = [snippet for snippet in snippets() if "train(" in snippet]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    shown = snippet.replace("evaluation.evaluate(", "print(evaluation.evaluate(").replace(")  # ", "))  # ")
-    command = [sys.executable, "-c", shown]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    printing = snippet.replace("evaluation.evaluate(", "print(evaluation.evaluate(").replace(")  # ", "))  # ")
+    done = run_python(printing, tmp_path)
     assert done.returncode == 0, done.stderr
     *_, trained, shipped = map(ast.literal_eval, done.stdout.splitlines()[-2:])
     assert trained["num_examples"] == shipped["num_examples"] == 1000

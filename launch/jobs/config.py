@@ -3,8 +3,7 @@
 import dataclasses
 
 from identity_matters.config import TrainConfig
-from identity_matters.errors import UserError
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
 from launch.launcher import require_printable
 
 
@@ -66,22 +65,19 @@ class ClusterConfig:
         )
         for name in ("job_name", "partition", "setup", "image", "volume_claim", "volume_path"):
             require_printable(name, getattr(self, name))
-        if self.slurm and self.kubernetes:
-            raise UserError("--slurm and --kubernetes exclude one another")
+        require(not (self.slurm and self.kubernetes), "--slurm and --kubernetes exclude one another")
         self._check_kind()
-        if self.submit and not self.write:
-            raise UserError("--submit needs --slurm and --write=FILE")
-        if self.kubernetes and not (self.image and self.volume_claim):
-            raise UserError("--kubernetes needs --image=IMAGE and --volume_claim=CLAIM")
+        require(self.write or not self.submit, "--submit needs --slurm and --write=FILE")
+        is_whole = self.image and self.volume_claim
+        require(is_whole or not self.kubernetes, "--kubernetes needs --image=IMAGE and --volume_claim=CLAIM")
         if self.is_asynchronous:
-            if self.is_remote:
-                raise UserError("strategy parameter_server runs on this machine, or by hand with TF_CONFIG")
+            require(not self.is_remote, "strategy parameter_server runs on this machine, or by hand with TF_CONFIG")
             return
-        replicas = self.nodes * max(self.gpus_per_node, 1) if self.is_remote else self.num_workers
-        if self.train.batch_size % replicas:
-            raise UserError(
-                f"batch_size must be a multiple of the number of devices, {replicas}, got {self.train.batch_size}"
-            )
+        replicas, batch_size = self.num_workers, self.train.batch_size
+        if self.is_remote:
+            replicas = self.nodes * max(self.gpus_per_node, 1)
+        message = f"batch_size must be a multiple of the number of devices, {replicas}, got {batch_size}"
+        require(batch_size % replicas == 0, message)
 
     def _check_kind(self) -> None:
         """Raises UserError for a flag of another kind of job, which nothing would read."""
@@ -94,8 +90,7 @@ class ClusterConfig:
             ("--strategy=parameter_server", self.is_asynchronous, ("num_servers",)),
         ):
             for name in names:
-                if not is_there and getattr(self, name) != getattr(type(self), name):
-                    raise UserError(f"--{name} needs {kind}")
+                require(is_there or getattr(self, name) == getattr(type(self), name), f"--{name} needs {kind}")
 
     @property
     def is_remote(self) -> bool:

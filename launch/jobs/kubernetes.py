@@ -6,7 +6,8 @@ import re
 import textwrap
 
 from identity_matters.data.arrays import note
-from identity_matters.errors import EXIT_DIVERGED, EXIT_ERROR, UserError
+from identity_matters.errors import EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.fields import require
 from launch.jobs.config import ClusterConfig
 
 PORT = 2222
@@ -112,28 +113,20 @@ spec:
 
 
 def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
-    """Returns the manifest's YAML.
-
-    Args:
-      config: Its image, volume, nodes and resources are those of the job.
-      run_dir: Where the job writes, under config.volume_path.
-      flags: The other flags of launch.train.
+    """Returns the YAML of a job that runs launch.train with these flags and writes run_dir, under config.volume_path.
 
     Raises:
       UserError: job_name is none that Kubernetes takes, volume_path is relative, or run_dir would be lost with its pod.
     """
-    if not os.path.isabs(config.volume_path):
-        raise UserError(f"volume_path must be an absolute path, got {config.volume_path}")
-    if not _is_under(config.volume_path, run_dir):
-        raise UserError(
-            f"run_dir must lie under volume_path, {config.volume_path}, where it outlives a pod, got {run_dir}"
-        )
-    for name, path in (("data_dir", config.train.data_dir), ("npz", config.train.npz)):
-        if path and not _is_under(config.volume_path, path):
-            note(f"{name} {path} is not under volume_path, {config.volume_path}: the image must hold it")
-    name = config.job_name
-    if not re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name):
-        raise UserError(f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
+    volume, name = config.volume_path, config.job_name
+    require(os.path.isabs(volume), f"volume_path must be an absolute path, got {volume}")
+    lost = f"run_dir must lie under volume_path, {volume}, where it outlives a pod, got {run_dir}"
+    require(_is_under(volume, run_dir), lost)
+    for field, path in (("data_dir", config.train.data_dir), ("npz", config.train.npz)):
+        if path and not _is_under(volume, path):
+            note(f"{field} {path} is not under volume_path, {volume}: the image must hold it")
+    is_taken = re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name)
+    require(is_taken, f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
     pod = _pod(config, [f"--run_dir={run_dir}", *flags])
     return (_TFJOB if config.kubeflow else _JOB).format(
         name=name,
@@ -156,20 +149,16 @@ def _pod(config: ClusterConfig, flags: list[str]) -> str:
     limits = {"cpu": str(config.cpus_per_node), "memory": f"{config.memory_per_node}Gi"}
     if config.gpus_per_node:
         limits["nvidia.com/gpu"] = str(config.gpus_per_node)
-    tf_config = json.dumps(_tf_config(config.job_name, config.nodes))
+    addresses = [f"{config.job_name}-{rank}.{config.job_name}:{PORT}" for rank in range(config.nodes)]
+    task = '{"type": "worker", "index": $(WORKER)}'  # Kubernetes fills in the index
+    tf_config = f'{{"cluster": {{"worker": {json.dumps(addresses)}}}, "task": {task}}}'
     return _POD.format(
         grace_period=GRACE_PERIOD,
         image=json.dumps(config.image),
         command=json.dumps(["python", "-m", "launch.train", *flags]),
-        environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=tf_config),
+        environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=json.dumps(tf_config)),
         port=PORT,
         limits=json.dumps(limits),
         volume_path=json.dumps(config.volume_path),
         volume_claim=json.dumps(config.volume_claim),
     )
-
-
-def _tf_config(name: str, nodes: int) -> str:
-    """Returns the text of TF_CONFIG; Kubernetes fills in the index, from the variable WORKER."""
-    addresses = [f"{name}-{rank}.{name}:{PORT}" for rank in range(nodes)]
-    return f'{{"cluster": {{"worker": {json.dumps(addresses)}}}, "task": {{"type": "worker", "index": $(WORKER)}}}}'

@@ -32,14 +32,9 @@ def tf_config(cluster: dict[str, list[str]], kind: str = "worker", index: int = 
 def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_path: str) -> int:
     """Runs the command once a task, all at once, with TF_CONFIG; when a task fails, starts all of them again.
 
-    What they print goes to stdout and is appended to log_path, a line at a time, with the task
-    before it. SIGTERM and Ctrl-C end all of them, after a checkpoint.
-
-    Args:
-      command: The program and its arguments.
-      tasks: TF_CONFIG's types and how many there are of each; the job is done when task 0 of the first type is.
-      max_restarts: How often the job is started again.
-      log_path: File to which the output is appended.
+    What they print goes to stdout and is appended to log_path, a line at a time, with the task before it. `tasks` has
+    TF_CONFIG's types and how many there are of each; the job is done when task 0 of the first type is. SIGTERM and
+    Ctrl-C end all of them, after a checkpoint.
 
     Returns:
       0; or the exit code of the first task that failed, 128 + its number for a signal.
@@ -158,7 +153,8 @@ class _Job:
             time.sleep(_POLL_INTERVAL)
         code = self._first_exit() if code is None else code
         if code == EXIT_CONTINUE:  # of a worker that lost another one, which may have failed for good
-            return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in self._codes()), code)
+            codes = {worker.poll() for worker in self._workers}
+            return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in codes), code)
         # SIGTERM ends a worker that has nothing to save yet, and SIGKILL one that outlasts the grace period.
         return EXIT_CONTINUE if self._stop.is_made and (code is None or code > 128) else code
 
@@ -168,12 +164,9 @@ class _Job:
             return GRACE_PERIOD
         return KILL_TIMEOUT if code > 128 else FAILURE_TIMEOUT
 
-    def _codes(self) -> list[int | None]:
-        return [worker.poll() for worker in self._workers]
-
     def _first_exit(self) -> int | None:
         """Returns 0 when task 0 is done, the exit code of a task that failed before; None: neither yet."""
-        codes = self._codes()
+        codes = [worker.poll() for worker in self._workers]
         if codes and codes[0] == 0:
             return 0
         for name, code in zip(self._names, codes):

@@ -64,12 +64,7 @@ exit $code
 
 
 def script(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
-    """Returns the script's text.
-
-    Args:
-      config: Its nodes, limits and partition are those of the job.
-      run_dir: Where the job writes; a relative one lies below the folder in which this is called.
-      flags: The other flags of launch.train.
+    """Returns the script of a job that runs launch.train with these flags and writes run_dir, made absolute.
 
     Raises:
       UserError: job_name or partition cannot stand in an option of the script, or job_name in the names of files.

@@ -35,6 +35,7 @@ def render(runs: list[Run]) -> str:
     )
     script = environment.get_template("filter.js").render()
     drawn, table = figures.paper_figures(runs), claim_rows(runs)
+    verdicts = Counter(row.word for row in table)
     used = {(figure.run.name, figure.picture.address) for figure in drawn}
     return environment.get_template("report.html").render(
         script=Markup(script),
@@ -44,7 +45,7 @@ def render(runs: list[Run]) -> str:
         figures=drawn,
         claims=table,
         counted=count_claims(),
-        verdicts=verdict_counts(table),
+        verdicts={verdict: verdicts[word] for verdict, word in VERDICT_CLASSES.items() if verdicts[word]},
         words=VERDICT_CLASSES,
         runs=runs,
         run_types=RUN_TYPES,
@@ -118,9 +119,3 @@ def _claim_row(claim_id: str, found: dict | None) -> ClaimRow:
             bound = f"{number(found['measured'])} {found['relation']} {number(found['bound'])}"
             measured = f"{bound}, n = {number(found['instances'])}"
     return ClaimRow(claim, verdict, VERDICT_CLASSES.get(kind(verdict), "failed"), measured, evidence)
-
-
-def verdict_counts(table: list[ClaimRow]) -> dict[str, int]:
-    """Returns how many rows there are of each verdict, in the order of VERDICT_CLASSES; none that has none."""
-    found = Counter(row.word for row in table)
-    return {verdict: found[word] for verdict, word in VERDICT_CLASSES.items() if found[word]}

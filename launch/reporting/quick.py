@@ -33,13 +33,7 @@ QUICK = (
 
 
 def compute(run: RunDirectory) -> list[str]:
-    """Computes the quick runs, each in a directory of its own; those that are done are kept, others go on.
-
-    Args:
-      run: The report's directory.
-
-    Returns:
-      The directories.
+    """Returns the directories of the quick runs in a report's; those that are done are kept, others are computed.
 
     Raises:
       UserError: a run ended before it was done.

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from launching import config_of
-from processes import children, until
+from processes import children, is_alive, until
 from refusals import refused
 
 from identity_matters.presets import TRAIN_PRESETS
@@ -235,21 +235,25 @@ def test_the_workers_of_a_killed_launcher_die_too(tmp_path):
     assert len(workers) == 2
     process.kill()
     process.wait()
-    while any(os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().split()[2] != "Z" for pid in workers):
-        time.sleep(0.01)
+    until(lambda: not any(map(is_alive, workers)))
 
 
 def test_flags_of_a_config_give_it_back():
     for name, preset in TRAIN_PRESETS.items():
         assert config_flags.flags_of(preset, TRAIN_PRESETS) == [f"--preset={name}"]
+        assert config_of("train", f"--preset={name}") == preset
     changed = dataclasses.replace(
         TRAIN_PRESETS["mnist"],
         random_flip=True,
+        learning_rate=0.25,
         decay_steps=(5, 7),
         model=dataclasses.replace(TRAIN_PRESETS["mnist"].model, shortcut=False, widths=(3, 4, 5)),
     )
     flags = config_flags.flags_of(changed, TRAIN_PRESETS)
-    assert sorted(flags) == ["--decay_steps=5,7", "--noshortcut", "--preset=mnist", "--random_flip", "--widths=3,4,5"]
+    assert sorted(flags) == [
+        "--decay_steps=5,7", "--learning_rate=0.25", "--noshortcut", "--preset=mnist", "--random_flip",
+        "--widths=3,4,5",
+    ]  # fmt: skip
     assert config_of("train", *flags) == changed
 
 

@@ -73,12 +73,8 @@ def tables(kind) -> dict[str, list[dict]]:
         return {"condition_numbers.csv": figures.EXPERIMENTS["condition_numbers"]()}
     if kind == "descent_map":
         return {"excess_by_radius.csv": figures.DESCENT_EXPERIMENTS["excess_by_radius"](0)}
-    rng = np.random.default_rng(0)
-    ritz = [
-        {"vector": vector, "eigenvalue": float(value), "weight": 1 / 8, "error_bound": 1e-3, "rounding": 1e-6}
-        for vector in range(2)
-        for value in np.sort(rng.normal(size=8))
-    ]
+    row = {"weight": 1 / 8, "error_bound": 1e-3, "rounding": 1e-6}
+    ritz = [row | {"vector": vector, "eigenvalue": x} for vector in range(2) for x in np.linspace(-2, 3, 8)]
     density = [{"eigenvalue": x, "density": 1.0 - x * x / 9, "standard_error": 0.1} for x in np.linspace(-3, 3, 40)]
     return {"results.csv": ritz, "density.csv": density}
 

@@ -66,16 +66,14 @@ def make_unwritable(folder):
     return folder / "run"
 
 
-def make_foreign(folder):
-    folder.mkdir(mode=0o755)
+def make_foreign(folder, mode=0o755):
+    folder.mkdir(mode=mode)
     shutil.chown(folder, "nobody")
     return folder
 
 
 def make_secret(folder):
-    folder.mkdir(mode=0o700)
-    shutil.chown(folder, "nobody")
-    return folder
+    return make_foreign(folder, mode=0o700)
 
 
 def make_unfinished_of_another(folder):

@@ -23,7 +23,7 @@ from identity_matters import training
 from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
-from launch.jobs.local import free_ports, tf_config
+from launch.jobs.local import free_ports
 
 pytestmark = pytest.mark.slow
 NUM_KILLS = int(os.environ.get("NUM_KILLS", 4))
@@ -123,9 +123,8 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     process.send_signal(signal.SIGTERM)
     assert process.wait() == EXIT_CONTINUE
     step = last_step(run_dir)
-    assert 0 < step < STEPS and f"told to stop by SIGTERM, saved at step {step}; the same command continues" in log_of(
-        run_dir
-    )
+    line = f"told to stop by SIGTERM, saved at step {step}; the same command continues"
+    assert 0 < step < STEPS and line in log_of(run_dir)
     assert read_config_json(str(run_dir))["status"] == "running"
     assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0
     assert_same_end(run_dir, alone[0])
@@ -166,23 +165,18 @@ def test_a_full_disk_is_one_line_and_the_older_checkpoints_are_kept(tmp_path, al
     assert_same_end(run_dir, alone[0])
 
 
-def start_workers(tmp_path, flags_of_each, addresses):
-    """Workers by hand, with TF_CONFIG in their environments."""
-    return [
-        start(
-            tmp_path / f"run{rank}",
-            "train",
-            *flags,
-            env=os.environ | {"TF_CONFIG": tf_config({"worker": addresses}, index=rank)},
-        )
+def exit_codes(tmp_path, flags_of_each, addresses=None):
+    """How workers that are started by hand end."""
+    addresses = addresses or [f"127.0.0.1:{port}" for port in free_ports(2)]
+    workers = [
+        processes.start_worker(tmp_path / f"run{rank}", addresses, rank, SLOW_RATE, *flags)
         for rank, flags in enumerate(flags_of_each)
     ]
+    return [worker.wait() for worker in workers]
 
 
 def test_a_worker_with_another_config_refuses_to_join_and_names_the_difference(tmp_path):
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    chief, other = start_workers(tmp_path, [[], ["--learning_rate=0.2", "--noshortcut"]], addresses)
-    assert (chief.wait(), other.wait()) == (EXIT_ERROR, EXIT_ERROR)
+    assert exit_codes(tmp_path, [[], ["--learning_rate=0.2", "--noshortcut"]]) == [EXIT_ERROR, EXIT_ERROR]
     assert "1 of 2 workers were started with another config" in log_of(tmp_path / "run0")
     last = log_of(tmp_path / "run1").splitlines()[-1]
     assert last.startswith("error: worker 1 has another config") and "learning_rate (0.01, 0.2)" in last
@@ -191,10 +185,8 @@ def test_a_worker_with_another_config_refuses_to_join_and_names_the_difference(t
 
 
 def test_a_mistake_of_the_chief_reaches_all_workers(tmp_path, alone):
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     (tmp_path / "run0").symlink_to(alone[0])
-    chief, other = start_workers(tmp_path, [["--seed=5"]] * 2, addresses)
-    assert (chief.wait(), other.wait()) == (EXIT_ERROR, EXIT_ERROR)
+    assert exit_codes(tmp_path, [["--seed=5"]] * 2) == [EXIT_ERROR, EXIT_ERROR]
     for rank in (0, 1):
         assert "holds a run of another config (old, new): seed (0, 5)" in log_of(tmp_path / f"run{rank}")
 
@@ -204,11 +196,9 @@ def test_a_port_that_is_taken_is_one_line(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         addresses = [f"127.0.0.1:{taken.getsockname()[1]}", f"127.0.0.1:{free_ports(1)[0]}"]
-        (chief,) = start_workers(tmp_path, [[]], addresses)
-        assert chief.wait() == EXIT_ERROR
-    assert (
-        log_of(tmp_path / "run0").strip() == f"error: worker 0 cannot listen on {addresses[0]}: Address already in use"
-    )
+        assert exit_codes(tmp_path, [[]], addresses) == [EXIT_ERROR]
+    line = f"error: worker 0 cannot listen on {addresses[0]}: Address already in use"
+    assert log_of(tmp_path / "run0").strip() == line
 
 
 def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait(tmp_path, pair):
@@ -235,9 +225,3 @@ def test_a_run_that_a_callback_ended_is_completed_by_several_workers_without_tra
     shutil.rmtree(run_dir / "saved_model")
     assert start(run_dir, "cluster", "--num_workers=2", "--max_restarts=0").wait() == 0, log_of(run_dir)
     assert (run_dir / "saved_model").exists() and last_step(run_dir) == step < STEPS
-
-
-def test_tf_config_that_is_no_json_is_one_line(tmp_path, launch, monkeypatch):
-    monkeypatch.setenv("TF_CONFIG", "{")
-    code, _, err = launch("train", f"--run_dir={tmp_path}/run", *FLAGS)
-    assert code == EXIT_ERROR and err.startswith("error: TF_CONFIG cannot be used") and err.count("\n") == 1

@@ -16,32 +16,22 @@ VALUES = st.one_of(
 )
 
 
-def check(name, data):
-    fields = config_flags.flag_fields(next(iter(presets_of(name).values())))
-    names = data.draw(st.lists(st.sampled_from([field.name for field, *_ in fields]), min_size=1, max_size=3))
-    flags = [f"--{data.draw(st.sampled_from(['', 'no']))}{name}={data.draw(VALUES)}" for name in names]
-    try:
-        config_of(name, *flags)
-    except (UserError, absl.flags.Error) as error:
-        assert str(error).strip()
-
-
-options = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
-
-
+@pytest.mark.parametrize("max_examples", [20, pytest.param(500, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("name", LAUNCHERS)
-@settings(options, max_examples=20)
-@given(data=st.data())
-def test_flags_of_any_value_make_a_config_or_a_line(name, data):
-    check(name, data)
+def test_flags_of_any_value_make_a_config_or_a_line(name, max_examples):
+    fields = [field.name for field, *_ in config_flags.flag_fields(next(iter(presets_of(name).values())))]
 
+    @settings(max_examples=max_examples, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(data=st.data())
+    def check(data):
+        names = data.draw(st.lists(st.sampled_from(fields), min_size=1, max_size=3))
+        flags = [f"--{data.draw(st.sampled_from(['', 'no']))}{field}={data.draw(VALUES)}" for field in names]
+        try:
+            config_of(name, *flags)
+        except (UserError, absl.flags.Error) as error:
+            assert str(error).strip()
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", LAUNCHERS)
-@settings(options, max_examples=500)
-@given(data=st.data())
-def test_flags_of_hundreds_of_values_make_a_config_or_a_line(name, data):
-    check(name, data)
+    check()
 
 
 @pytest.mark.parametrize("run_dir", ["runs/a\nb", "runs/\x1b[2J", "runs/\udcff"])
@@ -65,8 +55,7 @@ def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
-    texts = {
-        field.name for field, *_ in config_flags.flag_fields(next(iter(presets_of(name).values()))) if field.type is str
-    }
+    fields = config_flags.flag_fields(next(iter(presets_of(name).values())))
+    texts = {field.name for field, *_ in fields if field.type is str}
     none = {"claim", "dataset", "image", "job_name", "names", "only", "partition", "pretrained", "setup", "title"}
     assert texts <= config_flags.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home

@@ -74,12 +74,6 @@ def test_nothing_to_compare_with_and_an_unknown_format_are_refused_in_one_line(t
         assert code == 1 and err.count("\n") == 1 and named in err
 
 
-def test_a_report_that_was_interrupted_is_named_as_such(tmp_path):
-    begin(tmp_path, config_of("report"), "report")
-    with pytest.raises(ValueError, match="let launch.report end"):
-        plot.main(plot.PlotConfig(), str(tmp_path))
-
-
 def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
     def drops(*rates):
         return figures.learning_rate_drops([{"step": i, "learning_rate": rate} for i, rate in enumerate(rates)])
@@ -88,12 +82,17 @@ def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
     assert drops(2, 2, 1, 1, 0.5) == [1, 3]
 
 
-def test_a_run_whose_figures_have_no_data_yet_is_named(tmp_path, monkeypatch):
-    begin(tmp_path, config_of("check_theory"), "check_theory")
-    with pytest.raises(ValueError, match="without the data of figures; let launch.check_theory end"):
-        plot.main(plot.PlotConfig(), str(tmp_path))
-    begin(tmp_path, config_of("check_theory"), "check_theory", status="done")  # of one claim, say
-    with pytest.raises(ValueError, match="without the data of figures; the run is done, and has none"):
+@pytest.mark.parametrize(
+    "kind, status, advice",
+    [
+        ("check_theory", "running", "let launch.check_theory end"),
+        ("check_theory", "done", "the run is done, and has none"),  # of one claim, say
+        ("report", "running", "let launch.report end"),
+    ],
+)
+def test_a_run_whose_figures_have_no_data_is_named(tmp_path, kind, status, advice):
+    begin(tmp_path, config_of(kind), kind, status)
+    with pytest.raises(ValueError, match=f"without the data of figures; {advice}"):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
 
@@ -203,28 +202,21 @@ def test_runs_of_one_name_are_distinguished_by_the_folders_above(tmp_path, monke
     paths = [write_run(tmp_path / name / "seed0", 0.5) for name in ("e1", "e2")]
     assert [label.split()[0] for label in compared(monkeypatch, *paths)[1][:2]] == ["e1/seed0", "e2/seed0"]
     monkeypatch.chdir(paths[0].parent)
-    assert [label.split()[0] for label in compared(monkeypatch, "seed0", "../e2/seed0")[1][:2]] == [
-        "e1/seed0",
-        "e2/seed0",
-    ]
+    labels = compared(monkeypatch, "seed0", "../e2/seed0")[1]
+    assert [label.split()[0] for label in labels[:2]] == ["e1/seed0", "e2/seed0"]
 
 
 def written(runs, run_dir):
     report.main(report.ReportConfig(runs=",".join(map(str, runs))), str(run_dir))
 
 
-def test_plot_draws_the_figures_of_all_its_runs(tiny_run, tmp_path, launch):
-    written([tiny_run], tmp_path / "report")
-    code, out, err = launch("plot", f"--run_dir={tmp_path}/report", "--format=svg")
-    assert (code, out) == (0, f"{tmp_path}/report/{tiny_run.name}_convergence.svg\n"), err
-
-
-def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(tiny_run, tmp_path):
+def test_plot_draws_the_runs_of_the_last_report_and_both_of_one_name(tiny_run, tmp_path, launch):
     for folder in ("a", "b"):
         shutil.copytree(tiny_run, tmp_path / folder / "run")
     written([tiny_run], tmp_path / "report")
     written([tmp_path / "a" / "run", f" {tmp_path / 'b' / 'run'}"], tmp_path / "report")
-    assert list(report.figures(str(tmp_path / "report"))) == ["a_run_convergence", "b_run_convergence"]
+    code, out, err = launch("plot", f"--run_dir={tmp_path}/report", "--format=svg")
+    assert (code, out.split()) == (0, [f"{tmp_path}/report/{name}_run_convergence.svg" for name in "ab"]), err
 
 
 def test_plot_draws_a_report_from_another_folder_and_names_a_run_that_is_gone(tiny_run, tmp_path, monkeypatch):

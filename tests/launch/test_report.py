@@ -18,7 +18,6 @@ from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.presets import MODEL_PRESETS, TRAIN_PRESETS
 from identity_matters.runs import machine
 from identity_matters.runs.config_json import read_config_json
-from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.tables import read_metrics, write_metrics
 from launch import check_theory, report
 from launch.reporting import figures, page, quick
@@ -50,11 +49,8 @@ class Page(html.parser.HTMLParser):
 def study_run(tmp_path_factory):
     """The directory of a study of the paper's size, of rows made by hand on which everything holds."""
     path = tmp_path_factory.mktemp("runs") / "study"
-    with RunDirectory(str(path), PRESETS["paper"], "shortcut_study") as run:
-        run.set_status("running")
-        rows = [row | {"job": f"{row['experiment']} {row['activations']}"} for row in paper_rows()]
-        write_metrics(run.file("results.csv"), rows)
-        run.set_status("done", seconds=30.0)
+    rows = [row | {"job": f"{row['experiment']} {row['activations']}"} for row in paper_rows()]
+    begin(path, PRESETS["paper"], "shortcut_study", "done", rows, seconds=30.0)
     return path
 
 
@@ -92,8 +88,7 @@ def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(tiny_
 
 
 def test_an_unfinished_study_is_drawn_and_says_nothing(tmp_path):
-    begin(tmp_path, PRESETS["paper"], "shortcut_study")
-    write_metrics(str(tmp_path / "results.csv"), [row | {"job": "any"} for row in of_figure(paper_rows(), "5")])
+    begin(tmp_path, PRESETS["paper"], "shortcut_study", rows=of_figure(paper_rows(), "5"))
     found = read_run(str(tmp_path), str(tmp_path))
     assert not found.problem and not found.findings and "figure_5" in found.pictures
 
@@ -111,9 +106,8 @@ def test_training_runs_are_compared_by_the_settings_that_differ(tiny_run, tmp_pa
 def test_ablations_have_their_table_and_picture(tmp_path):
     row = {"variant": "paper", "phase": "test", "chosen_rate": 0.03, "seed": 0, "status": "done", "step": 5}
     row |= {"epoch": 1.0, "loss": 1.0, "train_cross_entropy": 1.0, "test_top1_error": 0.25}
-    with RunDirectory(str(tmp_path / "run"), AblationConfig(), "ablations") as run:
-        run.set_status("done")
-        write_metrics(run.file("results.csv"), [row | {"learning_rate": 0.1, "train_top1_error": 0.5}])
+    row |= {"learning_rate": 0.1, "train_top1_error": 0.5}
+    begin(tmp_path / "run", AblationConfig(), "ablations", "done", [row])
     found = Page(written([tmp_path / "run"], tmp_path / "report"))
     assert "25.00 %" in found.text and len(found.all("img", "src")) == 1
 
@@ -131,13 +125,9 @@ def paper_run(tmp_path):
 
     def make(**changes):
         path, steps = tmp_path / f"run{len(os.listdir(tmp_path))}", changes.pop("train_steps", 60_000)
-        config = dataclasses.replace(
-            TRAIN_PRESETS["cifar10"], train_steps=steps, decay_steps=(30_000, 50_000), **changes
-        )
+        config = dataclasses.replace(TRAIN_PRESETS["cifar10"], train_steps=steps, **changes)
         names = ("loss", "learning_rate", "train_top1_error", "test_top1_error", "test_top5_error", "images_per_second")
-        with RunDirectory(str(path), config, "train") as run:
-            run.set_status("done")
-            write_metrics(run.file("metrics.csv"), [dict.fromkeys(names, 0.25) | {"step": steps}])
+        begin(path, config, status="done", rows=[dict.fromkeys(names, 0.25) | {"step": steps}])
         return read_run(str(path), str(tmp_path))
 
     return make
@@ -295,15 +285,7 @@ def test_a_report_that_is_killed_takes_the_run_under_way_along(tmp_path, number)
     (child,) = processes.children(started)
     started.send_signal(number)
     assert started.wait(60) == (75 if number == signal.SIGTERM else -signal.SIGKILL)
-    processes.until(lambda: not _is_alive(child), seconds=60)
-
-
-def _is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    processes.until(lambda: not processes.is_alive(child), seconds=60)
 
 
 def test_a_table_of_evaluations_has_a_dash_for_a_column_that_a_run_lacks():

@@ -20,13 +20,12 @@ def norms_run(path, norms, status="done"):
     """A run of --experiment=norms whose networks end with these norms, as a report reads it."""
     row = {"phase": "test", "chosen_rate": 0.1, "seed": 0, "status": "done", "epoch": 1.0, "loss": 1.0}
     row |= {"train_cross_entropy": 1.0, "test_top1_error": 0.25, "learning_rate": 0.1, "train_top1_error": 0.5}
-    begin(path, AblationConfig(experiment="norms"), "ablations", status)
     rows = [
         row | {"variant": name, "step": step, "kernel_norm": norm and norm * step / 2}
         for name, norm in norms.items()
         for step in (1, 2)
     ]
-    write_metrics(str(path / "results.csv"), rows)
+    begin(path, AblationConfig(experiment="norms"), "ablations", status, rows)
     return read_run(str(path), str(path))
 
 
@@ -57,9 +56,7 @@ def test_norms_of_a_run_that_is_not_done_are_drawn_and_say_nothing(tmp_path):
 
 def study(path, config, **details):
     """A finished study of one figure of rows made by hand, as a report reads it."""
-    begin(path, config, "shortcut_study", "done", **details)
-    rows = [row | {"job": "any"} for row in of_figure(paper_rows(), config.figure)]
-    write_metrics(str(path / "results.csv"), rows)
+    begin(path, config, "shortcut_study", "done", of_figure(paper_rows(), config.figure), **details)
     return read_run(str(path), str(path))
 
 

@@ -1,14 +1,11 @@
 """report.html in a real browser: no error, no request, every picture, a filter that filters."""
 
 import re
-import shutil
 
 import pytest
 from chromium import CHROMIUM, visit
 
 from launch import report
-from launch.reporting import page
-from launch.reporting.runs import read_run
 from theory.claims import CLAIMS
 
 pytestmark = [
@@ -59,9 +56,8 @@ def test_a_script_a_picture_from_elsewhere_and_an_error_would_be_noticed(written
     text = written.read_text()
     addition = '<img src="http://127.0.0.1:9/x.png"><script>document.title = "injected"</script></body>'
     bad = tmp_path / "bad.html"
-    bad.write_text(
-        re.sub("<meta http-equiv[^>]*>", "", text).replace("</body>", addition + "<script>nothing()</script>")
-    )
+    open_to_all = re.sub("<meta http-equiv[^>]*>", "", text)
+    bad.write_text(open_to_all.replace("</body>", addition + "<script>nothing()</script>"))
     (tmp_path / "bad").mkdir()
     found = visit(bad, tmp_path / "bad")
     assert found.requests == ["http://127.0.0.1:9/x.png"] and "nothing is not defined" in "".join(found.console)
@@ -71,13 +67,3 @@ def test_a_script_a_picture_from_elsewhere_and_an_error_would_be_noticed(written
     (tmp_path / "guarded").mkdir()
     found = visit(guarded, tmp_path / "guarded")
     assert not found.requests and "<title>injected</title>" not in found.dom
-
-
-def test_a_hostile_run_does_not_become_html(tiny_run, tmp_path):
-    hostile = tmp_path / '"><img src=x onerror=alert(1)><script>document.title = "injected"<'
-    shutil.copytree(tiny_run, hostile)
-    (tmp_path / "report.html").write_text(page.render([read_run(str(hostile), str(tmp_path))]))
-    (tmp_path / "scratch").mkdir()
-    found = visit(tmp_path / "report.html", tmp_path / "scratch")
-    assert not found.console and "<title>Identity matters: a report</title>" in found.dom
-    assert found.dom.count("<script>") == 1 and 'onerror="' not in found.dom

@@ -18,7 +18,7 @@ from processes import FLAGS, last_step, log_of, until
 
 from identity_matters.errors import EXIT_CONTINUE
 from identity_matters.runs.config_json import read_config_json
-from launch.jobs.local import free_ports, tf_config
+from launch.jobs.local import free_ports
 
 pytestmark = pytest.mark.slow
 NUM_SIGNALS = int(os.environ.get("NUM_SIGNALS", 6))
@@ -39,13 +39,8 @@ def start_launcher(run_dir, *flags):
 
 def start_two(run_dir, *flags):
     """Two workers by hand; their order is that of the signal, which only the first gets."""
-    cluster = {"worker": [f"127.0.0.1:{port}" for port in free_ports(2)]}
-    workers = [
-        processes.start(
-            run_dir, "train", *FLAGS, *flags, env=os.environ | {"TF_CONFIG": tf_config(cluster, index=rank)}
-        )
-        for rank in range(2)
-    ]
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    workers = [processes.start_worker(run_dir, addresses, rank, *flags) for rank in range(2)]
     return workers if random.random() < 0.5 else workers[::-1]
 
 
@@ -140,11 +135,16 @@ TERMINALS = {
 }
 
 
-@pytest.mark.parametrize("options", TERMINALS.values(), ids=TERMINALS)
-def test_without_a_terminal_training_goes_on(tmp_path, options):
-    command = [sys.executable, "-m", "launch.train", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=10"]
-    assert subprocess.run(command, **options).returncode == 0
+ALL = [*(("train", name) for name in TERMINALS), ("cluster", "2>&1 | true")]
+
+
+@pytest.mark.parametrize("launcher, terminal", ALL)
+def test_without_a_terminal_training_goes_on(tmp_path, launcher, terminal):
+    command = [sys.executable, "-m", f"launch.{launcher}", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=10"]
+    assert subprocess.run(command, **TERMINALS[terminal]).returncode == 0
     assert read_config_json(f"{tmp_path}/run")["status"] == "done" and last_step(tmp_path / "run") == 10
+    if launcher == "cluster":
+        assert "[0] done: step 10" in (tmp_path / "run" / "workers.log").read_text()
 
 
 @pytest.mark.parametrize("name", ["train", "cluster"])
@@ -154,10 +154,3 @@ def test_a_terminal_that_is_closed_ends_no_training(tmp_path, name):
     until(lambda: last_step(tmp_path / "run"), process)
     os.close(terminal)
     assert process.wait(200) == 0 and last_step(tmp_path / "run") == 200
-
-
-def test_without_a_terminal_a_job_of_two_goes_on(tmp_path):
-    command = [sys.executable, "-m", "launch.cluster", f"--run_dir={tmp_path}/run", *FLAGS, "--train_steps=10"]
-    assert subprocess.run(command, **into_a_closed_pipe()).returncode == 0
-    assert read_config_json(f"{tmp_path}/run")["status"] == "done"
-    assert "[0] done: step 10" in (tmp_path / "run" / "workers.log").read_text()
