@@ -25,23 +25,24 @@ import functools
 import hashlib
 import math
 import os
+import shutil
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from identity_matters.data.loading import say_named_by
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.files import replacing
+from identity_matters.runs.job_table import Job, JobTable, Progress
 from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher, terminal, trained_run
 
 if TYPE_CHECKING:
     import keras
     from matplotlib.figure import Figure
+    from tqdm import tqdm
 
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
 NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
@@ -97,21 +98,21 @@ class SpectrumConfig:
 
 def main(config: SpectrumConfig, run_dir: str) -> None:
     """Computes, draws and prints the spectrum of a trained network."""
-    run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step)
+    run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step, config.data_dir)
     with terminal.silenced_stderr():
         import tensorflow as tf
 
         from shortcut_study.curvature import model_spectrum  # noqa: F401, all that is slow to import
+        from shortcut_study.curvature.checks import without_averages
 
     # GPUs would compute products in TensorFloat-32 by default, which is right to three digits only.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    say_named_by(os.path.join(config.saved_run, "config.json"), vars(run_config), config.data_dir)
-    run_config = dataclasses.replace(run_config, data_dir=config.data_dir or run_config.data_dir)
     images, labels, data = trained_run.training_examples(run_config, config.examples)
     run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
-    kept = os.path.join(run_dir, CHECKPOINT)
-    model = trained_run.load_model(config.saved_run, config.pretrained, config.at_step, kept)
-    check_batch_norm(model, config.batch_moments)
+    kept = run.file(CHECKPOINT)
+    model, checkpoint = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step, kept)
+    if not config.batch_moments and (names := without_averages(model)):
+        raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
     check_order(config.order, model)
     digest = weights_digest(model)
     with run:
@@ -121,7 +122,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
             print(f"{run_dir} finished before; its results:")
         else:
             start = time.monotonic()
-            _compute(config, run, model, images, labels, digest)
+            _compute(config, run, model, images, labels, digest, checkpoint)
             minutes = round((time.monotonic() - start) / 60, 1)
             run.set_status("done", num_weights=num_weights(model), num_examples=len(images), minutes=minutes)
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
@@ -131,8 +132,9 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
 
 
 def _compute(
-    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", images: np.ndarray, labels: np.ndarray, digest: str
-) -> None:
+    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", images: np.ndarray, labels: np.ndarray,
+    digest: str, checkpoint: str,
+) -> None:  # fmt: skip
     """Writes all tables, a starting vector or a part at a time, then the figures."""
     from tqdm import tqdm
 
@@ -143,45 +145,38 @@ def _compute(
     with launcher.user_errors():
         product = curvature.model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
     run.set_status("running", **{DIGEST: digest})  # not before: what model_mvp refuses leaves no run
-    trained_run.keep_checkpoint(config.saved_run, config.at_step, run.file(CHECKPOINT))
+    if checkpoint:  # which a run that goes on removes sooner or later
+        with replacing(run.file(CHECKPOINT)) as temporary:
+            shutil.copyfile(checkpoint, temporary)
     with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
         batches = -(-len(images) // config.batch_size)
-
-        def expect(products: int, done: int = 0) -> None:
-            """Makes the bar longer by a number of products, of which some are done."""
-            bar.total = (bar.total or 0) + products * batches
-            bar.update(done * batches)
-
-        _whole(config, run, product, expect)
-        if config.per_layer:
-            _parts(config, run, model, product, LAYERS, expect)
-        if config.per_block:
-            _parts(config, run, model, product, BLOCKS, expect)
+        _whole(config, run, product, bar, batches)
+        _parts(config, run, model, product, bar, batches)
     save_figures(figures(run.path), run.path)
 
 
-def _whole(config: SpectrumConfig, run: RunDirectory, product: tuple, expect: Callable) -> None:
+def _whole(config: SpectrumConfig, run: RunDirectory, product: tuple, bar: "tqdm", batches: int) -> None:
     """Writes results.csv and density.csv, of the whole network's Hessian."""
     from shortcut_study.curvature import lanczos, quadrature, report
 
-    path = run.file("results.csv")
-    table, order = JobTable(path), 0 if config.tolerance else config.order
+    path, order = run.file("results.csv"), config.order
+    table, memory = JobTable(path), np.empty((order, product[1]), np.float32)  # one basis serves all vectors
+    stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if config.tolerance else None
 
     def job(vector: int) -> Job:
-        return Job({"vector": vector}, lambda _: report.ritz_rows(*next(found)), f"vector {vector}", order)
+        def compute(_: Progress) -> list[dict]:
+            start = [config.seed, vector]
+            found = lanczos.lanczos(*product, order, start, np.float32, out=memory, stop=stop)
+            return report.ritz_rows(vector, lanczos.ritz(found))
 
-    # The first vector takes as many steps as the tolerance asks for, and all others as many as the first.
-    order = len(table.find(job(0))) or config.order
-    lacking = [vector for vector in range(config.num_vectors) if not table.find(job(vector))]
-    is_open = bool(config.tolerance) and 0 in lacking
-    stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if is_open else None
-    found = quadrature.ritz_by_vector(*product, order, lacking, config.seed, np.float32, stop)
-    expect(config.num_vectors * order, (config.num_vectors - len(lacking)) * order)
-    for vector in lacking:
-        order = 0 if is_open and vector == 0 else order
-        order = len(table.run(job(vector)))
-        if is_open and vector == 0:
-            expect(config.num_vectors * (order - config.order))
+        return Job({"vector": vector}, compute, f"vector {vector}", num_rows=0 if stop else order)
+
+    for vector in range(config.num_vectors):
+        bar.total = config.num_vectors * order * batches
+        # The first vector takes as many steps as the tolerance asks for, and all others as many as the first.
+        order, stop = len(table.run(job(vector))), None
+        bar.total = config.num_vectors * order * batches
+        bar.update((vector + 1) * order * batches - bar.n)  # by more than 0 for a vector that was done before
     # From the file's digits, so that an interrupted run and one without a break draw the same.
     with reporting_damaged_table(path):
         density = quadrature.density(report.quadrature_from_rows(read_rows(path)))
@@ -189,20 +184,25 @@ def _whole(config: SpectrumConfig, run: RunDirectory, product: tuple, expect: Ca
 
 
 def _parts(
-    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", product: tuple, name: str, expect: Callable
+    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", product: tuple, bar: "tqdm", batches: int
 ) -> None:
-    """Writes layers.csv or blocks.csv: the Hessian of each layer or block, the others' weights fixed."""
+    """Writes layers.csv and blocks.csv, if asked for: the Hessian of each part, the others' weights fixed."""
     from shortcut_study.curvature.model_spectrum import part_row, parts
 
-    def compute(part: str, entries: np.ndarray, progress: object) -> list[dict]:
-        return [part_row(product, entries, part, config.order, config.num_vectors, config.seed)]
+    for name, is_asked in ((LAYERS, config.per_layer), (BLOCKS, config.per_block)):
+        if not is_asked:
+            continue
+        table, chosen = JobTable(run.file(name)), parts(model, by_block=name == BLOCKS)
+        num_batches = {part: min(config.order, len(chosen[part])) * config.num_vectors * batches for part in chosen}
+        bar.total += sum(num_batches.values())
 
-    table, chosen = JobTable(run.file(name)), parts(model, by_block=name == BLOCKS)
-    jobs = [Job({"part": part}, functools.partial(compute, part, entries), part, 1) for part, entries in chosen.items()]
-    lacking = [entries for job, entries in zip(jobs, chosen.values()) if not table.find(job)]
-    expect(sum(min(config.order, len(entries)) for entries in lacking) * config.num_vectors)
-    for job in jobs:
-        table.run(job)
+        def compute(part: str, entries: np.ndarray, _: Progress) -> list[dict]:
+            return [part_row(product, entries, part, config.order, config.num_vectors, config.seed)]
+
+        for part, entries in chosen.items():
+            end = bar.n + num_batches[part]
+            table.run(Job({"part": part}, functools.partial(compute, part, entries), part, num_rows=1))
+            bar.update(end - bar.n)
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
@@ -257,15 +257,6 @@ def check_order(order: int, model: "keras.Model") -> None:
             f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights and this "
             f"machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
         )
-
-
-def check_batch_norm(model: "keras.Model", batch_moments: bool) -> None:
-    """Raises UserError for moving averages that no batch has entered, unless batches have their own moments."""
-    from shortcut_study.curvature.checks import without_averages
-
-    names = without_averages(model)
-    if names and not batch_moments:
-        raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
 
 
 cli = launcher.command(main, {"": SpectrumConfig()}, manual=__doc__)

@@ -5,7 +5,6 @@ That is the config it was trained with, the network and its training examples.
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,19 +17,19 @@ from identity_matters.data.user_arrays import has_changed
 from identity_matters.errors import UserError
 from identity_matters.fields import from_json
 from identity_matters.runs.config_json import data_places, read_config_json
-from identity_matters.runs.files import replacing
 
 if TYPE_CHECKING:
     import keras
 
 
-def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> TrainConfig:
+def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "") -> TrainConfig:
     """Returns the config of a training run or, as far as the data go, of a network that ships.
 
     Args:
       saved_run: str. A run directory.
       pretrained: str. A key of identity_matters.pretrained.NETWORKS, in place of saved_run.
       at_step: int. If not negative, the run need not be finished.
+      data_dir: str. In place of the run's; a line says where the data of a run are read without it.
 
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
@@ -42,7 +41,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     if pretrained:
         from identity_matters import pretrained as shipped
 
-        return TrainConfig(dataset=shipped.find(pretrained).dataset)
+        return TrainConfig(dataset=shipped.find(pretrained).dataset, data_dir=data_dir)
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
     record = read_config_json(saved_run)
@@ -59,18 +58,15 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1) -> Trai
     config = dataclasses.replace(config, **data_places(record))
     if has_changed(config.npz, record.get("npz_digest", "")):
         raise UserError(f"{config.npz} is not as saved_run {saved_run} was trained on it; give the file as it was")
-    return config
+    loading.say_named_by(os.path.join(saved_run, "config.json"), vars(config), data_dir)
+    return dataclasses.replace(config, data_dir=data_dir or config.data_dir)
 
 
 def training_examples(run_config: TrainConfig, count: int) -> tuple[np.ndarray, np.ndarray, str]:
     """Returns the first examples that a run was trained on: standardised images, labels, and a line that names them.
 
-    Args:
-      run_config: TrainConfig.
-      count: int. Fewer where the run was trained on fewer.
-
     Returns:
-      images float32 [m, h, w, c], labels int32 [m], and their `examples_summary`.
+      images float32 [m, h, w, c], labels int32 [m], m at most count, and their `examples_summary`.
     """
     from identity_matters.model import standardize
 
@@ -96,48 +92,31 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
     yield from source.raw_test_batches(size)
 
 
-def load_model(saved_run: str, pretrained: str = "", at_step: int = -1, kept: str = "") -> "keras.Model":
-    """Returns the network.
+def load_model(
+    config: TrainConfig, saved_run: str, pretrained: str = "", at_step: int = -1, kept: str = ""
+) -> "tuple[keras.Model, str]":
+    """Returns the network, and the path of the checkpoint that its weights are from and that is not kept yet, or "".
 
     Args:
-      saved_run, pretrained: As of `read_config`.
+      config, saved_run, pretrained: As from and of `read_config`.
       at_step: int. The weights after that many updates: the initial ones, or a checkpoint's (-1: of the finished run).
-      kept: str. Where `keep_checkpoint` has copied that checkpoint to, perhaps.
+      kept: str. The path of a copy of that checkpoint, where there is one.
 
     Raises:
       UserError: the network is damaged, or the step has no checkpoint.
     """
-    if at_step >= 0:
-        return _at_step(saved_run, at_step, kept)
-    from identity_matters.pretrained import load
-    from identity_matters.safe_loading import load_network
+    if at_step < 0:
+        from identity_matters.pretrained import load
+        from identity_matters.safe_loading import load_network
 
-    return load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras"))
-
-
-def _at_step(saved_run: str, step: int, kept: str) -> "keras.Model":
-    """The network as it began, or with the weights of a checkpoint."""
+        return load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras")), ""
     from identity_matters.comparators import build_network
-    from identity_matters.runs.checkpoint import find, load_weights
+    from identity_matters.runs import checkpoint
 
-    config = read_config(saved_run, at_step=step)
     network = build_network(dataclasses.replace(config.model, mixed_precision=False), config.seed)
-    if step:
-        path = kept if os.path.exists(kept) else find(os.path.join(saved_run, "checkpoints"), step)
-        load_weights(path, step, network)
-    return network
-
-
-def keep_checkpoint(saved_run: str, step: int, kept: str) -> None:
-    """Copies the checkpoint of a step, which a run that goes on removes sooner or later; does nothing where it is kept.
-
-    Args:
-      saved_run: str.
-      step: int. At most 0: nothing to keep.
-      kept: str. The path of the copy.
-    """
-    if step > 0 and not os.path.exists(kept):
-        from identity_matters.runs.checkpoint import find
-
-        with replacing(kept) as temporary:
-            shutil.copyfile(find(os.path.join(saved_run, "checkpoints"), step), temporary)
+    if not at_step:
+        return network, ""
+    is_kept = os.path.exists(kept)
+    path = kept if is_kept else checkpoint.find(os.path.join(saved_run, "checkpoints"), at_step)
+    checkpoint.load_weights(path, at_step, network)
+    return network, "" if is_kept else path

@@ -64,7 +64,6 @@ def descend(
     1e-12, bit by bit where there are ReLUs.
 
     Args:
-      network: ShortcutNetwork.
       weights: [B, num_units, shortcut_depth, d, d]. Where the runs start.
       x, y: [m, d].
       learning_rates: [B].
@@ -95,10 +94,6 @@ def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) ->
     """Returns a function: weights [B, num_units, shortcut_depth, d, d] -> losses [B], gradients as weights.
 
     For linear networks the loss is the excess, L − L_min. TensorFlow or Numba is imported here, where it is needed.
-
-    Args:
-      network: ShortcutNetwork.
-      x, y: [m, d].
 
     Raises:
       ValueError: shapes that do not belong together, non-finite numbers.

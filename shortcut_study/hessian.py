@@ -46,7 +46,6 @@ def hessian(
     ((72, 72), 0.5)
 
     Args:
-      network: ShortcutNetwork.
       weights: [num_units, shortcut_depth, width, width].
       x, y: [m, width].
       method: str. closed_form, for linear networks; piecewise, for linear and ReLU activations;

@@ -211,9 +211,7 @@ def spectrum_by_counting(
 class Counter:
     """Counts the eigenvalues of a Hessian that are less than a shift, merging units where one alone is no safe pivot.
 
-    Args:
-      stages: Of all units.
-      end: V after the last.
+    It takes what `stages_of_units` returns.
     """
 
     def __init__(self, stages: list[Stage], end: np.ndarray) -> None:
@@ -236,11 +234,7 @@ class Counter:
 def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tuple[int, float]:
     """Returns how many eigenvalues of the Hessian are less than the shift, and how much V grew; inf: no answer.
 
-    The growth is 1 for a single stage, which is the matrix itself.
-
-    Args:
-      stages: Of all units. end: V after the last [d², d²].
-      shift: float.
+    The growth is 1 for a single stage, which is the matrix itself. Stages and end are as from `stages_of_units`.
     """
     value, count, growth, scale = end, 0, 1.0, np.abs(end).max() or 1.0
     for stage in reversed(stages):
@@ -267,11 +261,7 @@ def eigenvalues_below(stages: list[Stage], end: np.ndarray, shift: float) -> tup
 def _ordered(num_smaller: Callable[[float], int], rank: int, known: dict[float, int], tolerance: float) -> float:
     """The size that has `rank` smaller ones, by bisection: of logarithms, once the lower end is not 0.
 
-    Args:
-      num_smaller: How many sizes are smaller than a given one.
-      rank: int.
-      known: Sizes and how many are smaller, some on either side; what is found out is added.
-      tolerance: Relative.
+    Known are sizes and how many are smaller, some on either side; what is found out is added.
     """
     low = max(size for size, count in known.items() if count <= rank)
     high = min(size for size, count in known.items() if count > rank)

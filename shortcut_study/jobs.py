@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.architectures import Architecture
@@ -46,8 +45,3 @@ def job_key(experiment: str, arch: Architecture, activations: str, depth: int, s
     """Returns the key of a job; without a seed for a job that has rows of several seeds."""
     key = {"experiment": experiment, **arch._asdict(), "activations": activations, "depth": depth}
     return key if seed is None else key | {"seed": seed}
-
-
-def progress_stepper(progress: Progress, num_parts: int) -> Callable[[], Any]:
-    """Returns a function without arguments to be called after each of `num_parts` equal parts of a job."""
-    return lambda: progress(1 / num_parts)

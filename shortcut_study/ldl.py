@@ -15,10 +15,7 @@ _LOWER = ctypes.c_char(b"L")
 
 
 def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Factors a symmetric matrix.
-
-    Args:
-      matrix: [n, n], symmetric; it is not changed.
+    """Factors a symmetric matrix [n, n], which is not changed.
 
     Returns:
       factor [n, n] and interchanges [n] as dsytrf gives them with "L": D is on the diagonal of the factor, and two
@@ -34,11 +31,7 @@ def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def solve(factor: np.ndarray, interchanges: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Returns X [n, k] of MX = right, from what `ldl` returned for M, where its status was 0.
-
-    Args:
-      factor: [n, n]. interchanges: [n]. right: [n, k], not changed.
-    """
+    """Returns X [n, k] of MX = right, which is not changed, from what `ldl` returned for M, where its status was 0."""
     n, k = right.shape
     found = np.array(right, np.float64, order="F")
     _dsytrs(*_pointers(_LOWER, n, k, factor, n, interchanges, found, n, ctypes.c_int()))

@@ -43,10 +43,6 @@ def piecewise_objective(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) 
 
     6·m·d²·depth operations a run. At a kink ReLU's slope is taken as 0. The first call on a machine
     compiles for the width, some 10 seconds; the result is kept on disk.
-
-    Args:
-      network: ShortcutNetwork, with linear and ReLU activations.
-      x, y: [m, d].
     """
     axis, relus = (0,) * network.width, tuple(activation == "relu" for activation in network.activations)
     x_blocks, y_blocks = _blocks(x), _blocks(y)

@@ -45,13 +45,7 @@ def ignored_fields(config: StudyConfig) -> dict[str, str]:
 
 
 def is_smoke_size(config: StudyConfig, name: str, num_examples: int) -> bool:
-    """Returns whether a figure only shows that it runs: too few examples or epochs for the paper's statements.
-
-    Args:
-      config: StudyConfig.
-      name: str. Of the figure.
-      num_examples: int. Of the data; networks with ReLUs may go over fewer.
-    """
+    """Returns whether a figure only shows that it runs: too few examples or epochs for the paper's statements."""
     reads = FIGURES[name].READS
     if "relu_examples" in reads:
         num_examples = min(num_examples, config.relu_examples or num_examples)
@@ -86,12 +80,7 @@ def draw_figure(name: str, rows: list[dict], smoke_size: bool = False) -> Figure
 
 
 def report(rows: list[dict], smoke_size: Collection[str] = ()) -> str:
-    """Returns results.md: each claim of the paper on the rows, and the seconds of each experiment.
-
-    Args:
-      rows: Of results.csv.
-      smoke_size: Names of the figures of smoke size.
-    """
+    """Returns results.md: each claim on the rows, except of figures of smoke size, and each experiment's seconds."""
     names = figures_with_data(rows)
     found = [finding for name in names for finding in FIGURES[name].findings(rows)]
     small = [name for name in names if name in smoke_size]

@@ -20,6 +20,11 @@ def row(experiment, kind, depth, seed="", activations="linear", **values):
     return row
 
 
+def judged(figure, rows):
+    """What a figure finds on the rows, by claim."""
+    return {finding.claim: finding for finding in FIGURES[figure].findings(rows)}
+
+
 def paper_rows(depths=(2, 6, 12), seeds=(0, 1)):
     """Rows of all experiments on which everything holds that the paper says."""
     rows = []

@@ -109,12 +109,7 @@ class HessianCallback(keras.callbacks.Callback):
 
 
 def eigenvalue_levels(quadrature: Quadrature, count: int = NUM_LEVELS) -> np.ndarray:
-    """Returns `count` eigenvalues at evenly spaced shares of the estimated distribution, ascending.
-
-    Args:
-      quadrature: Quadrature.
-      count: int.
-    """
+    """Returns `count` eigenvalues at evenly spaced shares of the estimated distribution, ascending."""
     order = np.argsort(quadrature.nodes, axis=None)
     cumulative = np.cumsum(quadrature.weights.ravel()[order]) / len(quadrature.weights)
     levels = (np.arange(count) + 0.5) / count

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature.copies import layers_of, random_batch
+from shortcut_study.curvature.copies import random_batch
 
 Loss = keras.losses.Loss | Callable | str | None  # as a user gives it: see products.summed_loss
 SAME = 1e-3  # of a variable's largest derivative: far below what a path that passes no gradient takes away
@@ -44,7 +44,7 @@ def without_averages(model: keras.Model) -> list[str]:
     """Returns the names of the layers of batch normalisation whose averages are those they were made with, 0 and 1."""
     return [
         layer.name
-        for layer in layers_of(model)
+        for layer in model._flatten_layers()
         if isinstance(layer, keras.layers.BatchNormalization)
         and not np.any(layer.moving_mean)
         and np.all(layer.moving_variance == 1)
@@ -88,10 +88,6 @@ def check_gradient(network: keras.Model, training: bool) -> None:
 
     A product takes the weights as tensors. A gradient function of a layer's own, as tf.recompute_grad makes, knows the
     variables that the layer uses, and gives none to tensors in their place, with nothing to show it.
-
-    Args:
-      network: keras.Model.
-      training: bool.
 
     Raises:
       ValueError: the gradients in a variable differ by more than rounding.

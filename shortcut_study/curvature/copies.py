@@ -242,10 +242,16 @@ def _trained(model: keras.Model) -> list[int]:
     return [weights.index(id(weight)) for weight in model.trainable_variables]
 
 
-def _moments(inputs: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor]:
-    """The inputs less their mean over the axes, and their variance, which is 1 long there."""
+def _standardized(layer: keras.Layer, inputs: tf.Tensor, axes: list[int]) -> tf.Tensor:
+    """The inputs, of mean 0 and variance 1 over the axes but for the layer's ε."""
     centred = inputs - tf.reduce_mean(inputs, axes, keepdims=True)
-    return centred, tf.reduce_mean(tf.square(centred), axes, keepdims=True)
+    return centred * tf.math.rsqrt(tf.reduce_mean(tf.square(centred), axes, keepdims=True) + layer.epsilon)
+
+
+def _scaled(layer: keras.Layer, outputs: tf.Tensor, shape: list[int]) -> tf.Tensor:
+    """The outputs times γ and plus β, as far as the layer has them, in a shape."""
+    outputs = outputs * tf.reshape(layer.gamma, shape) if layer.scale else outputs
+    return outputs + tf.reshape(layer.beta, shape) if layer.center else outputs
 
 
 class _BatchNormalization(keras.layers.BatchNormalization):
@@ -255,10 +261,7 @@ class _BatchNormalization(keras.layers.BatchNormalization):
             return super().call(inputs, training=training, mask=mask)
         shape = [1] * len(inputs.shape)
         shape[self.axis] = -1
-        centred, variance = _moments(inputs, [axis for axis, size in enumerate(shape) if size == 1])
-        outputs = centred * tf.math.rsqrt(variance + self.epsilon)
-        outputs = outputs * tf.reshape(self.gamma, shape) if self.scale else outputs
-        return outputs + tf.reshape(self.beta, shape) if self.center else outputs
+        return _scaled(self, _standardized(self, inputs, [a for a, size in enumerate(shape) if size == 1]), shape)
 
 
 class _LayerNormalization(keras.layers.LayerNormalization):
@@ -268,10 +271,7 @@ class _LayerNormalization(keras.layers.LayerNormalization):
         rank = len(inputs.shape)
         axes = sorted(axis % rank for axis in ([self.axis] if isinstance(self.axis, int) else self.axis))
         shape = [inputs.shape[axis] if axis in axes else 1 for axis in range(rank)]
-        centred, variance = _moments(inputs, axes)
-        outputs = centred * tf.math.rsqrt(variance + self.epsilon)
-        outputs = outputs * tf.reshape(self.gamma, shape) if self.scale else outputs
-        return outputs + tf.reshape(self.beta, shape) if self.center else outputs
+        return _scaled(self, _standardized(self, inputs, axes), shape)
 
 
 class _GroupNormalization(keras.layers.GroupNormalization):
@@ -280,12 +280,8 @@ class _GroupNormalization(keras.layers.GroupNormalization):
         axis = self.axis % rank
         shape = tf.shape(inputs)
         grouped = tf.concat([shape[:axis], [self.groups, shape[axis] // self.groups], shape[axis + 1 :]], axis=0)
-        split = tf.reshape(inputs, grouped)
-        centred, variance = _moments(split, [a for a in range(1, rank + 1) if a != axis])
-        outputs = tf.reshape(centred * tf.math.rsqrt(variance + self.epsilon), shape)
-        per_channel = [-1 if a == axis else 1 for a in range(rank)]
-        outputs = outputs * tf.reshape(self.gamma, per_channel) if self.scale else outputs
-        return outputs + tf.reshape(self.beta, per_channel) if self.center else outputs
+        outputs = _standardized(self, tf.reshape(inputs, grouped), [a for a in range(1, rank + 1) if a != axis])
+        return _scaled(self, tf.reshape(outputs, shape), [-1 if a == axis else 1 for a in range(rank)])
 
 
 _REPLACEMENTS = {

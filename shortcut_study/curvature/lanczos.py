@@ -175,7 +175,6 @@ def converged(count: int, tolerance: float) -> Callable:
     Each is then an eigenvalue to the tolerance. That no other lies beyond them is very likely, not certain.
 
     Args:
-      count: int.
       tolerance: float. Largest error bound, as a share of the largest |Ritz value|.
     """
 

@@ -1,5 +1,6 @@
 """What a user asks of the Hessian of a Keras model: its spectrum, its trace and diagonal, the spectra of its layers."""
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,9 +11,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from shortcut_study.curvature.checks import Loss
-from shortcut_study.curvature.copies import layers_of
 from shortcut_study.curvature.lanczos import Ritz, converged
-from shortcut_study.curvature.products import block, model_mvp, positions
+from shortcut_study.curvature.products import block, model_mvp
 from shortcut_study.curvature.quadrature import (
     Hutchinson,
     Quadrature,
@@ -175,15 +175,14 @@ def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
 
     By block, the layers of a residual block count as one, which has the block's name. Of layers of one name, as two
     models in a model can have, the second is "name (2)".
-
-    Args:
-      model: keras.Model.
-      by_block: bool.
     """
-    owners = {id(weight): layer for layer in layers_of(model) for weight in layer.weights}  # layers in layers come last
+    # Layers in layers come last.
+    owners = {id(weight): layer for layer in model._flatten_layers() for weight in layer.weights}
     by_name: dict[str, list] = {}  # the layers of each name
     found: dict[str, list] = {}
-    trained = {id(variable) for variable in model.trainable_variables}
+    sizes = [math.prod(variable.shape) for variable in model.trainable_variables]
+    ends = zip(model.trainable_variables, sizes, np.cumsum(sizes))
+    trained = {id(variable): np.arange(end - size, end) for variable, size, end in ends}
     for weight in model.weights:
         layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
         residual = RESIDUAL_BLOCK.match(layer) if by_block else None
@@ -193,8 +192,8 @@ def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
             namesakes.append(owner)
         number = namesakes.index(owner) + 1
         if id(weight) in trained:
-            found.setdefault(f"{name} ({number})" if number > 1 else name, []).append(weight)
-    return {name: positions(model, variables) for name, variables in found.items()}
+            found.setdefault(f"{name} ({number})" if number > 1 else name, []).append(trained[id(weight)])
+    return {name: np.concatenate(entries) for name, entries in found.items()}
 
 
 def part_row(
@@ -204,7 +203,7 @@ def part_row(
 
     Args:
       product: mvp_fn, dim of the whole matrix.
-      chosen: int [size]. The coordinates of the block, as from `positions`.
+      chosen: int [size]. The coordinates of the block, as from `parts`.
       name: str. Of the part.
       order, num_vectors, seed: Of Lanczos; the order is at most the block's size.
 

@@ -126,11 +126,7 @@ def _of_shape(vector: np.ndarray, shape: Sequence[int]) -> np.ndarray:
 
 
 def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.ndarray:
-    """Returns where the entries of some of the trainable variables stand in the flat weights, int [size].
-
-    Args:
-      model: keras.Model.
-      variables: In any order; the result is in theirs.
+    """Returns where the entries of some trainable variables, in any order, stand in the flat weights, int [size].
 
     Raises:
       ValueError: none are given, or one is not among model.trainable_variables, or twice.
@@ -144,12 +140,7 @@ def positions(model: keras.Model, variables: Sequence[keras.Variable]) -> np.nda
 
 
 def block(mvp_fn: Callable, dim: int, chosen: np.ndarray) -> tuple[Callable, int]:
-    """Returns products with the diagonal block of a matrix at some of its coordinates, and the block's dimension.
-
-    Args:
-      mvp_fn, dim: Products with the whole matrix, and its dimension.
-      chosen: int [size], the coordinates.
-    """
+    """Returns products with the diagonal block of a matrix at some of its coordinates, int [size], and the size."""
 
     def product(vector: np.ndarray) -> np.ndarray:
         vector = _of_shape(vector, chosen.shape)
@@ -240,12 +231,7 @@ def flat_weights(model: keras.Model) -> tuple[tf.Tensor, list[tf.Tensor]]:
 
 
 def hessian_vector_product(loss_fn: Callable, weights: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
-    """Returns Hv of a twice differentiable loss: the derivative of its gradient along v.
-
-    Args:
-      loss_fn: callable. Weights to a scalar.
-      weights, vector: tensors of one shape.
-    """
+    """Returns Hv of a twice differentiable function of the weights: the derivative of its gradient along v."""
     with tf.autodiff.ForwardAccumulator(weights, vector) as forward:
         with tf.GradientTape() as reverse:
             reverse.watch(weights)
@@ -260,12 +246,7 @@ def gauss_newton_vector_product(
     """Returns Gv = Jᵀ ∇²ℓ J v: J is the Jacobian of the outputs, ∇²ℓ the Hessian of the loss as a function of them.
 
     G is the Hessian of the loss of the linearised network (Schraudolph 2002), positive semidefinite where the loss is
-    convex in the outputs.
-
-    Args:
-      outputs_fn: callable. Weights to outputs.
-      loss_fn: callable. Outputs to a scalar.
-      weights, vector: tensors of one shape.
+    convex in the outputs. loss_fn is a function of the outputs, these of the weights, shaped as the vector.
     """
     with tf.autodiff.ForwardAccumulator(weights, vector) as forward:
         with tf.GradientTape() as reverse:
@@ -307,13 +288,7 @@ def summed_loss(loss: Loss) -> Callable:
 
 
 def check_loss(total_loss: Callable, label_spec: tf.TensorSpec, outputs: keras.KerasTensor) -> None:
-    """Raises ValueError where a loss as from `summed_loss` does not give one value an example.
-
-    Args:
-      total_loss: callable.
-      label_spec: Shape and type of the labels of a batch.
-      outputs: Shape and type of those of the model.
-    """
+    """Raises ValueError where a loss as from `summed_loss` does not give one value an example."""
     for count in (2, 3):  # a loss [classes] would be one an example for as many examples as classes
         specs = (tf.TensorSpec((count, *x.shape[1:]), x.dtype) for x in (label_spec, outputs))
         tf.function(total_loss, autograph=False).get_concrete_function(*specs)

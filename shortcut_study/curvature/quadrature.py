@@ -13,13 +13,13 @@ for the density of a network; Hutchinson (1990) for the trace, where the varianc
 diagonal matrix needs one vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, whose division (±1)² = 1 spares.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shortcut_study.curvature.lanczos import Ritz, lanczos, ritz
+from shortcut_study.curvature.lanczos import lanczos, ritz
 from theory.arrays import finite
 
 STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
@@ -77,32 +77,6 @@ class Summary(NamedTuple):
     index_range: tuple[float, float]
 
 
-def ritz_by_vector(
-    mvp_fn: Callable,
-    dim: int,
-    order: int,
-    vectors: Iterable[int],
-    seed: int = 0,
-    dtype: type = np.float64,
-    stop: Callable | None = None,
-) -> Iterator[tuple[int, Ritz]]:
-    """Yields the number and the Ritz values of each of several random starting vectors, (seed, 0), (seed, 1), …
-
-    The memory of one basis serves all of them.
-
-    Args:
-      mvp_fn, dim, order, dtype, seed: As for `lanczos`.
-      vectors: Numbers of the starting vectors.
-      stop: As for `lanczos`, for the first vector; the others take as many steps as it.
-    """
-    memory = None
-    for vector in vectors:
-        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory, stop=stop)
-        memory, stop = decomposition.basis, None
-        order = len(memory)
-        yield vector, ritz(decomposition)
-
-
 def lanczos_quadrature(
     mvp_fn: Callable,
     dim: int,
@@ -112,35 +86,31 @@ def lanczos_quadrature(
     dtype: type = np.float64,
     stop: Callable | None = None,
 ) -> Quadrature:
-    """Returns Ritz values and weights of `num_vectors` random starting vectors.
+    """Returns Ritz values and weights of `num_vectors` random starting vectors, (seed, 0), (seed, 1), …
 
     The variance of a mean over vectors is at most 2 ‖f(H)‖²_F / (n² · num_vectors), so large matrices need few.
 
     Args:
-      mvp_fn, dim, order, dtype, stop: As for `ritz_by_vector`.
-      num_vectors, seed: int.
+      mvp_fn, dim, order, dtype, seed: As for `lanczos`.
+      stop: As for `lanczos`, for the first vector; the others take as many steps as it.
 
     Raises:
       ValueError: no vectors, or as `lanczos`.
     """
     if num_vectors < 1:
         raise ValueError(f"num_vectors must be at least 1, got {num_vectors}")
-    vectors = range(num_vectors)
-    return quadrature_of([ritz for _, ritz in ritz_by_vector(mvp_fn, dim, order, vectors, seed, dtype, stop)])
-
-
-def quadrature_of(found: list[Ritz]) -> Quadrature:
-    """Returns the quadrature of the Ritz values of several starting vectors, as many for each."""
+    memory, found = None, []  # the memory of one basis serves all of them
+    for vector in range(num_vectors):
+        decomposition = lanczos(mvp_fn, dim, order, [seed, vector], dtype, out=memory, stop=stop)
+        memory, stop = decomposition.basis, None
+        order = len(memory)
+        found.append(ritz(decomposition))
     columns = (np.stack([getattr(r, name) for r in found]) for name in ("values", "weights", "error_bounds"))
     return Quadrature(*columns, rounding=max(r.rounding for r in found))
 
 
 def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float]:
-    """Returns tr f(H)/n, estimated, and its standard error over the starting vectors (NaN for one).
-
-    Args:
-      function: callable. f of an array, elementwise.
-    """
+    """Returns tr f(H)/n, f elementwise, estimated, and its standard error over the starting vectors (NaN for one)."""
     by_vector = (quadrature.weights * function(quadrature.nodes)).sum(1)
     return float(by_vector.mean()), float(standard_error(by_vector))
 
@@ -197,7 +167,6 @@ def summary(quadrature: Quadrature, dim: int | None = None) -> Summary:
     p ± √(2p(1 − p)/((n + 2) num_vectors)) of the measure, as the (uᵢᵀv)² of a random v are distributed after Dirichlet.
 
     Args:
-      quadrature: Quadrature.
       dim: int. n; the ranges are widened by two such standard errors. None leaves this out.
     """
     nodes, max_abs, zero = quadrature.nodes, float(np.abs(quadrature.nodes).max()), quadrature.rounding
@@ -243,11 +212,7 @@ def _shares(quadrature: Quadrature, low: np.ndarray | float, high: np.ndarray | 
 
 
 def standard_error(samples: ArrayLike) -> np.ndarray:
-    """Returns the standard error of the mean over axis 0; NaN for one row.
-
-    Args:
-      samples: [n, …].
-    """
+    """Returns the standard error of the mean over axis 0; NaN for one row."""
     samples = np.asarray(samples)
     if len(samples) == 1:
         return np.full(samples.shape[1:], np.nan)
@@ -282,12 +247,10 @@ def hutchinson(
 
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], as from `products.model_mvp`.
-      dim: int.
       num_vectors: int. Products with H, at most.
-      seed: int. Of the vectors.
       tolerance: float. Stop earlier, from 5 vectors on, once the standard error of the trace is at most that share
         of it. 0 takes all vectors, as a few may agree by chance.
-      dtype: Of the vectors that mvp_fn is given.
+      seed, dtype: Of the vectors that mvp_fn is given.
 
     Raises:
       ValueError: no vectors, no dimension, a negative tolerance, or products that are not real and finite [dim].

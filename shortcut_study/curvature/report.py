@@ -22,7 +22,6 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     weights.
 
     Args:
-      quadrature: Quadrature.
       count: int. How many eigenvalues at either end, at most; each Ritz value stands at one of them.
       dim: int. Number of eigenvalues.
     """
@@ -116,7 +115,6 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
 
     Args:
       rows, density: as from `ritz_rows` and `density_rows`, or read from their CSV files.
-      title: str.
     """
     grid, heights, errors = (
         np.array([float(row[name]) for row in density]) for name in ("eigenvalue", "density", "standard_error")
@@ -155,11 +153,7 @@ def parts_table(rows: list[dict]) -> str:
 
 
 def parts_figure(rows: list[dict]) -> Figure:
-    """Draws the extreme eigenvalues and the trace of each part, with their errors, in the network's order.
-
-    Args:
-      rows: As from `part_row`, or read from their CSV file.
-    """
+    """Draws the extreme eigenvalues and the trace of rows as from `part_row`, with their errors, in their order."""
     names, at = [row["part"] for row in rows], np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
     figure = Figure(figsize=(9, max(2.5, 1 + 0.22 * len(rows))), dpi=120, layout="constrained")

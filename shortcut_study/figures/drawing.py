@@ -18,14 +18,9 @@ SMOKE = "toy size: it shows that the study runs and judges nothing"
 
 
 def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = False) -> None:
-    """Draws mean and standard deviation along log₁₀ of the loss; dotted where runs have dropped out.
+    """Draws mean and standard deviation (of log₁₀ if log) along log₁₀ of the loss; dotted where runs have dropped out.
 
-    Args:
-      axes: Axes.
-      band: Its y is a logarithm if log.
-      colour: Any of Matplotlib's.
-      label: The legend's; how many runs there are at most and at least is added.
-      log: bool.
+    How many runs there are at most and at least is added to the legend's label.
     """
     if not len(band.x):
         return

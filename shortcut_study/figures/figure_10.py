@@ -24,7 +24,7 @@ from shortcut_study.architectures import ARCHITECTURES, LABELS, RELU_MID, TWO, A
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent, descend
-from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings
+from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings, rate_rows
 from shortcut_study.figures.finding import CONSTANT, Finding, named, series
 from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
@@ -57,15 +57,9 @@ def _sweep(config: StudyConfig, data: StudyData, arch: Architecture, depth: int,
         part = 1 / ((len(rates) + 1) * (num_epochs + 1))  # an epoch of a run; perturbed and bounded runs come besides
         on_epoch = lambda: progress(part * len(rates))  # noqa: E731
         found, bounded_by = descend_pruned(network, start, data, rates, num_epochs, on_epoch)
-        final, diverged = found.losses[-1], found.diverged_at >= 0
-        perturbed = _perturbed_losses(network, start, seed, config, data, final, rates)
-        status = ["diverged" if lost else "done" for lost in diverged]
-        rows = [
-            {"seed": seed, "learning_rate": rate, "epoch": num_epochs, "loss": final[i],
-             "excess_loss": found.excess_losses[-1, i], "norm": found.norms[-1, i],
-             "perturbed_loss": perturbed.get(rate, ""), "status": status[i]}
-            for i, rate in enumerate(rates)
-        ]  # fmt: skip
+        perturbed = _perturbed_losses(network, start, seed, config, data, found.losses[-1], rates)
+        rows = [row | {"perturbed_loss": perturbed.get(rate, "")}
+                for row, rate in zip(rate_rows(found, [seed], rates), rates)]  # fmt: skip
         empty = dict.fromkeys(("loss", "excess_loss", "norm"), "")
         return [
             row | empty | {"status": f"bounded by {bounded_by[i]:g}"} if i in bounded_by else row
@@ -93,11 +87,8 @@ def descend_pruned(
     makes the higher rate alone unstable, as it can at other scales of the inputs, the lower one would end lower.
 
     Args:
-      network: ShortcutNetwork.
       start: [*network.shape].
-      data: StudyData.
       rates: [B], ascending.
-      num_epochs: int.
       on_epoch: Called after each epoch.
 
     Returns:

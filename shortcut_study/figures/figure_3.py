@@ -1,5 +1,7 @@
 """Figure 3 of Li et al.: average Frobenius norm of the weights of 2-shortcut networks as the loss falls, by depth."""
 
+import functools
+
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
@@ -13,7 +15,7 @@ from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import descend
 from shortcut_study.figures import drawing
 from shortcut_study.figures.finding import NOTHING_SHARED, Finding, falls, named, power, series
-from shortcut_study.jobs import job_key, progress_stepper, study_job
+from shortcut_study.jobs import job_key, study_job
 
 EXPERIMENTS = (("norms", LINEAR), ("norms", RELU_MID))
 CAPTION = "Average Frobenius norm of the weights, during training and at its end, by depth"
@@ -43,7 +45,7 @@ def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int,
     def compute(progress: Progress) -> list[dict]:
         network = TWO.network(data.x.shape[1], depth, activations)
         start = network.initialize(TWO.initialisation, seed)[None]
-        on_epoch = progress_stepper(progress, num_epochs + 1)
+        on_epoch = functools.partial(progress, 1 / (num_epochs + 1))
         found = descend(network, start, data.x, data.y, [rate], num_epochs, on_epoch=on_epoch)
         return [
             {"learning_rate": rate, "epoch": epoch, "loss": found.losses[epoch, 0],

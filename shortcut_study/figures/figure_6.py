@@ -16,6 +16,7 @@ from shortcut_study.figures import drawing, figure_5
 from shortcut_study.figures.finding import (
     NOTHING_SHARED,
     SAME,
+    Comparison,
     Finding,
     always_smaller,
     compare_along_loss,
@@ -49,14 +50,9 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 def jobs_along_loss(
     config: StudyConfig, data: StudyData, activations: str, num_runs: int, levels: tuple[float, float]
 ) -> list[Job]:
-    """Returns a job for every descent: the spectrum when it first reaches each of several losses.
+    """Returns a job for every descent: the spectrum where it starts and when it first reaches each of several losses.
 
-    Args:
-      config, data: As for `jobs`.
-      activations: str.
-      num_runs: Seeds.
-      levels: Highest and lowest loss (excess loss for linear networks), as the paper's (6) has it; where a descent
-        starts counts besides.
+    The levels are the highest and the lowest loss (excess loss for linear networks), as the paper's (6) has it.
     """
     unit = 2 / data.x.shape[1] if config.mean_over_outputs else 1.0
     losses = np.append(np.inf, unit * np.geomspace(*levels, config.num_levels))
@@ -148,22 +144,37 @@ def findings(rows: list[dict]) -> list[Finding]:
     return found + [Finding("6", claim, bool(1 / SAME < ratio < SAME), numbers, compared.num_runs)]
 
 
-def smaller_findings(rows: list[dict], figure: str, activations: str) -> list[Finding]:
-    """Returns whether the condition number of 2-shortcut networks is always smaller than that of plain ones."""
+def smaller_findings(
+    rows: list[dict], figure: str, activations: str, name: str = "condition_number", log: bool = True
+) -> list[Finding]:
+    """Returns whether a quantity of 2-shortcut networks is always smaller than that of plain ones.
+
+    Log says whether its logarithms are compared and its ratios told, or itself and its means, as shares.
+    """
     loss, _ = drawing.LOSSES[activations]
     at_losses = select(rows, experiment="spectrum_at_losses", activations=activations)
     found = []
     for arch in (ORTHOGONAL, XAVIER):
-        compared = compare_along_loss(at_losses, arch, loss, "condition_number")
-        claim = f"the condition number of 2-shortcut is always smaller than of {LABELS[arch]}"
+        compared = compare_along_loss(at_losses, arch, loss, name, log)
+        claim = f"the {name.replace('_', ' ')} of 2-shortcut is always smaller than of {LABELS[arch]}"
         lost = diverged_runs(at_losses, TWO, arch)
         if compared is None:
             found.append(Finding(figure, claim, None, NOTHING_SHARED + lost, 0))
             continue
         holds, where_not = always_smaller(compared)
-        share, ratio = float((compared.two < compared.other).mean()), 10 ** (compared.other - compared.two)
-        numbers = f"smaller at {share:.0%} of the losses from {10 ** compared.grid[-1]:.2g} to "
-        numbers += f"{10 ** compared.grid[0]:.2g}; the other over 2-shortcut: {ratio[-1]:.3g} at the highest loss, "
-        numbers += f"{ratio[0]:.3g} at the lowest{paired(compared.differences)}{where_not}{lost}"
+        share = float((compared.two < compared.other).mean())
+        numbers = f"smaller at {share:.0%} of the {_ratios(compared) if log else _means(compared)}"
+        numbers += f"{paired(compared.differences)}{where_not}{lost}"
         found.append(Finding(figure, claim, holds, numbers, compared.num_runs))
     return found
+
+
+def _ratios(compared: Comparison) -> str:
+    low, *_, high = 10**compared.grid
+    lowest, *_, highest = 10 ** (compared.other - compared.two)
+    ratios = f"the other over 2-shortcut: {highest:.3g} at the highest loss, {lowest:.3g} at the lowest"
+    return f"losses from {high:.2g} to {low:.2g}; {ratios}"
+
+
+def _means(compared: Comparison) -> str:
+    return f"common losses; means {compared.two.mean():.1%} and {compared.other.mean():.1%}"

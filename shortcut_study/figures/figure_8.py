@@ -14,21 +14,13 @@ from shortcut_study.aggregation import (
     rows_of_architecture,
     select,
 )
-from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER
+from shortcut_study.architectures import LABELS, LINEAR, TWO
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import DIVERGED, loss_and_gradient
 from shortcut_study.figures import drawing, figure_6
 from shortcut_study.figures.figure_3 import spaced_epochs
-from shortcut_study.figures.finding import (
-    DRAMATIC,
-    NOTHING_SHARED,
-    Finding,
-    always_smaller,
-    compare_along_loss,
-    diverged_runs,
-    paired,
-)
+from shortcut_study.figures.finding import DRAMATIC, Finding, diverged_runs
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.jobs import job_key, study_job
 from theory.shortcut.networks import minimum_loss
@@ -107,19 +99,7 @@ def findings(rows: list[dict]) -> list[Finding]:
     One run decides the last, as in the paper, and all runs the others.
     """
     at_losses = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
-    found = []
-    for arch in (ORTHOGONAL, XAVIER):
-        compared = compare_along_loss(at_losses, arch, "excess_loss", "index", log=False)
-        claim = f"the index of 2-shortcut is always smaller than of {LABELS[arch]}"
-        lost = diverged_runs(at_losses, TWO, arch)
-        if compared is None:
-            found.append(Finding("8", claim, None, NOTHING_SHARED + lost, 0))
-            continue
-        holds, where_not = always_smaller(compared)
-        share = float((compared.two < compared.other).mean())
-        numbers = f"smaller at {share:.0%} of the common losses; means {compared.two.mean():.1%} and "
-        numbers += f"{compared.other.mean():.1%}{paired(compared.differences)}{where_not}{lost}"
-        found.append(Finding("8", claim, holds, numbers, compared.num_runs))
+    found = figure_6.smaller_findings(rows, "8", LINEAR, "index", log=False)
     found.append(_drop(rows_of_architecture(at_losses, TWO)))
     return found + [_steepest(done_rows(select(rows, experiment="single_run")))]
 

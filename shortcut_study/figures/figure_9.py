@@ -3,6 +3,9 @@
 Figure 10 is the same with ReLUs.
 """
 
+import functools
+import itertools
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -20,7 +23,7 @@ from shortcut_study.aggregation import (
 from shortcut_study.architectures import ARCHITECTURES, LABELS, LINEAR, ONE, ORTHOGONAL, TWO, XAVIER, Architecture
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
-from shortcut_study.dynamics import descend
+from shortcut_study.dynamics import Descent, descend
 from shortcut_study.figures import drawing, figure_5
 from shortcut_study.figures.finding import (
     CHANCE,
@@ -36,7 +39,7 @@ from shortcut_study.figures.finding import (
     paired,
     series,
 )
-from shortcut_study.jobs import job_key, progress_stepper, study_job
+from shortcut_study.jobs import job_key, study_job
 
 EXPERIMENTS = (("learning_rates", LINEAR), ("spectrum_at_zero", LINEAR))
 CAPTION = "Lowest final loss over the learning rates, and the rate that gave it; linear networks"
@@ -63,16 +66,21 @@ def _sweep(
         network = arch.network(data.x.shape[1], depth, LINEAR)
         starts = np.stack([network.initialize(arch.initialisation, seed) for seed in seeds for _ in rates])
         rate_of_run, num_epochs = np.tile(rates, len(seeds)), config.num_epochs
-        on_epoch = progress_stepper(progress, num_epochs + 1)
+        on_epoch = functools.partial(progress, 1 / (num_epochs + 1))
         found = descend(network, starts, data.x, data.y, rate_of_run, num_epochs, on_epoch=on_epoch)
-        return [
-            {"seed": seeds[i // len(rates)], "learning_rate": rate, "epoch": num_epochs,
-             "loss": found.losses[-1, i], "excess_loss": found.excess_losses[-1, i], "norm": found.norms[-1, i],
-             "status": "done" if found.diverged_at[i] < 0 else "diverged"}
-            for i, rate in enumerate(rate_of_run)
-        ]  # fmt: skip
+        return rate_rows(found, seeds, rates)
 
     return study_job(job_key("learning_rates", arch, LINEAR, depth, seeds[0] if len(seeds) == 1 else None), compute)
+
+
+def rate_rows(found: Descent, seeds: list[int], rates: np.ndarray) -> list[dict]:
+    """Returns a row for the end of each run of a descent, of all rates of the first seed, then of the next."""
+    return [
+        {"seed": seed, "learning_rate": rate, "epoch": len(found.losses) - 1,
+         "loss": found.losses[-1, i], "excess_loss": found.excess_losses[-1, i], "norm": found.norms[-1, i],
+         "status": "done" if found.diverged_at[i] < 0 else "diverged"}
+        for i, (seed, rate) in enumerate(itertools.product(seeds, rates))
+    ]  # fmt: skip
 
 
 def draw(rows: list[dict]) -> Figure:

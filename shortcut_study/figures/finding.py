@@ -192,11 +192,9 @@ def named(what: str, depths: Collection[int]) -> str:
 
 def diverged_runs(rows: list[dict], *architectures: Architecture) -> str:
     """Returns in words how many runs of these architectures diverged; empty where none did."""
-    seeds = {arch: {row["seed"] for row in rows_of_architecture(rows, arch)} for arch in architectures}
-    lost = {
-        arch: {row["seed"] for row in rows_of_architecture(rows, arch) if row["status"] == "diverged"}
-        for arch in architectures
-    }
-    return "".join(
-        f"; {len(lost[a])} of {len(seeds[a])} runs of {LABELS[a]} diverged" for a in architectures if lost[a]
-    )
+    words = ""
+    for arch in architectures:
+        runs = rows_of_architecture(rows, arch)
+        seeds, lost = ({row["seed"] for row in some} for some in (runs, select(runs, status="diverged")))
+        words += f"; {len(lost)} of {len(seeds)} runs of {LABELS[arch]} diverged" if lost else ""
+    return words

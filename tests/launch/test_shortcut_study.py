@@ -212,14 +212,11 @@ def test_another_config_in_the_same_run_dir_is_one_line(launch, tiny_study, thre
 
 # Flags, what the line must name; test_config.py has the mistakes in the fields.
 MISTAKES = {
-    "a figure that is none": (["--figure=4"], "figure must be one of all, 3,"),
     "depths without a multiple of 3": (["--depths=2,4,8"], "depths (2, 4, 8) hold no multiple of shortcut_depth 3"),
     "depths not numbers": (["--depths=2,six"], "depths must be whole numbers with commas between, got '2,six'"),
     "a data set that does not exist": (["--dataset=nonexistent"], "nonexistent"),
     "a data set that is not prepared": (["--dataset=mnist", "--data_dir={tmp}"], "mnist is not prepared"),
     "fewer images than dimensions": (["--examples=5"], "the 5 images span only 4 dimensions"),
-    "a flag that is none": (["--num_run=3"], "--num_runs"),
-    "no run_dir": (["--run_dir="], "--run_dir is missing"),
     "run_dir below a file": (["--run_dir={tmp}/file/run", "--figure=5"], "cannot write to run_dir"),
 }
 

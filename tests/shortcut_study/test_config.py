@@ -81,10 +81,3 @@ def test_every_field_is_read_by_some_figure_or_by_all_and_the_others_are_named()
     ignored = ignored_fields(dataclasses.replace(PAPER, figure="5"))
     assert ignored.keys() == read - {"depths", "num_runs"}
     assert ignored["num_epochs"] == "figure 5 does not read it" and not ignored_fields(PAPER)
-
-
-def test_the_smoke_preset_is_smaller_than_the_paper_or_as_large():
-    smoke = PRESETS["smoke"]
-    for name in ("num_runs", "sweep_runs", "relu_runs", "num_epochs", "descent_epochs", "num_levels", "depth"):
-        assert getattr(smoke, name) <= getattr(PAPER, name), name
-    assert set(smoke.depths) <= set(PAPER.depths) and set(smoke.relu_depths) <= set(PAPER.relu_depths)

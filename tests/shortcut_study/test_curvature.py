@@ -108,14 +108,6 @@ def test_products_of_any_keras_loss_make_the_dense_matrix(model, name, gauss_new
     assert np.abs(found - other).max() > 1e-3  # the two matrices differ
 
 
-def test_the_gauss_newton_matrix_of_a_convex_loss_has_no_negative_eigenvalue_where_the_hessian_has(model):
-    found = [
-        np.linalg.eigvalsh(matrix_of(*model_mvp(model, X, CLASSES, 12, gauss_newton=gauss_newton)))
-        for gauss_newton in (True, False)
-    ]
-    assert found[0].min() > -1e-14 and found[1].min() < -1e-3
-
-
 def test_a_probability_model_is_taken_with_a_loss_of_probabilities_and_refused_without(model):
     softmax = keras.Sequential([*model.layers, keras.layers.Softmax(dtype="float64")])
     softmax.build((None, 4))
@@ -169,8 +161,6 @@ def two_inputs():
         ({"variables": [keras.Variable(np.zeros(3))]}, "variables must be some of"),
         ({"loss": "no_such_loss"}, "no_such_loss"),
         ({"loss": lambda y, z: tf.reduce_mean(squares(y, z)), "labels": TARGETS}, "one value an example"),
-        ({"loss": "mse", "labels": TARGETS[:5]}, r"one label an image.*\(5, 3\)"),
-        ({"labels": TARGETS}, "one label an image"),
         ({"labels": TARGETS[:, 0]}, "one label an image, a whole number"),
         ({"model": two_inputs()}, "one input and one output, got 2, 1"),
     ],
@@ -300,9 +290,8 @@ def test_the_callback_records_the_hessian_of_each_measured_epoch(model, tmp_path
     np.testing.assert_array_equal(history.history["hessian_largest"], measured)
     events = EventAccumulator(str(tmp_path))
     events.Reload()
-    assert {f"hessian/{name}" for name in ("largest", "smallest", "trace", "eigenvalues")} <= set(
-        events.Tags()["tensors"]
-    )
+    written = {f"hessian/{name}" for name in ("largest", "smallest", "trace", "eigenvalues")}
+    assert written <= set(events.Tags()["tensors"])
     assert [event.step for event in events.Tensors("hessian/largest")] == [0, 2, 4]
 
 
@@ -331,14 +320,7 @@ def test_a_callback_that_can_never_measure_is_refused(tmp_path):
 
 
 def test_a_trace_from_one_vector_has_no_error_bar():
-    row = {
-        "part": "stem",
-        "num_weights": 9,
-        "largest": 1.0,
-        "largest_error_bound": 1e-3,
-        "smallest": -1.0,
-        "trace": 2.0,
-    }
+    row = {"part": "stem", "num_weights": 9, "largest": 1.0, "largest_error_bound": 1e-3, "smallest": -1, "trace": 2}
     rows = [row | {"trace_standard_error": error} for error in (float("nan"), 0.5)]
     lines = report.parts_table(rows).splitlines()[1:]
     assert lines[0].split()[-1] == "–" and lines[1].split()[-1] == "0.5"
@@ -368,8 +350,6 @@ def test_the_public_entrance_gives_numbers_with_errors_and_a_picture(model):
 
 
 def test_a_spectrum_is_drawn_again_without_tensorflow():
-    script = (
-        "import sys, shortcut_study.curvature.report as _; print('tensorflow' in sys.modules, 'keras' in sys.modules)"
-    )
+    script = "import sys, shortcut_study.curvature.report as _; print({'tensorflow', 'keras'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
+    assert done.stdout == "set()\n"

@@ -273,21 +273,10 @@ def test_a_rate_is_given_up_where_a_higher_one_goes_the_same_way_and_ends_lower(
         assert whole.losses[-1, rates == bound] < whole.losses[-1, i]
 
 
-def test_a_rate_whose_path_is_another_or_whose_bound_ends_higher_is_followed_to_the_end(data, monkeypatch):
+def test_a_rate_whose_path_is_another_is_followed_to_the_end(data, monkeypatch):
     network, rates = TWO.network(D, 4, "relu_mid"), np.array([1e-4, 3e-4, 1e-3])
     start = network.initialize("xavier", 0)
     monkeypatch.setattr(figure_10, "SAME_PATH", 1e-9)
-    found, bounded_by = figure_10.descend_pruned(network, start, data, rates, 50)
-    assert not bounded_by and np.isfinite(found.losses).all()
-    monkeypatch.setattr(figure_10, "SAME_PATH", 1.0)
-    rising = descend
-
-    def descend_and_rise(*arguments, **named):
-        end = rising(*arguments, **named)
-        end.losses[-1, -1] += 9.0 * (len(end.losses) == 46)  # the highest rate, after the probe of 5 epochs
-        return end
-
-    monkeypatch.setattr(figure_10, "descend", descend_and_rise)
     found, bounded_by = figure_10.descend_pruned(network, start, data, rates, 50)
     assert not bounded_by and np.isfinite(found.losses).all()
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import pytest
 import scipy.stats
-from study_rows import LAST, LEAST, PAPER, at, change, excess_scaled, infinite, of_figure, paper_rows, scale
+from study_rows import LAST, LEAST, PAPER, at, change, excess_scaled, infinite, judged, of_figure, paper_rows, scale
 
 from shortcut_study.architectures import LABELS, ONE, ORTHOGONAL, THREE, TWO, XAVIER
 from shortcut_study.figures.all_figures import FIGURES
@@ -23,7 +23,7 @@ from shortcut_study.figures.finding import (
 
 @functools.cache
 def claims(figure):
-    return {finding.claim: finding for finding in FIGURES[figure].findings(of_figure(paper_rows(), figure))}
+    return judged(figure, of_figure(paper_rows(), figure))
 
 
 @pytest.mark.parametrize("figure", PAPER)
@@ -141,9 +141,9 @@ def test_shallow_networks_and_what_learned_nothing_are_not_what_the_paper_speaks
     assert all(finding.holds for finding in FIGURES["9"].findings(shallow))
     nothing = {"status": "done", "loss": 0.5, "excess_loss": 0.2}
     lost = change(rows, "learning_rates", lambda r: nothing, kind=XAVIER, depth=12, activations="linear")
-    answers = {finding.claim: finding.holds for finding in FIGURES["9"].findings(lost)}
-    assert answers["deep 2-shortcut networks take higher learning rates than Xavier, no shortcuts"] is None
-    assert answers["deep 2-shortcut networks end lower than Xavier, no shortcuts"]
+    found = judged("9", lost)
+    assert found["deep 2-shortcut networks take higher learning rates than Xavier, no shortcuts"].holds is None
+    assert found["deep 2-shortcut networks end lower than Xavier, no shortcuts"].holds
 
 
 def test_losses_close_to_optimal_are_alike_however_far_apart_their_logarithms():
@@ -153,17 +153,15 @@ def test_losses_close_to_optimal_are_alike_however_far_apart_their_logarithms():
         for kind in both:
             factor = solved if kind == ONE else excess_scaled(1e-14)
             rows = change(rows, "learning_rates", factor, kind=kind, depth=2, activations="linear")
-        told = {finding.claim: finding.holds for finding in FIGURES["9"].findings(rows)}
-        assert told["1-shortcut learns like orthogonal"] == (ONE in both)
+        assert judged("9", rows)["1-shortcut learns like orthogonal"].holds == (ONE in both)
 
 
 def test_an_infinite_condition_number_counts_as_larger_than_any():
     rows, beyond = of_figure(paper_rows(), "6"), {"condition_number": np.inf, "p10_abs": 0.0}
     for kind, holds in ((XAVIER, True), (TWO, False)):
         late = change(rows, "spectrum_at_losses", lambda r: beyond if r["epoch"] == 77 else {}, kind=kind)
-        found = {finding.claim: finding.holds for finding in FIGURES["6"].findings(late)}
         claim = "the condition number of 2-shortcut is always smaller than of Xavier, no shortcuts"
-        assert found[claim] == holds
+        assert judged("6", late)[claim].holds == holds
 
 
 @pytest.mark.parametrize("share, holds", [(0.9 * DRAMATIC, False), (1.1 * DRAMATIC, True)])
@@ -180,11 +178,7 @@ def test_the_drop_is_judged_by_all_runs_and_not_by_the_single_one():
     found = drop_of_index(lambda i, index: index, seeds=(0, 1, 2))
     assert (found.holds, found.num_runs) == (True, 3) and "50.0% at the start, 23.3%" in found.numbers
     rows = change(of_figure(paper_rows(), "8"), "single_run", lambda r: {"index": 0.5})
-    assert claims_on(rows)["the index drops dramatically at the beginning"].holds
-
-
-def claims_on(rows):
-    return {finding.claim: finding for finding in FIGURES["8"].findings(rows)}
+    assert judged("8", rows)["the index drops dramatically at the beginning"].holds
 
 
 def drop_of_index(change_index, seeds=(0, 1)):
@@ -195,7 +189,7 @@ def drop_of_index(change_index, seeds=(0, 1)):
         lambda r: {} if r["index"] == "" else {"index": change_index(r["epoch"] // 7, r["index"])},
         kind=TWO,
     )
-    return claims_on(rows)["the index drops dramatically at the beginning"]
+    return judged("8", rows)["the index drops dramatically at the beginning"]
 
 
 def test_runs_of_the_same_seeds_are_compared_in_pairs():
@@ -205,7 +199,7 @@ def test_runs_of_the_same_seeds_are_compared_in_pairs():
         lambda r: {"condition_number": r["condition_number"] * (1 + r["seed"])} if r["condition_number"] != "" else {},
         kind=TWO,
     )
-    told = {finding.claim: finding for finding in FIGURES["6"].findings(rows)}
+    told = judged("6", rows)
     claim = "the condition number of 2-shortcut is always smaller than of orthogonal, no shortcuts"
     assert "; paired over 3 seeds p = 0." in told[claim].numbers
     assert told[claim].num_runs == 3

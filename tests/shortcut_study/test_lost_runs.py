@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from study_rows import change, infinite, of_figure, paper_rows, row
+from study_rows import change, infinite, judged, of_figure, paper_rows, row
 
 from shortcut_study.aggregation import along_loss, rows_of_architecture, select
 from shortcut_study.architectures import LABELS, ONE, ORTHOGONAL, TWO, XAVIER
@@ -12,10 +12,6 @@ from shortcut_study.figures.finding import NOTHING_SHARED
 from shortcut_study.report import sessions
 
 LOST = {"loss": np.nan, "excess_loss": np.nan, "norm": np.nan, "status": "diverged"}
-
-
-def judged(figure, rows):
-    return {finding.claim: finding for finding in FIGURES[figure].findings(rows)}
 
 
 def diverged(figure, kind, depth):

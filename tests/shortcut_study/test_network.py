@@ -52,11 +52,6 @@ def test_an_activation_of_your_own_is_applied_in_its_place():
     np.testing.assert_allclose(network.forward(weights, x), x + (x @ weights[0, 0].T) ** 2 @ weights[0, 1].T)
 
 
-def test_the_depth_is_the_number_of_weight_matrices():
-    network = ShortcutNetwork(10, 8, 2)
-    assert (network.depth, network.num_parameters, network.is_linear) == (16, 1600, True)
-
-
 @pytest.mark.parametrize(
     "arguments, named",
     [((0, 1, 1), "width"), ((3, 0, 1), "num_units"), ((3, 1, 0), "shortcut_depth"), ((3, 1, 1, "swish"), "'swish'")],
