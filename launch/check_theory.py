@@ -23,7 +23,7 @@ from identity_matters.fields import check_fields
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.job_table import Job, JobTable
-from identity_matters.runs.tables import read_rows, write_metrics
+from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher
 from theory import claims
 
@@ -70,13 +70,14 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
 
 def _check(config: CheckConfig, run: RunDirectory | None) -> int:
     """Checks, prints and writes; 1 if a check fails."""
-    table = JobTable(run.file("results.csv") if run else None)
-    checks = []
+    path = run.file("results.csv") if run else None
+    table, checks = JobTable(path), []
     for claim_id in tqdm([config.claim] if config.claim else list(claims.CLAIMS), desc="claims", disable=None):
-        (row,) = table.run(Job({"claim": claim_id}, functools.partial(_row, claim_id, config)))
-        fields = {name: row[name] for name in claims.Check._fields}
-        checks.append(claims.Check(**fields | {"holds": str(row["holds"]) == "True"}))  # text where the file has it
-        tqdm.write(_lines(checks[-1]))
+        (row,) = table.run(Job({"claim": claim_id}, functools.partial(_row, claim_id, config), num_rows=1))
+        with reporting_damaged_table(path or ""):  # a row of an earlier call may lack columns
+            fields = {name: row[name] for name in claims.Check._fields}
+            checks.append(claims.Check(**fields | {"holds": str(row["holds"]) == "True"}))  # text in the file
+            tqdm.write(_lines(checks[-1]))
     failed = [check.claim for check in checks if not check.holds]
     if not config.claim:
         print(f"\n{claims.summary()}")

@@ -20,7 +20,6 @@ from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher
 from theory.descent import target_map
-from theory.parallel import single_threaded_products
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,11 +42,11 @@ class MapConfig:
 def main(config: MapConfig, run_dir: str | None) -> None:
     """Computes the map and, where there is a run directory, the data of the other figures; draws them."""
     if run_dir is None:
-        return _map(config.seed, JobTable(None))
+        return _map(config.seed, None)
     with RunDirectory(run_dir, config, "descent_map") as run:
         run.set_status("running")
         _figure_data(run, config.seed)
-        _map(config.seed, JobTable(run.file("results.csv")))
+        _map(config.seed, run.file("results.csv"))
         with reporting_damaged_table(run.path):
             from identity_matters.runs.figures import save_figures
 
@@ -64,20 +63,22 @@ def _figure_data(run: RunDirectory, seed: int) -> None:
             write_metrics(run.file(f"{name}.csv"), experiment(seed))
 
 
-def _map(seed: int, table: JobTable) -> None:
+def _map(seed: int, path: str | None) -> None:
     """Prints a line a job."""
 
-    def compute(cell: target_map.Job, progress: object) -> list[dict]:
-        with single_threaded_products():
-            return target_map.run_job(cell, seed)
+    def compute(number: int, progress: object) -> list[dict]:
+        return next(target_map.run(seed, skip=number))
 
-    cells = target_map.jobs()
+    def write_line(job: Job, rows: list[dict]) -> None:
+        with reporting_damaged_table(path or ""):  # rows of an earlier call may lack columns
+            tqdm.write(_line(job.key, rows))
+
     jobs = [
-        Job(cell._asdict(), functools.partial(compute, cell), ", ".join(map(str, cell)), len(target_map.SPEEDS))
-        for cell in cells
+        Job(cell._asdict(), functools.partial(compute, number), ", ".join(map(str, cell)), len(target_map.SPEEDS))
+        for number, cell in enumerate(target_map.jobs())
     ]
     with tqdm(total=len(jobs), disable=None) as bar:
-        table.run_all(jobs, bar, lambda job, rows: tqdm.write(_line(job.key, rows)))
+        JobTable(path).run_all(jobs, bar, write_line)
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":

@@ -42,19 +42,19 @@ class SearchConfig:
 def main(config: SearchConfig, run_dir: str | None) -> None:
     """Searches every setting by both methods."""
     if run_dir is None:
-        return _search(config, JobTable(None), JobTable(None))
+        return _search(config, None, None)
     with RunDirectory(run_dir, config, "relu_search") as run:
         run.set_status("running")
-        results = run.file("results.csv")
-        with reporting_damaged_table(results):
-            _search(config, JobTable(results), JobTable(run.file("points.csv")))
+        _search(config, run.file("results.csv"), run.file("points.csv"))
+        with reporting_damaged_table(run.file("results.csv")):
             _draw(run_dir)
         run.set_status("done")
     print(f"files: {run_dir}")
 
 
-def _search(config: SearchConfig, table: JobTable, points: JobTable) -> None:
+def _search(config: SearchConfig, results: str | None, points_path: str | None) -> None:
     """Prints a row as it is computed or found."""
+    table, points = JobTable(results), JobTable(points_path)
     checks = max(5, config.trials // 40)
     settings = [setting._asdict() | {"method": method} for setting in search.SETTINGS for method in search.METHODS]
     for number, setting in enumerate(settings):
@@ -62,11 +62,12 @@ def _search(config: SearchConfig, table: JobTable, points: JobTable) -> None:
         def compute(_: object) -> list[dict]:
             row, found = next(search.search(config.seed, config.trials, checks=checks, skip=number))  # noqa: B023
             # The points are saved first: what results.csv holds is done.
-            points.run(Job(setting, lambda _: found))  # noqa: B023
+            points.run(Job(setting, lambda _: found, num_rows=config.trials))  # noqa: B023
             return [row]
 
-        (row,) = table.run(Job(setting, compute))
-        print(_line(row), flush=True)
+        (row,) = table.run(Job(setting, compute, num_rows=1))
+        with reporting_damaged_table(results or ""):  # a row of an earlier call may lack columns
+            print(_line(row), flush=True)
 
 
 def _draw(run_dir: str) -> None:

@@ -23,6 +23,7 @@ from identity_matters.errors import UserError
 from identity_matters.runs.tables import write_metrics
 from launch import plot
 from theory import figures
+from theory.relu.search import METHODS, SETTINGS
 
 DRAWN = ("train", "ablations", "check_theory", "descent_map", "shortcut_study", "hessian_spectrum")
 NO_FILES = {
@@ -230,3 +231,18 @@ def test_a_command_that_was_corrected_goes_on_where_the_first_had_not_begun(laun
     assert [name for name in os.listdir(tmp_path / "run") if not name.startswith(".")] == []
     code, _, err = launch("train", f"--run_dir={tmp_path}/run", *TINY)
     assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "key"),
+    [
+        ("check_theory", ["--claim=review.eq_6", "--trials=1"], {"claim": "review.eq_6"}),
+        ("relu_search", ["--trials=1"], SETTINGS[0]._asdict() | {"method": METHODS[0]}),
+    ],
+)
+def test_a_run_does_not_go_on_with_a_readable_table_that_lacks_columns(launch, tmp_path, kind, flags, key):
+    begin(tmp_path, config_of(kind, *flags), kind)
+    write_metrics(str(tmp_path / "results.csv"), [key])
+    code, _, err = launch(kind, f"--run_dir={tmp_path}", *flags)
+    assert code == 1 and "Traceback" not in err
+    assert err.splitlines()[-1].startswith(f"error: cannot use the rows of {tmp_path}/results.csv")
