@@ -61,7 +61,9 @@ def main() -> int:
     print("| kind | tried | failed |\n|---|---:|---:|")
     for name in names:
         print(f"| {name} | {tried[name]} | {failed[name]} |")
-    print(f"{sum(tried.values())} tries, {sum(failed.values())} findings (seed {flags.seed}, {(time.monotonic() - started) / 60:.1f} minutes)")
+    print(
+        f"{sum(tried.values())} tries, {sum(failed.values())} findings (seed {flags.seed}, {(time.monotonic() - started) / 60:.1f} minutes)"
+    )
     return bool(sum(failed.values()))
 
 
