@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import numpy as np  # noqa: E402
+
 from attack import collect  # noqa: E402
 
 
@@ -61,9 +62,7 @@ def main() -> int:
     print("| kind | tried | failed |\n|---|---:|---:|")
     for name in names:
         print(f"| {name} | {tried[name]} | {failed[name]} |")
-    print(
-        f"{sum(tried.values())} tries, {sum(failed.values())} findings (seed {flags.seed}, {(time.monotonic() - started) / 60:.1f} minutes)"
-    )
+    print(f"{sum(tried.values())} tries, {sum(failed.values())} findings (seed {flags.seed}, {minutes:.1f} minutes)")
     return bool(sum(failed.values()))
 
 

@@ -84,7 +84,7 @@ def _become(name, flags, out, err, cwd, environment, memory):
 
 
 def must_end_well(ended: Ended, *, codes: tuple[int, ...] = (0, 1, 75)) -> None:
-    """Fails unless the command ended with one of these codes, without a traceback, and with one line where it failed."""
+    """Fails unless the command ended with one of these codes, without a traceback, with one line where it failed."""
     text = ended.out[-2000:] + ended.err[-2000:]
     assert "Traceback" not in ended.out + ended.err, text
     assert ended.code in codes, f"exit code {ended.code}: {text}"

@@ -1,7 +1,8 @@
 """Flags with extreme values."""
 
-from attack import command, kind
 from launching import config_of
+
+from attack import command, kind
 
 VALUES = ["", "0", "-1", "nan", "inf", "-inf", "1e308", "9" * 400, "x", "\0", "a\nb", "$(id)", "../..", "1,2,3", "None"]
 
