@@ -62,6 +62,7 @@ def main() -> int:
     print("| kind | tried | failed |\n|---|---:|---:|")
     for name in names:
         print(f"| {name} | {tried[name]} | {failed[name]} |")
+    minutes = (time.monotonic() - started) / 60
     print(f"{sum(tried.values())} tries, {sum(failed.values())} findings (seed {flags.seed}, {minutes:.1f} minutes)")
     return bool(sum(failed.values()))
 
