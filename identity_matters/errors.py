@@ -79,18 +79,18 @@ def reporting_lack_of_memory(message: str) -> Iterator[None]:
         # TensorFlow's ResourceExhaustedError and JAX's XlaRuntimeError speak of full disks and long messages too.
         is_exhausted = "exhausted" in f"{type(error)}{error}".lower()
         is_short = is_exhausted and re.search("OOM|[Oo]ut of memory|allocate", str(error))
-        if not isinstance(error, MemoryError) and not is_short:
+        if not isinstance(error, MemoryError) and not is_short and "can't start new thread" not in str(error):
             raise
         raise UserError(message) from error
 
 
 @contextlib.contextmanager
 def naming_file(path: str, temporary: str | None = None) -> Iterator[None]:
-    """Opens a context whose OSErrors name a file, in place of none, as on a full disk, or of a temporary one."""
+    """Opens a context whose OSErrors name a file in place of none, as on a full disk, or of what is in a temporary."""
     try:
         yield
     except OSError as error:
-        if error.filename in (None, temporary):
+        if error.filename is None or temporary and str(error.filename).startswith(temporary):
             named = OSError(f"cannot write {path}: {error.strerror or error}")
             named.strerror = error.strerror
             raise named from error

@@ -50,7 +50,7 @@ _FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
 
 def train(
     config: TrainConfig,
-    run_dir: str | os.PathLike,
+    run_dir: str | bytes | os.PathLike,
     data: Sequence[ArrayLike] | None = None,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = None,
 ) -> dict[str, float]:
@@ -97,7 +97,7 @@ def train(
     config = dataclasses.replace(config, model=model_config)
     if data is not None:
         config = dataclasses.replace(config, dataset=loaded.name, data_dir="", npz="")
-    with workers.active(), open_run(config, os.fspath(run_dir), workers, loaded.summary) as (directory, contents):
+    with workers.active(), open_run(config, os.fsdecode(run_dir), workers, loaded.summary) as (directory, contents):
         if contents["status"] == "diverged":
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
         if contents["final_row"]:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -26,7 +27,7 @@ from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
-_TEMPORARY = re.compile(r"\.tmp\d+_.+")
+_TEMPORARY = re.compile(r"\.tmp\d+_.+")  # of files.temporary_folder
 _LOCK = ".lock"
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
@@ -68,6 +69,7 @@ class RunDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read()  # the process before this one may have gone on until now, or have begun another run
+            self._tidy()
         except BaseException as error:
             self._lock.close()
             if isinstance(error, BlockingIOError):
@@ -78,7 +80,6 @@ class RunDirectory:
                     "or name a directory of another disk"
                 ) from error
             raise
-        self._tidy()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,8 +91,16 @@ class RunDirectory:
         return self.contents["status"]
 
     def file(self, *names: str) -> str:
-        """Returns the path of a file in the directory."""
-        return os.path.join(self.path, *names)
+        """Returns the path of a file or a folder in the directory.
+
+        Raises UserError where a link to a folder is on the way: nothing of a run is written or deleted through one.
+        """
+        path = self.path
+        for name in itertools.chain(*(name.split(os.sep) for name in names)):
+            path = os.path.join(path, name)
+            if os.path.islink(path) and os.path.isdir(path):
+                raise UserError(f"{path} is a link, through which no run writes; put the folder itself there")
+        return path
 
     def set_status(self, status: str, **details: Any) -> None:
         """Writes config.json with the status and what else belongs to it, e.g. the step of divergence."""
