@@ -8,6 +8,7 @@ b(x) is C₂ReLU(C₁x) in Hardt & Ma. Their Theorem 2.1 gives linear networks o
 that ReLU leaves above 0; and the error of the network without the block.
 """
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from scipy.sparse.linalg import LinearOperator, svds
 
 from identity_matters.errors import UserError
 from identity_matters.optimization import is_among_highest
+from identity_matters.runs.tables import write_metrics
 
 BATCH_SIZE = 100
 Batches = list[np.ndarray]
@@ -177,33 +179,79 @@ def measure(
       UserError: as `split` and `path_norms`.
     """
     blocks, head = split(network)
-    batches = [images[i : i + BATCH_SIZE] for i in range(0, len(images), BATCH_SIZE)]
+    batches = _batches(images)
     for i, block in enumerate(blocks):
-        streams, branches, measured = [], [], []
-        for batch in batches:
-            stream, branch, *hidden = block(batch)
-            streams.append(stream)
-            branches.append(branch)
-            measured.append(_sizes(stream, branch) | _hidden(hidden))
-        if block.name not in skip:
-            row = {"block": block.name} | _summary(measured)
-            norms = path_norms(block)
-            row |= {f"norm_{k}": norm for k, norm in enumerate(norms, 1)} | {"lipschitz": float(np.prod(norms))}
-            row |= {"error_without": np.nan, "error_swapped": np.nan}
-            if ablate:
-                row["error_without"] = _error(_after(streams, blocks[i + 1 :]), labels, head)
-                if block.keeps_shape and i + 1 < len(blocks) and blocks[i + 1].keeps_shape:
-                    swapped = _after(batches, [blocks[i + 1], block, *blocks[i + 2 :]])
-                    row["error_swapped"] = _error(swapped, labels, head)
-            yield row
-        batches = [stream + branch for stream, branch in zip(streams, branches)]
+        inputs, (batches, streams, row) = batches, _through(block, batches)
+        if block.name in skip:
+            continue
+        norms = path_norms(block)
+        row |= {f"norm_{k}": norm for k, norm in enumerate(norms, 1)} | {"lipschitz": float(np.prod(norms))}
+        row |= {"error_without": np.nan, "error_swapped": np.nan}
+        if ablate:
+            row["error_without"] = _error(_after(streams, blocks[i + 1 :]), labels, head)
+            if block.keeps_shape and i + 1 < len(blocks) and blocks[i + 1].keeps_shape:
+                swapped = _after(inputs, [blocks[i + 1], block, *blocks[i + 2 :]])
+                row["error_swapped"] = _error(swapped, labels, head)
+        yield {"block": block.name} | row
+
+
+def _batches(images: np.ndarray) -> Batches:
+    return [images[i : i + BATCH_SIZE] for i in range(0, len(images), BATCH_SIZE)]
+
+
+def _through(block: Block, batches: Batches) -> tuple[Batches, Batches, dict[str, float]]:
+    """Returns the block's outputs, its streams, and the columns of a row that images alone give."""
+    outputs, streams, measured = [], [], []
+    for batch in batches:
+        stream, branch, *hidden = block(batch)
+        outputs.append(stream + branch)
+        streams.append(stream)
+        measured.append(_sizes(stream, branch) | _hidden(hidden))
+    return outputs, streams, _summary(measured)
+
+
+class BlockCallback(keras.callbacks.Callback):
+    """Records along training what `measure` says of each block, without norms and errors.
+
+    >>> callback = BlockCallback(images[:500], "blocks.csv")  # doctest: +SKIP
+    >>> train(config, "runs/first", callbacks=callback)  # doctest: +SKIP
+
+    Args:
+      images: [n, h, w, c], standardised.
+      path: A CSV file, written anew after each epoch (of `identity_matters.training.train`: after each evaluation), a
+        row a block: epoch, counted from 0 before the first; block, ratio and the other columns.
+    """
+
+    def __init__(self, images: np.ndarray, path: str | os.PathLike) -> None:
+        super().__init__()
+        self._images, self._path = images, os.fspath(path)
+        self.rows: list[dict[str, Any]] = []
+
+    def on_train_begin(self, logs: dict | None = None) -> None:
+        """Splits the network into its blocks; raises UserError as `split`."""
+        self._blocks, _ = split(self.model)
+
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
+        """Measures the network before the first update."""
+        if not self.rows:
+            self._measure(epoch)
+
+    def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
+        """Measures the network and writes the table."""
+        self._measure(epoch + 1)
+
+    def _measure(self, epoch: int) -> None:
+        batches = _batches(self._images)
+        for block in self._blocks:
+            batches, _, row = _through(block, batches)
+            self.rows.append({"epoch": epoch, "block": block.name} | row)
+        write_metrics(self._path, self.rows)
 
 
 def error_without(network: keras.Model, images: np.ndarray, labels: np.ndarray, names: Collection[str]) -> float:
     """Returns the top-1 error of a network whose blocks of these names are left out, all at once."""
     blocks, head = split(network)
-    batches = [images[i : i + BATCH_SIZE] for i in range(0, len(images), BATCH_SIZE)]
-    return _error(_after(batches, blocks, without=names), labels, head)
+    return _error(_after(_batches(images), blocks, without=names), labels, head)
 
 
 def operations(block: Block) -> float:

@@ -8,11 +8,13 @@ import pytest
 from keras import layers
 from network_in_numpy import SMALL
 
-from identity_matters import near_identity
+from identity_matters import near_identity, training
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
 from identity_matters.model import all_conv_resnet
+from identity_matters.runs.tables import read_rows
+from identity_matters.safe_loading import load_network
 
 
 def images_for(network, count=7, seed=0):
@@ -138,3 +140,17 @@ def test_errors_without_a_block_are_those_of_networks_changed_by_hand():
         second.assign(first_value)
     assert rows["stage1_block2"]["error_swapped"] == pytest.approx(top1_error(network, images, labels))
     assert {name for name, row in rows.items() if not np.isnan(row["error_swapped"])} == {"stage1_block2"}
+
+
+def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_path):
+    images = images_for(all_conv_resnet(tiny_config.model), count=5)
+    callback = near_identity.BlockCallback(images, tmp_path / "blocks.csv")
+    config = dataclasses.replace(tiny_config, eval_every=2)
+    training.train(config, tmp_path / "run", callbacks=callback)
+    rows = read_rows(str(tmp_path / "blocks.csv"))
+    assert [row["epoch"] for row in rows] == [0, 0, 1, 1, 2, 2]
+    network = load_network(str(tmp_path / "run" / "model.keras"))
+    for row, found in zip(rows[-2:], near_identity.measure(network, images, np.zeros(5, int), ablate=False)):
+        for name in ("ratio", "ratio_low", "ratio_high", "cosine", "active", "dead"):
+            assert row[name] == pytest.approx(found[name], rel=1e-5), name
+    assert rows[0]["ratio"] != rows[-2]["ratio"]
