@@ -35,7 +35,7 @@ _LASTING_KEYS = (
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
 # computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
+_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs", "verbose")
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
