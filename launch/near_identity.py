@@ -10,7 +10,7 @@ and with the block and the next one exchanged; and how many blocks can go at onc
 first, before the error grows by a point.
 Leaves results.csv, removed.csv and blocks.png. The same command again continues after the last block.
 
---at_step=0 measures the initial weights of the run, --pretrained=digits a network that comes with the package.
+--at_step=0 measures the initial weights of the run, --pretrained=digits a network of the package.
 """
 
 import dataclasses
