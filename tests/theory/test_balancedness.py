@@ -54,3 +54,15 @@ def test_the_margin_bound_is_the_bound_by_layer_for_balanced_layers_and_no_bound
     R = 10 * np.eye(2) - np.array([[0, 0], [1, 0]])
     squared = np.square(landscape.gradient(unbalanced, R, np.eye(2))).sum()
     assert squared == pytest.approx(8) and balancedness.margin_bound(2, 10.0, 1.0) == 80
+
+
+def test_the_drift_bound_is_what_the_risk_has_lost_and_is_met_by_a_nilpotent_step():
+    assert balancedness.drift_bound(0.1, 5.0, 3.0) == pytest.approx(0.4)
+    R, eta = np.eye(2) + np.array([[0.0, 3.0], [0.0, 0.0]]), 0.25  # the step gains η/2·‖∇f‖² exactly
+    A = np.zeros((2, 2, 2))
+    moved = A - eta * landscape.gradient(A, R, np.eye(2))
+    drift = balancedness.imbalances(moved) - balancedness.imbalances(A)
+    risks = [landscape.risk(layers, R, np.eye(2)) for layers in (A, moved)]
+    assert risks[0] - risks[1] == pytest.approx(eta / 2 * np.square(landscape.gradient(A, R, np.eye(2))).sum())
+    assert np.linalg.norm(drift[0], "nuc") == pytest.approx(balancedness.drift_bound(eta, *risks))
+    np.testing.assert_allclose(drift, balancedness.imbalance_drift(landscape.gradient(A, R, np.eye(2)), eta))

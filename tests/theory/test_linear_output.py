@@ -76,3 +76,16 @@ def test_the_last_block_s_input_and_features_give_the_network_back():
     x, w = rng.standard_normal((20, 2)), rng.standard_normal((3, 2, 4, 2))
     h, features = trained_output.last_block(w, x)
     np.testing.assert_allclose(h + features @ w[-1, 1], networks.forward(w[None], x[None])[0])
+
+
+@pytest.mark.parametrize("least, has_kernel", [(0.05, False), (1e-6, False), (1e-11, True), (0.0, True)])
+def test_a_small_singular_value_is_no_kernel_to_escape_along(least, has_kernel):
+    x, features, y = problem(r=3)
+    W, V = np.diag([1.0, 1.0, least]), np.zeros((3, 4))
+    if not has_kernel:
+        with pytest.raises(ValueError, match="no such direction"):
+            linear_output.escape(W, V, x, features, y, 0.1)
+        return
+    W_after, V_after = linear_output.escape(W, V, x, features, y, 0.1)
+    assert linear_output.risk(W_after, V_after, x, features, y) < linear_output.risk(W, V, x, features, y)
+    assert np.linalg.norm(V_after) == pytest.approx(0.05) and not V_after[:2].any()

@@ -7,6 +7,7 @@ from unit_points import unit_points
 
 from theory.memorization import memorize
 from theory.memorization.first_layer import (
+    _chernoff_exponent_argument,
     _common_bias_failure,
     common_bias_width,
     correlated_pairs,
@@ -84,3 +85,31 @@ def test_with_a_logarithm_to_the_base_2_the_papers_width_breaks_ever_more_distan
     counts = [distances_off(n, int(np.ceil(10 * np.log2(n))), 1 / 3) for n in (200, 10**4, 10**6)]
     assert counts == pytest.approx([0.76, 4.48, 40.6], rel=0.01)
     assert distances_off(200, 53, 1 / 3) == pytest.approx(11.6, rel=0.01)
+
+
+def union_bound(width, num_points, rho):
+    """What `common_bias_width` brings below δ, on a grid of thresholds t and of Chernoff's arguments a."""
+    c, a = 1 - rho / 2, np.linspace(0, 1 / (2 - rho / 2), 40_001)[:-1]  # (1 − ca)² > a² for a < 1/(1 + c)
+    with np.errstate(divide="ignore"):
+        law = 0.5 * np.log((1 - c * a) ** 2 - a**2)
+    found = []
+    for t in np.linspace(max(c, 0), 1, 401):
+        pairs = num_points**2 / 2 * np.exp(-width * (a * t + law).max())
+        norms = num_points * (stats.chi2.cdf(width * t, width) + stats.chi2.sf(2 * width * t, width))
+        found.append(pairs + norms)
+    return min(found)
+
+
+@pytest.mark.parametrize("num_points, rho, failure", [(50, 1.0, 0.01), (200, 0.5, 0.1), (30, 2.6, 0.01)])
+def test_the_width_for_a_common_bias_is_the_least_at_which_the_union_bound_is_met(num_points, rho, failure):
+    width = common_bias_width(num_points, rho, failure)
+    assert union_bound(width, num_points, rho) <= 1.01 * failure
+    assert union_bound(width - 1, num_points, rho) > failure
+    assert _common_bias_failure(width, num_points, rho) == pytest.approx(union_bound(width, num_points, rho), rel=0.01)
+
+
+@pytest.mark.parametrize("c, t", [(0.0, 0.5), (0.5, 0.7), (-0.8, 0.1), (0.9, 0.95)])
+def test_chernoffs_argument_is_where_the_exponent_is_largest(c, t):
+    a = np.linspace(0, 1 / (1 + c), 1_000_001)[:-1]
+    best = a[np.argmax(a * t + 0.5 * np.log((1 - c * a) ** 2 - a**2))]
+    assert _chernoff_exponent_argument(t, c) == pytest.approx(best, abs=3e-6)

@@ -297,3 +297,11 @@ def test_the_order_of_stationarity_treats_depth_and_mid_as_the_hessian_does():
         stationarity.order_of_stationarity(X, Y, 0)
     with pytest.raises(ValueError, match="got 1 and 2.5"):
         stationarity.order_of_stationarity(X, Y, 2.5)
+
+
+@pytest.mark.parametrize("apart, distinct", [(0.0, 1), (2e-16, 1), (1e-13, 2), (1e-9, 2)])
+def test_eigenvalues_are_one_only_where_they_differ_by_rounding(apart, distinct):
+    x, targets = 2 * np.eye(2), np.diag([1.0, 1 + apart])  # Sxx = 2I, so M = 2(I − targets)
+    found = sh.spectrum_at_zero(x, x @ (np.eye(2) - targets), 3, 2)
+    assert len(found.eigenvalues) == 2 * distinct and found.multiplicities.tolist() == [12 // distinct] * 2 * distinct
+    np.testing.assert_allclose(found.eigenvalues[-distinct:], 2 * np.diag(targets)[-distinct:], rtol=1e-15)
