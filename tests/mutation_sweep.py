@@ -48,7 +48,7 @@ class Sweep:
     """A pytest plugin that runs the tests in forks: once as they are, once traced, then with each mutant."""
 
     def __init__(self, planted: list[mutants.Mutant], report: str) -> None:
-        self.planted, self.report, self.outcomes = planted, report, {}
+        self.planted, self.report, self.outcomes, self.failures = planted, report, {}, collections.Counter()
 
     def pytest_configure(self) -> None:
         if any(mutant.module.startswith("shortcut_study") for mutant in self.planted):
@@ -65,8 +65,11 @@ class Sweep:
         with open(self.report, "w") as report:
             for mutant in self.planted:
                 covering = [item for item in fast if lines.get(item.nodeid) and self.runs(mutant, lines[item.nodeid])]
-                self.outcomes[mutant.key] = outcome(mutant, covering, seconds)
-                print(self.outcomes[mutant.key], mutant.key, sep="\t", file=report, flush=True)
+                # First those that have failed for another mutant of the module: most tests of a helper are not about it.
+                covering.sort(key=lambda item: -self.failures[mutant.module, item.nodeid])
+                self.outcomes[mutant.key], test = outcome(mutant, covering)
+                self.failures[mutant.module, test] += 1
+                print(self.outcomes[mutant.key], mutant.key, test, sep="\t", file=report, flush=True)
         return True
 
     def runs(self, mutant: mutants.Mutant, lines: dict[str, list[int]]) -> bool:
@@ -146,10 +149,10 @@ def traced(tests: list[pytest.Item], files: set[str]) -> dict[str, dict[str, lis
     return found
 
 
-def outcome(mutant: mutants.Mutant, tests: list[pytest.Item], seconds: dict[str, float]) -> str:
-    """What the tests say of a mutant: killed, timed out, survived or not covered."""
+def outcome(mutant: mutants.Mutant, tests: list[pytest.Item]) -> tuple[str, str]:
+    """What the tests say of a mutant, killed, timed out, survived or not covered, and the test that failed."""
     if not tests:
-        return "not covered"
+        return "not covered", ""
 
     def first_failure() -> str:
         mutant.plant()
@@ -158,11 +161,11 @@ def outcome(mutant: mutants.Mutant, tests: list[pytest.Item], seconds: dict[str,
             if time.perf_counter() - start > MUTANT_SECONDS:
                 break
             if not passes(item, following):
-                return "killed"
-        return "survived"
+                return item.nodeid
+        return ""
 
-    end, found = in_fork(first_failure, 2 * MUTANT_SECONDS)
-    return found or end
+    end, test = in_fork(first_failure, 2 * MUTANT_SECONDS)
+    return (end if end != "ended" else "killed" if test else "survived"), test or ""
 
 
 def table(outcomes: dict[str, str]) -> str:
@@ -193,7 +196,8 @@ def main(arguments: list[str]) -> dict[str, str]:
     planted = [mutant for mutant in planted if f"{mutant.key}\n" not in listed]
     if chosen.again:
         rows = [line.split("\t") for line in pathlib.Path(chosen.again).read_text().splitlines()]
-        planted = [m for m in planted if m.key in {key for outcome, key in rows if outcome not in NOTICED}]
+        unnoticed = {key for outcome, key, _ in rows if outcome not in NOTICED}
+        planted = [mutant for mutant in planted if mutant.key in unnoticed]
     if chosen.sample:
         planted = random.Random(0).sample(planted, min(chosen.sample, len(planted)))
     sweep = Sweep(planted, chosen.report)
