@@ -1,6 +1,6 @@
 """Plants small errors in theory and shortcut_study one by one, and counts those that the fast tests notice.
 
-    python -m tests.mutation_sweep theory --report=sweep.txt
+    python -m tests.mutation_sweep theory --report=sweep.txt --minutes=60
     python -m tests.mutation_sweep theory/descent/widened.py --sample=50
 
 Every test is run once with each line that it executes recorded. Then, for each mutant (tests/mutants.py has the kinds),
@@ -16,6 +16,7 @@ import collections
 import functools
 import importlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -40,15 +41,16 @@ OUT_OF_SCOPE = re.compile(
     r"figures|claim|target_map|table_1|keras_network|theory\.parallel|mutations|measured|dataset|jobs|report|config"
     r"|architectures|callback|checks|copies"
 )
-TEST_SECONDS, MUTANT_SECONDS = 2, 30
+TEST_SECONDS, MUTANT_SECONDS = 2, 10  # of the processor, as other work may go on beside
 NOTICED = ("killed", "timed out")
 
 
 class Sweep:
     """A pytest plugin that runs the tests in forks: once as they are, once traced, then with each mutant."""
 
-    def __init__(self, planted: list[mutants.Mutant], report: str) -> None:
-        self.planted, self.report, self.outcomes, self.failures = planted, report, {}, collections.Counter()
+    def __init__(self, planted: list[mutants.Mutant], report: str, minutes: float) -> None:
+        self.planted, self.report, self.end = planted, report, time.monotonic() + 60 * minutes
+        self.outcomes, self.failures = {}, collections.Counter()
 
     def pytest_configure(self) -> None:
         if any(mutant.module.startswith("shortcut_study") for mutant in self.planted):
@@ -64,8 +66,10 @@ class Sweep:
         print(f"{len(fast)} of {len(items)} tests, {len(self.planted)} mutants", flush=True)
         with open(self.report, "w") as report:
             for mutant in self.planted:
+                if time.monotonic() > self.end:
+                    break
                 covering = [item for item in fast if lines.get(item.nodeid) and self.runs(mutant, lines[item.nodeid])]
-                # First those that have failed for another mutant of the module: most tests of a helper are not about it.
+                # First those that failed for another mutant of the module: most tests of a helper are not about it.
                 covering.sort(key=lambda item: -self.failures[mutant.module, item.nodeid])
                 self.outcomes[mutant.key], test = outcome(mutant, covering)
                 self.failures[mutant.module, test] += 1
@@ -95,7 +99,8 @@ def in_fork(function: Callable[[], object], seconds: float) -> tuple[str, object
     """How a function ended in a child process: "ended" with its result, "timed out" or "killed" by an error."""
     with tempfile.TemporaryFile("w+") as answer:
         if not (child := os.fork()):
-            signal.setitimer(signal.ITIMER_REAL, seconds)  # its default action ends the process, in C code too
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its default action ends the process, in C code too
+            signal.setitimer(signal.ITIMER_REAL, 30 * seconds)
             size = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (size + 4 * 2**30,) * 2)
             silence = os.open(os.devnull, os.O_WRONLY)
@@ -107,7 +112,7 @@ def in_fork(function: Callable[[], object], seconds: float) -> tuple[str, object
                 os._exit(0)
         status = os.waitpid(child, 0)[1]
         if status:
-            return "timed out" if os.WTERMSIG(status) == signal.SIGALRM else "killed", None
+            return "timed out" if os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM) else "killed", None
         answer.seek(0)
         return ("ended", json.loads(text)) if (text := answer.read()) else ("killed", None)
 
@@ -121,9 +126,9 @@ def timed(items: dict[str, pytest.Item]) -> dict[str, float]:
     """The seconds of each test that passes."""
     seconds, tests = {}, [*items.values()]
     for item, following in zip(tests, [*tests[1:], None]):
-        start = time.perf_counter()
+        start = time.process_time()
         if passes(item, following):
-            seconds[item.nodeid] = time.perf_counter() - start
+            seconds[item.nodeid] = time.process_time() - start
     return seconds
 
 
@@ -156,9 +161,9 @@ def outcome(mutant: mutants.Mutant, tests: list[pytest.Item]) -> tuple[str, str]
 
     def first_failure() -> str:
         mutant.plant()
-        start = time.perf_counter()
+        start = time.process_time()
         for item, following in zip(tests, [*tests[1:], None]):
-            if time.perf_counter() - start > MUTANT_SECONDS:
+            if time.process_time() - start > MUTANT_SECONDS:
                 break
             if not passes(item, following):
                 return item.nodeid
@@ -189,7 +194,8 @@ def main(arguments: list[str]) -> dict[str, str]:
     parser.add_argument("--tests", nargs="*", default=["tests/theory", "tests/shortcut_study"])
     parser.add_argument("--report", default=os.devnull, help="file for a line a mutant")
     parser.add_argument("--again", help="a report: only its mutants that went unnoticed")
-    parser.add_argument("--sample", type=int, help="how many mutants, drawn with seed 0; all if left out")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stops then: what was planted is a sample")
+    parser.add_argument("--sample", type=int, help="how many mutants at most")
     chosen = parser.parse_args(arguments)
     listed = EQUIVALENTS.read_text() if EQUIVALENTS.exists() else ""
     planted = [m for m in mutants.of_modules(ROOT, chosen.paths) if not OUT_OF_SCOPE.search(m.module)]
@@ -198,9 +204,8 @@ def main(arguments: list[str]) -> dict[str, str]:
         rows = [line.split("\t") for line in pathlib.Path(chosen.again).read_text().splitlines()]
         unnoticed = {key for outcome, key, _ in rows if outcome not in NOTICED}
         planted = [mutant for mutant in planted if mutant.key in unnoticed]
-    if chosen.sample:
-        planted = random.Random(0).sample(planted, min(chosen.sample, len(planted)))
-    sweep = Sweep(planted, chosen.report)
+    random.Random(0).shuffle(planted)
+    sweep = Sweep(planted[: chosen.sample], chosen.report, chosen.minutes)
     pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", *chosen.tests], plugins=[sweep])
     print(table(sweep.outcomes))
     return sweep.outcomes
