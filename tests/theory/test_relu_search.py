@@ -297,3 +297,17 @@ def test_the_figure_is_drawn_from_csv_text_as_from_the_rows_themselves(small_sea
         for line, other in zip(axes.lines, from_text.lines):
             np.testing.assert_array_equal(line.get_xydata(), other.get_xydata())
     assert len(drawn[0].axes[1].get_xticks()) == 2  # the radii of the setting that has several
+
+
+def test_the_population_s_inputs_for_patterns_go_evenly_around_the_circle():
+    x = Population(np.zeros((2, 1, 2, 1, 2))).x
+    assert x.shape == (2, 720, 2)
+    np.testing.assert_allclose(x[1, 1:] @ [1, 1j] / (x[1, :-1] @ [1, 1j]), np.exp(1j * np.pi / 360))
+
+
+def test_the_least_curvature_is_across_the_free_directions_and_a_share_of_the_largest():
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
+    H = basis * [5.0, -2.0, 0.5, -9.0] @ basis.T
+    assert search.least_curvature(H, basis[:, 3:].T) == pytest.approx(-2 / 5)
+    assert search.least_curvature(H, basis[:, 1:2].T) == pytest.approx(-1)
+    assert search.least_curvature(H, basis[:, [1, 3]].T) == pytest.approx(0.1)
