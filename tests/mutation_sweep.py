@@ -6,8 +6,9 @@
 Every test is run once with each line that it executes recorded. Then, for each mutant (tests/mutants.py has the kinds),
 a fork of the process that has imported everything plants it and runs the tests that execute its line, fastest first,
 until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which pass where a check
-fails, are left out. Mutants that change no value, or none that a user sees, stand in mutation_equivalents.txt, with the
-reason; they are not planted. A mutant that hangs is noticed; one that no test executes is not.
+fails, are left out. Mutants that change no value, and functions of which none is right or wrong, stand in
+mutation_equivalents.txt, with the reason; they are not planted. A mutant that hangs is noticed; one that no test
+executes is not.
 """
 
 import argparse
@@ -196,15 +197,16 @@ def main(arguments: list[str]) -> dict[str, str]:
     parser.add_argument("--again", help="a report: only its mutants that went unnoticed")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stops then: what was planted is a sample")
     parser.add_argument("--sample", type=int, help="how many mutants at most")
+    parser.add_argument("--seed", type=int, default=0, help="of the order")
     chosen = parser.parse_args(arguments)
-    listed = EQUIVALENTS.read_text() if EQUIVALENTS.exists() else ""
+    listed = {line for line in EQUIVALENTS.read_text().splitlines() if not line.startswith("#")}
     planted = [m for m in mutants.of_modules(ROOT, chosen.paths) if not OUT_OF_SCOPE.search(m.module)]
-    planted = [mutant for mutant in planted if f"{mutant.key}\n" not in listed]
+    planted = [m for m in planted if not {m.key, m.key.split(": ")[0]} & listed]
     if chosen.again:
         rows = [line.split("\t") for line in pathlib.Path(chosen.again).read_text().splitlines()]
         unnoticed = {key for outcome, key, _ in rows if outcome not in NOTICED}
         planted = [mutant for mutant in planted if mutant.key in unnoticed]
-    random.Random(0).shuffle(planted)
+    random.Random(chosen.seed).shuffle(planted)
     sweep = Sweep(planted[: chosen.sample], chosen.report, chosen.minutes)
     pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", *chosen.tests], plugins=[sweep])
     print(table(sweep.outcomes))
