@@ -3,9 +3,9 @@
     python -m tests.mutation_sweep theory --report=sweep.txt --minutes=60
     python -m tests.mutation_sweep theory/descent/widened.py --sample=50
 
-Every test is run once with each line that it executes recorded. Then, for each mutant (tests/mutants.py has the kinds),
-a fork of the process that has imported everything plants it and runs the tests that execute its line, fastest first,
-until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which pass where a check
+Every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py has the kinds),
+a fork of the process that has imported everything plants it and runs the tests that execute its line, for
+MUTANT_SECONDS or until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which pass where a check
 fails, are left out. Mutants that change no value, and functions of which none is right or wrong, stand in
 mutation_equivalents.txt, with the reason; they are not planted. A mutant that hangs is noticed; one that no test
 executes is not.
@@ -42,7 +42,7 @@ OUT_OF_SCOPE = re.compile(
     r"figures|claim|target_map|table_1|keras_network|theory\.parallel|mutations|measured|dataset|jobs|report|config"
     r"|architectures|callback|checks|copies"
 )
-TEST_SECONDS, MUTANT_SECONDS = 2, 10  # of the processor, as other work may go on beside
+TEST_SECONDS, MUTANT_SECONDS = 3, 4  # of the processor, as other work may go on beside
 NOTICED = ("killed", "timed out")
 
 
@@ -61,21 +61,24 @@ class Sweep:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items if "test_mutations" not in item.nodeid}
-        seconds = in_fork(lambda: timed(items), 3600)[1]
-        fast = [items[name] for name in sorted(seconds, key=seconds.get) if seconds[name] < TEST_SECONDS]
-        lines = in_fork(lambda: traced(fast, {module_file(m.module) for m in self.planted}), 3600)[1]
+        traces = in_fork(lambda: traced([*items.values()], {module_file(m.module) for m in self.planted}), 3600)[1]
+        fast = [items[name] for name, (seconds, _) in traces.items() if seconds < TEST_SECONDS]
         print(f"{len(fast)} of {len(items)} tests, {len(self.planted)} mutants", flush=True)
         with open(self.report, "w") as report:
             for mutant in self.planted:
                 if time.monotonic() > self.end:
                     break
-                covering = [item for item in fast if lines.get(item.nodeid) and self.runs(mutant, lines[item.nodeid])]
-                # First those that failed for another mutant of the module: most tests of a helper are not about it.
-                covering.sort(key=lambda item: -self.failures[mutant.module, item.nodeid])
+                covering = [item for item in fast if self.runs(mutant, traces[item.nodeid][1])]
+                covering.sort(key=lambda item: self.order(mutant, item.nodeid, *traces[item.nodeid]))
                 self.outcomes[mutant.key], test = outcome(mutant, covering)
                 self.failures[mutant.module, test] += 1
                 print(self.outcomes[mutant.key], mutant.key, test, sep="\t", file=report, flush=True)
         return True
+
+    def order(self, mutant: mutants.Mutant, test: str, seconds: float, lines: dict[str, list[int]]) -> tuple:
+        """First the tests that failed for another mutant of the module, then those that run little else."""
+        share = len(lines.get(module_file(mutant.module), ())) / sum(map(len, lines.values()))
+        return -self.failures[mutant.module, test], -round(share, 1), seconds
 
     def runs(self, mutant: mutants.Mutant, lines: dict[str, list[int]]) -> bool:
         """Whether a test executes the mutant: its lines, or those that read the constant."""
@@ -123,20 +126,9 @@ def passes(item: pytest.Item, following: pytest.Item | None) -> bool:
     return all(report.passed for report in runner.runtestprotocol(item, log=False, nextitem=following))
 
 
-def timed(items: dict[str, pytest.Item]) -> dict[str, float]:
-    """The seconds of each test that passes."""
-    seconds, tests = {}, [*items.values()]
-    for item, following in zip(tests, [*tests[1:], None]):
-        start = time.process_time()
-        if passes(item, following):
-            seconds[item.nodeid] = time.process_time() - start
-    return seconds
-
-
-def traced(tests: list[pytest.Item], files: set[str]) -> dict[str, dict[str, list[int]]]:
-    """The lines of our files that each test executes."""
-    found = {}
-    lines = collections.defaultdict(set)
+def traced(tests: list[pytest.Item], files: set[str]) -> dict[str, tuple[float, dict[str, list[int]]]]:
+    """Of each test that passes its seconds, and the lines of our files that it executes."""
+    found, lines = {}, collections.defaultdict(set)
 
     def on_line(frame: object, event: str, _: object) -> Callable:
         lines[frame.f_code.co_filename].add(frame.f_lineno)
@@ -148,10 +140,13 @@ def traced(tests: list[pytest.Item], files: set[str]) -> dict[str, dict[str, lis
     threading.settrace(on_call)
     for item, following in zip(tests, [*tests[1:], None]):
         lines.clear()
+        start = time.process_time()
         sys.settrace(on_call)
-        passes(item, following)
+        passed = passes(item, following)
         sys.settrace(None)
-        found[item.nodeid] = {file: sorted(numbers) for file, numbers in lines.items()}
+        if passed:
+            executed = {file: sorted(numbers) for file, numbers in lines.items()}
+            found[item.nodeid] = time.process_time() - start, executed
     return found
 
 

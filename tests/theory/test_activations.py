@@ -43,8 +43,12 @@ def test_the_slope_of_a_unit_at_zero_counts_mid_once_for_each_matrix_but_the_las
 
 
 @pytest.mark.parametrize("power, bounded", [(1.0, True), (0.999, True), (0.99, False), (0.5, False)])
-def test_a_function_steeper_than_any_line_is_told_from_one_that_is_not(power, bounded):
-    steep = activations.Activation(lambda z: np.abs(z) ** power, None, (0.0, math.nan, math.nan))
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_function_steeper_than_any_line_on_one_side_is_told_from_one_that_is_not(power, bounded, side):
+    def function(z):
+        return np.where(side * z > 0, np.abs(z) ** power, z)
+
+    steep = activations.Activation(function, None, (0.0, math.nan, math.nan))
     if bounded:
         activations.check_slopes_bounded(steep, "relu")
         return

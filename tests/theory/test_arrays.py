@@ -75,3 +75,8 @@ def test_what_is_no_real_number_is_refused_and_the_rest_becomes_float64(value):
     with pytest.raises(ValueError, match="x must be finite"):
         arrays.finite("x", [1.0, np.inf])
     assert arrays.column([{"a": "1.5"}, {"a": 2}], "a").tolist() == [1.5, 2.0]
+
+
+def test_small_data_is_refused_where_a_single_pair_of_numbers_is_multiplied():
+    with pytest.raises(ValueError, match="leave the range"):
+        arrays.mean_products(np.array([[1e-150, 0.0]]), np.array([[0.0, 1e-150]]))

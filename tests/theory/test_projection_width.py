@@ -12,6 +12,9 @@ from theory.memorization.first_layer import (
     common_bias_width,
     correlated_pairs,
     default_width,
+    draw_projection,
+    largest_distortion,
+    pair_failure_probability,
     row_bias_width,
     separation,
 )
@@ -113,3 +116,52 @@ def test_chernoffs_argument_is_where_the_exponent_is_largest(c, t):
     a = np.linspace(0, 1 / (1 + c), 1_000_001)[:-1]
     best = a[np.argmax(a * t + 0.5 * np.log((1 - c * a) ** 2 - a**2))]
     assert _chernoff_exponent_argument(t, c) == pytest.approx(best, abs=3e-6)
+
+
+@pytest.mark.parametrize("num_points, rho, failure", [(100, 1.0, 0.01), (1000, 0.3, 0.1), (2, 3.9, 0.5), (7, 4, 0.01)])
+def test_the_width_for_a_bias_per_row_is_its_formula_and_at_least_2(num_points, rho, failure):
+    width = 2.0 if rho == 4 else 2 * np.log(num_points**2 / 2 / failure) / np.log(4 / (4 - rho))
+    assert row_bias_width(num_points, rho, failure) == max(2, np.ceil(width))
+
+
+@pytest.mark.parametrize("c, k", [(0.5, 3), (-0.2, 1), (0.0, 7), (0.9, 12)])
+def test_the_chance_of_a_pair_is_that_of_gaussian_vectors_and_below_its_bound(c, k):
+    rng = np.random.default_rng(k)
+    z, w = rng.standard_normal((2, 200_000, k))
+    other = c * z + np.sqrt(1 - c**2) * w
+    seen = np.mean((z * other).sum(1) >= (z * z).sum(1))
+    said = pair_failure_probability(c, k)
+    assert abs(said - seen) < 4 * np.sqrt(said / 200_000) and said <= ((1 + c) / 2) ** (k / 2) / 2
+    assert pair_failure_probability(np.array([1.0, -1.0]), k).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("bias, factor", [("printed", 6), ("common", 4), ("row", 2)])
+def test_squares_off_by_the_largest_distortion_leave_exactly_the_separation_that_is_needed(bias, factor):
+    for rho in (0.1, 1.0, 3.0):
+        off = largest_distortion(rho, bias)
+        assert rho * (1 - off) == pytest.approx(factor * off)
+
+
+@pytest.mark.parametrize("width, cosine", [(3, 0.5), (5, 0.3)])
+def test_the_number_of_close_pairs_is_that_of_random_unit_vectors(width, cosine):
+    q = np.random.default_rng(0).standard_normal((1500, width))
+    q /= np.linalg.norm(q, axis=1, keepdims=True)
+    seen = (np.triu(q @ q.T, 1) >= cosine).sum()
+    assert correlated_pairs(1500, width, cosine) == pytest.approx(seen, rel=0.03)
+
+
+def test_the_projection_keeps_squared_norms_on_average():
+    A = draw_projection(np.random.default_rng(0), 50, 400)
+    assert A.shape == (50, 400) and np.square(A).sum() == pytest.approx(400, rel=0.02)
+
+
+def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_would_need():
+    x = np.random.default_rng(0).standard_normal((1100, 3)) * [1.0, 1.0, 0.2] + [1.5, 0, 0]  # more than a panel
+    norms = np.linalg.norm(x, axis=1)
+    products = x @ x.T
+    with np.errstate(invalid="ignore"):
+        a = (norms[:, None] ** 2 - products) / (norms[:, None] * np.sqrt(norms[:, None] ** 2 + norms**2 - 2 * products))
+    np.fill_diagonal(a, np.inf)
+    smallest = a.min()
+    assert separation(x) == pytest.approx(4 * smallest * abs(smallest), rel=1e-6)
+    assert separation(x[:1]) == 4 and separation(np.array([[0.0, 0.0], [1.0, 2.0]])) == pytest.approx(4)
