@@ -3,12 +3,12 @@
     python -m tests.mutation_sweep theory --report=sweep.txt --minutes=60
     python -m tests.mutation_sweep theory/descent/widened.py --sample=50
 
-Every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py has the kinds),
-a fork of the process that has imported everything plants it and runs the tests that execute its line, for
-MUTANT_SECONDS or until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which pass where a check
-fails, are left out. Mutants that change no value, and functions of which none is right or wrong, stand in
-mutation_equivalents.txt, with the reason; they are not planted. A mutant that hangs is noticed; one that no test
-executes is not.
+Every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py has the
+kinds), a fork of the process that has imported everything plants it and runs the tests that execute its line, for
+MUTANT_SECONDS or until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which
+pass where a check fails, are left out. Mutants that change no value, and functions of which none is right or wrong,
+stand in mutation_equivalents.txt, with the reason; they are not planted. A mutant that hangs is noticed; one that no
+test executes is not.
 """
 
 import argparse
@@ -47,7 +47,7 @@ NOTICED = ("killed", "timed out")
 
 
 class Sweep:
-    """A pytest plugin that runs the tests in forks: once as they are, once traced, then with each mutant."""
+    """A pytest plugin that runs the tests in forks: once traced, then with each mutant."""
 
     def __init__(self, planted: list[mutants.Mutant], report: str, minutes: float) -> None:
         self.planted, self.report, self.end = planted, report, time.monotonic() + 60 * minutes
