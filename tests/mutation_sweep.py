@@ -81,10 +81,11 @@ class Sweep:
         return -self.failures[mutant.module, test], -round(share, 1), seconds
 
     def runs(self, mutant: mutants.Mutant, lines: dict[str, list[int]]) -> bool:
-        """Whether a test executes the mutant: its lines, or those that read the constant."""
-        if isinstance(mutant.tree, ast.FunctionDef):
-            return not set(mutant.lines).isdisjoint(lines.get(module_file(mutant.module), ()))
-        return any(not lines_reading(file, mutant.definition[0]).isdisjoint(found) for file, found in lines.items())
+        """Whether a test executes the mutant's lines, or those that read the constant."""
+        if not set(mutant.lines).isdisjoint(lines.get(module_file(mutant.module), ())):
+            return True
+        is_constant = not isinstance(mutant.tree, ast.FunctionDef)
+        return is_constant and any(lines_reading(f, mutant.definition[0]) & set(found) for f, found in lines.items())
 
 
 @functools.cache
