@@ -117,3 +117,25 @@ def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_po
 def test_a_step_bound_that_is_not_proved_is_refused(phi, rate, named):
     with pytest.raises(ValueError, match=named):
         from_zero.step_bound(np.array(phi), 4, rate, 1e-6)
+
+
+def test_the_step_bound_of_a_target_above_1_counts_how_far_its_eigenvalue_may_rise():
+    """|w − φ| ≤ C|1 − φ|(1 − ηq)^t with C = ℓφ^{1−1/ℓ}/q, not 1: with 1 the bound would be 8 steps."""
+    phi, num_layers, rate, tolerance = np.array([7.59]), 14, 3.29e-4, 28.0
+    bound = from_zero.step_bound(phi, num_layers, rate, tolerance)
+    least = (phi[0] ** (np.arange(14) / 14)).sum()
+    growth = 14 * phi[0] ** (13 / 14) / least
+    assert bound == np.ceil(np.log(growth * 6.59 / 28**0.5) / -np.log1p(-2 * rate * least)) == 36
+    risks = from_zero.recursion_risks(phi, num_layers, rate, 36)
+    assert risks[8] > tolerance >= risks[36]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_the_step_bound_the_excess_is_within_any_tolerance(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        phi, num_layers = np.exp(rng.uniform(-1.5, 2.5, rng.integers(1, 4))), int(rng.integers(1, 20))
+        rate = rng.uniform(0.1, 1) * from_zero.largest_learning_rate(phi, num_layers)
+        tolerance = np.square(1 - phi).sum() * 10 ** rng.uniform(-3, 0)
+        bound = int(from_zero.step_bound(phi, num_layers, rate, tolerance))
+        assert from_zero.recursion_risks(phi, num_layers, rate, bound)[-1] <= tolerance * (1 + 1e-12)
