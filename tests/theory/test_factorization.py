@@ -297,3 +297,11 @@ def test_importing_theory_and_memorising_need_neither_tensorflow_nor_keras():
         """
     )
     subprocess.run([sys.executable, "-c", code], cwd=root, env=os.environ, check=True)
+
+
+@pytest.mark.parametrize("number, num_layers", [(1e-150, 20), (1e-15, 2), (1e-10, 2)])
+def test_the_smallest_matrices_that_are_factorised_keep_half_their_digits(number, num_layers):
+    assert np.prod(1 + fz.factorize([[number]], num_layers)) == pytest.approx(number, rel=1e-7)
+    for method in ("polar", "principal", "best"):
+        with pytest.raises(ValueError, match=f"is too small for I \\+ A .* or take ℓ ≥ {num_layers}$"):
+            fz.factorize([[number]], num_layers - 1, method)

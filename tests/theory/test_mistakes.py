@@ -48,6 +48,7 @@ MISTAKES = [
     (landscape.project, (LAYERS, math.nan), "radius must be at least 0, got nan"),
     (first_layer.pair_failure_probability, (math.nan, 3), r"cosine must lie in \[−1, 1\], got nan"),
     (first_layer.pair_failure_probability, (0.5, 0), "width must be a whole number of at least 1"),
+    (factorization.factorize, ([[1e-150]], 2), r"R, of norm 1e-150, is too small .* or take ℓ ≥ 20"),
     (factorization.rescale, (1e-310 * EYE,), "R must not need a factor of e\\^714"),
     (construction.memorize, (1e-310 * X, np.arange(10) % 2, 2), "x must not be as small as 2.*e-310"),
     (from_zero.excess_floor, (np.array([1j, -1j]), 2, 0.1), "phi must be real numbers, got complex128"),
