@@ -26,6 +26,7 @@ from theory.linear import claims_critical_points, claims_factorization, claims_r
 from theory.memorization import claims as claims_memorization
 from theory.memorization import claims_first_layer
 from theory.relu import claims as claims_relu
+from theory.relu import claims_smooth
 from theory.shortcut import claims_appendix, claims_hessian, claims_networks, claims_order
 
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
@@ -35,7 +36,7 @@ MODULES = (
     claims_memorization, claims_first_layer,
     claims_order, claims_hessian, claims_networks, claims_appendix,
     claims_from_zero, claims_widened, claims_saddle, claims_balancedness,
-    claims_relu,
+    claims_relu, claims_smooth,
 )  # fmt: skip
 SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import linalg
 
 from theory.claim import claim, restated
-from theory.descent import from_zero
+from theory.descent import from_zero, zero_asymmetric
 from theory.evidence import ROUNDING, Pairs, require
 from theory.linear import factorization, landscape
 from theory.linear.rotations import rotation
@@ -235,6 +235,39 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
         yield risk, math.exp(exponent) * 1.05 + 1e-12  # 5 % for the steps' size
         line = 1 + np.linspace(0, 1, 10_001) * (phi[0] - 1)
         yield abs(np.abs(line).min() - from_zero.distance_to_zero(phi)[0]), 1e-4
+
+
+@restated(
+    id="wwm.zero_asymmetric",
+    source="Wu, Wang & Ma 2019",
+    statement=(
+        "any R, of the same width: from N_ℓ = 0, the others I, descent reaches it in O(ℓ³ log(1/ε)) steps; ours: flow "
+        "multiplies f − C by e^{−4σ_min(Σ)t} at most, at every depth"
+    ),
+    after="ours.widened_gradient_bound",
+    function=zero_asymmetric.flow_bound,
+    mutation=(scaled(0.9), scaled(1.1)),
+    hypotheses={"N_ℓ = 0": lambda: _descend(-np.eye(2), 8, 0.01, 200).risks[-1] <= 8 * math.exp(-8)},
+)
+def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
+    """Small steps from N_ℓ = 0 against the flow's bound, equal for ℓ = 1, Σ = sI; −I₂ in eight layers at rate 0.01."""
+    for _ in range(max(1, trials // 4)):
+        num_layers, d = int(rng.integers(1, 9)), int(rng.integers(1, 5))
+        R, root = rng.standard_normal((2, d, d))
+        Sigma = root @ root.T + 0.1 * np.eye(d)
+        start = zero_asymmetric.start(num_layers, d)
+        rate = 0.01 / num_layers / np.linalg.norm(Sigma, 2) / max(1, np.linalg.norm(R, 2) ** 2)
+        risks = landscape.gradient_descent(start, R, Sigma, rate, 50).risks
+        yield risks[-1] / risks[0], zero_asymmetric.flow_bound(Sigma, 50 * rate)
+        scale = rng.uniform(0.5, 2)  # one layer: f shrinks by (1 − 2sη)² a step exactly
+        risks = landscape.gradient_descent(start[-1:], R, scale * np.eye(d), 1e-4, 50).risks
+        yield zero_asymmetric.flow_bound(scale * np.eye(d), 50e-4), risks[-1] / risks[0] * (1 + 1e-3)
+    risks = landscape.gradient_descent(zero_asymmetric.start(8, 2), -np.eye(2), np.eye(2), 0.01, 200).risks
+    yield risks[-1], 1e-30
+    return (
+        f"R = −I₂, ℓ = 8, rate 0.01: excess {risks[-1]:.0e} after 200 steps, where descent from zero stays above "
+        f"{from_zero.excess_floor(-np.ones(2), 8, 0.01):.0f}"
+    )
 
 
 def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> float:

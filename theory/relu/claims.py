@@ -59,8 +59,8 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, §5, conjecture taken literally",
     statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are no global minima, for any small τ",
     verdict=(
-        "depends on the reading: every critical point in the ball is a global minimum, false; another analogue of "
-        "Theorem 2.2, open"
+        "depends on the reading: every critical point in the ball, of the parameters, is a global minimum, false; of "
+        "the layers as functions, holds (Bartlett, Evans & Long 2018)"
     ),
     proof="none given",
     function=search.swapped_blocks,
