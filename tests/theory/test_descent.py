@@ -76,7 +76,7 @@ def test_the_contraction_lies_between_its_ends_and_meets_them(phi):
 def test_a_negative_eigenvalue_keeps_the_floor_at_any_rate_for_even_depth_and_not_for_odd():
     phi = np.array([-1.0])
     for rate in (0.1, 0.25, 0.6, 0.9):
-        assert np.nanmin(from_zero.recursion_risks(phi, 8, rate, 50)) >= from_zero.excess_floor(phi)
+        assert np.nanmin(from_zero.recursion_risks(phi, 8, rate, 50)) >= from_zero.excess_floor(phi, 8, rate)
     assert (
         from_zero.recursion_risks(phi, 3, 0.55, 400)[-1] < 0.1
     )  # jumps over 0, to the root −1, outside every small ball
@@ -88,7 +88,7 @@ def test_with_the_largest_step_a_negative_eigenvalue_is_at_the_floor_after_one_s
     rate = from_zero.largest_learning_rate(phi, 8)
     assert from_zero.eigenvalue_recursion(phi, 8, rate, 3).ravel().tolist() == [1, 0, 0, 0]
     assert from_zero.recursion_risks(phi, 8, rate, 3).tolist() == [4, 1, 1, 1]
-    assert from_zero.excess_floor(phi) == 1
+    assert from_zero.excess_floor(phi, 8, rate) == 1
 
 
 def test_the_distance_to_zero_of_a_rotation_is_cos_of_half_its_angle_and_0_for_negative_targets():

@@ -322,3 +322,11 @@ def test_waves_are_interpolated_to_rounding_by_as_few_points_as_the_bound_allows
         np.testing.assert_allclose(interpolation @ wave(frequency * points), wave(frequency * times), atol=1e-14)
     assert fz._wave_interpolation(times[: enough + 1], 100 * frequency)[1] is None  # no fewer points than times
     assert fz._wave_interpolation(times, 0.0)[1].shape == (100, 1)
+
+
+@pytest.mark.parametrize("number, num_layers", [(1e-150, 20), (1e-15, 2), (1e-10, 2)])
+def test_the_smallest_matrices_that_are_factorised_keep_half_their_digits(number, num_layers):
+    assert np.prod(1 + fz.factorize([[number]], num_layers)) == pytest.approx(number, rel=1e-7)
+    for method in ("polar", "principal", "best"):
+        with pytest.raises(ValueError, match=f"is too small for I \\+ A .* or take ℓ ≥ {num_layers}$"):
+            fz.factorize([[number]], num_layers - 1, method)
