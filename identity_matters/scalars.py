@@ -19,7 +19,8 @@ class _Scalar(keras.layers.Layer):
 
     def build(self, input_shape: tuple) -> None:
         """Makes the number."""
-        self.value = self.add_weight(shape=(), initializer=keras.initializers.Constant(self.initial), name="value")
+        initializer = keras.initializers.Constant(self.initial)
+        self.value = self.add_weight(shape=(1,), initializer=initializer, name="value")  # tf2onnx stumbles over ()
 
     def get_config(self) -> dict:
         """The arguments, as Keras saves them."""

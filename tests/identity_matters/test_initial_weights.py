@@ -96,7 +96,7 @@ def test_fixup_scales_the_branches_by_the_number_of_blocks_and_adds_its_scalars(
     biased = [f"conv{i}" for i in range(1, num_convs + 1)] + [f"relu{i}" for i in range(1, num_convs)]
     scalars = {f"{block}_{layer}_bias/value": 0.0 for block in BLOCKS for layer in biased}
     scalars |= {f"{block}_multiplier/value": 1.0 for block in BLOCKS}
-    assert {path: float(network[path]) for path in network.keys() - standard.keys()} == scalars
+    assert {path: network[path].item() for path in network.keys() - standard.keys()} == scalars
 
 
 @pytest.mark.parametrize("num_convs", [1, 2, 3])
@@ -104,7 +104,7 @@ def test_rezero_adds_a_multiplier_of_zero_to_each_branch_of_the_standard_network
     c = dataclasses.replace(SMALL, convs_per_block=num_convs)
     network, standard = all_conv_resnet(dataclasses.replace(c, residual_initializer="rezero")), all_conv_resnet(c)
     assert not changed(network, standard)
-    multipliers = {path: float(arrays(network)[path]) for path in arrays(network).keys() - arrays(standard).keys()}
+    multipliers = {path: arrays(network)[path].item() for path in arrays(network).keys() - arrays(standard).keys()}
     assert multipliers == {f"{block}_multiplier/value": 0.0 for block in BLOCKS}
 
 

@@ -45,6 +45,14 @@ def test_scalars_are_float32_in_mixed_precision(initializer):
     assert network.get_layer("stage1_block1_conv1").compute_dtype == "bfloat16"
 
 
+@pytest.mark.parametrize("initializer", INITIALIZERS)
+def test_a_layer_s_configuration_holds_what_its_number_starts_at(initializer):
+    network = all_conv_resnet(dataclasses.replace(SMALL, residual_initializer=initializer))
+    copy = keras.models.clone_model(network)  # new weights, from the layers' configurations
+    numbers = {path: value for path, value in arrays(network).items() if path.endswith("/value")}
+    assert numbers and {path: arrays(copy)[path] for path in numbers} == numbers
+
+
 def test_only_fixup_s_trained_projection_starts_at_zero_and_then_its_scale_is_said_to_be_ignored():
     def of(**changes):
         return dataclasses.replace(SMALL, **changes)

@@ -319,7 +319,7 @@ def test_a_run_with_scalars_trains_resumes_is_exported_and_evaluated(
     training.train(config, run_dir)
     assert_same_run(run_dir, whole)
     network = load_network(str(run_dir / "model.keras"))
-    multipliers = [float(v) for v in network.trainable_variables if v.path.endswith("multiplier/value")]
+    multipliers = [v.numpy().item() for v in network.trainable_variables if v.path.endswith("multiplier/value")]
     assert len(multipliers) == 2 and not {0.0, 1.0} & set(multipliers)  # they are trained
     found = evaluate(str(run_dir / "model.keras"), "mnist_sample")
     assert found == evaluate(str(run_dir / "saved_model"), "mnist_sample", trust_saved_model=True)
