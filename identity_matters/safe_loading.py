@@ -24,6 +24,7 @@ _KERAS_CLASSES = {
     "Functional", "GlobalAveragePooling2D", "InputLayer", "L2", "Ones", "Pad", "RandomNormal", "ReLU",
     "VarianceScaling", "ZeroPadding2D", "Zeros", "__keras_tensor__",
 }  # fmt: skip
+_CLASSES = _KERAS_CLASSES | {"ScalarBias", "ScalarMultiplier"}  # of identity_matters.scalars, which model imports
 
 
 def load_network(path: str) -> keras.Model:
@@ -36,7 +37,7 @@ def load_network(path: str) -> keras.Model:
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             require(archive.getinfo("config.json").file_size <= MAX_TEXT_BYTES, "its config.json is too large")
-            foreign = set(_class_names(json.loads(archive.read("config.json")))) - _KERAS_CLASSES
+            foreign = set(_class_names(json.loads(archive.read("config.json")))) - _CLASSES
         if foreign:
             raise UserError(f"it holds {min(foreign)!r}, which no network of this project has")
         network = keras.models.load_model(path, compile=False, safe_mode=True)
