@@ -120,11 +120,14 @@ class TfdsSource:
     Attributes:
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
+      file_digest: Empty; see ArrayData.
 
     Raises:
       UserError: not an image-classification set, a split is missing, or its images vary in size and no image_size is
         given.
     """
+
+    file_digest = ""
 
     def __init__(
         self,
