@@ -98,8 +98,8 @@ def _adding_no_weights_but(stored: bytes) -> Iterator[None]:
 
     def count(_: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
-            is_whole = item.id.get_storage_size() == item.size * item.dtype.itemsize
-            require(is_whole and item.dtype.kind in "buif" and not item.external, f"its {truncated_repr(item.name)} holds less than it declares")
+            is_whole = item.id.get_storage_size() == item.size * item.dtype.itemsize and not item.external
+            require(is_whole and item.dtype.kind in "buif", "a weight of it holds less than it declares, or no numbers")
             shapes[item.shape] += 1
 
     with h5py.File(io.BytesIO(stored), "r") as file:
