@@ -156,7 +156,6 @@ def shadowed(random, folder):
         alias,
         f"{alias}.npy",
         f"/{name}.npy",
-        "",
         "../../x.npy",
     ]
     extra = (pick(random, names), other)
