@@ -30,7 +30,9 @@ class ModelConfig:
       blocks_per_stage: Residual blocks in each stage.
       convs_per_block: Convolutions that a shortcut passes, with a ReLU between them; the paper has two.
       residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the
-        last convolution of each block starts at 0, so each block starts as its shortcut.
+        last convolution of each block starts at 0, so each block starts as its shortcut; rezero: standard, each branch
+        times a trained number that starts at 0, as in ReZero and SkipInit; fixup: zero, with the scale, the biases and
+        the multiplier of Fixup. model.residual_block says which parts of these papers are taken.
       train_projection: Train the last layer; the paper leaves it at its random values.
       projection_scale: Factor on the initial values of the last layer, so on the logits.
       shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
@@ -54,7 +56,7 @@ class ModelConfig:
     widths: tuple[int, ...] = (64, 128, 256)
     blocks_per_stage: tuple[int, ...] = (9, 9, 9)
     convs_per_block: int = 2
-    residual_initializer: Literal["small", "standard", "zero"] = "small"
+    residual_initializer: Literal["small", "standard", "zero", "fixup", "rezero"] = "small"
     train_projection: bool = False
     projection_scale: float = 1.0
     shortcut: bool = True
@@ -86,8 +88,9 @@ class ModelConfig:
             f"shortcuts pad with zero channels, so widths must not decrease, got {(self.stem_width,) + self.widths}",
         )
         require(
-            self.shortcut or self.residual_initializer != "zero",
-            "without shortcuts the initializer 'zero' makes every gradient 0; choose small or standard",
+            self.shortcut or self.residual_initializer in ("small", "standard"),
+            f"without shortcuts the initializer {self.residual_initializer!r} makes every gradient 0; choose small or "
+            "standard",
         )
         require(
             len(self.image_shape) == 3 and min(self.image_shape) >= 1,
@@ -247,6 +250,8 @@ def ignored_fields(config: TrainConfig) -> dict[str, str]:
         ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "npz has the data")
     elif config.dataset == "mnist_sample":
         ignored["download"] = "dataset is mnist_sample, which comes with a package"
+    if config.model.residual_initializer == "fixup" and config.model.train_projection:
+        ignored["projection_scale"] = "residual_initializer is fixup, which starts a trained projection at 0"
     if config.model.network != "all_conv_resnet":
         names = {field.name for field in dataclasses.fields(ModelConfig)} - _READ_BY_EVERY_NETWORK
         ignored |= dict.fromkeys(sorted(names), f"network is {config.model.network}")

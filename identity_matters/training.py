@@ -97,7 +97,8 @@ def train(
     config = dataclasses.replace(config, model=model_config)
     if data is not None:
         config = dataclasses.replace(config, dataset=loaded.name, data_dir="", npz="")
-    with workers.active(), open_run(config, os.fsdecode(run_dir), workers, loaded.summary) as (directory, contents):
+    opened = open_run(config, os.fsdecode(run_dir), workers, loaded.summary, loaded.file_digest)
+    with workers.active(), opened as (directory, contents):
         if contents["status"] == "diverged":
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
         if contents["final_row"]:

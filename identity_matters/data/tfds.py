@@ -8,6 +8,7 @@ training sets it to the config's. Starting inside an epoch reads, but does not d
 import contextlib
 import difflib
 import logging
+import math
 import os
 import re
 import shlex
@@ -21,10 +22,13 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
-from identity_matters.config import TrainConfig
+from identity_matters.config import MAX_CLASSES, TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
+from identity_matters.data.tfds_files import check_files
 from identity_matters.data.user_arrays import require_stored
 from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line, truncated_repr
+from identity_matters.fields import require
+from identity_matters.runs.config_json import require_mounted
 
 if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs
     with contextlib.suppress(RuntimeError):  # it is running already
@@ -39,6 +43,7 @@ _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
 _IN_ORDER = tfds.ReadConfig(interleave_cycle_length=1)
 # Encoded images, about 110 kB each for ImageNet.
 SHUFFLE_BUFFER = 8192
+_MAX_SIDE = 2**14  # pixels, or channels
 # ImageNet's usual test protocol: the central 224 of 256 pixels of the shorter side.
 CROP_FRACTION = 224 / 256
 
@@ -47,8 +52,12 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
     """Returns the builder of a data set whose files are there, or are downloaded on request; else raises UserError."""
     require_stored(name)
     try:
-        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:
+        parsed = tfds.core.naming.parse_builder_name_kwargs(name)[0]
+        if parsed.namespace:
             raise ValueError("data sets of other parties bring code of theirs")
+        if data_dir:
+            require_mounted(data_dir)
+            check_files(os.path.join(os.path.expanduser(data_dir), parsed.name))
         with _features_of_tfds_alone():
             builder = tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.DatasetNotFoundError:
@@ -97,7 +106,7 @@ def _features_of_tfds_alone() -> Iterator[None]:
     find = connector.cls_from_name
 
     def find_of_tfds(name: str) -> type:
-        if not name.startswith("tensorflow_datasets."):
+        if not name.startswith("tensorflow_datasets.core.features."):
             raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
         return find(name)
 
@@ -120,11 +129,14 @@ class TfdsSource:
     Attributes:
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
+      file_digest: Empty; see ArrayData.
 
     Raises:
       UserError: not an image-classification set, a split is missing, or its images vary in size and no image_size is
         given.
     """
+
+    file_digest = ""
 
     def __init__(
         self,
@@ -146,10 +158,14 @@ class TfdsSource:
         self.num_train = builder.info.splits[self._splits["train"]].num_examples
         self.num_test = builder.info.splits[self._splits["test"]].num_examples
         self.num_classes = builder.info.features[self._label_key].num_classes
+        is_possible = 1 <= (self.num_classes or 0) <= MAX_CLASSES
+        require(is_possible, f"{self.name} has {self.num_classes} classes, and must have 1 to {MAX_CLASSES}")
         feature = builder.info.features[self._image_key]
         if feature.np_dtype != np.uint8:
             raise UserError(f"the images of {self.name} are {np.dtype(feature.np_dtype)}; only 0–255, uint8, are read")
         self.stored_shape = feature.shape
+        is_possible = all(1 <= side <= _MAX_SIDE for side in feature.shape if side) and feature.shape[2]
+        require(bool(is_possible), f"the images of {self.name} are of the shape {feature.shape}, which none have")
         self._varies = None in self.stored_shape[:2]
         if self._varies and not image_size:
             raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
@@ -166,7 +182,7 @@ class TfdsSource:
         """Returns whether the set, before it is shortened, is too large for memory, or has images of varying size."""
         splits = self._builder.info.splits
         count = sum(splits[name].num_examples for name in ("train", _test_split(self._builder)))
-        return self._varies or np.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
+        return self._varies or math.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
 
     def load(self) -> ArrayData:
         """Returns the whole set in memory."""

@@ -36,7 +36,7 @@ _LASTING_KEYS = (
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
 # computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
+_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs", "verbose")
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
@@ -48,15 +48,18 @@ class RunDirectory:
     """A directory that belongs to one config; `with run:` makes it and keeps other processes from writing to it.
 
     The config and the summary of the data, unless it is empty, are compared with those of an earlier run. run_type is
-    the launcher that draws the figures again. The first `set_status` writes config.json: then the run `is_begun`.
+    the launcher that draws the figures again, digest that of the .npz file as it was read (None: as it is now). The
+    first `set_status` writes config.json: then the run `is_begun`.
 
     Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
     what differs) or on other data, or files of no run, or cannot be written.
     """
 
-    def __init__(self, path: str, config: Any, run_type: str = "train", data: str = "") -> None:
+    def __init__(
+        self, path: str, config: Any, run_type: str = "train", data: str = "", digest: str | None = None
+    ) -> None:
         self.path, self._config, self._run_type, self._data = path, config, run_type, data
-        self._digest = data_digest(config)
+        self._digest = data_digest(config) if digest is None else digest
         self._read()
 
     def __enter__(self) -> "RunDirectory":

@@ -1,23 +1,19 @@
 """The files of a run directory, read with care, and written whole or not at all.
 
-Only regular files are read, small enough to be held, JSON and arrays by their headers: opening a pipe waits until
-somebody writes to it, reading a device may never end, and a header may declare any size.
+Only regular files are read, small enough to be held: opening a pipe waits until somebody writes to it, reading a device
+may never end.
 """
 
 import contextlib
 import itertools
 import json
-import math
 import os
 import pathlib
 import secrets
 import shutil
 import stat
-import zipfile
 from collections.abc import Iterator
 from typing import IO, Any, BinaryIO
-
-import numpy as np
 
 from identity_matters.errors import UserError, naming_file
 from identity_matters.fields import require
@@ -65,30 +61,6 @@ def read_json(path: str) -> Any:
         return json.loads(read_text(path), parse_constant=refuse)
     except RecursionError:
         raise UserError("it is nested too deeply") from None
-
-
-def array_header(archive: zipfile.ZipFile, member: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Returns the shape and the type that the header of an array in an .npz file declares; no more of it is read."""
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    return shape, dtype
-
-
-def read_arrays(path: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of an uncompressed .npz file of numbers; raises almost any exception where it is damaged."""
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        with zipfile.ZipFile(file) as archive:
-            for member in archive.infolist():
-                shape, dtype = array_header(archive, member.filename)
-                require(dtype.kind in "buif", f"{member.filename} holds no numbers but {dtype}")
-                if max(math.prod(shape) * dtype.itemsize, member.file_size) > size or min(shape, default=0) < 0:
-                    raise UserError(f"{member.filename} declares more than the file holds")
-        file.seek(0)
-        with np.load(file, allow_pickle=False) as arrays:
-            return dict(arrays)
 
 
 _temporary_folders: set[str] = set()  # of this process, now

@@ -76,7 +76,7 @@ def test_the_contraction_lies_between_its_ends_and_meets_them(phi):
 def test_a_negative_eigenvalue_keeps_the_floor_at_any_rate_for_even_depth_and_not_for_odd():
     phi = np.array([-1.0])
     for rate in (0.1, 0.25, 0.6, 0.9):
-        assert np.nanmin(from_zero.recursion_risks(phi, 8, rate, 50)) >= from_zero.excess_floor(phi)
+        assert np.nanmin(from_zero.recursion_risks(phi, 8, rate, 50)) >= from_zero.excess_floor(phi, 8, rate)
     assert (
         from_zero.recursion_risks(phi, 3, 0.55, 400)[-1] < 0.1
     )  # jumps over 0, to the root −1, outside every small ball
@@ -88,7 +88,7 @@ def test_with_the_largest_step_a_negative_eigenvalue_is_at_the_floor_after_one_s
     rate = from_zero.largest_learning_rate(phi, 8)
     assert from_zero.eigenvalue_recursion(phi, 8, rate, 3).ravel().tolist() == [1, 0, 0, 0]
     assert from_zero.recursion_risks(phi, 8, rate, 3).tolist() == [4, 1, 1, 1]
-    assert from_zero.excess_floor(phi) == 1
+    assert from_zero.excess_floor(phi, 8, rate) == 1
 
 
 def test_the_distance_to_zero_of_a_rotation_is_cos_of_half_its_angle_and_0_for_negative_targets():
@@ -117,3 +117,25 @@ def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_po
 def test_a_step_bound_that_is_not_proved_is_refused(phi, rate, named):
     with pytest.raises(ValueError, match=named):
         from_zero.step_bound(np.array(phi), 4, rate, 1e-6)
+
+
+def test_the_step_bound_of_a_target_above_1_counts_how_far_its_eigenvalue_may_rise():
+    """|w − φ| ≤ C|1 − φ|(1 − ηq)^t with C = ℓφ^{1−1/ℓ}/q, not 1: with 1 the bound would be 8 steps."""
+    phi, num_layers, rate, tolerance = np.array([7.59]), 14, 3.29e-4, 28.0
+    bound = from_zero.step_bound(phi, num_layers, rate, tolerance)
+    least = (phi[0] ** (np.arange(14) / 14)).sum()
+    growth = 14 * phi[0] ** (13 / 14) / least
+    assert bound == np.ceil(np.log(growth * 6.59 / 28**0.5) / -np.log1p(-2 * rate * least)) == 36
+    risks = from_zero.recursion_risks(phi, num_layers, rate, 36)
+    assert risks[8] > tolerance >= risks[36]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_the_step_bound_the_excess_is_within_any_tolerance(seed):
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        phi, num_layers = np.exp(rng.uniform(-1.5, 2.5, rng.integers(1, 4))), int(rng.integers(1, 20))
+        rate = rng.uniform(0.1, 1) * from_zero.largest_learning_rate(phi, num_layers)
+        tolerance = np.square(1 - phi).sum() * 10 ** rng.uniform(-3, 0)
+        bound = int(from_zero.step_bound(phi, num_layers, rate, tolerance))
+        assert from_zero.recursion_risks(phi, num_layers, rate, bound)[-1] <= tolerance * (1 + 1e-12)

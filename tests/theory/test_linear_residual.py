@@ -225,3 +225,21 @@ def test_what_is_no_problem_is_refused_in_one_line(function, mistake):
 def test_lists_of_numbers_do_as_well_as_arrays(function):
     A, R, Sigma = np.array([[[0.5]], [[0.1]]]), np.array([[2.0]]), np.array([[1.0]])
     np.testing.assert_array_equal(function(A.tolist(), R.tolist(), Sigma.tolist()), function(A, R, Sigma))
+
+
+@pytest.mark.parametrize("small, is_kept", [(1e-9, True), (3e-15, True), (1e-15, False), (0.0, False)])
+def test_eigenvalues_count_down_to_d_epsilon_of_the_largest(small, is_kept):
+    Sigma = np.diag([8.0, 5, 4, 3, 2, 8 * small])  # 6 ε = 1.3e-15
+    seen, least = lr.above_rounding(Sigma)
+    assert least == pytest.approx(8 * small if is_kept else 2, rel=1e-12)
+    np.testing.assert_array_equal(seen, Sigma if is_kept else np.diag([8.0, 5, 4, 3, 2, 0]))
+
+
+def test_a_general_moment_loses_what_is_rounding_alone():
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
+    for small, expected in ((1e-9, 1e-9), (1e-18, 0.5)):
+        Sigma = basis * [2.0, 1.0, 0.5, small] @ basis.T
+        seen, least = lr.above_rounding((Sigma + Sigma.T) / 2)
+        assert least == pytest.approx(expected, rel=1e-6)
+        np.testing.assert_allclose(seen, Sigma, atol=1e-15)
+    assert lr.above_rounding(np.zeros((2, 2)))[1] == 0

@@ -297,3 +297,21 @@ def test_the_order_of_stationarity_treats_depth_and_mid_as_the_hessian_does():
         stationarity.order_of_stationarity(X, Y, 0)
     with pytest.raises(ValueError, match="got 1 and 2.5"):
         stationarity.order_of_stationarity(X, Y, 2.5)
+
+
+@pytest.mark.parametrize("apart, distinct", [(0.0, 1), (2e-16, 1), (1e-13, 2), (1e-9, 2)])
+def test_eigenvalues_are_one_only_where_they_differ_by_rounding(apart, distinct):
+    x, targets = 2 * np.eye(2), np.diag([1.0, 1 + apart])  # Sxx = 2I, so M = 2(I − targets)
+    found = sh.spectrum_at_zero(x, x @ (np.eye(2) - targets), 3, 2)
+    assert len(found.eigenvalues) == 2 * distinct and found.multiplicities.tolist() == [12 // distinct] * 2 * distinct
+    np.testing.assert_allclose(found.eigenvalues[-distinct:], 2 * np.diag(targets)[-distinct:], rtol=1e-15)
+
+
+def test_one_unit_needs_no_derivative_of_pre_at_the_data_and_two_do():
+    x = np.array([[0.0, 1.0], [2.0, -1.0]])
+    y = x @ np.array([[0.5, 1.0], [0.0, 2.0]])
+    one = sh.hessian_at_zero(x, y, 1, 1, pre="relu")
+    s = np.maximum(x, 0)
+    np.testing.assert_allclose(one, np.kron(s.T @ s / 2, np.eye(2)))
+    with pytest.raises(ValueError, match="no derivative at the zeros"):
+        sh.hessian_at_zero(x, y, 2, 1, pre="relu")

@@ -15,6 +15,7 @@ from theory.mutations import first_transposed, larger, vanishing
     source="Hardt & Ma, Claim A.1",
     statement="an orthogonal Q [2, 2] is W^q Λ with ‖W − I‖ = 2 sin(|θ|/2q) ≤ π/q",
     our_text="norms and minus signs",
+    hypotheses={"orthogonal": lambda: bool(rotations.rotation_roots(2 * np.eye(2), 3)[0].any())},
     function=rotations.rotation_roots,
     mutation=first_transposed,
 )
@@ -36,6 +37,7 @@ def claim_a_1(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, Claim C.1",
     statement="a real normal U is S D Sᵀ with blocks of size at most 2",
     our_text="transposes, and the second term of Q_i",
+    hypotheses={"normal": lambda: bool(rotations.block_diagonalize(np.array([[1.0, 5.0], [0.0, 1.0]]))[0].any())},
     function=rotations.block_diagonalize,
     mutation=first_transposed,
 )
@@ -59,8 +61,9 @@ def claim_c_1(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.claim_C.2",
     source="Hardt & Ma, Claim C.2",
-    statement="‖AB‖_F ≥ σ_min(A)‖B‖_F for square A",
+    statement="‖AB‖_F ≥ σ_min(A)‖B‖_F for square or tall A",
     our_text="norms and transposes",
+    hypotheses={"square or tall A": lambda: landscape.product_lower_bound(np.eye(1, 2), np.ones((2, 1))) > 0},
     function=landscape.product_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",

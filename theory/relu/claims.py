@@ -36,7 +36,7 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
     statement=(
         "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper has not"
     ),
-    verdict="false: of Table 1",
+    verdict="misprint: of Table 1, whose caption says 13.5M",
     proof="none given",
     function=table_1.count_weights,
     mutation=miscounted,
@@ -59,8 +59,8 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, §5, conjecture taken literally",
     statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are no global minima, for any small τ",
     verdict=(
-        "depends on the reading: every critical point in the ball is a global minimum, false; another analogue of "
-        "Theorem 2.2, open"
+        "depends on the reading: every critical point in the ball, of the parameters, is a global minimum, false; of "
+        "the layers as functions, holds (Bartlett, Evans & Long 2018)"
     ),
     proof="none given",
     function=search.swapped_blocks,
@@ -92,6 +92,7 @@ def section_5(rng: np.random.Generator, trials: int) -> Pairs:
     id="sh.local_minima",
     source="Shamir 2018; Kawaguchi & Bengio 2019",
     statement="W(x + V f), r ≤ d: a local minimum in (W, V) has the risk of the best predictor linear in (x, f)",
+    hypotheses={"r ≤ d": lambda: linear_output.local_minimum_risk(np.ones((4, 1)), np.eye(4), np.eye(4)) >= 0},
     function=linear_output.local_minimum_risk,
     mutation=(scaled(0.99), scaled(1.01), scaled(-1)),
 )
@@ -116,7 +117,10 @@ def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
 @restated(
     id="kb.chain",
     source="Kawaguchi & Bengio 2019, beside Hardt & Ma §5",
-    statement="minima of the ReLU search with an output W: the best predictors linear in (h, f) of the last block",
+    statement=(
+        "minima of the ReLU search with an output W, r ≤ d: the best predictors linear in (h, f) of the last block"
+    ),
+    hypotheses={"r ≤ d": lambda: linear_output.local_minimum_risk(np.ones((4, 1)), np.eye(4), np.eye(4)) >= 0},
     function=linear_output.local_minimum_risk,
     mutation=(scaled(1.01), scaled(0.99)),
 )

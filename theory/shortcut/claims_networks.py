@@ -111,7 +111,7 @@ def variance_explosion(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.eq_14",
     source="Li et al., (14)",
     statement="a 1-shortcut linear network moves as a plain one started at the identity, products to R",
-    verdict="depends on the reading: with R units, as in (5), false, the products run to R; with R − 1 units, holds",
+    verdict="misprint: the products run to R, the number of units of (5), not to R − 1",
     proof="none given",
     our_text="transposes",
     function=networks.gradient,
