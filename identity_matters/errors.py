@@ -43,6 +43,21 @@ class Diverged(ArithmeticError):
         self.step = step
 
 
+class EvaluationFailed(UserError):
+    """The loss of the test images is NaN or infinite, while the network and its training loss are sound.
+
+    Seen of a compiler that computed an evaluation wrong. The run can go on from its newest checkpoint.
+    """
+
+    def __init__(self, step: int, training_loss: float) -> None:
+        super().__init__(
+            f"the evaluation after step {step} gave a loss that is NaN or infinite, while the training loss is "
+            f"{training_loss:.4g} and the network gives finite numbers without compilation; the checkpoints stand and "
+            "the same command goes on; where it ends so again, take another Keras backend, or a new run_dir with "
+            "--jit_compile=off"
+        )
+
+
 class Preempted(Exception):
     """SIGTERM came before the end of the run, saved after `step` updates; None: there was nothing new to save."""
 

@@ -28,7 +28,15 @@ from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers, open_run, recording_failure
-from identity_matters.errors import Diverged, Preempted, UserError, WorkerLost, reporting_lack_of_memory, truncated_repr
+from identity_matters.errors import (
+    Diverged,
+    EvaluationFailed,
+    Preempted,
+    UserError,
+    WorkerLost,
+    reporting_lack_of_memory,
+    truncated_repr,
+)
 from identity_matters.export import write_results
 from identity_matters.model import check_image_shape, require_usual_keras, training_flops
 from identity_matters.optimization import learning_rate_schedule
@@ -74,6 +82,7 @@ def train(
       UserError: data, run_dir, workers or all together cannot be used, or there are checkpoints, but none can be read.
       OSError: a file cannot be written, or a checkpoint not be read now; earlier checkpoints stand.
       Diverged: the loss became NaN or infinite, now or in an earlier call.
+      EvaluationFailed: that of an evaluation alone did; the same call goes on from the last checkpoint.
       Preempted: SIGTERM came to one of the workers; a checkpoint was saved after the step under way.
       WorkerLost: another worker is gone; the last checkpoint stands.
 
@@ -255,9 +264,12 @@ class Training:
             verbose=0,
             return_dict=True,
         )
-        if not np.isfinite(test["cross_entropy"]):
-            raise Diverged(self.state.step, self.config.steps_per_execution)
         step, trained = self.state.step, self.state.take_means()
+        if not np.isfinite(test["cross_entropy"]):
+            images = np.random.default_rng(0).standard_normal((2, *self.config.model.image_shape))
+            if np.isfinite(keras.ops.convert_to_numpy(self.network(images.astype(np.float32), training=False))).all():
+                raise EvaluationFailed(step, trained["loss"])
+            raise Diverged(step, self.config.steps_per_execution)
         row = {
             "step": step,
             "epoch": step / self.epoch_steps,
