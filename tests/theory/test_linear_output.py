@@ -81,9 +81,10 @@ def test_the_last_block_s_input_and_features_give_the_network_back():
 
 
 @pytest.mark.parametrize("least, has_kernel", [(0.05, False), (1e-6, False), (1e-11, True), (0.0, True)])
-def test_a_small_singular_value_is_no_kernel_to_escape_along(least, has_kernel):
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_a_small_singular_value_is_no_kernel_to_escape_along(least, has_kernel, scale):
     x, features, y = problem(r=3)
-    W, V = np.diag([1.0, 1.0, least]), np.zeros((3, 4))
+    W, V, y = scale * np.diag([1.0, 1.0, least]), np.zeros((3, 4)), scale * y
     if not has_kernel:
         with pytest.raises(ValueError, match="no such direction"):
             linear_output.escape(W, V, x, features, y, 0.1)
@@ -125,7 +126,7 @@ def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
         sizes[m, k] = sum(abs(W[k, i]) * large[i] for i in range(3)) + abs(y[m, k])
     terms = 3 + 4 + 60 * 2
     expected = 2 * terms * 2.0**-52 * np.linalg.norm(errors) * np.linalg.norm(sizes) / 60
-    assert linear_output._rounding_of_risk(W, V, x, features, y) == pytest.approx(expected)
+    assert linear_output._rounding_of_risk(W, V, x, features, y) == pytest.approx(expected, rel=1e-9, abs=0)
     exact = np.square(errors).sum() / 60
     assert abs(linear_output.risk(W, V, x, features, y) - exact) <= expected
 
