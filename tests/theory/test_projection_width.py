@@ -175,7 +175,14 @@ def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_
     assert separation(x) == pytest.approx(4 * smallest * abs(smallest), rel=1e-6)
     for scale in (1e-200, 1e200):
         assert separation(scale * x[:9]) == pytest.approx(separation(x[:9]))
+        assert separation(-scale * np.abs(x[:9])) == pytest.approx(separation(np.abs(x[:9])))
     assert separation(x[:1]) == 4 and separation(np.array([[0.0, 0.0], [1.0, 2.0]])) == pytest.approx(4)
+
+
+def test_the_default_width_takes_the_separation_of_points_that_are_close():
+    x, _ = unit_points(30, 6)
+    assert 0 < separation(x) < 1 and default_width(x, "row_bias") == row_bias_width(30, separation(x))
+    assert common_bias_width(1, 4.0, 0.99) == 2
 
 
 @pytest.mark.parametrize("norm, accepted", [(0.9995, True), (0.9985, False), (1.0015, False)])
