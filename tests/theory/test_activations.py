@@ -79,6 +79,7 @@ def test_what_is_no_activation_is_named_and_one_that_is_not_finite_at_the_data_t
     np.testing.assert_array_equal(activations.values_at_data(log, np.array([1.0, 1.0])), 0)
     with pytest.raises(ValueError, match="is not at -1$"):
         activations.values_at_data(log, np.array([1.0, -1.0]))
+    assert activations.derivatives_at_zero("mid", (2, 3)) == (0, 2, 3)
     with pytest.raises(ValueError, match="mid must be 0 at 0"):
         activations.derivatives_at_zero("mid", "sigmoid")
     with pytest.raises(ValueError, match=r"post must be a name, an Activation or \(σ′\(0\), σ″\(0\)\)"):

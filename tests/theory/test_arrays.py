@@ -15,8 +15,9 @@ def test_a_moment_of_another_shape_is_refused(shape):
 
 
 @pytest.mark.parametrize("off, accepted", [(5e-11, True), (1e-9, False), (-1e-9, False)])
-def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted):
-    skewed, negative = np.array([[2.0, 1 + off], [1.0, 3.0]]), np.diag([1.0, -abs(off)])
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
+def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted, scale):
+    skewed, negative = scale * np.array([[2.0, 1 + off], [1.0, 3.0]]), scale * np.diag([1.0, -abs(off)])
     for array, message in ((skewed, "must be symmetric"), (negative, "positive semidefinite")):
         if accepted:
             np.testing.assert_array_equal(arrays.second_moment("Sigma", array), array)
