@@ -27,9 +27,7 @@ SPEED = re.compile(r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS) = |chunk =
 SKIPPED_FIELDS = ("decorator_list", "annotation", "returns")
 SKIPPED_ARGUMENTS = ("dtype", "seed", "initial", "copy", "check_finite", "optimize")
 # In a comparison without one of these two floats are compared, which are never equal: < and ≤ are the same.
-WHOLE = re.compile(
-    r"\b(len|num_\w+|\w*size|ndim|shape|\w*counts?|order|\w*depth|width|\w*rank|layer|dim|\d+)\b"
-)
+WHOLE = re.compile(r"\b(len|num_\w+|\w*size|ndim|shape|\w*counts?|order|\w*depth|width|\w*rank|layer|dim|\d+)\b")
 FLOAT = re.compile(r"\d\.\d|\de[-\d]|epsilon|eps\b|rounding|tolerance|tiny", re.IGNORECASE)
 
 
