@@ -170,3 +170,59 @@ def test_an_integer_type_of_more_than_64_bits_or_an_error_of_a_half_is_refused()
     with pytest.raises(ValueError, match="off by 0.51"):
         construction._check_scores(scores.copy(), np.array([0, 1]))
     construction._check_scores(np.array([[1.0, 0.0], [0.49, 1.0]]), np.array([0, 1]))
+
+
+@pytest.mark.parametrize("length", [0.3, 3.0])
+def test_surrogates_are_no_longer_than_the_longest_point(length):
+    q = blocks.surrogates(np.array([[length, 0.0], [-length / 2, 0.0]]), 2, np.random.default_rng(0))
+    np.testing.assert_allclose(np.abs(q), [[0, length]] * 2, atol=1e-12)  # ± the second axis, which no point opposes
+
+
+def test_a_block_names_the_point_that_has_no_threshold():
+    points = np.array([[2.0, 0.0], [0.0, 1.5], [0.9, 1.2]])
+    others = np.array([[0.0, 1.6], [0.0, 1.51]])
+    for bias, row in (("row", 1), ("peeling", 1), ("common", 1)):
+        with pytest.raises(blocks.NoThreshold, match="is not above") as raised:
+            blocks.transform_block(points, points, others, bias)
+        assert raised.value.row == row
+    shorter = np.array([[2.0, 0.0], [1.2, 1.2], [0.5, 0.1]])  # the last is short, and wakes on the first
+    with pytest.raises(blocks.NoThreshold) as raised:
+        blocks.transform_block(shorter, shorter, others[:0], "common")
+    assert raised.value.row == 2
+    worst = np.array([[1.0, 0.0], [0.0, 1.0]])
+    with pytest.raises(blocks.NoThreshold) as raised:  # 1 − 1.1 and 1 − 1.7: the second is worse
+        blocks.transform_block(worst, worst, np.array([[1.1, 0.0], [0.0, 1.7]]), "row")
+    assert raised.value.row == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_layer_brings_the_largest_entry_into_one_half_to_one_and_units_left_over_sleep(seed):
+    x, labels = unit_points(7, 3)
+    net = memorize(x, labels, 5, 4, seed=seed)
+    assert 0.5 <= np.abs(x @ net.projection.T).max() < 1
+    left_over = np.linalg.norm(net.U, axis=-1) == 0
+    assert left_over.sum() == 1 and (net.s[left_over] == -1).all() and not net.V[:, :, -1][left_over.any(1)].any()
+    assert (net.num_layers, net.width) == (2, 4)
+
+
+def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
+    x, labels = unit_points(6, 3)
+    with pytest.raises(ValueError, match="x must not be as small as 9e-292, where"):
+        memorize(1e-291 * x / np.abs(x).max() * 0.9, labels, 5, 3)
+    memorize(1e-288 * x / np.abs(x).max(), labels, 5, 3)
+    for sign in (-1, 1):
+        shifted = sign * (x + 2)  # the largest entry is of this sign
+        plain, large = (construction._whitener(scale * shifted) for scale in (1.0, 1e200))
+        np.testing.assert_allclose(large, plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "x, labels, num_classes, message",
+    [(np.ones((2, 1)), [-1, 0], 2, "got -1–0"), (np.eye(2), [0, 2], 2, "got 0–2"), (np.eye(2), [0, 0], 1.5, "got 1.5"),
+     (np.ones((1, 1, 1)), [0], 1, "got shape"), (np.ones((2, 0)), [0, 0], 1, "got shape"),
+     (np.eye(2), [0, 0], 0, "got 0")],
+)  # fmt: skip
+def test_samples_are_checked_one_fault_at_a_time(x, labels, num_classes, message):
+    with pytest.raises(ValueError, match=message):
+        memorize(x, labels, num_classes)
+    assert memorize(np.eye(2), [0, 0], 1, width=2).width == 2
