@@ -204,6 +204,16 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 @claim(
+    id="li.small_norms",
+    source="Li et al. §4.1, of Hardt & Ma, “if all the weight matrixes have small norms”",
+    statement="for |||A||| < 1 there is no critical point but global minima, of which there are many",
+    verdict="holds: small is below 1; “the global optimum” is a set",
+    proof="none given",
+    restates="hm.no_critical_points",
+    relation="≥",
+    after="li.variance",
+)
+@claim(
     id="hm.no_critical_points",
     source="Hardt & Ma, §1.1, “no critical points other than the global optimum”; §1.2, “no bad critical point”",
     statement="none with |||A||| < 1; two layers −I are a critical point for every R, bad where RΣ ≠ 0",

@@ -153,6 +153,17 @@ def separation(x: np.ndarray) -> float:
     return 4 * smallest * abs(smallest)
 
 
+def lifted(x: np.ndarray) -> np.ndarray:
+    """Returns (x, 1)/|(x, 1)| [n, d + 1]: unit vectors, different where the x are (Hardt & Ma §3, repaired).
+
+    "Without loss of generality … ‖x‖ = 1" is not so by dividing by ‖x‖, which makes x and 2x one point. With a constant
+    coordinate added first no two points are parallel, and the x come back as the quotient of the coordinates.
+    """
+    x = finite("x", x)
+    constant = np.column_stack([x, np.ones(len(x))])
+    return constant / np.linalg.norm(constant, axis=1, keepdims=True)
+
+
 def default_width(x: np.ndarray, method: str = "peeling") -> int:
     """Returns the width of a network on these points if none is given.
 
