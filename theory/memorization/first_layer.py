@@ -5,7 +5,7 @@
     k = c (log n)/ρ², "c = 10 works"        row_bias_width: O(log(n)/ρ); common_bias_width: O(log(n)/ρ²)
     z(i) = A_0 x(i), A_0 ~ N(0, 1/k)        width = k
 
-c = 10 does not work: for 200 unit vectors all at squared distance ρ = 1 it gives k = 53, where some
+c = 10 does not work: for 200 unit vectors of R¹⁹⁹ at squared distances of ρ = 1 or more it gives k = 53, where some
 distance is off by more than ρ/3 and no common bias exists (`claims_first_layer.paper_width`). Not in the
 paper: the two widths below, which are proved. Peeling has no such condition: any distinct points, any k.
 """
