@@ -17,7 +17,10 @@ RATES = {"descent": 0.02, "momentum": 0.0005, "orthogonalised": 0.01}
 @claim(
     id="ours.saddle_order",
     source="ours, beside Li et al., Theorem 1",
-    statement="to leave zero descent needs ∫dN/Nⁿ⁻¹/(ηg) steps, momentum (1 − μ) times it, orthogonalised ΔN/η",
+    statement=(
+        "linear, Σxx = I: to halve the loss descent needs ∫dN/Nⁿ⁻¹/(ηg) steps at least, momentum (1 − μ) times it, "
+        "orthogonalised ΔN/η"
+    ),
     function=saddle_escape.least_steps,
     mutation=(scaled(5), vanishing, scaled(0.7), larger),
     relation="≥",
@@ -64,7 +67,10 @@ def order(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.saddle_time",
     source="ours, beside Li et al., Theorem 1",
-    statement="aligned starts w leave zero in 1, log(1/w), 1/w for n = 1, 2, 3; orthogonalised in (w₁ − w)/η",
+    statement=(
+        "linear, Σxx = I, one unit, small steps: aligned starts w leave zero in 1, log(1/w), 1/w for n = 1, 2, 3; "
+        "orthogonalised in (w₁ − w)/η"
+    ),
     function=saddle_escape.predicted_steps,
     mutation=(scaled(1.4), scaled(0.7), scaled(1.01)),
 )

@@ -241,7 +241,8 @@ def no_critical_points(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="review.theorem_1",
     source="review, Theorem 1",
-    statement="free critical points inside the ball are minima, KKT points on its boundary need not be",
+    statement="for τ < 1 free critical points inside the ball are minima, KKT points on its boundary need not be",
+    hypotheses={"τ < 1": lambda: _ends_at_minima(MINUS_IDENTITY, np.diag([2.0, 1.0]))},
     verdict="holds: of critical points of f(·), as it says; KKT points of its constrained problem need not be",
     proof="none given",
     function=landscape.stationarity_in_ball,

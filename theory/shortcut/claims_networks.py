@@ -184,7 +184,7 @@ def one_unit(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="li.eq_15",
     source="Li et al., (15)",
-    statement="the best linear map is Σyx Σxx⁻¹",
+    statement="where Σxx has an inverse the best linear map is Σyx Σxx⁻¹",
     function=networks.least_squares_map,
     mutation=scaled(1.01),
 )
