@@ -22,9 +22,9 @@ from theory.claim import FALSE, PROOFS, VERDICTS, Claim, claims_of, kind
 from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
 from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
-from theory.linear import claims_critical_points, claims_factorization, claims_risk
+from theory.linear import claims_critical_points, claims_everywhere, claims_factorization, claims_risk
 from theory.memorization import claims as claims_memorization
-from theory.memorization import claims_first_layer
+from theory.memorization import claims_first_layer, claims_statements
 from theory.relu import claims as claims_relu
 from theory.relu import claims_smooth
 from theory.shortcut import claims_appendix, claims_hessian, claims_networks, claims_order
@@ -32,8 +32,8 @@ from theory.shortcut import claims_appendix, claims_hessian, claims_networks, cl
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
 
 MODULES = (
-    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix,
-    claims_memorization, claims_first_layer,
+    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix, claims_everywhere,
+    claims_memorization, claims_first_layer, claims_statements,
     claims_order, claims_hessian, claims_networks, claims_appendix,
     claims_from_zero, claims_widened, claims_saddle, claims_balancedness,
     claims_relu, claims_smooth,

@@ -28,8 +28,8 @@ def _moves_alone(R: np.ndarray, Sigma: np.ndarray) -> bool:
 
 def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
     """Whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
-    risks = landscape.gradient_descent(np.zeros((4, 2, 2)), R, Sigma, 0.01, 1_000).risks
-    return bool(risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.01))
+    risks = landscape.gradient_descent(np.zeros((4, 2, 2)), R, Sigma, 0.02, 150).risks
+    return bool(risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
 
 
 @restated(
