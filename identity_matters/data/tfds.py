@@ -24,7 +24,7 @@ from tensorflow_datasets.core.download import downloader
 
 from identity_matters.config import MAX_CLASSES, TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
-from identity_matters.data.tfds_files import check_files
+from identity_matters.data.tfds_files import check_files, check_records
 from identity_matters.data.user_arrays import require_stored
 from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line, truncated_repr
 from identity_matters.fields import require
@@ -65,7 +65,7 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
         raise UserError(f"there is no data set {name!r}{hint}") from None
     except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
-        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)}") from error
+        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)[:300]}") from error
     if not builder.is_prepared():
         if not download:
             place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
@@ -118,8 +118,10 @@ def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     """Returns the names of an example's image and label, or raises UserError where the set has other ones."""
     keys, features = builder.info.supervised_keys, builder.info.features
     types = (tfds.features.Image, tfds.features.ClassLabel)
-    if keys and len(keys) == 2 and all(isinstance(features[key], kind) for key, kind in zip(keys, types)):
-        return keys
+    if keys and len(keys) == 2 and isinstance(features, tfds.features.FeaturesDict):
+        found = dict(features.items())
+        if all(isinstance(key, str) and isinstance(found.get(key), kind) for key, kind in zip(keys, types)):
+            return keys
     raise UserError(f"{builder.name} is not an image-classification set")
 
 
@@ -148,6 +150,7 @@ class TfdsSource:
     ) -> None:
         self.name, self._builder = builder.name, builder
         self._image_key, self._label_key = supervised_keys(builder)
+        check_records(self.name, str(builder.data_dir))
         for split in ("train", eval_split):
             if split not in builder.info.splits:
                 raise UserError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
@@ -240,8 +243,8 @@ class TfdsSource:
         """Opens a context in which damaged files are a UserError, not one of TensorFlow's."""
         try:
             yield
-        except tf.errors.OpError as error:
-            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message.splitlines()[0])
+        except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter where its text quotes bytes of a file
+            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", getattr(error, "message", "damaged").splitlines()[0])
             raise UserError(f"cannot read {self.name} in {self._builder.data_dir}: {reason[:200]}") from error
 
     def _whole_images(self, split: str) -> tf.data.Dataset:

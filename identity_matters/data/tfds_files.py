@@ -4,14 +4,17 @@ TFDS would wait for a pipe, read a device without end, follow links and template
 any number.
 """
 
+import glob
 import os
 import re
 import stat
 
 from tensorflow_datasets.core import dataset_info, naming
 
+from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY
 from identity_matters.errors import truncated_repr
 from identity_matters.fields import require
+from identity_matters.runs.files import open_file
 
 MAX_SHARDS = 2**14
 _MAX_EXAMPLES = 2**40
@@ -34,6 +37,24 @@ def check_files(folder: str) -> None:
             require(is_small or not is_file, f"the {status.st_size:,} bytes of {path} are too many")
         if "dataset_info.json" in names:
             _check_info(dataset_info.read_proto_from_builder_dir(parent))
+
+
+def check_records(name: str, folder: str) -> None:
+    """Raises UserError where a record of a set is longer than its file, which TensorFlow would first make room for.
+
+    Of a larger set, which is streamed, that would read too much before the first step.
+    """
+    shards = [path for path in glob.glob(os.path.join(glob.escape(folder), "*")) if _SHARD.fullmatch(path)]
+    if sum(map(os.path.getsize, shards)) > MAX_BYTES_IN_MEMORY:
+        return
+    for path in shards:
+        with open_file(path) as file:
+            end, position = os.fstat(file.fileno()).st_size, 0
+            while position < end:
+                length = int.from_bytes(os.pread(file.fileno(), 8, position), "little")
+                position += length + 16  # with its length and two checksums
+                cut = f"cannot read {name} in {folder}: a record of {os.path.basename(path)} is longer than its file"
+                require(position <= end, cut)
 
 
 def _check_info(info: dataset_info.dataset_info_pb2.DatasetInfo) -> None:
