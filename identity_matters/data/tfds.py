@@ -131,14 +131,11 @@ class TfdsSource:
     Attributes:
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
-      file_digest: Empty; see ArrayData.
 
     Raises:
       UserError: not an image-classification set, a split is missing, or its images vary in size and no image_size is
         given.
     """
-
-    file_digest = ""
 
     def __init__(
         self,
@@ -161,14 +158,13 @@ class TfdsSource:
         self.num_train = builder.info.splits[self._splits["train"]].num_examples
         self.num_test = builder.info.splits[self._splits["test"]].num_examples
         self.num_classes = builder.info.features[self._label_key].num_classes
-        is_possible = 1 <= (self.num_classes or 0) <= MAX_CLASSES
-        require(is_possible, f"{self.name} has {self.num_classes} classes, and must have 1 to {MAX_CLASSES}")
         feature = builder.info.features[self._image_key]
         if feature.np_dtype != np.uint8:
             raise UserError(f"the images of {self.name} are {np.dtype(feature.np_dtype)}; only 0–255, uint8, are read")
         self.stored_shape = feature.shape
-        is_possible = all(1 <= side <= _MAX_SIDE for side in feature.shape if side) and feature.shape[2]
-        require(bool(is_possible), f"the images of {self.name} are of the shape {feature.shape}, which none have")
+        sides = [side for side in (feature.shape[2] or 0, *feature.shape) if side is not None]
+        is_possible = 1 <= min(sides) <= max(sides) <= _MAX_SIDE and 1 <= (self.num_classes or 0) <= MAX_CLASSES
+        require(is_possible, f"{self.name} has images {feature.shape} and {self.num_classes} classes, which no set has")
         self._varies = None in self.stored_shape[:2]
         if self._varies and not image_size:
             raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
