@@ -78,11 +78,10 @@ def _in_run(path: str) -> str:
 def _stored_classifier(file: str, path: str) -> Classifier:
     """Returns the network of a .keras file, which may come from others."""
     network = load_network(file)
-    max_batch = max(1, _MAX_OUTPUTS // largest_output(network))
-    return dataclasses.replace(_network_classifier(network, path), max_batch=max_batch)
+    return _network_classifier(network, path, max(1, _MAX_OUTPUTS // largest_output(network)))
 
 
-def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
+def _network_classifier(network: keras.Model, path: str = "", max_batch: int = 2**20) -> Classifier:
     if not hasattr(network, "input_shape"):  # Keras's property raises AttributeError
         advice = "begin it with keras.Input((height, width, channels))"
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
@@ -97,7 +96,7 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     def logits(images: np.ndarray) -> np.ndarray:
         return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
 
-    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path)
+    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch)
 
 
 def _call_on_raw(network: keras.Model, images: Any) -> Any:

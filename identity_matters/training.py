@@ -108,7 +108,7 @@ def train(
     config = dataclasses.replace(config, model=model_config)
     if data is not None:
         config = dataclasses.replace(config, dataset=loaded.name, data_dir="", npz="")
-    opened = open_run(config, os.fsdecode(run_dir), workers, loaded.summary, loaded.file_digest)
+    opened = open_run(config, os.fsdecode(run_dir), workers, loaded.summary, getattr(loaded, "file_digest", ""))
     with workers.active(), opened as (directory, contents):
         if contents["status"] == "diverged":
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
