@@ -155,9 +155,9 @@ class TrainConfig:
     num_classes: int = 0
     train_examples: int = 0
     validation_examples: int = 0
-    crop_padding: int = 4
+    crop_padding: int = 2
     random_flip: bool = True
-    train_steps: int = 60_000
+    train_steps: int = 50_000
     batch_size: int = 128
     optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
     learning_rate: float = 0.05
@@ -165,7 +165,7 @@ class TrainConfig:
     newton_schulz_steps: int = 5
     decoupled_weight_decay: float = 0.0
     schedule: Literal["piecewise", "exponential", "constant", "linear", "cosine"] = "piecewise"
-    decay_steps: tuple[int, ...] = (30_000, 50_000)
+    decay_steps: tuple[int, ...] = (30_000,)
     decay_factor: float = 0.1
     warmup_steps: int = 0
     clip_norm: float = 0.0
