@@ -158,7 +158,7 @@ def two_inputs():
     "changes, message",
     [
         ({"variables": []}, "variables must be some of model.trainable_variables"),
-        ({"variables": [keras.Variable(np.zeros(3))]}, "variables must be some of"),
+        ({"variables": [np.zeros(3)]}, "variables must be some of"),
         ({"loss": "no_such_loss"}, "no_such_loss"),
         ({"loss": lambda y, z: tf.reduce_mean(squares(y, z)), "labels": TARGETS}, "one value an example"),
         ({"labels": TARGETS[:, 0]}, "one label an image, a whole number"),
