@@ -7,6 +7,7 @@ import pytest
 
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
+from shortcut_study.hessian import spectrum
 
 NODES = np.array([[-2.0, -0.1, 0.5, 3.0], [-1.0, 0.2, 0.4, 2.0], [-1.5, -0.2, 0.3, 2.5]])
 WEIGHTS = np.array([[0.2, 0.3, 0.4, 0.1], [0.3, 0.3, 0.2, 0.2], [0.1, 0.3, 0.3, 0.3]])
@@ -190,3 +191,15 @@ def test_a_single_entry_that_is_not_finite_is_refused(bad):
         lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 2)
     with pytest.raises(ValueError, match="products must be finite"):
         quad.hutchinson(lambda v: np.append(v[:-1], bad), 4, 2)
+
+
+def test_the_stop_waits_for_as_many_values_as_both_ends_have():
+    h = np.linspace(1, 2, 20)
+    for order, expected in ((5, False), (6, True)):
+        assert bool(lz.converged(3, 1e9)(lz.lanczos(lambda v: h * v, 20, order))) is expected
+
+
+def test_the_largest_size_may_be_that_of_a_negative_node():
+    found = quad.summary(SEEN._replace(nodes=-NODES[:, ::-1], weights=WEIGHTS[:, ::-1]))
+    assert found.max_abs == 3 and found.p10_abs == quad.summary(SEEN).p10_abs
+    assert spectrum(-np.ones((2, 2))).max_abs == pytest.approx(2)
