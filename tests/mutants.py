@@ -23,7 +23,9 @@ LIBRARIES = set("np math tf scipy special linalg ops".split())
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.arguments, ast.Import, ast.ImportFrom)
 EMPTY = re.compile(r"(zeros|empty)(_like)?\(")
 # What only decides how much is computed at a time.
-SPEED = re.compile(r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS) = |chunk =|rows_per_panel|for start in range\(")
+SPEED = re.compile(
+    r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS) = |chunk =|per_row|rows_per_panel|for start in range\("
+)
 SKIPPED_FIELDS = ("decorator_list", "annotation", "returns")
 SKIPPED_ARGUMENTS = ("dtype", "seed", "initial", "copy", "check_finite", "optimize")
 # In a comparison without one of these two floats are compared, which are never equal: < and ≤ are the same.

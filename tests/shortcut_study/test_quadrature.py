@@ -7,6 +7,7 @@ import pytest
 
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
+from shortcut_study.hessian import spectrum
 
 NODES = np.array([[-2.0, -0.1, 0.5, 3.0], [-1.0, 0.2, 0.4, 2.0], [-1.5, -0.2, 0.3, 2.5]])
 WEIGHTS = np.array([[0.2, 0.3, 0.4, 0.1], [0.3, 0.3, 0.2, 0.2], [0.1, 0.3, 0.3, 0.3]])
@@ -69,6 +70,8 @@ def test_without_the_dimension_the_ranges_leave_out_or_take_in_the_nodes_at_thei
     found = quad.summary(SEEN)
     assert found.index_range == pytest.approx((np.mean([0.2, 0.0, 0.1]), np.mean([0.9, 0.6, 0.7])))
     assert found.index == pytest.approx(np.mean([0.5, 0.3, 0.4])) and found.max_abs == 3
+    expected = quad._percentile_10(np.abs(NODES).ravel(), WEIGHTS.ravel() / 3)
+    assert found.p10_abs == pytest.approx(expected) and found.condition_number == pytest.approx(3 / expected)
 
 
 @pytest.mark.parametrize("width, sigma, count", [(None, 0.05, 1024), (0.4, 0.4, 1024), (0.01, 0.01, 2048)])
@@ -161,8 +164,9 @@ def test_all_eigenvalues_are_summarised_by_their_sizes_signs_and_rounding():
 
 
 @pytest.mark.parametrize("count, tolerance", [(1, 1e-3), (2, 0.05)])
-def test_a_stop_asks_for_the_bounds_of_so_many_values_at_each_end(count, tolerance):
-    h, seen = np.append(np.linspace(-1, 1, 60), [-5.0, 7.0, 9.0]), []
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_stop_asks_for_the_bounds_of_so_many_values_at_each_end(count, tolerance, sign):
+    h, seen = sign * np.append(np.linspace(-1, 1, 60), [-5.0, 7.0, 9.0]), []
 
     def stop(d):
         found = lz.ritz(d)
@@ -179,3 +183,23 @@ def test_the_norm_of_numbers_whose_squares_leave_the_range_is_right():
     for size in (1e-300, 1e-150, 1e-100, 1.0, 1e150, 1e300):
         assert lz._norm(size * np.array([3.0, 4.0])) == pytest.approx(5 * size, rel=1e-15, abs=0)
     assert lz._norm(np.zeros(3)) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_single_entry_that_is_not_finite_is_refused(bad):
+    with pytest.raises(ValueError, match="infinite or NaN entry"):
+        lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 2)
+    with pytest.raises(ValueError, match="products must be finite"):
+        quad.hutchinson(lambda v: np.append(v[:-1], bad), 4, 2)
+
+
+def test_the_stop_waits_for_as_many_values_as_both_ends_have():
+    h = np.linspace(1, 2, 20)
+    for order, expected in ((5, False), (6, True)):
+        assert bool(lz.converged(3, 1e9)(lz.lanczos(lambda v: h * v, 20, order))) is expected
+
+
+def test_the_largest_size_may_be_that_of_a_negative_node():
+    found = quad.summary(SEEN._replace(nodes=-NODES[:, ::-1], weights=WEIGHTS[:, ::-1]))
+    assert found.max_abs == 3 and found.p10_abs == quad.summary(SEEN).p10_abs
+    assert spectrum(-np.ones((2, 2))).max_abs == pytest.approx(2)
