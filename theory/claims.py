@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.claim import PROOFS, VERDICTS, Claim, claims_of, kind
+from theory.claim import FALSE, PROOFS, VERDICTS, Claim, claims_of, kind
 from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
 from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
@@ -137,6 +137,11 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
         claim_id, claim.statement, evidence.measured, evidence.relation, evidence.bound,
         evidence.holds, evidence.instances, evidence.slack, evidence.counterexample,
     )  # fmt: skip
+
+
+def is_false(claim_id: str) -> bool:
+    """Returns whether the printed statement of a claim is false."""
+    return kind(CLAIMS[claim_id].verdict) == FALSE
 
 
 def summary() -> str:
