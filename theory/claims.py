@@ -192,10 +192,10 @@ pictures, and says what *review* and *blog* are.
 
 One rule for all texts: a statement is judged as printed, with its quantifiers, under the hypotheses in force where it
 stands, and a failure that these let in makes it *false*, or, where it needs the smallest sizes or a set of measure zero
-(d = 1, ℓ = 1, c = 0, RΣ = 0, singular matrices), *hold but for degenerate cases*. It is a *misprint* where the text
-beside it has the right symbol or number, and *depends on the reading* where its words leave two claims open of which
-one fails. Li et al.'s Theorem 1 counts once as false, for its printed hypotheses; its three parts are judged under
-hypotheses that suffice.
+(d = 1, ℓ = 1, c = 0, RΣ = 0, singular matrices), *hold but for degenerate cases*; data that are all 0 are none. It is a
+*misprint* where the text beside it has the right symbol or number, and *depends on the reading* where its words leave
+two claims open of which one fails. Li et al.'s Theorem 1 counts once as false, for its printed hypotheses; its three
+parts are judged under hypotheses that suffice.
 
 {summary()}. {restated} more printed rows, which
 restate a statement that is counted, are not.

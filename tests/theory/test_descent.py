@@ -175,7 +175,7 @@ def test_the_step_bound_is_its_formula_for_each_eigenvalue(phi, num_layers, tole
 
 
 def test_the_floor_is_the_sum_of_squares_and_the_contraction_of_a_negative_eigenvalue_1_less_it():
-    assert from_zero.excess_floor([-2.0, 3.0, -0.5, 0.0]) == 4.25
+    assert from_zero.excess_floor([-2.0, 3.0, -0.5, 0.0], 4, 0.1) == 4.25
     least, largest = from_zero.contraction([-0.5, 0.0, 2.0], 4)
     np.testing.assert_allclose(least, [0, 0, sum(2 ** (k / 4) for k in range(4))])
     np.testing.assert_allclose(largest, [1.5, 1, 4 * 2**1.5])

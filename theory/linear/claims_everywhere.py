@@ -62,6 +62,8 @@ def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
         lost = np.square(np.linalg.svd(R, compute_uv=False)[~kept]).sum()
         require(abs(before / lost - 1) < ROUNDING, "the excess at the critical point is not that of the lost σ")
         require(np.abs(landscape.gradient(A, R, np.eye(d))).max() < ROUNDING * lost**0.5, "it is no critical point")
+        product = landscape.end_to_end(local_minima.moved_freely(A, 0.3, rng))
+        require(np.abs(product - landscape.end_to_end(A)).max() < ROUNDING * (1 + np.abs(R).max()), "the output moves")
         lower = local_minima.escape(A, R, np.eye(d), 0.3, rng)
         yield np.linalg.norm(lower - A, 2, axis=(1, 2)).max(), 2 * 0.3
         yield landscape.risk(lower, R, np.eye(d)), (1 - 1e-5) * before

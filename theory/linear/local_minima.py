@@ -44,14 +44,18 @@ def escape(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, size: float, rng: np
     """
     lower = A
     for _ in range(_DRAWS):
-        for point in _downhill(_moved_freely(A, size, rng), R, Sigma, size):
+        for point in _downhill(moved_freely(A, size, rng), R, Sigma, size):
             if landscape.risk(point, R, Sigma) < landscape.risk(lower, R, Sigma):
                 lower = point
     return lower
 
 
-def _moved_freely(A: np.ndarray, size: float, rng: np.random.Generator) -> np.ndarray:
-    """A with layers after a singular product moved by size·w uᵀ, w random: the same outputs."""
+def moved_freely(A: np.ndarray, size: float, rng: np.random.Generator) -> np.ndarray:
+    """Returns A with size·w uᵀ, w random, added to each layer after a singular product uᵀN_j···N_1 = 0: f is the same.
+
+    Args:
+      A: [ℓ, d, d]. size: Spectral norm of each change.
+    """
     moved, product, d = np.array(A, np.float64), np.eye(A.shape[-1]), A.shape[-1]
     for i in range(len(A)):
         u, sigma, _ = np.linalg.svd(product)

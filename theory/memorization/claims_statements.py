@@ -80,6 +80,7 @@ def any_subset(rng: np.random.Generator, trials: int) -> Pairs:
         yield relative_error(moved, np.concatenate([targets, points[k:]])), 1e-6
         directions = rng.standard_normal((k, k))  # farther out than all others
         outside = 5 * directions / np.linalg.norm(directions, axis=1, keepdims=True)
+        outside[0] = 0.9 * outside[1] + 0.1 * points[0]  # between these two, so no plane cuts it off first
         block = blocks.separating_block(outside, targets, points)
         moved = blocks.apply_block(*block, np.concatenate([outside, points]))
         yield relative_error(moved[:k], targets - outside), 1e-6

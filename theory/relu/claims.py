@@ -56,7 +56,7 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="hm.footnote_4",
-    source="Hardt & Ma, footnote 4, “r is less than 10³ and d is less than 10⁵ while n is larger than 10⁶”",
+    source="Hardt & Ma, footnote 4, “typically r is less than 10³ and d is less than 10⁵ while n is larger than 10⁶”",
     statement="in the paper's own data sets d and r are smaller than n; ImageNet has r = 1,000, d = 150,528",
     verdict=(
         "false: of none of its data sets; ImageNet's r is not below 10³ nor its d below 10⁵, and CIFAR's n, 50,000, is "
