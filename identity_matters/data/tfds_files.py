@@ -3,14 +3,18 @@
 TFDS would wait for a pipe, read a device without end, follow links and templates out of the set, believe any number.
 """
 
+import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator
+from unittest import mock
 
+import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_info, naming
 
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY
-from identity_matters.errors import truncated_repr
+from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
 from identity_matters.runs.files import open_file
 
@@ -58,3 +62,18 @@ def check_records(name: str, folder: str) -> None:
             while position < end:  # a record: its length, two checksums, what it holds
                 position += int.from_bytes(os.pread(file.fileno(), 8, position), "little") + 16
             require(position == end, f"cannot read {name} in {folder}: {shard.name} ends inside a record")
+
+
+@contextlib.contextmanager
+def features_of_tfds_alone() -> Iterator[None]:
+    """Opens a context in which TFDS takes no class but its own: a features.json can name any module to be imported."""
+    connector = tfds.features.FeatureConnector
+    find = connector.cls_from_name
+
+    def find_of_tfds(name: str) -> type:
+        if not name.startswith("tensorflow_datasets.core.features."):
+            raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
+        return find(name)
+
+    with mock.patch.object(connector, "cls_from_name", find_of_tfds):
+        yield

@@ -194,3 +194,15 @@ def test_keys_that_a_set_does_not_have_are_refused(copied):
         folder / "dataset_info.json", lambda info: info["supervisedKeys"]["tuple"]["items"][0].update(featureKey="x")
     )
     assert "not an image-classification set" in refused(load, config)
+
+
+def test_a_label_of_no_class_in_a_streamed_set_ends_training_in_one_line(copied, tmp_path):
+    folder, config = copied
+    edited(
+        folder / "features.json",
+        lambda features: features["featuresDict"]["features"]["label"]["classLabel"].update(numClasses="3"),
+    )
+    (folder / "label.labels.txt").unlink(missing_ok=True)
+    config = dataclasses.replace(config, dataset=f"{config.dataset}:1.0.0")
+    message = refused(training.train, config, str(tmp_path / "run"))
+    assert message.startswith(f"cannot read identity_tiny_jpeg in {folder}: labels ") and "of 3 classes" in message

@@ -72,7 +72,6 @@ HUGE = {
     "a convolution": lambda path: described(path, lambda layers: layers[1]["config"].update(filters=400_000_000)),
     "with weights to fit": lambda path: described(path, set_units(400_000_000), fill),
     "many layers": lambda path: described(path, lambda layers: layers.extend(layers[1:2] * 3)),
-    "channels": lambda path: described(path, set_images(28, 28, 10**9)),
     "images": lambda path: described(path, set_images(10**6, 10**6, 1)),
     "text": lambda path: rewrite(path, (contents(path) | {"config.json": b"[" * 10**7}).items()),
     "a bomb": lambda path: rewrite(path, (contents(path) | {WEIGHTS: bytes(10**8)}).items(), zipfile.ZIP_DEFLATED),
@@ -89,6 +88,7 @@ def test_a_small_file_does_not_take_the_memory(path, damage):
     finally:
         tracemalloc.stop()
     assert message.startswith(f"cannot load {path}: ") and len(message) - len(str(path)) < 200
+    assert "it is damaged" not in message  # which allocating it comes to as well
     assert refused(evaluate, path, "mnist_sample") == message
 
 
