@@ -43,7 +43,7 @@ def check_files(folder: str) -> None:
 def _is_usual(name: str, split: dataset_info.dataset_info_pb2.SplitInfo) -> bool:
     """Returns whether a split's files lie in the set, by their names, and its numbers are those of a set."""
     are_inside = split.filepath_template in ("", naming.DEFAULT_FILENAME_TEMPLATE)
-    are_inside = are_inside and re.fullmatch(r"[\w-]+ [\w-]+", f"{name} {split.name}") is not None
+    are_inside = are_inside and re.fullmatch(r"[\w.-]+ [\w.-]+", f"{name} {split.name}") is not None
     lengths = split.shard_lengths
     return are_inside and len(lengths) <= _MAX_SHARDS and 0 <= min(lengths, default=0) and sum(lengths) <= _MAX_EXAMPLES
 
@@ -53,7 +53,8 @@ def check_records(name: str, folder: str) -> None:
 
     In a larger set, which is streamed, that would read too much before the first step.
     """
-    shards = [entry for entry in os.scandir(folder) if _SHARD.fullmatch(entry.name)]
+    entries = os.scandir(folder) if os.path.isdir(folder) else ()  # TFDS's own data_dir may be an address
+    shards = [entry for entry in entries if _SHARD.fullmatch(entry.name)]
     if sum(shard.stat().st_size for shard in shards) > MAX_BYTES_IN_MEMORY:
         return
     for shard in shards:
