@@ -7,13 +7,14 @@ from typing import Any
 
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
 EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: the same command continues
+_MAX_LINE = 1900  # characters of an error on the terminal: a file may name a path of any length
 MAX_REPR = 200  # characters of a value in a message
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's text that is not blank; the name of its type where there is none."""
+    """Returns the first line of an error's text that is not blank, cut; the name of its type where there is none."""
     lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)
+    return next(filter(None, lines), type(error).__name__)[:_MAX_LINE]
 
 
 def truncated_repr(value: Any) -> str:

@@ -65,7 +65,8 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
     config = config_json.read_config_json(run_dir)["config"]
-    top5 = f", top-5 {row['test_top5_error']:.2%}" if config["model"]["num_classes"] > 5 else ""
+    has_top5 = config["model"]["num_classes"] > 5 and "test_top5_error" in row  # a table of others may lack it
+    top5 = f", top-5 {row['test_top5_error']:.2%}" if has_top5 else ""
     print(f"{evaluated_split(config)} error {row['test_top1_error']:.2%}{top5}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.

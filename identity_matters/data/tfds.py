@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from unittest import mock
 
 import keras
 import numpy as np
@@ -24,9 +23,9 @@ from tensorflow_datasets.core.download import downloader
 
 from identity_matters.config import MAX_CLASSES, TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
-from identity_matters.data.tfds_files import check_files, check_records
+from identity_matters.data.tfds_files import check_files, check_records, features_of_tfds_alone
 from identity_matters.data.user_arrays import require_stored
-from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line, truncated_repr
+from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line
 from identity_matters.fields import require
 from identity_matters.runs.config_json import require_mounted
 
@@ -58,7 +57,7 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         if data_dir:
             require_mounted(data_dir)
             check_files(os.path.join(os.path.expanduser(data_dir), parsed.name))
-        with _features_of_tfds_alone():
+        with features_of_tfds_alone():
             builder = tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.DatasetNotFoundError:
         near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
@@ -97,21 +96,6 @@ def _download(name: str, builder: tfds.core.DatasetBuilder) -> None:
         raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
     finally:
         downloader.MAX_RETRIES = retries
-
-
-@contextlib.contextmanager
-def _features_of_tfds_alone() -> Iterator[None]:
-    """Opens a context in which TFDS takes no class but its own: a features.json can name any module to be imported."""
-    connector = tfds.features.FeatureConnector
-    find = connector.cls_from_name
-
-    def find_of_tfds(name: str) -> type:
-        if not name.startswith("tensorflow_datasets.core.features."):
-            raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
-        return find(name)
-
-    with mock.patch.object(connector, "cls_from_name", find_of_tfds):
-        yield
 
 
 def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
@@ -218,8 +202,7 @@ class TfdsSource:
             shuffled = encoded.shuffle(SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False).enumerate()
             examples = _select_rows(shuffled.take(stop).skip(first), batch_size, rows)
             examples = self._decoded(examples, order_seed, random_flip, crop_padding)
-            with self._reading():
-                yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
+            yield from self._batches(examples, len(rows))
             epoch, step = epoch + 1, 0
 
     def raw_test_batches(self, batch_size: int, rows: range | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -231,8 +214,18 @@ class TfdsSource:
         examples = self._encoded("test") if self._varies else self._whole_images("test")
         selected = _select_rows(examples.enumerate(), batch_size, rows)
         images = self._decoded(selected, None) if self._varies else selected.map(lambda _, example: example)
+        yield from self._batches(images, len(rows))
+
+    def _batches(self, examples: tf.data.Dataset, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the examples in batches; raises UserError where they are damaged, or of a class that the set lacks."""
         with self._reading():
-            yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
+            for images, labels in examples.batch(size).prefetch(2).as_numpy_iterator():
+                if not 0 <= labels.min() <= labels.max() < self.num_classes:
+                    place = f"{self.name} in {self._builder.data_dir}"
+                    raise UserError(
+                        f"cannot read {place}: labels {labels.min()}–{labels.max()} of {self.num_classes} classes"
+                    )
+                yield images, labels
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:

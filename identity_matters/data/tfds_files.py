@@ -3,14 +3,18 @@
 TFDS would wait for a pipe, read a device without end, follow links and templates out of the set, believe any number.
 """
 
+import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator
+from unittest import mock
 
+import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_info, naming
 
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY
-from identity_matters.errors import truncated_repr
+from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
 from identity_matters.runs.files import open_file
 
@@ -39,7 +43,7 @@ def check_files(folder: str) -> None:
 def _is_usual(name: str, split: dataset_info.dataset_info_pb2.SplitInfo) -> bool:
     """Returns whether a split's files lie in the set, by their names, and its numbers are those of a set."""
     are_inside = split.filepath_template in ("", naming.DEFAULT_FILENAME_TEMPLATE)
-    are_inside = are_inside and re.fullmatch(r"[\w-]+ [\w-]+", f"{name} {split.name}") is not None
+    are_inside = are_inside and re.fullmatch(r"[\w.-]+ [\w.-]+", f"{name} {split.name}") is not None
     lengths = split.shard_lengths
     return are_inside and len(lengths) <= _MAX_SHARDS and 0 <= min(lengths, default=0) and sum(lengths) <= _MAX_EXAMPLES
 
@@ -49,7 +53,8 @@ def check_records(name: str, folder: str) -> None:
 
     In a larger set, which is streamed, that would read too much before the first step.
     """
-    shards = [entry for entry in os.scandir(folder) if _SHARD.fullmatch(entry.name)]
+    entries = os.scandir(folder) if os.path.isdir(folder) else ()  # TFDS's own data_dir may be an address
+    shards = [entry for entry in entries if _SHARD.fullmatch(entry.name)]
     if sum(shard.stat().st_size for shard in shards) > MAX_BYTES_IN_MEMORY:
         return
     for shard in shards:
@@ -58,3 +63,18 @@ def check_records(name: str, folder: str) -> None:
             while position < end:  # a record: its length, two checksums, what it holds
                 position += int.from_bytes(os.pread(file.fileno(), 8, position), "little") + 16
             require(position == end, f"cannot read {name} in {folder}: {shard.name} ends inside a record")
+
+
+@contextlib.contextmanager
+def features_of_tfds_alone() -> Iterator[None]:
+    """Opens a context in which TFDS takes no class but its own: a features.json can name any module to be imported."""
+    connector = tfds.features.FeatureConnector
+    find = connector.cls_from_name
+
+    def find_of_tfds(name: str) -> type:
+        if not name.startswith("tensorflow_datasets.core.features."):
+            raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
+        return find(name)
+
+    with mock.patch.object(connector, "cls_from_name", find_of_tfds):
+        yield

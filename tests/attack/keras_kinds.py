@@ -120,7 +120,7 @@ def weights(random, folder):
             if name not in file:
                 continue
             try:
-                array = file[name][() if file[name].size < 10**6 else slice(1)]
+                array = np.asarray(file[name][() if file[name].size < 10**6 else slice(1)])
             except (KeyError, OSError):
                 continue  # a link that was put there leads nowhere
             del file[name]
