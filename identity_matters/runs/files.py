@@ -117,7 +117,7 @@ def _rename(temporary: str, path: str, old: str) -> None:
     remove(old)
 
 
-def append_to(path: str, mode: str = "a") -> IO[str]:
+def open_log(path: str, mode: str = "a") -> IO[str]:
     """Returns a log, to be written as it comes; raises UserError for a link, a folder or a pipe without a reader."""
 
     def open_no_link(path: str, flags: int) -> int:

@@ -154,11 +154,6 @@ def quoted(text: str) -> str:
     return f'"{"".join(printable)}"'
 
 
-def literal(text: str) -> str:
-    """Returns what Kubernetes, which fills in $(NAME) in commands and variables, turns into this text."""
-    return text.replace("$", "$$")
-
-
 def _is_under(folder: str, path: str) -> bool:
     return os.path.normpath(path).startswith(os.path.join(os.path.normpath(folder), ""))
 
@@ -174,7 +169,8 @@ def _pod(config: ClusterConfig, flags: list[str]) -> str:
     return _POD.format(
         grace_period=GRACE_PERIOD,
         image=quoted(config.image),
-        command=", ".join(quoted(literal(word)) for word in ("python", "-m", "launch.train", *flags)),
+        # In a command Kubernetes fills in $(NAME), and makes $ of $$.
+        command=", ".join(quoted(word.replace("$", "$$")) for word in ("python", "-m", "launch.train", *flags)),
         environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=quoted(tf_config)),
         port=PORT,
         limits=json.dumps(limits),

@@ -13,7 +13,7 @@ import threading
 import time
 
 from identity_matters.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
-from identity_matters.runs.files import append_to
+from identity_matters.runs.files import open_log
 from identity_matters.runs.signals import StopRequest, deferring_signals
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
@@ -58,7 +58,7 @@ class _Job:
         self._tasks = [(kind, index) for kind, count in tasks.items() for index in range(count)]
         # Of workers alone the number is enough.
         self._names = [str(index) if len(tasks) == 1 else f"{kind} {index}" for kind, index in self._tasks]
-        self._log_file, self._lock = append_to(log_path), threading.RLock()
+        self._log_file, self._lock = open_log(log_path), threading.RLock()
         self._workers, self._stop, self._passed_on_at = [], stop, None
 
     def run(self) -> int:

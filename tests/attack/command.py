@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-SECONDS = 90  # what takes longer waits for something
+SECONDS = 300  # what takes longer waits for something; a loaded machine takes a minute for a second
 
 
 @dataclasses.dataclass

@@ -66,8 +66,8 @@ def commands(random, folder) -> tuple[str, list[str]]:
 def started(folder, name, flags, environment=(), **options) -> command.Ended:
     """Runs a launcher in a process that imports everything itself."""
     done = subprocess.run(
-        [sys.executable, "-m", f"launch.{name}", *flags], cwd=folder, env=os.environ | dict(environment), timeout=90,
-        capture_output=True, text=True, errors="replace", **options,
+        [sys.executable, "-m", f"launch.{name}", *flags], cwd=folder, env=os.environ | dict(environment),
+        timeout=command.SECONDS, capture_output=True, text=True, errors="replace", **options,
     )  # fmt: skip
     return command.Ended(done.returncode, done.stdout, done.stderr, 0)
 

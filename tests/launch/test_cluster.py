@@ -187,7 +187,7 @@ def test_a_signal_that_is_sent_twice_at_once_means_what_it_means_once(tmp_path):
 
 
 def test_a_log_on_a_full_disk_stops_no_worker(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "append_to", lambda path: open("/dev/full", "a"))
+    monkeypatch.setattr(local, "open_log", lambda path: open("/dev/full", "a"))
     command = [sys.executable, "-c", "print('x' * 100_000)"]
     assert local.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
 
