@@ -15,17 +15,23 @@ import numpy as np
 
 from identity_matters.errors import UserError, first_line
 from identity_matters.model import standardize
-from identity_matters.safe_loading import check_saved_model, load_network
+from identity_matters.safe_loading import check_saved_model, largest_output, load_network
+
+_MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 GB
 
 
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file."""
+    """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file.
+
+    More images at once than max_batch would take too much memory.
+    """
 
     logits: Callable[[np.ndarray], np.ndarray]
     image_shape: tuple[int, int, int]
     num_classes: int
     path: str = ""
+    max_batch: int = 2**20
 
 
 def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: bool = False) -> Classifier:
@@ -46,13 +52,13 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
         raise UserError(f"a network must be a path or a Keras model, got {model!r}")
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
-        return _network_classifier(load_network(path), path)
+        return _stored_classifier(path, path)
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, "model.keras")
     if name == "saved_model" and os.path.lexists(beside) and not trust_saved_model:
         if not os.path.isdir(path):
             raise UserError(f"{path} is not a SavedModel of this project: no such directory")
-        return _network_classifier(load_network(beside), path)
+        return _stored_classifier(beside, path)
     check_saved_model(path)
     if not trust_saved_model:
         raise UserError(
@@ -69,7 +75,13 @@ def _in_run(path: str) -> str:
     return os.path.join(path, found[0]) if found and found[0] != names[0] else path
 
 
-def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
+def _stored_classifier(file: str, path: str) -> Classifier:
+    """Returns the network of a .keras file, which may come from others."""
+    network = load_network(file)
+    return _network_classifier(network, path, max(1, _MAX_OUTPUTS // largest_output(network)))
+
+
+def _network_classifier(network: keras.Model, path: str = "", max_batch: int = 2**20) -> Classifier:
     if not hasattr(network, "input_shape"):  # Keras's property raises AttributeError
         advice = "begin it with keras.Input((height, width, channels))"
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
@@ -84,7 +96,7 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     def logits(images: np.ndarray) -> np.ndarray:
         return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
 
-    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path)
+    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch)
 
 
 def _call_on_raw(network: keras.Model, images: Any) -> Any:

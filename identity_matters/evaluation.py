@@ -94,7 +94,7 @@ def evaluate(
       data_dir, npz: As in TrainConfig, but that an npz may lack the training arrays. Images of another size than the
         network's are resized, and a line says so.
       max_examples: How many examples to use, from the first on (0: all).
-      batch_size: Images that are evaluated at once.
+      batch_size: Images that are evaluated at once, or fewer where a network's layers would take more memory than 1 GB.
       progress: Show a progress bar.
       trust_saved_model: Run the SavedModel, which is a program; else the model.keras beside it in its place.
 
@@ -109,6 +109,7 @@ def evaluate(
     require(dataset is None or not npz, "a dataset and an npz are both given; give one of them")
     require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}")
     model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
+    batch_size = min(batch_size, model.max_batch)
     batches = _first_examples(_labelled_batches(dataset, data_dir, npz, batch_size, model), max_examples)
     top1, top5, num_examples = _num_right(model, batches, progress)
     require(num_examples > 0, "there are no examples to evaluate on")

@@ -25,10 +25,11 @@ DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
 DIGEST = "npz_digest"  # beside them, where there is an .npz file: as config.json has it
 
 
-def export(network: keras.Model, config: TrainConfig, path: str) -> None:
+def export(network: keras.Model, config: TrainConfig, path: str, digest: str = "") -> None:
     """Writes a network from standardised images to logits, standardisation included, as a SavedModel.
 
-    Which data of the config to evaluate on by default is stored beside it. A SavedModel at this path is replaced.
+    Which data of the config to evaluate on by default is stored beside it, with the digest of its .npz file (without
+    one, of the file as it is now). A SavedModel at this path is replaced.
 
     Raises:
       UserError: the path holds other files.
@@ -58,7 +59,7 @@ def export(network: keras.Model, config: TrainConfig, path: str) -> None:
         fields = {name: getattr(config, name) for name in DATA_FIELDS}
         # The SavedModel may be evaluated from another working directory.
         fields |= {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
-        fields |= {DIGEST: npz_digest(config.npz)} if config.npz else {}
+        fields |= {DIGEST: digest or npz_digest(config.npz)} if config.npz else {}
         with open(os.path.join(temporary, DATA_FILE), "w") as file:
             json.dump(fields, file)
 
@@ -69,4 +70,4 @@ def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], d
     with replacing(directory.file("model.keras")) as temporary:
         network.save(temporary)
     if keras.backend.backend() == "tensorflow":
-        export(network, config, directory.file("saved_model"))
+        export(network, config, directory.file("saved_model"), directory.contents.get(DIGEST, ""))

@@ -1,22 +1,30 @@
 """Networks in files, which may come from others, are looked at before Keras or TensorFlow load them.
 
-A .keras file names the classes that it is made of; none but those of this project's networks are let through. A
-SavedModel is a program, and no look at it tells what it does: `identity_matters.classifier` runs it on request alone.
+A .keras file names the classes that it is made of; none but those of this project's networks are let through, and no
+weights but those that it holds. Keras reads a copy of what was looked at. A SavedModel is a program, and no look at it
+tells what it does: `identity_matters.classifier` runs it on request alone.
 """
 
+import collections
+import contextlib
+import io
 import json
+import math
 import os
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
+import h5py
 import keras
 import numpy as np
 
-from identity_matters.errors import UserError, first_line
+from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
 from identity_matters.model import require_usual_keras
-from identity_matters.runs.files import MAX_TEXT_BYTES, open_file
+from identity_matters.runs.files import open_file
 
 # Keras's safe mode refuses Lambda and TFSMLayer where a file has them as layers, not wherever a callable may stand.
 _KERAS_CLASSES = {
@@ -24,29 +32,85 @@ _KERAS_CLASSES = {
     "Functional", "GlobalAveragePooling2D", "InputLayer", "L2", "Ones", "Pad", "RandomNormal", "ReLU",
     "VarianceScaling", "ZeroPadding2D", "Zeros", "__keras_tensor__",
 }  # fmt: skip
+_CLASSES = _KERAS_CLASSES | {"ScalarBias", "ScalarMultiplier"}  # of identity_matters.scalars, which model imports
+_MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]
+_MAX_OUTPUT = 2**26  # numbers that a layer makes of one image
+_MAX_CONFIG = 2**22  # bytes; of the largest network of this project it has a tenth
 
 
 def load_network(path: str) -> keras.Model:
     """Returns the network of a .keras file, without what compiled it.
 
     Raises UserError where it is no such file, is damaged, or holds a class that no network of this project has, or
-    weights that are not finite.
+    weights that are not finite or not those of its layers.
     """
     require_usual_keras()
     try:
-        with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            require(archive.getinfo("config.json").file_size <= MAX_TEXT_BYTES, "its config.json is too large")
-            foreign = set(_class_names(json.loads(archive.read("config.json")))) - _KERAS_CLASSES
+        members = _read_members(path)
+        foreign = set(_class_names(json.loads(members["config.json"]))) - _CLASSES
         if foreign:
-            raise UserError(f"it holds {min(foreign)!r}, which no network of this project has")
-        network = keras.models.load_model(path, compile=False, safe_mode=True)
+            raise UserError(f"it holds {truncated_repr(min(foreign))}, which no network of this project has")
+        with tempfile.TemporaryDirectory() as folder, _adding_no_weights_but(members["model.weights.h5"]):
+            copy = os.path.join(folder, "model.keras")
+            with zipfile.ZipFile(copy, "w") as archive:
+                for name, content in members.items():
+                    archive.writestr(name, content)
+            network = keras.models.load_model(copy, compile=False, safe_mode=True)
         ranks = [len(tensor.shape) for tensor in (*network.inputs, *network.outputs)]
         require(ranks == [4, 2], "it does not take images to a number for each class")
-    except Exception as error:  # Keras raises anything at all on a damaged file
-        raise UserError(f"cannot load {path}: {first_line(error)}") from error
-    is_finite = all(np.isfinite(weights).all() for weights in network.get_weights())
-    require(is_finite, f"{path} holds an infinite or NaN weight")
+        require(largest_output(network) <= _MAX_OUTPUT, "a layer of it makes more of an image than fits in memory")
+        require(all(np.isfinite(weights).all() for weights in network.get_weights()), "a weight is infinite or NaN")
+    except Exception as error:  # Keras, HDF5 and zipfile raise almost any on a damaged file
+        reason = error if isinstance(error, UserError) else getattr(error, "strerror", None)
+        raise UserError(f"cannot load {path}: {reason or 'it is damaged, or no network of this project'}") from error
     return network
+
+
+def largest_output(network: keras.Model) -> int:
+    """Returns how many numbers a network's largest layer makes of one image; each of its layers has one output."""
+    return max(math.prod(layer.output.shape[1:]) for layer in network.layers)
+
+
+def _read_members(path: str) -> dict[str, bytes]:
+    """Returns what a .keras file holds; raises UserError where that is not what every one holds, or unpacks to more."""
+    with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        require(
+            sorted(archive.namelist()) == _MEMBERS, f"it does not hold {', '.join(_MEMBERS)}, each once, and no more"
+        )
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+        is_small = sizes["config.json"] <= _MAX_CONFIG and sum(sizes.values()) <= os.fstat(file.fileno()).st_size
+        require(is_small, "it declares more than the file holds, or more layers than a network has")
+        return {name: archive.open(name).read(size) for name, size in sizes.items()}  # no more, whatever it unpacks to
+
+
+@contextlib.contextmanager
+def _adding_no_weights_but(stored: bytes) -> Iterator[None]:
+    """Opens a context in which Keras's layers get no weights but of the shapes that an HDF5 file holds, each once.
+
+    Else a file of a few kilobytes could name a layer that takes all memory.
+    """
+    shapes: collections.Counter = collections.Counter()
+
+    def count(_: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            is_whole = item.id.get_storage_size() == item.size * item.dtype.itemsize and not item.external
+            require(is_whole and item.dtype.kind in "buif", "a weight of it holds less than it declares, or no numbers")
+            shapes[item.shape] += 1
+
+    with h5py.File(io.BytesIO(stored), "r") as file:
+        file.visititems(count)
+    add_weight = keras.layers.Layer.add_weight
+
+    def add_stored_weight(layer: keras.layers.Layer, shape: Any = None, *args: Any, **options: Any) -> Any:
+        shapes[tuple(shape)] -= 1
+        words = (
+            f"its layer {truncated_repr(layer.name)} needs weights {truncated_repr(tuple(shape))}, and it holds none"
+        )
+        require(shapes[tuple(shape)] >= 0, words)
+        return add_weight(layer, shape, *args, **options)
+
+    with mock.patch.object(keras.layers.Layer, "add_weight", add_stored_weight):
+        yield
 
 
 def _class_names(value: Any) -> Iterator[str]:

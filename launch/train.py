@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
-    was_done = (config_json.read_config_json(run_dir) or {}).get("status") == "done"
+    record = config_json.read_config_json(run_dir) or {"status": "", "config": {}}
+    was_done = record["status"] == "done" and record["config"].get("train_steps") == config.train_steps
     late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]
     if late and not was_done:  # --train_steps can shorten a preset and leave its decay_steps beyond the end
         beyond = ", ".join(map(str, late))

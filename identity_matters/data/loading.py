@@ -128,9 +128,9 @@ def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.
         images, labels = data.test_images, data.test_labels
     images, labels = first_examples(name, "test", images, labels, config.eval_examples)
     _say_resizing(name, images.shape[1:], config.image_size)
-    images = resized_images(images, config.image_size)
     for start in range(0, len(labels), batch_size):
-        yield images[start : start + batch_size], labels[start : start + batch_size]
+        batch = slice(start, start + batch_size)
+        yield resized_images(images[batch], config.image_size), labels[batch]
 
 
 def _say_resizing(name: str, shape: Sequence[int | None], image_size: int) -> None:

@@ -8,6 +8,7 @@ training sets it to the config's. Starting inside an epoch reads, but does not d
 import contextlib
 import difflib
 import logging
+import math
 import os
 import re
 import shlex
@@ -21,10 +22,13 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
-from identity_matters.config import TrainConfig
+from identity_matters.config import MAX_CLASSES, TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
+from identity_matters.data.tfds_files import check_files, check_records
 from identity_matters.data.user_arrays import require_stored
 from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line, truncated_repr
+from identity_matters.fields import require
+from identity_matters.runs.config_json import require_mounted
 
 if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs
     with contextlib.suppress(RuntimeError):  # it is running already
@@ -39,6 +43,7 @@ _EVAL_SPLITS = {"i_naturalist2021": "val"} | dict.fromkeys(
 _IN_ORDER = tfds.ReadConfig(interleave_cycle_length=1)
 # Encoded images, about 110 kB each for ImageNet.
 SHUFFLE_BUFFER = 8192
+_MAX_SIDE = 2**14  # pixels, or channels
 # ImageNet's usual test protocol: the central 224 of 256 pixels of the shorter side.
 CROP_FRACTION = 224 / 256
 
@@ -47,8 +52,12 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
     """Returns the builder of a data set whose files are there, or are downloaded on request; else raises UserError."""
     require_stored(name)
     try:
-        if tfds.core.naming.parse_builder_name_kwargs(name)[0].namespace:
+        parsed = tfds.core.naming.parse_builder_name_kwargs(name)[0]
+        if parsed.namespace:
             raise ValueError("data sets of other parties bring code of theirs")
+        if data_dir:
+            require_mounted(data_dir)
+            check_files(os.path.join(os.path.expanduser(data_dir), parsed.name))
         with _features_of_tfds_alone():
             builder = tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.DatasetNotFoundError:
@@ -56,7 +65,7 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
         raise UserError(f"there is no data set {name!r}{hint}") from None
     except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
-        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)}") from error
+        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)[:300]}") from error
     if not builder.is_prepared():
         if not download:
             place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
@@ -97,7 +106,7 @@ def _features_of_tfds_alone() -> Iterator[None]:
     find = connector.cls_from_name
 
     def find_of_tfds(name: str) -> type:
-        if not name.startswith("tensorflow_datasets."):
+        if not name.startswith("tensorflow_datasets.core.features."):
             raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
         return find(name)
 
@@ -109,8 +118,10 @@ def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     """Returns the names of an example's image and label, or raises UserError where the set has other ones."""
     keys, features = builder.info.supervised_keys, builder.info.features
     types = (tfds.features.Image, tfds.features.ClassLabel)
-    if keys and len(keys) == 2 and all(isinstance(features[key], kind) for key, kind in zip(keys, types)):
-        return keys
+    if keys and len(keys) == 2 and isinstance(features, tfds.features.FeaturesDict):
+        found = dict(features.items())
+        if all(isinstance(key, str) and isinstance(found.get(key), kind) for key, kind in zip(keys, types)):
+            return keys
     raise UserError(f"{builder.name} is not an image-classification set")
 
 
@@ -136,6 +147,7 @@ class TfdsSource:
     ) -> None:
         self.name, self._builder = builder.name, builder
         self._image_key, self._label_key = supervised_keys(builder)
+        check_records(self.name, str(builder.data_dir))
         for split in ("train", eval_split):
             if split not in builder.info.splits:
                 raise UserError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
@@ -150,6 +162,9 @@ class TfdsSource:
         if feature.np_dtype != np.uint8:
             raise UserError(f"the images of {self.name} are {np.dtype(feature.np_dtype)}; only 0–255, uint8, are read")
         self.stored_shape = feature.shape
+        sides = [side for side in (feature.shape[2] or 0, *feature.shape) if side is not None]
+        is_possible = 1 <= min(sides) <= max(sides) <= _MAX_SIDE and 1 <= (self.num_classes or 0) <= MAX_CLASSES
+        require(is_possible, f"{self.name} has images {feature.shape} and {self.num_classes} classes, which no set has")
         self._varies = None in self.stored_shape[:2]
         if self._varies and not image_size:
             raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
@@ -166,7 +181,7 @@ class TfdsSource:
         """Returns whether the set, before it is shortened, is too large for memory, or has images of varying size."""
         splits = self._builder.info.splits
         count = sum(splits[name].num_examples for name in ("train", _test_split(self._builder)))
-        return self._varies or np.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
+        return self._varies or math.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
 
     def load(self) -> ArrayData:
         """Returns the whole set in memory."""
@@ -224,8 +239,8 @@ class TfdsSource:
         """Opens a context in which damaged files are a UserError, not one of TensorFlow's."""
         try:
             yield
-        except tf.errors.OpError as error:
-            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message.splitlines()[0])
+        except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter where its text quotes bytes of a file
+            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", getattr(error, "message", "damaged").splitlines()[0])
             raise UserError(f"cannot read {self.name} in {self._builder.data_dir}: {reason[:200]}") from error
 
     def _whole_images(self, split: str) -> tf.data.Dataset:

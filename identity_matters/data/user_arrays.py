@@ -11,12 +11,12 @@ A file holds train_images, train_labels, test_images and test_labels, or x_train
 evaluate on, the test arrays suffice. Its headers are looked at before anything is read.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import math
 import os
 import zipfile
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,9 +24,9 @@ from numpy.typing import ArrayLike
 
 from identity_matters.config import MAX_CLASSES
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData, check_arrays, digest, note
-from identity_matters.errors import UserError
+from identity_matters.errors import UserError, first_line, truncated_repr
 from identity_matters.fields import require
-from identity_matters.runs.files import array_header
+from identity_matters.runs.npz import Member, open_npz
 
 # The four arrays, and what Keras's users call them.
 _ARRAYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
@@ -76,12 +76,13 @@ def load_npz(path: str, num_classes: int = 0) -> ArrayData:
     Raises:
       UserError: the file is missing, is no .npz or too large, or lacks an array, or an array is unfit.
     """
-    return as_array_data(os.path.basename(path), _read(path), num_classes)
+    arrays, file_digest = _read(path)
+    return dataclasses.replace(as_array_data(os.path.basename(path), arrays, num_classes), file_digest=file_digest)
 
 
 def load_test_examples(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the test images, uint8 [n, h, w, c], and labels, int32 [n], of an .npz file; raises as `load_npz`."""
-    name, arrays = os.path.basename(path), _read(path, ("test_images", "test_labels"))
+    name, (arrays, _) = os.path.basename(path), _read(path, ("test_images", "test_labels"))
     images = as_bytes(name, {"test": arrays["test_images"]})["test"]
     labels, num_classes = as_integers(f"{name}: test_labels", arrays["test_labels"])
     check_arrays(f"{name}, test", images, labels, num_classes)
@@ -93,15 +94,9 @@ def npz_digest(path: str) -> str:
 
     It is made of the checksums that the archive holds and that reading the arrays verifies, so it costs nothing.
     """
-    digest = hashlib.blake2b(digest_size=4)
-    try:
-        with zipfile.ZipFile(_regular_file(path)) as archive:
-            for names in _ARRAYS.items():
-                member = archive.getinfo(_member(archive, names) or "")
-                digest.update(f"{member.CRC} {member.file_size} ".encode())
-    except (UserError, zipfile.BadZipFile, OSError, ValueError, KeyError, NotImplementedError):
-        return ""
-    return digest.hexdigest()
+    with contextlib.suppress(Exception), open_npz(path) as members:  # reading the arrays says what is wrong with it
+        return _digest(_stored(members))
+    return ""
 
 
 def has_changed(path: str, known: str) -> bool:
@@ -233,55 +228,50 @@ def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
     return labels.astype(np.int32), classes or int(high) + 1
 
 
-def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> dict[str, np.ndarray]:
-    """Returns the arrays of these names, once their headers say that they can be held."""
+def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> tuple[dict[str, np.ndarray], str]:
+    """Returns the arrays of these names, and the digest of the file, where it has all four."""
     try:
-        with zipfile.ZipFile(_regular_file(path)) as archive:
-            members = {name: _member(archive, (name, _ARRAYS[name])) for name in names}
-            if missing := [name for name, member in members.items() if member is None]:
-                raise UserError(f"{path} lacks {', '.join(missing)}; it holds {_contents(archive)}; {_ADVICE}")
-            for name, member in members.items():
-                _check_header(archive, member, f"{path}: {name}")
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[member.removesuffix(".npy")] for name, member in members.items()}
-    except UserError:
-        raise
+        with open_npz(path) as members:
+            stored = _stored(members)
+            if missing := [name for name in names if stored[name] is None]:
+                raise UserError(f"it lacks {', '.join(missing)}; it holds {_contents(members)}; {_ADVICE}")
+            for name in names:
+                shape = stored[name].header()[0]
+                if math.prod(shape) > MAX_BYTES_IN_MEMORY:
+                    raise UserError(
+                        f"{name} declares {truncated_repr(shape)} values; at most {MAX_BYTES_IN_MEMORY:.3g} fit in "
+                        "memory, larger sets come through TFDS"
+                    )
+            return {name: stored[name].read() for name in names}, _digest(stored)
     except zipfile.BadZipFile as error:
         raise UserError(f"cannot read {path} as an .npz file: {error}; {_ADVICE}") from error
-    except (OSError, EOFError, ValueError, RuntimeError, zlib.error, NotImplementedError) as error:
-        raise UserError(f"cannot read {path} as an .npz file: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile raises almost any on a damaged file
+        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
+        raise UserError(f"cannot read {path} as an .npz file: {reason}") from error
 
 
-def _regular_file(path: str) -> str:
-    """Returns the path of a file; of a pipe, reading would wait for ever."""
-    reason = "it is no file" if os.path.exists(path) else "no such file"
-    require(os.path.isfile(path), f"cannot read {path} as an .npz file: {reason}")
-    return path
+def _stored(members: dict[str, Member]) -> dict[str, Member | None]:
+    """Returns the four arrays by their names, whichever a file has; None where it lacks one."""
+    return {name: members.get(name) or members.get(other) for name, other in _ARRAYS.items()}
 
 
-def _member(archive: zipfile.ZipFile, names: tuple[str, ...]) -> str | None:
-    return next((f"{name}.npy" for name in names if f"{name}.npy" in archive.namelist()), None)
+def _digest(stored: dict[str, Member | None]) -> str:
+    """Returns the digest of the four arrays of a file; empty where it lacks one."""
+    if None in stored.values():
+        return ""
+    checksums = "".join(f"{member.info.CRC} {member.info.file_size} " for member in stored.values())
+    return hashlib.blake2b(checksums.encode(), digest_size=4).hexdigest()
 
 
-def _check_header(archive: zipfile.ZipFile, member: str, what: str) -> None:
-    """Raises UserError where an array is no numbers, or more of them than fit in memory."""
-    shape, dtype = array_header(archive, member)
-    require(dtype.kind in "buif", f"{what} must be numbers, got {dtype}")
-    if math.prod(shape) > MAX_BYTES_IN_MEMORY:
-        raise UserError(
-            f"{what} declares {math.prod(shape):.3g} values, {shape}; at most {MAX_BYTES_IN_MEMORY:.3g} fit in memory, "
-            f"larger sets come through TFDS"
-        )
+def _contents(members: dict[str, Member]) -> str:
+    """Returns the names of the first arrays, with shape and type where their headers can be read."""
 
+    def describe(name: str) -> str:
+        with contextlib.suppress(UserError):
+            shape, dtype, *_ = members[name].header()
+            return f"{name} {dtype} {list(shape)}"
+        return name
 
-def _contents(archive: zipfile.ZipFile) -> str:
-    """Returns the names of the first members, with shape and type where they are arrays."""
-
-    def describe(member: str) -> str:
-        try:
-            shape, dtype = array_header(archive, member)
-            return f"{member.removesuffix('.npy')} {dtype} {list(shape)}"
-        except (ValueError, EOFError, RuntimeError, zlib.error, NotImplementedError):
-            return member
-
-    return ", ".join(describe(member) for member in sorted(archive.namelist())[:8]) or "nothing"
+    return ", ".join(map(describe, sorted(members)[:8])) or "nothing"

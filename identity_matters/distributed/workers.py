@@ -27,7 +27,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import Batches, as_dataset
 from identity_matters.data.loading import load
-from identity_matters.errors import Diverged, UserError, WorkerLost
+from identity_matters.errors import Diverged, EvaluationFailed, UserError, WorkerLost
 from identity_matters.optimization import compile_model
 from identity_matters.runs.checkpoint import list_checkpoints
 from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, data_digest, differences, lock
@@ -214,9 +214,11 @@ class Workers:
 
 @contextlib.contextmanager
 def open_run(
-    config: TrainConfig, run_dir: str, workers: Workers, data: str = ""
+    config: TrainConfig, run_dir: str, workers: Workers, data: str = "", digest: str | None = None
 ) -> Iterator[tuple[RunDirectory | None, dict]]:
     """Opens the run directory on the chief, and agrees on the config and a summary of the data with the other workers.
+
+    digest is as in RunDirectory.
 
     Yields:
       (directory, contents): RunDirectory, which no other process can write to meanwhile, None on workers other than the
@@ -227,10 +229,10 @@ def open_run(
     """
     with contextlib.ExitStack() as stack:
         directory, contents = None, {}
-        compared = as_json(config) | {"data": data, "digest of npz": data_digest(config)}
+        compared = as_json(config) | {"data": data, "digest of npz": data_digest(config) if digest is None else digest}
         if workers.is_chief:
             try:
-                directory = RunDirectory(run_dir, config, data=data)
+                directory = RunDirectory(run_dir, config, data=data, digest=digest)
                 is_complete = directory.status == "done" and _has_results(directory)
                 if not is_complete and directory.status != "diverged":
                     # A job of one worker too: on another node it may come before the lock of its last try is gone.
@@ -268,7 +270,7 @@ def recording_failure(directory: RunDirectory | None, workers: Workers) -> Itera
                     directory.set_status("diverged", diverged_at_step=error.step)
                 else:
                     directory.set_status("failed", error=str(error))
-        if isinstance(error, Diverged):  # on all workers at once
+        if isinstance(error, Diverged | EvaluationFailed):  # on all workers at once
             workers.barrier()  # until the chief has recorded it: a job may end with its first worker
         raise
 

@@ -18,7 +18,8 @@ import keras
 import numpy as np
 
 from identity_matters.errors import Unreadable, UserError, first_line
-from identity_matters.runs.files import read_arrays, replacing
+from identity_matters.runs.files import replacing
+from identity_matters.runs.npz import read_arrays
 
 KEEP = 3
 _FIGURES = {"sum/loss", "sum/cross_entropy", "sum/top1", "sum/top5", "steps_summed"}
@@ -164,11 +165,11 @@ class TrainingState:
         """
 
         def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:
-            expected = {f"variable/{path}": tuple(variable.shape) for path, variable in self._variables.items()}
-            found = {name: array.shape for name, array in arrays.items() if name.startswith("variable/")}
+            expected = {f"variable/{path}": f"{v.dtype} {list(v.shape)}" for path, v in self._variables.items()}
+            found = {k: f"{a.dtype.name} {list(a.shape)}" for k, a in arrays.items() if k.startswith("variable/")}
             if found != expected:
                 name = min(name for name in {**found, **expected} if found.get(name) != expected.get(name))
-                return f"{name} has the shape {found.get(name)}, this network's {expected.get(name)}"
+                return f"{name} is {found.get(name)}, this network's {expected.get(name)}"
             scalars = {name: array for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
             if missing := sorted(_FIGURES - scalars.keys()):
                 return f"it has no number {missing[0]}"

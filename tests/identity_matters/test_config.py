@@ -82,6 +82,10 @@ REFUSED = [
     (config.TrainConfig, {"decay_steps": (1, 10**20)}, "decay_steps must be at most 4294967295, got 1"),
     (config.ModelConfig, {"blocks_per_stage": (1, 1, 10**5)}, "blocks_per_stage must be at most 10000, got 100002"),
     (ablations.AblationConfig, {"num_seeds": 10**21}, "num_seeds must be at most 10000, got 1"),
+    *(
+        (config.ModelConfig, {"shortcut": False, "residual_initializer": name}, f"'{name}' makes every gradient 0")
+        for name in ("zero", "fixup", "rezero")
+    ),
     # Values of another type.
     (config.TrainConfig, {"batch_size": "32"}, "batch_size must be a whole number, got '32'"),
     (config.TrainConfig, {"batch_size": 1.5}, "batch_size must be a whole number, got 1.5"),

@@ -51,7 +51,7 @@ def test_a_file_of_test_images_alone_is_evaluated_and_not_trained_on(launch, dig
     assert code == 0 and "num_examples: 200" in printed
     assert launch("evaluate", "--pretrained=digits", f"--npz={tmp_path}/test.npz")[:2] == (0, printed)
     code, _, err = launch("train", f"--npz={tmp_path}/test.npz", f"--run_dir={tmp_path}/run", *TINY)
-    assert code == launcher.EXIT_ERROR and "test.npz lacks train_images, train_labels" in err
+    assert code == launcher.EXIT_ERROR and "test.npz as an .npz file: it lacks train_images, train_labels" in err
 
 
 def test_an_unknown_network_and_two_networks_are_refused_in_one_line(launch):

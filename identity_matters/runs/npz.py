@@ -1,0 +1,81 @@
+"""Arrays of numbers in .npz files, which may come from others: each is read from the member whose header was checked.
+
+numpy.load takes x for x.npy where a file has both, allocates what a header declares, and fails in any way on a damaged
+one.
+"""
+
+import contextlib
+import io
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from identity_matters.errors import UserError, first_line, truncated_repr
+from identity_matters.fields import require
+from identity_matters.runs.files import open_file
+
+_MAX_HEADER = 2**14  # bytes; NumPy refuses one of more than 10,000 characters, but reads it first
+
+
+class Member(NamedTuple):
+    """An array in an open .npz file; info has its name, its checksum and its size with the header, uncompressed."""
+
+    archive: zipfile.ZipFile
+    info: zipfile.ZipInfo
+
+    def header(self) -> tuple[tuple[int, ...], np.dtype, str, int]:
+        """Returns shape, type, order ("C" or "F"), and the bytes before the values; raises UserError if damaged."""
+        with self.archive.open(self.info) as file:
+            start = io.BytesIO(file.read(_MAX_HEADER))
+        try:
+            version = np.lib.format.read_magic(start)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, is_fortran, dtype = read(start)
+            require(min(shape, default=0) >= 0, f"its shape is {truncated_repr(shape)}")
+        except Exception as error:  # Python's parser raises almost any
+            raise UserError(f"the header of {self.info.filename} is damaged: {first_line(error)[:100]}") from error
+        return shape, dtype, "F" if is_fortran else "C", start.tell()
+
+    def read(self) -> np.ndarray:
+        """Returns the array, which is not to be written to.
+
+        Raises UserError where it holds no numbers, or not as many as it declares; almost any error where it is damaged.
+        """
+        shape, dtype, order, start = self.header()
+        require(dtype.kind in "buif", f"{self.info.filename} must be numbers, got {dtype}")
+        size = math.prod(shape) * dtype.itemsize + start
+        declared = (
+            f"{self.info.filename} declares {truncated_repr(shape)} {dtype}, and holds {self.info.file_size} bytes"
+        )
+        require(size == self.info.file_size, declared)
+        with self.archive.open(self.info) as file:
+            content = file.read(size)  # no more, whatever it unpacks to
+        return np.frombuffer(content, dtype, offset=start).reshape(shape, order=order)
+
+
+@contextlib.contextmanager
+def open_npz(path: str) -> Iterator[dict[str, Member]]:
+    """Yields the arrays of an .npz file by name.
+
+    Raises UserError where it is no regular file or not of arrays alone, each once; almost any error if it is damaged.
+    """
+    with open_file(path) as file, zipfile.ZipFile(file) as archive:
+        infos = archive.infolist()
+        members = {info.filename.removesuffix(".npy"): Member(archive, info) for info in infos}
+        are_arrays = all(info.filename.endswith(".npy") for info in infos)
+        require(are_arrays and len(members) == len(infos), "it must hold arrays alone, NAME.npy, and each of them once")
+        methods = {info.compress_type for info in infos} - {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+        require(not methods, "it is compressed in a way that NumPy does not use")
+        yield members
+
+
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """Returns all arrays of an uncompressed .npz file; raises as `open_npz` and `Member.read`."""
+    with open_npz(path) as members:
+        size = sum(member.info.file_size for member in members.values())
+        require(size <= os.path.getsize(path), "it declares more than the file holds")
+        return {name: member.read() for name, member in members.items()}

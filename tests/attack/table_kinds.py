@@ -1,0 +1,142 @@
+"""Damaged tables and config.json of runs, then launch.plot, launch.report and launch.train."""
+
+import csv
+import functools
+import io
+import json
+import pathlib
+import shutil
+
+from attack import command, kind, prepared
+from attack.prepared import pick
+
+ROOT = pathlib.Path(__file__).parents[2]
+CELLS = [
+    "",
+    "x",
+    "inf",
+    "-inf",
+    "nan",
+    "-1",
+    "0",
+    "1e308",
+    "1e-308",
+    "9" * 400,
+    "x" * 200_000,
+    "\0",
+    "\n",
+    '"',
+    ",",
+    "=1+1",
+    "=cmd|' /C calc'!A0",
+    "@SUM(1)",
+    "+1",
+    "-2+3",
+    "\t=1",
+    "<script>alert(1)</script>",
+    "$x^{$",
+    "\\frac{",
+    "é" * 1000,
+    "\x1b[2J",
+    "1_000",
+    "0x10",
+    "１",
+    "True",
+]
+
+
+@functools.cache
+def runs() -> list[pathlib.Path]:
+    """Runs with tables: those of docs/runs, and one that was trained here."""
+    return [prepared.run(), *sorted(path.parent for path in (ROOT / "docs" / "runs").glob("*/config.json"))]
+
+
+def copied(random, folder) -> pathlib.Path:
+    """A copy of one of them, without what is large."""
+    shutil.copytree(
+        pick(random, runs()), folder / "run", ignore=shutil.ignore_patterns("saved_model", "checkpoints", "events*")
+    )
+    return folder / "run"
+
+
+def drawn(random, folder, run_dir) -> None:
+    """Gives the run to a launcher that draws it."""
+    if random.random() < 0.6:
+        ended = command.run(folder, "plot", f"--run_dir={run_dir}")
+    else:
+        ended = command.run(folder, "report", f"--run_dir={folder / 'report'}", f"--runs={run_dir}")
+        page = folder / "report" / "report.html"
+        assert not page.exists() or "<script>alert" not in page.read_text()
+    prepared.must_be_safe(ended, folder)
+
+
+def damaged(random, text: str) -> str:
+    """A table with a cell, a column, a row, a byte or a part of it changed."""
+    rows = list(csv.reader(io.StringIO(text)))
+    i, j, case = int(random.integers(len(rows))), int(random.integers(len(rows[0]))), random.integers(8)
+    if case < 3:
+        rows[i][j] = pick(random, CELLS)
+    elif case == 3:
+        word = pick(random, CELLS)
+        rows = [rows[0], *([word if k == j else cell for k, cell in enumerate(row)] for row in rows[1:])]
+    elif case == 4:
+        rows = [row[:j] + row[j + 1 :] for row in rows]
+    elif case == 5:
+        rows = rows[:1] + [pick(random, rows[1:]) for _ in range(random.integers(len(rows)))] if rows[1:] else rows[:0]
+    elif case == 6:
+        rows = [row * 2 for row in rows] if random.random() < 0.5 else [rows[0], *rows]
+    else:
+        return prepared.flipped(random, text.encode()).decode("latin-1")
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(rows)
+    return written.getvalue()
+
+
+@kind("table: a cell, row, column or byte of a run's table, then drawn")
+def tables(random, folder):
+    run_dir = copied(random, folder)
+    path = pick(random, sorted(run_dir.glob("*.csv")))
+    if random.random() < 0.1:
+        prepared.in_its_place(random, path)
+    else:
+        path.write_text(damaged(random, path.read_text()), errors="surrogateescape")
+    drawn(random, folder, run_dir)
+
+
+@kind("config.json: a value of a run's, then drawn")
+def records(random, folder):
+    run_dir = copied(random, folder)
+    path = run_dir / "config.json"
+    if random.random() < 0.1:
+        path.write_bytes(prepared.flipped(random, path.read_bytes()))
+    elif random.random() < 0.1:
+        prepared.in_its_place(random, path)
+    else:
+        record = json.loads(path.read_text())
+        for _ in range(random.integers(1, 4)):
+            if isinstance(record, dict):
+                record = prepared.with_hostile_value(random, record)
+        path.write_text(json.dumps(record))
+    drawn(random, folder, run_dir)
+
+
+@kind("config.json or metrics.csv: a value of a finished run's, then the same command")
+def finished(random, folder):
+    shutil.copytree(prepared.run(), folder / "run")
+    path = folder / "run" / pick(random, ["config.json", "metrics.csv"])
+    if path.suffix == ".csv":
+        path.write_text(damaged(random, path.read_text()), errors="surrogateescape")
+    else:
+        path.write_text(json.dumps(prepared.with_hostile_value(random, json.loads(path.read_text()))))
+    ended = command.run(folder, "train", f"--run_dir={folder / 'run'}", *prepared.TINY, memory=prepared.MEMORY)
+    prepared.must_be_safe(ended, folder, codes=(0, 1, 3, 75))
+
+
+@kind("config.json or model.keras: a stranger's run evaluated")
+def evaluated(random, folder):
+    shutil.copytree(prepared.run(), folder / "run")
+    path = folder / "run" / pick(random, ["config.json", "saved_model/assets.extra/data.json"])
+    path.write_text(json.dumps(prepared.with_hostile_value(random, json.loads(path.read_text()))))
+    name = pick(random, ["", "model.keras", "saved_model"])
+    flags = [f"--saved_model={folder / 'run' / name}", "--max_examples=4"]
+    prepared.must_be_safe(command.run(folder, "evaluate", *flags, memory=prepared.MEMORY), folder)

@@ -1,0 +1,208 @@
+"""Hostile folders of TFDS sets, to train and evaluate on and to export."""
+
+import json
+import os
+import pathlib
+import shutil
+import struct
+import zlib
+
+import numpy as np
+from gradient_sets import gradient
+from tensorboardX.crc32c import crc32c
+
+from attack import command, kind, prepared
+from attack.prepared import pick
+
+
+def copied(random, folder) -> pathlib.Path:
+    """A copy of one of the sets, in folder/data; returns where its files are."""
+    name = pick(random, ["tiny_png", "tiny_jpeg"])
+    shutil.copytree(prepared.tfds_sets() / name, folder / "data" / name)
+    return folder / "data" / name / "1.0.0"
+
+
+def consumed(random, folder, place) -> command.Ended:
+    """Gives the set to a launcher."""
+    name, which = place.parent.name, random.random()
+    named = [f"--dataset={pick(random, [name, name + ':1.0.0'])}", f"--data_dir={folder / 'data'}"]
+    if which < 0.3:
+        ended = command.run(folder, "export_npz", *named, f"--npz={folder / 'x.npz'}", memory=prepared.MEMORY)
+    elif which < 0.7:
+        flags = ["--pretrained=digits", "--max_examples=4", *named]
+        ended = command.run(folder, "evaluate", *flags, memory=prepared.MEMORY)
+    else:
+        flags = [*named, *prepared.NETWORK, *prepared.STEPS, "--image_size=8", f"--run_dir={folder / 'run'}"]
+        ended = command.run(folder, "train", *flags, memory=prepared.MEMORY)
+    prepared.must_be_safe(ended, folder, codes=(0, 1, 3, 75))
+    return ended
+
+
+@kind("TFDS: dataset_info.json or features.json with hostile values")
+def descriptions(random, folder):
+    place = copied(random, folder)
+    for _ in range(random.integers(1, 3)):
+        path = place / pick(random, ["dataset_info.json", "features.json"])
+        try:
+            value = json.loads(path.read_text())
+        except ValueError:
+            break
+        path.write_text(json.dumps(prepared.with_hostile_value(random, value)))
+    consumed(random, folder, place)
+
+
+def all_values(value, key):
+    """The containers in JSON that hold a key."""
+    found = [value] if isinstance(value, dict) and key in value else []
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        found += all_values(part, key)
+    return found
+
+
+KNOWN = {
+    "shardLengths": [
+        ["-7"],
+        ["1"] * 200_000,
+        [str(2**62)] * 3,
+        ["0"],
+        [],
+        ["8"] * 16_000,
+        ["3"],
+        ["10000"],
+        ["16", "16"],
+    ],
+    "filepathTemplate": [
+        "../../../{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+        "{0.__class__}",
+        "{SHARD_INDEX:>999999999}",
+        "../secret.txt",
+        "{DATASET.__class__.__mro__}",
+        "/dev/zero",
+        "",
+        "{SPLIT}",
+        "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}",
+    ],
+    "fileFormat": ["array_record", "riegeli", "parquet", "", "tfrecord", "bagz", "x"],
+    "numClasses": [str(2**62), "-1", "0", "3", "100000", str(2**63)],
+    "dimensions": [
+        ["12", "10"],
+        ["-1", "-1", "3"],
+        [str(2**40), str(2**40), "3"],
+        ["0", "0", "0"],
+        ["12", "10", "1"],
+        ["-5", "10", "3"],
+        [],
+        ["5", "10", "3"],
+    ],
+    "dtype": ["uint16", "float32", "string", "int64", "x", "resource"],
+    "encodingFormat": ["png", "jpeg", "", "gif", "x"],
+    "name": ["../../../secret", "x", "", "train", "test", "/dev/zero", "train[:5]"],
+    "version": ["0.0.0", "x", "../1.0.0", "9.9.9"],
+    "pythonClassName": [
+        "os.path",
+        "tensorflow_datasets.core.features.video_feature.Video",
+        "tensorflow_datasets.testing.test_utils.X",
+        "tensorflow_datasets.core.features.text_feature.Text",
+        "tensorflow_datasets.core.features.labeled_image.LabeledImage",
+        "x",
+    ],
+    "featureKey": ["label", "image", "x", "../x", "__class__"],
+}
+
+
+@kind("TFDS: a field of its descriptions set to what that field should not be")
+def fields(random, folder):
+    place = copied(random, folder)
+    key = pick(random, list(KNOWN))
+    for name in ("dataset_info.json", "features.json"):
+        value = json.loads((place / name).read_text())
+        for container in all_values(value, key)[: random.integers(1, 3)]:
+            container[key] = pick(random, KNOWN[key])
+        (place / name).write_text(json.dumps(value))
+    if key == "name":  # the secret, as a shard and as labels
+        shutil.copy(prepared.folder() / "secret.txt", folder / "secret-train.tfrecord-00000-of-00001")
+    consumed(random, folder, place)
+
+
+@kind("TFDS: pipes, links, devices and other files in its folder")
+def files(random, folder):
+    place = copied(random, folder)
+    paths = sorted(path for path in place.rglob("*") if path.is_file())
+    case = random.integers(4)
+    if case == 0:
+        os.mkfifo(place / pick(random, ["x", "metadata.json", "image.labels.txt", "dataset_info.json.lock"]))
+    elif case == 1:
+        os.symlink(
+            pick(random, ["/dev", prepared.folder(), place, "/proc"]),
+            place.parent / pick(random, ["2.0.0", "x", ".config"]),
+        )
+    elif case == 2:
+        with open(place / "label.labels.txt", "w") as file:
+            file.truncate(int(pick(random, [0, 2**20, 2**24 - 1, 2**25, 2**40])))
+    else:
+        prepared.in_its_place(random, pick(random, paths))
+    consumed(random, folder, place)
+
+
+def png_header(width, height) -> bytes:
+    """A PNG file that declares a size and holds a line of it."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    rows = zlib.compress(bytes(min(height * (3 * width + 1), 10**7)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def record_of_length(length: int) -> bytes:
+    """The first bytes of a TFRecord whose length has the right checksum."""
+    size = struct.pack("<Q", length)
+    crc = crc32c(size)
+    return size + struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF) + b"x" * 100
+
+
+@kind("TFDS: hostile records")
+def hostile_records(random, folder):
+    place = copied(random, folder)
+    path = pick(random, sorted(place.glob("*.tfrecord*")))
+    form = place.parent.name.removeprefix("tiny_")
+    found = prepared.records(form, 16 if "train" in path.name else 8)
+    case = random.integers(5)
+    if case == 0:
+        path.write_bytes(prepared.flipped(random, path.read_bytes()))
+        found = None
+    elif case == 1:
+        path.write_bytes(
+            path.read_bytes()
+            + record_of_length(int(pick(random, [0, 2**20, 2**33, 2**40, 2**62, 2**64 - 1, 2**64 - 5])))
+        )
+        if random.random() < 0.7:
+            path.write_bytes(path.read_bytes()[-112:])
+        found = None
+    elif case == 2:
+        found[0] = prepared.flipped(random, found[0])
+    elif case == 3:
+        found = pick(random, [found[:-1], found + found, [], [b""] * len(found), found[:1] * len(found)])
+    else:
+        whole = gradient(1, 12, 10)
+        image = pick(
+            random,
+            [
+                b"",
+                b"junk",
+                prepared.encoded(whole, "gif"),
+                prepared.encoded(whole, "bmp"),
+                prepared.encoded(whole[..., 0], "png"),
+                prepared.encoded(gradient(1, 300, 10), form),
+                prepared.encoded(gradient(1, 1, 1), form),
+                png_header(20_000, 20_000),
+                png_header(2**31 - 1, 2**31 - 1),
+                png_header(1, 10**6),
+                prepared.encoded(np.dstack([whole, whole[..., :1]]), "png"),
+            ],
+        )
+        found[pick(random, [0, -1])] = prepared.example(image, int(pick(random, [0, 1, 15, 16, -1, 2**31, 2**62])))
+    if found is not None:
+        prepared.write_records(path, found)
+    consumed(random, folder, place)
