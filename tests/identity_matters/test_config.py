@@ -119,6 +119,11 @@ def test_schedules_end_at_zero_and_warm_up_from_one_step():
     assert float(rate(50)) == pytest.approx(0.25) and float(rate(75)) == pytest.approx(0.25 * (1 - 2**-0.5), rel=1e-5)
 
 
+def test_the_smaller_networks_keep_the_crops_that_they_were_chosen_and_measured_with():
+    assert {TRAIN_PRESETS[name].crop_padding for name in ("cifar10_fast", "cifar10_wide")} == {4}
+    assert ablations.AblationConfig().train.crop_padding == 4
+
+
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
     """§4.1 and Table 1, which do not say how many steps, nor how it crops: docs/choices.md does."""
     preset, larger = TRAIN_PRESETS["cifar10"], TRAIN_PRESETS["cifar100"]
