@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from identity_matters.errors import UserError, first_line
-from identity_matters.model import standardize
+from identity_matters.model import standardize, takes_raw_images
 from identity_matters.safe_loading import check_saved_model, largest_output, load_network
 
 _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 GB
@@ -39,7 +39,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
     Args:
       model: The directory of a SavedModel; a run's model.keras; a run directory, of which saved_model is taken, or
-        model.keras where there is none; or a Keras model from standardised images to logits.
+        model.keras where there is none; or a Keras model from standardised images to logits, or of `pretrained.load`.
       trust_saved_model: Run the SavedModel, a program, itself, and not the model.keras beside it in its place.
 
     Raises:
@@ -101,7 +101,7 @@ def _network_classifier(network: keras.Model, path: str = "", max_batch: int = 2
 
 def _call_on_raw(network: keras.Model, images: Any) -> Any:
     """Returns the logits of images in 0–255."""
-    return network(standardize(images), training=False)
+    return network(images if takes_raw_images(network) else standardize(images), training=False)
 
 
 def _saved_model_classifier(path: str) -> Classifier:

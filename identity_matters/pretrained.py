@@ -19,6 +19,7 @@ import numpy as np
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
+from identity_matters.model import taking_raw_images
 from identity_matters.presets import MODEL_PRESETS
 
 
@@ -51,8 +52,11 @@ def find(name: str) -> Pretrained:
     return NETWORKS[key]
 
 
-def load(name: str) -> keras.Model:
-    """Returns a shipped network, from standardised images (see `identity_matters.model.standardize`) to logits.
+def load(name: str, standardized: bool = True) -> keras.Model:
+    """Returns a shipped network, from images [n, h, w, c] in 0–255 to logits.
+
+    It standardises the images itself; with standardized=False it is the bare network, which takes what
+    `identity_matters.model.standardize` gives.
 
     >>> load("digits").output_shape
     (None, 10)
@@ -67,7 +71,7 @@ def load(name: str) -> keras.Model:
         for variable in network.variables:
             scale, is_scaled = f"{variable.path}/scale", f"{variable.path}/scale" in weights
             variable.assign(weights[variable.path].astype(np.float32) * (weights[scale] if is_scaled else 1))
-    return network
+    return taking_raw_images(network) if standardized else network
 
 
 def save(network: keras.Model, path: str, in_8_bits: bool = False) -> None:

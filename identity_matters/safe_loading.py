@@ -28,9 +28,10 @@ from identity_matters.runs.files import open_file
 
 # Keras's safe mode refuses Lambda and TFSMLayer where a file has them as layers, not wherever a callable may stand.
 _KERAS_CLASSES = {
-    "Add", "AveragePooling2D", "BatchNormalization", "Concatenate", "Conv2D", "Dense", "DTypePolicy", "Dropout",
-    "Functional", "GlobalAveragePooling2D", "InputLayer", "L2", "Ones", "Pad", "RandomNormal", "ReLU",
-    "VarianceScaling", "ZeroPadding2D", "Zeros", "__keras_tensor__",
+    "__keras_tensor__", "Add", "AveragePooling2D", "BatchNormalization", "Cast", "Concatenate", "Conv2D",
+    "ConvertToTensor", "Dense", "Dropout", "DTypePolicy", "Functional", "GlobalAveragePooling2D", "InputLayer", "L2",
+    "Maximum", "Mean", "Ones", "Pad", "RandomNormal", "ReLU", "Sqrt", "Square", "Subtract", "TrueDivide",
+    "VarianceScaling", "ZeroPadding2D", "Zeros",
 }  # fmt: skip
 _CLASSES = _KERAS_CLASSES | {"ScalarBias", "ScalarMultiplier"}  # of identity_matters.scalars, which model imports
 _MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]

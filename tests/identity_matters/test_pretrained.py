@@ -8,6 +8,7 @@ from refusals import refused
 
 import identity_matters
 from identity_matters import pretrained
+from identity_matters.data.arrays import mnist_sample
 from identity_matters.errors import UserError
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
@@ -69,6 +70,14 @@ def test_the_logits_of_the_paper_s_network_in_8_bits_are_those_in_float16_within
 def test_the_docs_state_the_error_of_a_network(name):
     text = (pathlib.Path(__file__).parents[2] / "docs" / "results.md").read_text()
     assert f"--pretrained={name}" in text and f"{100 * ERRORS[name]:.2f} %" in text
+
+
+def test_a_shipped_network_takes_raw_images_unless_it_is_asked_for_bare():
+    digits = mnist_sample().test_images
+    bare, whole = pretrained.load("digits", standardized=False), pretrained.load("digits")
+    np.testing.assert_array_equal(whole(digits), bare(standardize(digits)))
+    error = np.mean(np.argmax(whole(digits), 1) != mnist_sample().test_labels)
+    assert error == pytest.approx(ERRORS["digits"], abs=0.0011)
 
 
 def test_every_network_has_an_error_and_a_small_file_of_plain_arrays():
