@@ -71,7 +71,8 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(trials):
         num_layers, size = int(rng.integers(1, 65)), int(rng.integers(1, 6))
         phi = np.exp(rng.uniform(-1, 1, size))
-        learning_rate = (1 if trial % 4 == 0 else rng.uniform(0.3, 1)) * from_zero.largest_learning_rate(phi, num_layers)
+        share = 1 if trial % 4 == 0 else rng.uniform(0.3, 1)
+        learning_rate = share * from_zero.largest_learning_rate(phi, num_layers)
         bound = from_zero.step_bound(phi, num_layers, learning_rate, 1e-8)
         risks = from_zero.recursion_risks(phi, num_layers, learning_rate, int(bound))
         yield float(np.argmax(risks <= 1e-8)) if risks[-1] <= 1e-8 else math.inf, bound
