@@ -17,7 +17,7 @@ from theory.mutations import changed, scaled
     statement="x → (x, 1)/|(x, 1)| takes distinct points to distinct unit vectors; x → x/|x| does not",
     verdict="false: x and 2x become one point, of two labels, and points near them nearly; a constant coordinate helps",
     proof="none given",
-    after="hm.exponential",
+    after="hm.claim_C.2",
     function=first_layer.lifted,
     mutation=(
         changed(lambda x: x * np.append(np.ones(x.shape[1] - 1), 1.01)),
@@ -104,7 +104,7 @@ def any_subset(rng: np.random.Generator, trials: int) -> Pairs:
     ),
     verdict="false: Theorem 3.2 has O(n log n + r²), and width without depth does not help; a multiple of n is enough",
     proof="none given",
-    after="hm.no_spurious_optima",
+    after="hm.theorem_3.2",
     hypotheses={"k ≥ 2": lambda: construction.memorize(np.eye(3), np.arange(3), 3, width=1).width == 1},
     function=construction.memorize,
     mutation=lambda memorize: lambda x, labels, *a, **k: memorize(x, np.roll(labels, 1), *a, **k),
