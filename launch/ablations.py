@@ -15,7 +15,7 @@ with config.json beside it, it continues on another machine.
 them, in 55 convolutions, for which ten minutes on the embedded digits are enough:
 
     python -m launch.ablations --experiment=initializers --operations=6e11 --dataset=mnist_sample \
-        --image_size=16 --norandom_flip --crop_padding=1 --validation_examples=1000 --run_dir=runs/initializers
+      --image_size=16 --norandom_flip --crop_padding=1 --validation_examples=1000 --run_dir=runs/initializers
 
 --experiment=norms redraws Figure 2 of Li et al. in 5 epochs for 200: the norms of networks of several
 depths in the same steps, in kernel_norms.png.
