@@ -5,7 +5,7 @@ builds its flags from them and `--help` must not wait for TensorFlow.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from identity_matters.fields import check_fields, require
 
@@ -30,7 +30,9 @@ class ModelConfig:
       blocks_per_stage: Residual blocks in each stage.
       convs_per_block: Convolutions that a shortcut passes, with a ReLU between them; the paper has two.
       residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the
-        last convolution of each block starts at 0, so each block starts as its shortcut.
+        last convolution of each block starts at 0, so each block starts as its shortcut; rezero: standard, each branch
+        times a trained number that starts at 0, as in ReZero and SkipInit; fixup: zero, with the scale, the biases and
+        the multiplier of Fixup. model.residual_block says which parts of these papers are taken.
       train_projection: Train the last layer; the paper leaves it at its random values.
       projection_scale: Factor on the initial values of the last layer, so on the logits.
       shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
@@ -54,7 +56,7 @@ class ModelConfig:
     widths: tuple[int, ...] = (64, 128, 256)
     blocks_per_stage: tuple[int, ...] = (9, 9, 9)
     convs_per_block: int = 2
-    residual_initializer: Literal["small", "standard", "zero"] = "small"
+    residual_initializer: Literal["small", "standard", "zero", "fixup", "rezero"] = "small"
     train_projection: bool = False
     projection_scale: float = 1.0
     shortcut: bool = True
@@ -86,8 +88,9 @@ class ModelConfig:
             f"shortcuts pad with zero channels, so widths must not decrease, got {(self.stem_width,) + self.widths}",
         )
         require(
-            self.shortcut or self.residual_initializer != "zero",
-            "without shortcuts the initializer 'zero' makes every gradient 0; choose small or standard",
+            self.shortcut or self.residual_initializer in ("small", "standard"),
+            f"without shortcuts the initializer {self.residual_initializer!r} makes every gradient 0; choose small or "
+            "standard",
         )
         require(
             len(self.image_shape) == 3 and min(self.image_shape) >= 1,
@@ -129,6 +132,9 @@ class TrainConfig:
       decay_factor: What the learning rate is multiplied by at a drop.
       warmup_steps: Raise the rate linearly over the first N steps (0: off).
       clip_norm: Largest global norm of a gradient; longer ones are scaled down (0: off).
+      init_from: Begin with the weights of another network, as far as names and shapes are the same: the directory of a
+        run, a model.keras, or the name of a network that ships with the package (empty: with random weights).
+      freeze: Do not train the layers whose names begin with one of these, e.g. stem,stage1 (empty: train all).
       seed: Seed of the initial weights, the order of the examples and their augmentation.
       eval_every: Evaluate every N steps, and after the last.
       eval_examples: Evaluate on the first N test examples (0: all).
@@ -149,9 +155,9 @@ class TrainConfig:
     num_classes: int = 0
     train_examples: int = 0
     validation_examples: int = 0
-    crop_padding: int = 4
+    crop_padding: int = 2
     random_flip: bool = True
-    train_steps: int = 60_000
+    train_steps: int = 50_000
     batch_size: int = 128
     optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
     learning_rate: float = 0.05
@@ -159,10 +165,12 @@ class TrainConfig:
     newton_schulz_steps: int = 5
     decoupled_weight_decay: float = 0.0
     schedule: Literal["piecewise", "exponential", "constant", "linear", "cosine"] = "piecewise"
-    decay_steps: tuple[int, ...] = (30_000, 50_000)
+    decay_steps: tuple[int, ...] = (30_000,)
     decay_factor: float = 0.1
     warmup_steps: int = 0
     clip_norm: float = 0.0
+    init_from: str = ""
+    freeze: str = ""
     seed: int = 0
     eval_every: int = 1_000
     eval_examples: int = 0
@@ -200,6 +208,17 @@ class TrainConfig:
         )
         self._check_strategy()
         self._check_steps()
+
+    def continued(self, old: dict[str, Any]) -> tuple[str, ...]:
+        """Returns the fields in which a run may differ from an earlier one of config `old` and yet go on with it.
+
+        A longer run makes the same updates as far as the earlier one came, unless its schedule ends with it.
+        """
+        end = old.get("train_steps")
+        if not isinstance(end, int) or self.train_steps <= end or self.schedule in ("linear", "cosine"):
+            return ()
+        drops = [[step for step in steps if step < end] for steps in (old.get("decay_steps", ()), self.decay_steps)]
+        return ("train_steps", "decay_steps") if drops[0] == drops[1] else ("train_steps",)
 
     def _check_strategy(self) -> None:
         if self.strategy == "synchronous":
@@ -247,6 +266,8 @@ def ignored_fields(config: TrainConfig) -> dict[str, str]:
         ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "npz has the data")
     elif config.dataset == "mnist_sample":
         ignored["download"] = "dataset is mnist_sample, which comes with a package"
+    if config.model.residual_initializer == "fixup" and config.model.train_projection:
+        ignored["projection_scale"] = "residual_initializer is fixup, which starts a trained projection at 0"
     if config.model.network != "all_conv_resnet":
         names = {field.name for field in dataclasses.fields(ModelConfig)} - _READ_BY_EVERY_NETWORK
         ignored |= dict.fromkeys(sorted(names), f"network is {config.model.network}")

@@ -44,6 +44,21 @@ class Diverged(ArithmeticError):
         self.step = step
 
 
+class EvaluationFailed(UserError):
+    """The loss of the test images is NaN or infinite, while the network and its training loss are sound.
+
+    Seen of a compiler that computed an evaluation wrong. The run can go on from its newest checkpoint.
+    """
+
+    def __init__(self, step: int, training_loss: float) -> None:
+        super().__init__(
+            f"the evaluation after step {step} gave a loss that is NaN or infinite, while the training loss is "
+            f"{training_loss:.4g} and the network gives finite numbers without compilation; the checkpoints stand and "
+            "the same command goes on; where it ends so again, take another Keras backend, or a new run_dir with "
+            "--jit_compile=off"
+        )
+
+
 class Preempted(Exception):
     """SIGTERM came before the end of the run, saved after `step` updates; None: there was nothing new to save."""
 
@@ -80,18 +95,18 @@ def reporting_lack_of_memory(message: str) -> Iterator[None]:
         # TensorFlow's ResourceExhaustedError and JAX's XlaRuntimeError speak of full disks and long messages too.
         is_exhausted = "exhausted" in f"{type(error)}{error}".lower()
         is_short = is_exhausted and re.search("OOM|[Oo]ut of memory|allocate", str(error))
-        if not isinstance(error, MemoryError) and not is_short:
+        if not isinstance(error, MemoryError) and not is_short and "can't start new thread" not in str(error):
             raise
         raise UserError(message) from error
 
 
 @contextlib.contextmanager
 def naming_file(path: str, temporary: str | None = None) -> Iterator[None]:
-    """Opens a context whose OSErrors name a file, in place of none, as on a full disk, or of a temporary one."""
+    """Opens a context whose OSErrors name a file in place of none, as on a full disk, or of what is in a temporary."""
     try:
         yield
     except OSError as error:
-        if error.filename in (None, temporary):
+        if error.filename is None or temporary and str(error.filename).startswith(temporary):
             named = OSError(f"cannot write {path}: {error.strerror or error}")
             named.strerror = error.strerror
             raise named from error

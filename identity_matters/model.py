@@ -11,7 +11,8 @@
     σ = 1/(k²c)                           residual_stddev(k, c)
 
 No batch normalisation, bias, dropout, max pooling or final ReLU. Only keras and
-keras.ops are used, so every Keras backend builds the same network.
+keras.ops are used, so every Keras backend builds the same network. Biases and
+multipliers, of one number each, come with the initialisers fixup and rezero alone.
 """
 
 import os
@@ -25,9 +26,11 @@ from keras import initializers, layers, ops
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
 from identity_matters.presets import MODEL_PRESETS as PRESETS
+from identity_matters.scalars import ScalarBias, ScalarMultiplier
 
 # Of He et al.'s code. Keras's epsilon, 1e-3, is of the size of the variances that the small initialiser begins with.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "dtype": "float32"}
+MULTIPLIERS = {"fixup": 1.0, "rezero": 0.0}  # what a branch is multiplied by at the start, by residual_initializer
 SMALLEST_IMAGE = 9  # of a comparator, a side, pixels: All-CNN-C's convolution without padding still has 3×3 to see
 
 __all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "residual_stddev", "standardize"]
@@ -89,10 +92,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
         config.num_classes,
         use_bias=False,
         trainable=config.train_projection,
-        # Uniform with variance 1/fan_in, as in the code the paper started from.
-        kernel_initializer=initializers.VarianceScaling(
-            config.projection_scale**2, "fan_in", "uniform", seed=layer_seed(seed, "projection")
-        ),
+        kernel_initializer=_projection_initializer(config, seed),
         dtype="float32",
         name="projection",
     )(x)
@@ -107,6 +107,15 @@ def residual_block(
     Of a config's variants `shortcut=False` gives ReLU(C₂(ReLU(C₁x))), `convs_per_block` = 1 or 3 gives x + C₁x or x +
     C₃(ReLU(C₂(ReLU(C₁x)))), and so on, and `use_batch_norm` normalises after each convolution.
 
+    Two values of `residual_initializer` are rules of later papers and add trained numbers, one a layer:
+      rezero: x + αC₂(ReLU(C₁x)), α = 0 at the start, the convolutions standard (ReZero, Bachlechner et al. 2020,
+        arXiv 2003.04887). SkipInit (De & Smith 2020, arXiv 2002.10444) has the same α; its dropout is not taken.
+      fixup: x + sC₂(ReLU(C₁(x + a) + b) + c) (Zhang, Dauphin & Ma 2019, arXiv 1901.09321). Of its three rules are
+        taken: the last convolution of the branch is 0, and so is the projection where it is trained; the other
+        convolutions of the branch are standard, times L^(−1/(2m − 2)) for L blocks of m convolutions; s = 1, and
+        biases of 0 before each convolution and ReLU of the branch. Not in that paper: "standard" is this network's
+        σ = 1/(k√c), there is no bias outside of the blocks, and the scalars take the learning rate of all.
+
     Args:
       x: KerasTensor [n, h, w, c].
       stride: 1, or 2 to halve the resolution.
@@ -115,9 +124,13 @@ def residual_block(
     Returns:
       KerasTensor [n, h/stride, w/stride, width].
     """
-    y = _convolution(x, config, width, f"{name}_conv1", seed, stride)
+    y = _convolution(_biased(x, config, f"{name}_conv1"), config, width, f"{name}_conv1", seed, stride)
     for i in range(2, config.convs_per_block + 1):
-        y = _convolution(_relu(y, config, name, i - 1), config, width, f"{name}_conv{i}", seed)
+        y = _relu(_biased(y, config, f"{name}_relu{i - 1}"), config, name, i - 1)
+        y = _convolution(_biased(y, config, f"{name}_conv{i}"), config, width, f"{name}_conv{i}", seed)
+    if config.residual_initializer in MULTIPLIERS:
+        initial = MULTIPLIERS[config.residual_initializer]
+        y = ScalarMultiplier(initial, dtype="float32", name=f"{name}_multiplier")(y)
     if not config.shortcut:
         return _relu(y, config, name, config.convs_per_block)
     # float32 in mixed precision too: a bfloat16 has 8 bits, and the small initialiser's branches are below the last of
@@ -128,6 +141,11 @@ def residual_block(
 def _relu(x: keras.KerasTensor, config: ModelConfig, block: str, convolution: int) -> keras.KerasTensor:
     """Returns ReLU(x), named after the convolution that it follows: _relu, _relu2, _relu3, …"""
     return layers.ReLU(dtype=dtype_policy(config), name=f"{block}_relu{'' if convolution == 1 else convolution}")(x)
+
+
+def _biased(x: keras.KerasTensor, config: ModelConfig, name: str) -> keras.KerasTensor:
+    """Returns x plus Fixup's trained number before a convolution or a ReLU, where the config asks for it, else x."""
+    return ScalarBias(0.0, dtype="float32", name=f"{name}_bias")(x) if config.residual_initializer == "fixup" else x
 
 
 def _shortcut(x: keras.KerasTensor, width: int, stride: int, name: str) -> keras.KerasTensor:
@@ -163,11 +181,36 @@ def _kernel_initializer(
 ) -> initializers.Initializer:
     """Returns the residual initialiser of the config, or the standard one for the stem; both are Gaussian."""
     initializer = "standard" if name == "stem_conv" else config.residual_initializer
-    if initializer == "zero" and name.endswith(f"conv{config.convs_per_block}"):
+    if initializer in ("zero", "fixup") and name.endswith(f"conv{config.convs_per_block}"):
         # C₁ = C₂ = 0 would be a critical point of the loss, which training would never leave.
         return initializers.Zeros()
-    stddev = residual_stddev if initializer == "small" else standard_stddev
-    return initializers.RandomNormal(stddev=stddev(kernel_size, filters), seed=layer_seed(seed, name))
+    stddev = (residual_stddev if initializer == "small" else standard_stddev)(kernel_size, filters)
+    if initializer == "fixup":
+        stddev *= fixup_scale(sum(config.blocks_per_stage), config.convs_per_block)
+    return initializers.RandomNormal(stddev=stddev, seed=layer_seed(seed, name))
+
+
+def fixup_scale(num_blocks: int, convs_per_block: int) -> float:
+    """Returns L^(−1/(2m − 2)), Fixup's factor on the initial kernels of a branch but the last (Zhang et al. 2019, §3).
+
+    With it a step of gradient descent changes the logits by an amount that does not grow with the number of blocks.
+
+    >>> fixup_scale(num_blocks=27, convs_per_block=2) == 27**-0.5
+    True
+
+    Args:
+      num_blocks: L, of the whole network.
+      convs_per_block: m, at least 2: the one convolution of a block of one starts at 0.
+    """
+    return num_blocks ** (-1 / (2 * convs_per_block - 2))
+
+
+def _projection_initializer(config: ModelConfig, seed: int) -> initializers.Initializer:
+    """Returns uniform values of variance 1/fan_in, as in the code the paper started from; 0 for Fixup's, if trained."""
+    if config.residual_initializer == "fixup" and config.train_projection:
+        return initializers.Zeros()
+    scale = config.projection_scale**2
+    return initializers.VarianceScaling(scale, "fan_in", "uniform", seed=layer_seed(seed, "projection"))
 
 
 def layer_seed(seed: int, name: str) -> int:

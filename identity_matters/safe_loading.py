@@ -32,6 +32,7 @@ _KERAS_CLASSES = {
     "Functional", "GlobalAveragePooling2D", "InputLayer", "L2", "Ones", "Pad", "RandomNormal", "ReLU",
     "VarianceScaling", "ZeroPadding2D", "Zeros", "__keras_tensor__",
 }  # fmt: skip
+_CLASSES = _KERAS_CLASSES | {"ScalarBias", "ScalarMultiplier"}  # of identity_matters.scalars, which model imports
 _MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]
 _MAX_OUTPUT = 2**26  # numbers that a layer makes of one image
 _MAX_CONFIG = 2**22  # bytes; of the largest network of this project it has a tenth
@@ -46,7 +47,7 @@ def load_network(path: str) -> keras.Model:
     require_usual_keras()
     try:
         members = _read_members(path)
-        foreign = set(_class_names(json.loads(members["config.json"]))) - _KERAS_CLASSES
+        foreign = set(_class_names(json.loads(members["config.json"]))) - _CLASSES
         if foreign:
             raise UserError(f"it holds {truncated_repr(min(foreign))}, which no network of this project has")
         with tempfile.TemporaryDirectory() as folder, _adding_no_weights_but(members["model.weights.h5"]):

@@ -15,7 +15,12 @@ def silenced_stderr() -> Iterator[None]:
     """Opens a context in which nothing that is written to the standard error of the process appears."""
     if sys.stderr:
         sys.stderr.flush()
-    terminal, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        terminal = os.dup(2)
+    except OSError:  # there is none
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield

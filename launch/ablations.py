@@ -2,7 +2,7 @@
 
     python -m launch.ablations --dataset=cifar10 --data_dir=DIR --run_dir=runs/statements
 
-takes every variant of --experiment (statements or rivals) and finds its learning rate on 5,000
+takes every variant of --experiment (statements, rivals or initializers) and finds its learning rate on 5,000
 training images that are held out, in half of a run's steps; where the best rate is the lowest or the
 highest of those tried, up to two more. Then it trains 3 seeds at that rate on all images, seed after
 seed: 3 to 6 minutes a run of 3e13 operations on one core, 5 to 10 hours in all. Leaves results.csv,

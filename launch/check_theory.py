@@ -2,17 +2,18 @@
 
     python -m launch.check_theory --run_dir=runs/theory
 
-prints, claim by claim, the statement as it is true, the worst instance against its bound, how
-much room it leaves, and three judgements: whether the printed statement holds, whether its printed
-proof does, and what our copy of the text has lost: a minute or two. Exit code 1 if any check
-fails. With a run directory it leaves results.csv, claims.md, and the data (CSV) and the figures (PNG)
-of docs/theory.md; interrupted, the same command goes on. --claim=hm.theorem_2.1 checks one claim.
+prints which printed statements are false, which checks fail, and how many statements hold: a minute
+or two. Exit code 1 if any check fails. With a run directory it leaves results.csv, claims.md, which has
+of each claim the statement as it is true, the worst instance against its bound and the verdicts on
+statement and proof, and the data (CSV) and the figures (PNG) of docs/theory.md; interrupted, the same
+command goes on. --verbose prints a line a claim, --claim=hm.theorem_2.1 all of one.
 """
 
 import dataclasses
 import functools
 import os
 import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -40,12 +41,14 @@ class CheckConfig:
       trials: Random instances a claim, to within a factor that depends on what one costs.
       seed: Seed of the instances.
       figures: Draw the figures too, where there is a run directory and all claims are checked.
+      verbose: Print a line for each claim: its worst instance against its bound, and the verdict.
     """
 
     claim: str = ""
     trials: int = 100
     seed: int = 0
     figures: bool = True
+    verbose: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
@@ -70,24 +73,42 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
 
 def _check(config: CheckConfig, run: RunDirectory | None) -> int:
     """Checks, prints and writes; 1 if a check fails."""
+    ids = [config.claim] if config.claim else list(claims.CLAIMS)
+    drawn = _experiments(config.seed) if run and config.figures and not config.claim else {}
+    with tqdm(total=len(ids) + len(drawn), desc="claims", disable=None) as bar:
+        checks = []
+        for check in _checks(config, ids, run):
+            checks.append(check)
+            if config.verbose:
+                tqdm.write(f"{_measured(check)}  {check.verdict}")
+            bar.update()
+        if run is not None:
+            write_text(run.file("claims.md"), claims.markdown(checks))
+        bar.set_description("figures")
+        for name, experiment in drawn.items():
+            write_metrics(run.file(f"{name}.csv"), experiment())
+            bar.update()
+    if drawn:
+        from identity_matters.runs.figures import save_figures
+
+        save_figures(figures(run.path), run.path)
+    print(_lines(checks[0]) if config.claim else _summary(checks))
+    if run is not None:
+        print(f"files: {run.path}")
+    failed = [check.claim for check in checks if not check.holds]
+    print(f"checks failed: {', '.join(failed)}" if failed else "every check of ours holds")
+    return EXIT_ERROR if failed else 0
+
+
+def _checks(config: CheckConfig, ids: list[str], run: RunDirectory | None) -> Iterator[claims.Check]:
+    """Yields the checks of the claims of these ids, those from the run's table that it holds."""
     path = run.file("results.csv") if run else None
-    table, checks = JobTable(path), []
-    for claim_id in tqdm([config.claim] if config.claim else list(claims.CLAIMS), desc="claims", disable=None):
+    table = JobTable(path)
+    for claim_id in ids:
         (row,) = table.run(Job({"claim": claim_id}, functools.partial(_row, claim_id, config), num_rows=1))
         with reporting_damaged_table(path or ""):  # a row of an earlier call may lack columns
             fields = {name: row[name] for name in claims.Check._fields}
-            checks.append(claims.Check(**fields | {"holds": str(row["holds"]) == "True"}))  # text in the file
-            tqdm.write(_lines(checks[-1]))
-    failed = [check.claim for check in checks if not check.holds]
-    if not config.claim:
-        print(f"\n{claims.summary()}")
-    if run is not None:
-        write_text(run.file("claims.md"), claims.markdown(checks))
-        if config.figures and not config.claim:
-            _draw(run, config.seed)
-        print(f"files: {run.path}")
-    print(f"checks failed: {', '.join(failed)}" if failed else "every check of ours holds")
-    return EXIT_ERROR if failed else 0
+            yield claims.Check(**fields | {"holds": str(row["holds"]) == "True"})  # text in the file
 
 
 def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[dict]:
@@ -97,12 +118,16 @@ def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[di
     return [check._asdict() | verdicts]
 
 
+def _measured(check: claims.Check) -> str:
+    """Returns the id of a check's claim and its worst instance."""
+    numbers = f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}, n = {check.instances}"
+    return f"{check.claim:<32} {numbers if check.instances else ''}"
+
+
 def _lines(check: claims.Check) -> str:
-    measured = (
-        f"{check.measured:.4g} {check.relation} {check.bound:.4g}, slack {check.slack:.2g}, n = {check.instances}"
-    )
+    """Returns all that is known of one claim."""
     claim = claims.CLAIMS[check.claim]
-    lines = [f"{check.claim:<27} {measured if check.instances else ''}", f"    {check.statement}"]
+    lines = [_measured(check), f"    {check.statement}"]
     lines.append(f"    printed statement: {check.verdict}")
     lines.append(f"    printed proof:     {claim.proof}")
     if claim.our_text:
@@ -112,9 +137,15 @@ def _lines(check: claims.Check) -> str:
     return "\n".join(lines)
 
 
-def _draw(run: RunDirectory, seed: int) -> None:
-    """Writes NAME.csv and NAME.png for every figure of docs/theory.md."""
-    from identity_matters.runs.figures import save_figures
+def _summary(checks: list[claims.Check]) -> str:
+    """Returns which printed statements are false, which checks failed and why, and how many statements hold."""
+    lines = [f"{check.claim:<32} {check.verdict}" for check in checks if check.holds and claims.is_false(check.claim)]
+    lines += [f"{check.claim:<32} {check.verdict}: {check.counterexample}" for check in checks if not check.holds]
+    return "\n".join([*lines, "", claims.summary()])
+
+
+def _experiments(seed: int) -> dict[str, Callable[[], list[dict]]]:
+    """Returns what computes the data of every figure of docs/theory.md, by name."""
     from theory.figures import EXPERIMENTS
 
     digits = mnist_sample()
@@ -123,9 +154,7 @@ def _draw(run: RunDirectory, seed: int) -> None:
     experiments["memorization"] = functools.partial(
         EXPERIMENTS["memorization"], images, digits.train_labels[:500], 10, seed=seed
     )
-    for name in tqdm(experiments, desc="figures", disable=None):
-        write_metrics(run.file(f"{name}.csv"), experiments[name]())
-    save_figures(figures(run.path), run.path)
+    return experiments
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":

@@ -16,9 +16,12 @@ from typing import Any, Literal, get_args, get_origin
 from absl import flags
 
 from identity_matters.errors import UserError
+from identity_matters.fields import from_json, require
+from identity_matters.runs.config_json import data_places
+from identity_matters.runs.files import read_json
 
 # Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
-PATHS = {"run_dir", "data_dir", "npz", "saved_model", "saved_run", "runs", "beside", "write"}
+PATHS = {"config", "run_dir", "data_dir", "npz", "saved_model", "saved_run", "init_from", "runs", "beside", "write"}
 _INDENT = 30  # columns of --help
 
 
@@ -74,7 +77,8 @@ def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
     if len(presets) > 1:
         flags.DEFINE_enum("preset", next(iter(presets)), list(presets), "", flag_values=values)
     if has_run_dir:
-        flags.DEFINE_flag(FieldFlag("run_dir", str), flag_values=values)
+        for name in ("run_dir", "config"):
+            flags.DEFINE_flag(FieldFlag(name, str), flag_values=values)
     for field, default, _ in flag_fields(next(iter(presets.values()))):
         flags.DEFINE_flag(FieldFlag(field.name, type(default)), flag_values=values)
     return values
@@ -90,21 +94,51 @@ def parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
         raise UserError(f"there is no flag --{error.flagname}; {hint}") from None
 
 
-def _preset(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns the preset that the flags name, or the only one."""
-    return presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
+def base(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
+    """Returns the config that the flags begin with: --config's, on top of a preset's, or that of a preset.
+
+    Raises:
+      UserError: --config names no JSON of this launcher's fields, or a run's beside a --preset.
+    """
+    preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
+    path = values["config"].value if "config" in values else None
+    if not path:
+        return preset
+    try:
+        contents = read_json(path)
+        if not isinstance(contents, dict) or "config" not in contents:
+            return from_json(preset, _nested(preset, contents))
+        require("preset" not in values or not values["preset"].present, "it is a run's, and --preset is given too")
+        config = from_json(preset, contents["config"])
+        places = data_places(contents) if hasattr(config, "data_dir") else {}
+        return dataclasses.replace(config, **places)
+    except (OSError, ValueError) as error:
+        raise UserError(f"--config={path} cannot be used: {error}") from error
+
+
+def _nested(preset: Any, fields: Any) -> Any:
+    """Returns values by the names of flags as the config of a preset holds them: those of configs in it in dicts."""
+    if not isinstance(fields, dict):
+        return fields
+    found = dict(fields)
+    for field in dataclasses.fields(preset):
+        inner = getattr(preset, field.name)
+        if dataclasses.is_dataclass(inner) and field.name not in found:
+            names = {name.name for name, _, _ in flag_fields(inner)} & found.keys()
+            found[field.name] = _nested(inner, {name: found.pop(name) for name in names})
+    return found
 
 
 def changes(values: flags.FlagValues, presets: dict[str, Any]) -> dict[str, Any]:
-    """Returns the given flags that differ from the preset, by name."""
-    fields = flag_fields(_preset(values, presets))
+    """Returns the given flags that differ from the config that they begin with, by name."""
+    fields = flag_fields(base(values, presets))
     given = {field.name: (values[field.name].value, default) for field, default, _ in fields}
     return {name: value for name, (value, default) in given.items() if value not in (None, default)}
 
 
 def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
-    """Returns the preset with the given flags in place of its values; raises UserError for one that it refuses."""
-    preset, changed = _preset(values, presets), changes(values, presets)
+    """Returns `base` with the given flags in place of its values; raises UserError for one that it refuses."""
+    preset, changed = base(values, presets), changes(values, presets)
     for name, why in _refusals(preset, values).items():
         if name in changed:
             raise UserError(f"--{name} is {why}")
@@ -147,6 +181,8 @@ def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, ru
     preset = next(iter(presets.values()))
     refused = _refusals(preset, values)
     entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
+    if "config" in values:
+        entries.append(("--config=FILE", "Begin with the config.json of another run, or with a JSON of flags."))
     if len(presets) > 1:
         text = f"One of {', '.join(presets)}; the defaults below are the first's."
         entries.append((f"--preset={next(iter(presets))}", text))

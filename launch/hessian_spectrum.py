@@ -22,7 +22,6 @@ activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 
 
 import dataclasses
 import functools
-import hashlib
 import math
 import os
 import shutil
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
 NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 CHECKPOINT = "weights.npz"  # a copy of that of --at_step
-DIGEST = "weights_digest"  # in config.json: a run that goes on must be on the same weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,10 +112,9 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     if not config.batch_moments and (names := without_averages(model)):
         raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
     check_order(config.order, model)
-    digest = weights_digest(model)
+    digest = trained_run.weights_digest(model)
     with run:
-        if run.contents.get(DIGEST, digest) != digest:
-            raise UserError(f"{run_dir} is on other weights than {config.saved_run} has now; choose another run_dir")
+        trained_run.require_same_weights(run, digest, config.saved_run)
         if run.status == "done":
             print(f"{run_dir} finished before; its results:")
         else:
@@ -144,7 +141,7 @@ def _compute(
     matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
     with launcher.user_errors():
         product = curvature.model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
-    run.set_status("running", **{DIGEST: digest})  # not before: what model_mvp refuses leaves no run
+    run.set_status("running", **{trained_run.DIGEST: digest})  # not before: what model_mvp refuses leaves no run
     if checkpoint:  # which a run that goes on removes sooner or later
         with replacing(run.file(CHECKPOINT)) as temporary:
             shutil.copyfile(checkpoint, temporary)
@@ -236,14 +233,6 @@ def _results(config: SpectrumConfig, run: RunDirectory, dim: int) -> str:
 def num_weights(model: "keras.Model") -> int:
     """Returns the number of trained weights."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
-
-
-def weights_digest(model: "keras.Model") -> str:
-    """Returns a digest of all weights, those that are not trained included."""
-    digest = hashlib.blake2b(digest_size=8)
-    for array in model.get_weights():
-        digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
-    return digest.hexdigest()
 
 
 def check_order(order: int, model: "keras.Model") -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from absl import flags
 
 from identity_matters.data.arrays import note
-from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line
+from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line, reporting_lack_of_memory
 from identity_matters.runs import signals
 from launch import config_flags, terminal
 
@@ -67,7 +67,8 @@ def run(
                 elif rest:
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:
-                    code = _call(main, presets, values, needs_run_dir, without_effect)
+                    with reporting_lack_of_memory("there is not enough memory, or ulimit allows too little"):
+                        code = _call(main, presets, values, needs_run_dir, without_effect)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # twice says no more than once
             resumes = has_run_dir and values["run_dir"].value

@@ -1,12 +1,12 @@
 """Redraw the figures of Li et al., *Demystifying ResNet*: Hessians and learning of n-shortcut networks.
 
-    python -m launch.shortcut_study --figure=5 --preset=smoke --run_dir=runs/fig5
+    python -m launch.shortcut_study --preset=smoke --run_dir=runs/fig5
 
-computes the data of Figure 5 (3, 6, 7, 8, 9 and 10 likewise, `convolutional` is not in the paper,
-`all` is all of them), draws it with the theory's predictions, and checks what the paper says of
+computes the data of Figure 5 (--figure=3, 6, 7, 8, 9 and 10 likewise, `convolutional` is not in the
+paper, `all` is all of them), draws it with the theory's predictions, and checks what the paper says of
 it: results.csv (a row a point), results.md (each claim: holds or not, with the numbers), PNGs, and
 the figures in TensorBoard. --hparams adds the learning rates to its HParams page, also of a study
-that is done. The smoke preset takes a minute, the paper's size an hour; the bar counts jobs, of which
+that is done. The smoke preset takes half a minute, the paper's size an hour; the bar counts jobs, of which
 deep networks' take longest. Interrupted, the same command goes on: what was computed is kept.
 
 The data are MNIST digits, whitened: by default the 4,000 of the embedded sample. With
@@ -17,14 +17,13 @@ import dataclasses
 import glob
 import math
 import os
-import shutil
 from typing import TYPE_CHECKING
 
 from identity_matters.data.arrays import examples_summary
 from identity_matters.fields import from_json
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import write_text
+from identity_matters.runs.files import temporary_folder, write_text
 from identity_matters.runs.job_table import Job, JobTable
 from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher, terminal
@@ -114,26 +113,25 @@ def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> Non
     from identity_matters.runs.metrics_log import open_events, session
     from shortcut_study.report import sessions
 
-    folder = run.file(f".tmp{os.getpid()}_events")
-    with open_events(folder) as writer:
-        for name, figure in figures(run.path).items():
-            writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
-    for found in sessions(rows) if has_hparams else ():
-        with open_events(os.path.join(folder, "learning_rates", found.name)) as writer:
-            for summary in session(found.hparams):
-                writer.file_writer.add_summary(summary)
-            for name, value in found.metrics.items():
-                writer.add_scalar(name, value, found.epoch)
-    listed, names = run.contents.get("event_files", []), _event_files(folder)
-    for name in _event_files(run.path):
-        if name in listed:  # of an earlier end of this run: TensorBoard would show both
-            os.remove(run.file(name))
-    kept = {name: value for name, value in run.contents.items() if name == "num_examples"}
-    run.set_status("running", event_files=names, **kept)
-    for name in names:
-        os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
-        os.replace(os.path.join(folder, name), run.file(name))
-    shutil.rmtree(folder)
+    with temporary_folder(run.path) as folder:
+        with open_events(folder) as writer:
+            for name, figure in figures(run.path).items():
+                writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
+        for found in sessions(rows) if has_hparams else ():
+            with open_events(os.path.join(folder, "learning_rates", found.name)) as writer:
+                for summary in session(found.hparams):
+                    writer.file_writer.add_summary(summary)
+                for name, value in found.metrics.items():
+                    writer.add_scalar(name, value, found.epoch)
+        listed, names = run.contents.get("event_files", []), _event_files(folder)
+        for name in _event_files(run.path):
+            if name in listed:  # of an earlier end of this run: TensorBoard would show both
+                os.remove(run.file(name))
+        kept = {name: value for name, value in run.contents.items() if name == "num_examples"}
+        run.set_status("running", event_files=names, **kept)
+        for name in names:
+            os.makedirs(os.path.dirname(run.file(name)), exist_ok=True)
+            os.replace(os.path.join(folder, name), run.file(name))
 
 
 def _event_files(folder: str) -> list[str]:

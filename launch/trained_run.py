@@ -4,6 +4,7 @@ That is the config it was trained with, the network and its training examples.
 """
 
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,6 +21,10 @@ from identity_matters.runs.config_json import data_places, read_config_json
 
 if TYPE_CHECKING:
     import keras
+
+    from identity_matters.runs.directory import RunDirectory
+
+DIGEST = "weights_digest"  # in config.json: a run that goes on must be on the same weights
 
 
 def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "") -> TrainConfig:
@@ -120,3 +125,19 @@ def load_model(
     path = kept if is_kept else checkpoint.find(os.path.join(saved_run, "checkpoints"), at_step)
     checkpoint.load_weights(path, at_step, network)
     return network, "" if is_kept else path
+
+
+def weights_digest(model: "keras.Model") -> str:
+    """Returns a digest of all weights, those that are not trained included."""
+    digest = hashlib.blake2b(digest_size=8)
+    for array in model.get_weights():
+        digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
+    """Raises UserError where a run that goes on began with weights of another digest."""
+    if run.contents.get(DIGEST, digest) != digest:
+        raise UserError(
+            f"{run.path} is on other weights than {saved_run or 'the network'} has now; choose another run_dir"
+        )

@@ -10,8 +10,8 @@ import pytest
 from launch import config_flags, launcher
 
 LAUNCHERS = (
-    "train evaluate plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum cluster "
-    "export_npz report"
+    "train evaluate plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum near_identity "
+    "cluster export_npz report"
 ).split()
 
 

@@ -71,13 +71,18 @@ def numpy_forward(network, c: ModelConfig, x, scale=1.0, odd_row_first=False, al
     def conv(x, name, stride=1):
         return scale * convolve(x, weights[f"{name}/kernel"], stride, odd_row_first)
 
+    def bias(name):
+        return weights.get(f"{name}_bias/value", 0.0)
+
     x = average_pool(conv(x, "stem_conv", c.stem_stride), c.stem_pool)
     for stage, (width, blocks) in enumerate(zip(c.widths, c.blocks_per_stage), start=1):
         for block in range(1, blocks + 1):
             name, stride = f"stage{stage}_block{block}", 2 if stage > 1 and block == 1 else 1
-            y = conv(x, f"{name}_conv1", stride)
+            y = conv(x + bias(f"{name}_conv1"), f"{name}_conv1", stride)
             for i in range(2, c.convs_per_block + 1):
-                y = conv(np.maximum(y, 0), f"{name}_conv{i}")
+                y = np.maximum(y + bias(f"{name}_relu{i - 1}"), 0)
+                y = conv(y + bias(f"{name}_conv{i}"), f"{name}_conv{i}")
+            y = weights.get(f"{name}_multiplier/value", 1.0) * y
             new = width - x.shape[3]
             before = 0 if all_channels_after else new // 2
             x = pad_channels(average_pool(x, stride), before, new - before) + y if c.shortcut else np.maximum(y, 0)

@@ -21,7 +21,7 @@ construction. What our copy of a text lost is no fault of the paper's and stands
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -29,14 +29,18 @@ import numpy as np
 from theory.evidence import Pairs
 from theory.mutations import Mutation
 
-HOLDS, CAVEAT, READING, FALSE = VERDICTS = (
+HOLDS, CAVEAT, DEGENERATE, READING, MISPRINT, FALSE = VERDICTS = (
     "holds",
     "holds under the paper's own caveat",
+    "holds but for degenerate cases",
     "depends on the reading",
+    "misprint",
     "false",
 )
 COMPLETE, REPAIRED, WRONG, NOT_GIVEN = PROOFS = ("complete", "repaired", "wrong", "none given")
 CheckFunction: TypeAlias = Callable[[np.random.Generator, int], Pairs]
+# Leaves one hypothesis of a claim and returns whether what is claimed holds there; or calls a function that refuses.
+Outside: TypeAlias = Callable[[], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Claim:
       verdict: On the printed statement: one of VERDICTS, or one of them, a colon and the details, such as the
         verdict of each reading.
       proof: On the printed proof or construction: one of PROOFS, or one of them, a colon and how or where.
+      hypotheses: Phrases of the statement, each with one or several ways to leave what it says: there the statement is
+        false, or its function raises ValueError (tests/theory/test_hypotheses.py tries them all).
       our_text: What our copy of the printed text has lost; empty if nothing that matters.
       restates: id of the claim that this one repeats, so that no claim is counted twice; empty if none.
       after: id of the claim that it follows in the table; empty: it comes after those of its source that are defined
@@ -70,15 +76,19 @@ class Claim:
     relation: Literal["≤", "≥"] = "≤"
     verdict: str = HOLDS
     proof: str = COMPLETE
+    hypotheses: Mapping[str, tuple[Outside, ...]] = dataclasses.field(default_factory=dict)
     our_text: str = ""
     restates: str = ""
     after: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a judgement that begins with none of VERDICTS, or of PROOFS."""
+        """Raises ValueError for an unknown word of judgement, or a hypothesis that the statement does not name."""
         for name, judgement, words in (("verdict", self.verdict, VERDICTS), ("proof", self.proof, PROOFS)):
             if kind(judgement) not in words:
                 raise ValueError(f"{self.id}: {name} must begin with one of {', '.join(words)}, got {judgement!r}")
+        for phrase in self.hypotheses:
+            if phrase not in self.statement:
+                raise ValueError(f"{self.id}: the statement must name the hypothesis {phrase!r}")
 
     @property
     def needs_counterexample(self) -> bool:
@@ -90,7 +100,11 @@ _CLAIMS: dict[CheckFunction, list[Claim]] = {}  # by check, in the order in whic
 
 
 def claim(
-    *, function: Callable | None = None, mutation: Mutation | tuple[Mutation, ...] = (), **fields: Any
+    *,
+    function: Callable | None = None,
+    mutation: Mutation | tuple[Mutation, ...] = (),
+    hypotheses: Mapping[str, Outside | tuple[Outside, ...]] | None = None,
+    **fields: Any,
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Returns the decorator that registers a Claim with the function below it as its check.
 
@@ -99,20 +113,26 @@ def claim(
     Args:
       function: What the claim is about, a function of theory; the check calls it through its module.
       mutation: What the check must notice: one mutation, or several.
+      hypotheses: Those of Claim; a single way to leave one may stand alone.
       fields: The other fields of Claim.
     """
+    ways = {phrase: _several(outside) for phrase, outside in (hypotheses or {}).items()}
 
     def register(check: CheckFunction) -> CheckFunction:
         claims = _CLAIMS.setdefault(check, [])
         if function:
             path = f"{function.__module__}.{function.__qualname__}".removeprefix("theory.")
-            mutations = mutation if isinstance(mutation, tuple) else (mutation,)
+            mutations = _several(mutation)
         else:
             path, mutations = claims[0].function, claims[0].mutations
-        claims.insert(0, Claim(function=path, check=check, mutations=mutations, **fields))  # from the lowest up
+        claims.insert(0, Claim(function=path, check=check, mutations=mutations, hypotheses=ways, **fields))  # lowest up
         return check
 
     return register
+
+
+def _several(one_or_several: Any) -> tuple:
+    return one_or_several if isinstance(one_or_several, tuple) else (one_or_several,)
 
 
 # Claims of later papers, whose texts this project does not hold.

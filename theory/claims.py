@@ -18,24 +18,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.claim import PROOFS, VERDICTS, Claim, claims_of, kind
+from theory.claim import FALSE, PROOFS, VERDICTS, Claim, claims_of, kind
 from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
 from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
-from theory.linear import claims_critical_points, claims_factorization, claims_risk
+from theory.linear import claims_critical_points, claims_everywhere, claims_factorization, claims_risk
 from theory.memorization import claims as claims_memorization
-from theory.memorization import claims_first_layer
+from theory.memorization import claims_first_layer, claims_statements
 from theory.relu import claims as claims_relu
+from theory.relu import claims_smooth
 from theory.shortcut import claims_appendix, claims_hessian, claims_networks, claims_order
 
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
 
 MODULES = (
-    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix,
-    claims_memorization, claims_first_layer,
+    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix, claims_everywhere,
+    claims_memorization, claims_first_layer, claims_statements,
     claims_order, claims_hessian, claims_networks, claims_appendix,
     claims_from_zero, claims_widened, claims_saddle, claims_balancedness,
-    claims_relu,
+    claims_relu, claims_smooth,
 )  # fmt: skip
 SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
 
@@ -138,6 +139,11 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     )  # fmt: skip
 
 
+def is_false(claim_id: str) -> bool:
+    """Returns whether the printed statement of a claim is false."""
+    return kind(CLAIMS[claim_id].verdict) == FALSE
+
+
 def summary() -> str:
     """Returns how many statements the two papers, the review and the blog print, and how many of each verdict.
 
@@ -146,7 +152,10 @@ def summary() -> str:
     sources = Counter(claim.id.partition(".")[0] for claim in CLAIMS.values() if not claim.restates)
     printed = [claim for claim in CLAIMS.values() if claim.id.startswith(SOURCES) and not claim.restates]
     counts = Counter(kind(claim.verdict) for claim in printed)
-    plural = ("hold", "hold under the paper's own caveat", "depend on the reading", "are false")
+    plural = (
+        "hold", "hold under the paper's own caveat", "hold but for degenerate cases", "depend on the reading",
+        "are misprints", "are false, Theorem 1 of Li et al. with its printed hypotheses among them",
+    )  # fmt: skip
     verdicts = ", ".join(f"{counts[verdict]} {words}" for verdict, words in zip(VERDICTS, plural, strict=True))
     later = sources.total() - len(printed) - sources["ours"]
     others = f"{later} of later papers, restated; {sources['ours']} of ours"
@@ -178,12 +187,18 @@ Generated from the claims in theory/*/claims*.py by `python -m theory.claims > d
 launch.check_theory --run_dir=runs/theory` tries every claim on random instances and writes the same table with what it
 measured. *Printed statement*: whether what the paper says is true. *Printed proof*: whether the printed proof or
 construction shows it. *Our text lost*: the papers were read as plain text, in which some minus signs, norms, transposes
-and ℓ are missing; this column says which, and no paper is blamed for it. The three statements of Li et al.'s Theorem 1
-are judged under hypotheses that suffice; those that are printed have a row of their own. [theory.md](theory.md) has
-proofs and pictures, and says what *review* and *blog* are.
+and ℓ are missing; this column says which, and no paper is blamed for it. [theory.md](theory.md) has proofs and
+pictures, and says what *review* and *blog* are.
 
-{summary()}. {restated} more printed rows, which restate a statement of the same text, are not
-counted.
+One rule for all texts: a statement is judged as printed, with its quantifiers, under the hypotheses in force where it
+stands, and a failure that these let in makes it *false*, or, where it needs the smallest sizes or a set of measure zero
+(d = 1, ℓ = 1, c = 0, RΣ = 0, singular matrices), *hold but for degenerate cases*; data that are all 0 are none. It is a
+*misprint* where the text beside it has the right symbol or number, and *depends on the reading* where its words leave
+two claims open of which one fails. Li et al.'s Theorem 1 counts once as false, for its printed hypotheses; its three
+parts are judged under hypotheses that suffice.
+
+{summary()}. {restated} more printed rows, which
+restate a statement that is counted, are not.
 
 {markdown()}"""
 

@@ -10,7 +10,7 @@ import time
 import keras
 
 from identity_matters.distributed.workers import Workers
-from identity_matters.errors import UserError, WorkerLost
+from identity_matters.errors import MAX_REPR, UserError, WorkerLost, first_line, truncated_repr
 from identity_matters.fields import require
 
 RENDEZVOUS_TIMEOUT = 600  # seconds of waiting for the other workers: containers may still be on their way
@@ -139,6 +139,8 @@ def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[s
         task_type, index = task["type"], int(task["index"])
         others = sorted({task_type, *cluster} - set(task_types))
         require(not others, f"it has a {', '.join(others[:1])}, where only {' and '.join(task_types)} are used")
+        is_of_lists = all(isinstance(addresses, list) for addresses in cluster.values())
+        require(is_of_lists, f"the tasks of a type are no list of addresses: {cluster}")
         require(0 <= index < len(cluster[task_type]), f"there is no {task_type} {index}")
         addresses = [*cluster["worker"], *(a for name in cluster if name != "worker" for a in cluster[name])]
         for address in addresses:
@@ -147,9 +149,9 @@ def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[s
             require(0 < port < 2**16, f"{address} has no port")
             # Else sockets raise the UnicodeError, of an empty label say.
             require(host.encode("idna") != b"", f"{address} has no host that could be looked up")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise UserError(f"TF_CONFIG cannot be used: {reason}; it is {tf_config}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)[:MAX_REPR]
+        raise UserError(f"TF_CONFIG cannot be used: {reason}; it is {truncated_repr(tf_config)}") from None
     return cluster, task_type, index
 
 

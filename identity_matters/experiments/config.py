@@ -29,7 +29,7 @@ class AblationConfig:
       train: What all the runs share; its seed is the first, its validation_examples choose the learning rates. The
         experiment sets learning rates, steps and evaluations.
       experiment: statements: each choice of Hardt & Ma, changed; rivals: other networks on the same images; norms: the
-        norms of Li et al., Figure 2.
+        norms of Li et al., Figure 2; initializers: the small initialiser beside later ones, as Fixup's and ReZero's.
       operations: Floating-point operations of the convolutions in each run, backward passes included; they make the
         number of steps, but for norms.
       search_operations: Operations in which a learning rate is tried (0: half of those of a run).
@@ -38,7 +38,7 @@ class AblationConfig:
     """
 
     train: TrainConfig = _SharedConfig(**vars(TRAIN_PRESETS["cifar10_fast"]) | {"validation_examples": 5_000})
-    experiment: Literal["statements", "rivals", "norms"] = "statements"
+    experiment: Literal["statements", "rivals", "norms", "initializers"] = "statements"
     operations: float = 3e13
     search_operations: float = 0.0
     num_seeds: int = 3

@@ -28,7 +28,7 @@ interruption they start afresh, at the step of the newest checkpoint, and update
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -89,6 +89,14 @@ def _unpacked(callbacks: Any) -> Iterator[keras.callbacks.Callback]:
         yield from _unpacked(member)
 
 
+def _call(hook: Callable, *arguments: Any) -> None:
+    """Calls a hook, whose StopIteration is an error as in a generator: fit would take it for the end of the data."""
+    try:
+        hook(*arguments)
+    except StopIteration as error:
+        raise RuntimeError("a callback raised StopIteration") from error
+
+
 class RunCallback(keras.callbacks.Callback):
     """Follows every call of fit: the progress bar, the time, the check of the loss, stopping, the user's callbacks.
 
@@ -123,8 +131,8 @@ class RunCallback(keras.callbacks.Callback):
             initial=self.step,
             unit="step",
             dynamic_ncols=True,
-            mininterval=0.1 if sys.stderr.isatty() else 10,  # seconds; a log file is not redrawn
-            disable=not self._has_bar,
+            mininterval=0.1 if sys.stderr and sys.stderr.isatty() else 10,  # seconds; a log file is not redrawn
+            disable=not (self._has_bar and sys.stderr),  # Python's streams are None in a process that has none
         )
         return self
 
@@ -150,8 +158,8 @@ class RunCallback(keras.callbacks.Callback):
         """Hands on the begin of a call into the compiled program, and that of the epoch that it may begin."""
         if not self._is_in_epoch:
             self._is_in_epoch = True
-            self._list.on_epoch_begin(self._epoch)
-        self._list.on_train_batch_begin(self.step)
+            _call(self._list.on_epoch_begin, self._epoch)
+        _call(self._list.on_train_batch_begin, self.step)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
         """Takes in the updates of one call, and ends fit where a signal or a callback asks for it; raises Diverged."""
@@ -166,7 +174,7 @@ class RunCallback(keras.callbacks.Callback):
         self._bar.update(step - self._bar.n)
         if self.are_given:
             training = self.model  # under JAX, asking for it gives the network its current weights
-            self._list.on_train_batch_end(step - 1, logs)
+            _call(self._list.on_train_batch_end, step - 1, logs)
             if self.is_stopping:
                 training.stop_training = True
         if self._stop.is_agreed:
@@ -180,7 +188,8 @@ class RunCallback(keras.callbacks.Callback):
     def evaluated(self, row: dict[str, float], line: str) -> None:
         """Prints the line of an evaluation above the bar, and hands on its row."""
         if self._has_bar:
-            self._bar.write(line)
+            with self._bar.external_write_mode():
+                print(line)
         self._is_in_epoch = False
         logs = {name: value for name, value in row.items() if name != "epoch"}  # a word that Keras uses itself
         self._list.on_epoch_end(self._epoch, logs | {"val_loss": row["test_cross_entropy"]})

@@ -21,6 +21,7 @@ RUN_TYPES = {
     "descent_map": "What descent on linear networks reaches",
     "shortcut_study": "Study of n-shortcut networks",
     "hessian_spectrum": "Spectrum of a trained network's Hessian",
+    "near_identity": "How near to the identity the blocks are",
     "report": "Report",
 }
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fcntl
 import importlib.metadata
+import itertools
 import json
 import os
 import platform
@@ -26,7 +27,7 @@ from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
-_TEMPORARY = re.compile(r"\.tmp\d+_.+")
+_TEMPORARY = re.compile(r"\.tmp\d+_.+")  # of files.temporary_folder
 _LOCK = ".lock"
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
@@ -35,7 +36,7 @@ _LASTING_KEYS = (
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
 # computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs")
+_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs", "verbose")
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
@@ -71,6 +72,7 @@ class RunDirectory:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._read()  # the process before this one may have gone on until now, or have begun another run
+            self._tidy()
         except BaseException as error:
             self._lock.close()
             if isinstance(error, BlockingIOError):
@@ -81,7 +83,6 @@ class RunDirectory:
                     "or name a directory of another disk"
                 ) from error
             raise
-        self._tidy()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,8 +94,16 @@ class RunDirectory:
         return self.contents["status"]
 
     def file(self, *names: str) -> str:
-        """Returns the path of a file in the directory."""
-        return os.path.join(self.path, *names)
+        """Returns the path of a file or a folder in the directory.
+
+        Raises UserError where a link to a folder is on the way: nothing of a run is written or deleted through one.
+        """
+        path = self.path
+        for name in itertools.chain(*(name.split(os.sep) for name in names)):
+            path = os.path.join(path, name)
+            if os.path.islink(path) and os.path.isdir(path):
+                raise UserError(f"{path} is a link, through which no run writes; put the folder itself there")
+        return path
 
     def set_status(self, status: str, **details: Any) -> None:
         """Writes config.json with the status and what else belongs to it, e.g. the step of divergence."""
@@ -127,6 +136,8 @@ class RunDirectory:
         self._require_same(found, config)
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
         self.contents = found | current
+        if found["status"] == "done" and differences(found["config"], config, ("npz",)):
+            self.contents["status"] = "running"  # a longer run than the one that ended here
 
     def _require_same(self, found: dict, config: dict) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
@@ -136,8 +147,15 @@ class RunDirectory:
             )
         known = found.get("npz_digest", "")
         same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
-        if differing := differences(found["config"], config, same):
-            raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
+        longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
+        if differing := differences(found["config"], config, (*same, *longer)):
+            is_longer = [name.split()[0] for name in differing] == ["train_steps"] and not longer
+            advice = (
+                "; a run goes on longer unless its schedule ends with it: else begin another run_dir, --init_from this"
+            )
+            raise UserError(
+                f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}{advice * is_longer}"
+            )
         if known and self._digest and not same:
             raise UserError(
                 f"{self.path} holds a run on other data: {_npz(config)} has changed, its digest was "

@@ -9,10 +9,11 @@ import itertools
 import json
 import os
 import pathlib
+import secrets
 import shutil
 import stat
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 from identity_matters.errors import UserError, naming_file
 from identity_matters.fields import require
@@ -47,7 +48,7 @@ def read_text(path: str) -> str:
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         require(size <= MAX_TEXT_BYTES, f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
-        return file.read(MAX_TEXT_BYTES).decode()
+        return file.read(size).decode()  # a larger number would be taken from the memory at once
 
 
 def read_json(path: str) -> Any:
@@ -62,32 +63,51 @@ def read_json(path: str) -> Any:
         raise UserError("it is nested too deeply") from None
 
 
+_temporary_folders: set[str] = set()  # of this process, now
+
+
+@contextlib.contextmanager
+def temporary_folder(folder: str) -> Iterator[str]:
+    """Yields a new folder inside a folder, which nobody else can guess or write to; it is removed at the end."""
+    path = os.path.join(folder, f".tmp{os.getpid()}_{secrets.token_hex(8)}")
+    _temporary_folders.add(path)
+    try:
+        os.mkdir(path, 0o700)
+        yield path
+    finally:
+        remove(path)
+        _temporary_folders.discard(path)
+
+
+def remove_temporary_folders() -> None:
+    """Removes what the blocks of `temporary_folder` that are under way have written: the process ends in them."""
+    for path in list(_temporary_folders):
+        remove(path)
+
+
 @contextlib.contextmanager
 def replacing(path: str) -> Iterator[str]:
     """Yields a temporary path that becomes `path` when the block ends: a file or folder, whole or not at all.
 
-    What has the name is replaced at the very end, so that it stands where the block, the disk or the power fails: what
-    is written is on the disk before it has its name, and both before this returns.
+    All files are written through here. What has the name is replaced at the very end, a link itself, not what it points
+    to, so that it stands where the block, the disk or the power fails: what is written is on the disk before it has its
+    name, and both before this returns.
     """
     path = os.path.normpath(path)  # "saved_model/" has no name, and the temporary would lie inside it
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".tmp{os.getpid()}_{name}")
-    try:
-        with naming_file(path, temporary):
-            yield temporary
-            _flush(temporary, *pathlib.Path(temporary).rglob("*"))
-            _rename(temporary, path)
-            _flush(folder or ".")
-    finally:
-        remove(temporary)
+    with naming_file(path, os.path.join(folder, ".tmp")), temporary_folder(folder) as within:
+        temporary = os.path.join(within, name)  # whose end says what format it has
+        yield temporary
+        _flush(temporary, *pathlib.Path(temporary).rglob("*"))
+        _rename(temporary, path, f"{within}_old")
+        _flush(folder or ".")
 
 
-def _rename(temporary: str, path: str) -> None:
-    """Renames a file or folder. A folder replaces a folder in two steps, as no single call does that."""
-    if not (os.path.isdir(temporary) and os.path.isdir(path)) or os.path.islink(path):
+def _rename(temporary: str, path: str, old: str) -> None:
+    """Renames a file or folder. A folder replaces what there is in two steps, as no single call does that."""
+    if not os.path.isdir(temporary) or not os.path.lexists(path):
         os.replace(temporary, path)
         return
-    old = f"{temporary}_old"
     os.replace(path, old)
     try:
         os.replace(temporary, path)
@@ -95,6 +115,18 @@ def _rename(temporary: str, path: str) -> None:
         os.replace(old, path)
         raise
     remove(old)
+
+
+def open_log(path: str, mode: str = "a") -> IO[str]:
+    """Returns a log, to be written as it comes; raises UserError for a link, a folder or a pipe without a reader."""
+
+    def open_no_link(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+    try:
+        return open(path, mode, encoding="utf-8", opener=open_no_link)
+    except OSError as error:
+        raise UserError(f"cannot write to {path}: {error.strerror}") from error
 
 
 def _flush(*paths: str | os.PathLike) -> None:
@@ -119,5 +151,5 @@ def remove(path: str) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Writes a text file whole or not at all."""
-    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with replacing(path) as temporary, open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)

@@ -6,7 +6,7 @@ optimizer, pictures, speed, weights.
 
 import logging
 import os
-import time
+import secrets
 from typing import Any
 
 import keras
@@ -133,7 +133,7 @@ def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
     TensorBoard drops what earlier files of the folder say of purge_step and later ones.
     """
     # The rest of the name is the second and the machine: a writer of the same second would replace the file.
-    writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{os.getpid()}.{time.monotonic_ns()}")
+    writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{os.getpid()}.{secrets.token_hex(8)}")
     events = writer.file_writer.event_writer
     events.add_event = naming_file(folder)(events._ev_writer.write_event)
     events.flush = naming_file(folder)(events._ev_writer.flush)

@@ -1,5 +1,7 @@
 """SIGTERM, by which schedulers ask a run to stop: one that trains saves a checkpoint first, others end at once; Ctrl-C.
 
+One that has not left GRACE_PERIOD seconds later hangs, and ends at once too.
+
 TensorFlow installs a handler of its own where several workers train, and a Python handler that raises inside one of its
 collectives surfaces as some other error. So a command blocks the signal in every thread from its start
 (`handling_sigterm`), and a thread of its own waits for it, which sets a flag that is looked at between steps
@@ -16,7 +18,9 @@ from collections.abc import Iterator
 from types import FrameType
 
 from identity_matters.errors import EXIT_CONTINUE, Preempted
+from identity_matters.runs.files import remove_temporary_folders
 
+GRACE_PERIOD = 120.0  # seconds after SIGTERM in which a run saves and leaves, else it ends as it is
 _AGAIN = 3.0  # seconds until a Ctrl-C that was lost comes again
 
 
@@ -49,6 +53,8 @@ class _Listener:
 
     def __init__(self) -> None:
         self.lock, self.stop, self._is_closed = threading.Lock(), None, False
+        self._deadline = threading.Timer(GRACE_PERIOD, _leave_at_once)
+        self._deadline.daemon = True
         self._thread = threading.Thread(target=self._wait, daemon=True, name="SIGTERM")
         self._thread.start()
 
@@ -62,10 +68,13 @@ class _Listener:
                 if self.stop is None:
                     _leave_at_once()
                 self.stop.make()
+                if not self._deadline.ident:
+                    self._deadline.start()
 
     def close(self) -> None:
         with self.lock:
             self._is_closed = True
+            self._deadline.cancel()
             signal.pthread_kill(self._thread.ident, signal.SIGTERM)
         self._thread.join()
 
@@ -165,6 +174,7 @@ def _leave_at_once() -> None:
         print(f"stopped: {Preempted()}; the same command continues", flush=True)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
+    remove_temporary_folders()
     # Not sys.exit, which ends this thread alone; and the interpreter's end can wait 7 to 27 seconds in a destructor of
     # tf.data, which is longer than some schedulers wait after SIGTERM.
     os._exit(EXIT_CONTINUE)

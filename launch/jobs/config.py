@@ -4,7 +4,6 @@ import dataclasses
 
 from identity_matters.config import TrainConfig
 from identity_matters.fields import check_fields, require
-from launch.launcher import require_printable
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +62,6 @@ class ClusterConfig:
             at_least_0=("max_restarts", "gpus_per_node"),
             at_most={"num_workers": 1_000, "num_servers": 1_000, "nodes": 100_000, "max_restarts": 10_000},
         )
-        for name in ("job_name", "partition", "setup", "image", "volume_claim", "volume_path"):
-            require_printable(name, getattr(self, name))
         require(not (self.slurm and self.kubernetes), "--slurm and --kubernetes exclude one another")
         self._check_kind()
         require(self.write or not self.submit, "--submit needs --slurm and --write=FILE")

@@ -20,7 +20,7 @@ terminationGracePeriodSeconds: {grace_period}  # after SIGTERM, to save a checkp
 containers:
 - name: tensorflow
   image: {image}
-  command: {command}
+  command: [{command}]
 {environment}  ports:
   - name: tfjob-port
     containerPort: {port}
@@ -52,7 +52,7 @@ _ENVIRONMENT = """\
 
 _JOB = """\
 # Written by launch.cluster. kubectl apply -f THIS_FILE
-# Log of the chief: kubectl logs -f -l job-name={name},batch.kubernetes.io/job-completion-index=0
+# Log of the chief: kubectl logs -f -l job-name={label},batch.kubernetes.io/job-completion-index=0
 apiVersion: v1
 kind: Service
 metadata:
@@ -129,7 +129,8 @@ def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
     require(is_taken, f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
     pod = _pod(config, [f"--run_dir={run_dir}", *flags])
     return (_TFJOB if config.kubeflow else _JOB).format(
-        name=name,
+        name=quoted(name),
+        label=name,
         nodes=config.nodes,
         max_restarts=config.max_restarts,
         all_restarts=config.max_restarts * config.nodes,
@@ -138,6 +139,19 @@ def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
         port=PORT,
         pod=textwrap.indent(pod, " " * (10 if config.kubeflow else 6)),
     )
+
+
+def quoted(text: str) -> str:
+    r"""Returns the scalar of YAML, on one line, that means a text; all that varies in the manifest passes through here.
+
+    >>> print(quoted("null"), quoted('a\n"b"'))
+    "null" "a\U0000000a\"b\""
+    """
+    require(not re.search("[\ud800-\udfff]", text), f"{text!r} is no text that a manifest can hold")
+    escaped = re.sub(r'["\\]', r"\\\g<0>", text)
+    # JSON would write an emoji as two halves, which Go's YAML refuses.
+    printable = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)
+    return f'"{"".join(printable)}"'
 
 
 def _is_under(folder: str, path: str) -> bool:
@@ -154,11 +168,12 @@ def _pod(config: ClusterConfig, flags: list[str]) -> str:
     tf_config = f'{{"cluster": {{"worker": {json.dumps(addresses)}}}, "task": {task}}}'
     return _POD.format(
         grace_period=GRACE_PERIOD,
-        image=json.dumps(config.image),
-        command=json.dumps(["python", "-m", "launch.train", *flags]),
-        environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=json.dumps(tf_config)),
+        image=quoted(config.image),
+        # In a command Kubernetes fills in $(NAME), and makes $ of $$.
+        command=", ".join(quoted(word.replace("$", "$$")) for word in ("python", "-m", "launch.train", *flags)),
+        environment="" if config.kubeflow else _ENVIRONMENT.format(tf_config=quoted(tf_config)),
         port=PORT,
         limits=json.dumps(limits),
-        volume_path=json.dumps(config.volume_path),
-        volume_claim=json.dumps(config.volume_claim),
+        volume_path=quoted(config.volume_path),
+        volume_claim=quoted(config.volume_claim),
     )

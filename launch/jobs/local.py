@@ -11,9 +11,9 @@ import socket
 import subprocess
 import threading
 import time
-from typing import IO
 
-from identity_matters.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR, UserError
+from identity_matters.errors import EXIT_CONTINUE, EXIT_DIVERGED, EXIT_ERROR
+from identity_matters.runs.files import open_log
 from identity_matters.runs.signals import StopRequest, deferring_signals
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
@@ -58,7 +58,7 @@ class _Job:
         self._tasks = [(kind, index) for kind, count in tasks.items() for index in range(count)]
         # Of workers alone the number is enough.
         self._names = [str(index) if len(tasks) == 1 else f"{kind} {index}" for kind, index in self._tasks]
-        self._log_file, self._lock = _open_log(log_path), threading.RLock()
+        self._log_file, self._lock = open_log(log_path), threading.RLock()
         self._workers, self._stop, self._passed_on_at = [], stop, None
 
     def run(self) -> int:
@@ -180,18 +180,6 @@ class _Job:
             if worker.poll() is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(worker.pid, number)
-
-
-def _open_log(path: str) -> IO[str]:
-    """Returns the log, to be appended to; raises UserError for a pipe without a reader, a folder or a link."""
-
-    def open_own(path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
-
-    try:
-        return open(path, "a", encoding="utf-8", opener=open_own)
-    except OSError as error:
-        raise UserError(f"cannot write to {path}: {error.strerror}") from error
 
 
 def _describe_exit(code: int) -> str:

@@ -12,7 +12,7 @@ GRACE_PERIOD = 120  # seconds before the time limit at which the workers get SIG
 _SCRIPT = """\
 #!/bin/bash
 # Written by launch.cluster. Requeues itself, {max_restarts} times at most, when a node fails, a worker
-# dies, or the time is up, and goes on from the last checkpoint in {run_dir}.
+# dies, or the time is up, and goes on from the last checkpoint.
 {options}
 
 # Slurm's own restarts, after a preemption or a node's failure, count too.
@@ -21,7 +21,9 @@ if [ "${{SLURM_RESTART_COUNT:-0}}" -gt {max_restarts} ]; then
     exit 1
 fi
 cd {directory} || exit 1
-{setup}
+setup={setup}
+eval "$setup"
+
 # One address a worker, in the order of SLURM_PROCID; a port each, so that workers may share a host.
 port=$((10000 + SLURM_JOB_ID * {nodes} % 20000))
 workers=""
@@ -35,7 +37,6 @@ done
 # A worker that ends for good, by a mistake ({error}) or a loss of NaN ({diverged}), says so here: srun may report the
 # code of another one, which it killed.
 ended=$PWD/$SLURM_JOB_NAME-$SLURM_JOB_ID.ended
-setup={quoted_setup}
 export workers ended setup
 rm -f "$ended"
 
@@ -61,6 +62,18 @@ if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {max_restarts} ]; then
 fi
 exit $code
 """
+
+
+def quoted(text: str) -> str:
+    r"""Returns the word of bash that means a text, on one line; all that varies in the script passes through here.
+
+    >>> print(quoted("my runs"), quoted("a\nb"))
+    'my runs' $'a\012b'
+    """
+    if text.isprintable():
+        return shlex.quote(text)
+    escaped = re.sub(rb"[^ -&(-\[\]-~]", lambda byte: rb"\%03o" % byte[0][0], os.fsencode(text))
+    return f"$'{escaped.decode()}'"
 
 
 def script(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
@@ -96,11 +109,9 @@ def script(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
         nodes=config.nodes,
         cpus=config.cpus_per_node,
         max_restarts=config.max_restarts,
-        run_dir=run_dir,
-        directory=shlex.quote(os.getcwd()),
-        setup=f"{config.setup}\n" if config.setup else "",
-        quoted_setup=shlex.quote(config.setup),
-        command=shlex.join(["python", "-m", "launch.train", f"--run_dir={run_dir}", *flags]),
+        directory=quoted(os.getcwd()),
+        setup=quoted(config.setup),
+        command=" ".join(map(quoted, ["python", "-m", "launch.train", f"--run_dir={run_dir}", *flags])),
         error=EXIT_ERROR,
         diverged=EXIT_DIVERGED,
     )

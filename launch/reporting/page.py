@@ -20,8 +20,9 @@ from theory.claims import summary as count_claims
 
 FAILED = "CHECK FAILED"
 COLUMNS = {"claim", "verdict", "counterexample", "instances", "measured", "relation", "bound"}
-# Classes of the style sheet.
-VERDICT_CLASSES = dict(zip(VERDICTS, ("holds", "caveat", "reading", "false"))) | {FAILED: "failed"}
+# Classes of the style sheet, in the order of VERDICTS.
+CLASSES = "holds", "caveat", "degenerate", "reading", "misprint", "false"
+VERDICT_CLASSES = dict(zip(VERDICTS, CLASSES, strict=True)) | {FAILED: "failed"}
 
 
 def render(runs: list[Run]) -> str:

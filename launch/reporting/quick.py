@@ -11,6 +11,7 @@ from identity_matters.errors import EXIT_CONTINUE, Preempted, UserError
 from identity_matters.runs import signals
 from identity_matters.runs.config_json import FINISHED, read_config_json
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.files import open_log
 from launch.jobs.local import die_with_parent
 
 POLL_INTERVAL = 0.1  # seconds
@@ -28,7 +29,7 @@ class Quick(NamedTuple):
 QUICK = (
     Quick("claims", "launch.check_theory", (), "a minute"),
     Quick("digits", "launch.train", (), "a minute"),
-    Quick("study", "launch.shortcut_study", ("--preset=smoke",), "a minute or two"),
+    Quick("study", "launch.shortcut_study", ("--preset=smoke",), "half a minute"),
 )
 
 
@@ -62,7 +63,7 @@ def _status(folder: str) -> str:
 
 def _run(command: list[str], log_path: str) -> int:
     """Runs a command whose output goes to a file, and its progress bar here; returns its exit code."""
-    with open(log_path, "w") as log:
+    with open_log(log_path, "w") as log:
         process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
     with signals.deferring_signals() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
         try:

@@ -121,25 +121,83 @@ def check_gradient(network: keras.Model, training: bool) -> None:
             )
 
 
-def check_twice_differentiable(graph: tf.Graph, outputs: tf.Tensor, takes_logits: bool = True) -> None:
-    """Checks the graph of a gradient, in which a term of the Hessian could be missing with nothing to show it.
+def check_losses(model: keras.Model, num_losses: int) -> None:
+    """Checks that a model adds no losses but weight penalties to the one that it is trained with.
+
+    Raises:
+      ValueError: a layer has an activity_regularizer, or calls add_loss.
+    """
+    penalties = sum(variable.regularizer is not None for variable in model.trainable_variables)
+    if num_losses > penalties:
+        penalised = [layer.name for layer in model._flatten_layers() if getattr(layer, "activity_regularizer", None)]
+        subject = f"the activity_regularizer of layer {penalised[0]}" if penalised else "add_loss in a layer"
+        raise ValueError(f"{subject} adds to the loss what is no mean over examples, and has no Hessian here")
+
+
+def check_twice_differentiable(
+    function: tf.types.experimental.ConcreteFunction, weights: list[tf.Tensor], takes_logits: bool = True
+) -> None:
+    """Checks a traced gradient, in which a term of the Hessian could be missing with nothing to show it.
 
     Args:
-      graph: Of the gradient of the loss, or of the loss alone where a Hessian of the outputs does not count.
-      outputs: What the model gives, in that graph.
+      function: Weights, other variables, images and labels -> the model's outputs, and the gradient of the loss, or the
+        loss alone where a Hessian of the outputs does not count.
+      weights: Values of its first arguments, flat; the other two are images and labels.
       takes_logits: bool. Whether the loss is that of logits.
 
     Raises:
-      ValueError: the graph stops a gradient, draws random numbers or loops, or the logits come out of a softmax.
+      ValueError: the graph stops a gradient that counts, draws random numbers or loops, or the logits come out of a
+        softmax.
     """
-    _refuse(graph, _REFUSED)
-    operation = outputs.op
+    _refuse(function.graph, _REFUSED)
+    if name := _stop_that_counts(function, weights):
+        raise ValueError(f"the model is not twice differentiable for TensorFlow: it stops the gradient at {name}")
+    operation = function.outputs[0].op
     while operation.type in ("Identity", "Cast", "Reshape"):
         operation = operation.inputs[0].op
     if takes_logits and operation.type == "Softmax":
         raise ValueError(
             f"the model must give logits, but {operation.name} makes probabilities of them; take the layer before it"
         )
+
+
+def _stop_that_counts(function: tf.types.experimental.ConcreteFunction, weights: list[tf.Tensor]) -> str:
+    """Returns the name of an operation that stops a gradient other than 0; empty where there is none.
+
+    A logsumexp subtracts the largest number, whose gradient it stops, and adds it again: what it gives does not depend
+    on that number. So each stopped tensor is given other values; where outputs and gradient stay as they are, there is
+    nothing to differentiate. Stops inside functions that the graph calls cannot be tried so.
+    """
+    graph, random = function.graph, np.random.default_rng(0)
+    inside = [node for library in graph.as_graph_def().library.function for node in library.node_def]
+    for node in inside:
+        if node.op == "StopGradient":
+            return node.name
+    stops = [operation for operation in graph.get_operations() if operation.type == "StopGradient"]
+    if not stops:
+        return ""
+    examples = graph.inputs[len(weights) :][:2]
+    try:
+        values = [*weights, *(_random_values(x, random) for x in examples), *function.captured_inputs]
+        fed = {x.name: np.asarray(value) for x, value in zip(graph.inputs, values, strict=True)}
+        with tf.compat.v1.Session(graph=graph) as session:
+            expected = session.run(function.outputs, fed)
+            for stop in stops:
+                value = session.run(stop.outputs[0], fed)
+                fed_too = {stop.outputs[0].name: value + random.standard_normal(value.shape).astype(value.dtype)}
+                for before, after in zip(expected, session.run(function.outputs, fed | fed_too)):
+                    if np.abs(after - before).max(initial=0) > SAME * np.abs(before).max(initial=0):
+                        return stop.name
+    except (AttributeError, NotImplementedError, TypeError, ValueError, tf.errors.OpError):  # numbers it does not take
+        return stops[0].name
+    return ""
+
+
+def _random_values(x: tf.Tensor, random: np.random.Generator) -> np.ndarray:
+    """Returns random numbers, or classes 0 and 1, as a placeholder takes them, of two examples."""
+    shape = [2 if size is None else size for size in x.shape]
+    values = random.standard_normal(shape) if x.dtype.is_floating else random.integers(0, 2, shape)
+    return values.astype(x.dtype.as_numpy_dtype)
 
 
 def check_product(product: tf.types.experimental.PolymorphicFunction) -> None:
@@ -180,7 +238,6 @@ def _refuse(graph: tf.Graph, refused: dict[tuple[str, ...], str]) -> None:
 
 
 _REFUSED = {
-    ("StopGradient",): "it stops the gradient at",
     ("Random", "Multinomial"): "in training it is another function at every call, by the random numbers of",
     ("While", "TensorList", "CudnnRNN"): "second derivatives of loops, such as recurrent layers have, are not known at",
 }

@@ -176,10 +176,11 @@ def check_copy(model: keras.Model, copy: keras.Model) -> None:
     random = np.random.default_rng(0)
     batch = keras.tree.map_structure(lambda x: random_batch(x, random), _inputs(model))
     try:
-        found, again = graphs[0](batch), graphs[0](batch)
+        # Keras's layers of augmentation draw from the model's own generators unless they hear that this is no training.
+        found, again = (graphs[0](batch, training=False) for _ in range(2))
     except (TypeError, ValueError, tf.errors.OpError):
         return  # a model that takes other numbers than these
-    others = graphs[1](batch)
+    others = graphs[1](batch, training=False)
     for number, layer in enumerate([*(layer for layer, _ in compared), None]):
         first, second, other = (of[str(number)] for of in (found, again, others))
         # What draws random numbers is check_twice_differentiable's to refuse.

@@ -21,6 +21,7 @@ from shortcut_study.curvature.checks import (
     Loss,
     check_examples,
     check_gradient,
+    check_losses,
     check_model,
     check_product,
     check_twice_differentiable,
@@ -47,7 +48,8 @@ def model_mvp(
     """Returns products with the Hessian of the mean loss over the given examples, and its dimension.
 
     By default L = 1/m Σ −log softmax(logits)[label]. The model's weight penalties are left out: (λ/2)‖w‖² would add λ
-    to every eigenvalue. Weights, and the statistics of batch normalisation, are copied now; nothing is changed.
+    to every eigenvalue. A model that penalises activities is refused: Keras adds their sum over a batch to the mean.
+    Weights, and the statistics of batch normalisation, are copied now; nothing is changed.
 
     >>> import keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")])
@@ -100,14 +102,17 @@ def mean_product(
 
     def mvp_fn(vector: np.ndarray) -> np.ndarray:
         vector = tf.constant(_of_shape(vector, weights.shape), weights.dtype)
-        total = tf.zeros_like(weights)
+        total, count = tf.zeros_like(weights), 0
         for start in range(0, len(images), batch_size):
             batch = slice(start, start + batch_size)
             arrays = tf.constant(images[batch], weights.dtype), tf.constant(labels[batch], label_type)
-            total += product(weights, others, vector, *arrays)
+            found, counted = product(weights, others, vector, *arrays)
+            total, count = total + found, count + int(counted)
             if on_batch:
                 on_batch()
-        return total.numpy() / len(images)
+        if not count:
+            raise ValueError("the loss ignores all labels")
+        return total.numpy() / count
 
     return mvp_fn, int(weights.shape[0])
 
@@ -167,8 +172,8 @@ def compiled_product(
       label_spec: Shape and type of the labels of a batch.
 
     Returns:
-      product(weights [dim], others, vector [dim], images, labels) -> [dim] tensor; weights and others as from
-      `flat_weights`.
+      product(weights [dim], others, vector [dim], images, labels) -> [dim], a tensor, and how many values of the batch
+      count, whose loss is summed; weights and others as from `flat_weights`.
 
     Raises:
       ValueError: as `model_mvp` about the model.
@@ -179,47 +184,66 @@ def compiled_product(
     total_loss = summed_loss(loss)
     check_loss(total_loss, label_spec, network.outputs[0])
     outputs_fn = _flat_outputs(network, training)
-
-    def traced(weights: tf.Tensor, others: list, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        with tf.GradientTape() as tape:
-            tape.watch(weights)
-            outputs = outputs_fn(weights, others, images)
-            loss = total_loss(labels, outputs)
-        return outputs, loss if gauss_newton else tape.gradient(loss, weights, unconnected_gradients=ZERO)
-
     num_weights = sum(math.prod(variable.shape) for variable in model.trainable_variables)
     flat, images = tf.TensorSpec([num_weights], dtype), tf.TensorSpec([None, *model.inputs[0].shape[1:]], dtype)
     others = [tf.TensorSpec(variable.shape, variable.dtype) for variable in model.non_trainable_variables]
-    # The gradient is traced for its graph alone: what it lacks, as a stopped gradient, no number would show.
-    found = traced_function(tf.function(traced), flat, others, images, label_spec)
-    check_twice_differentiable(found.graph, found.outputs[0], takes_logits=loss is None)
+    _check_graph(network, outputs_fn, total_loss, (flat, others, images, label_spec), gauss_newton, loss is None)
     check_gradient(network, training)
 
     # One compilation, also for a smaller last batch.
     @tf.function(input_signature=[flat, others, flat, images, label_spec])
-    def product(weights: tf.Tensor, others: list, vector: tf.Tensor, images: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+    def product(weights: tf.Tensor, others: list, vector: tf.Tensor, images: tf.Tensor, labels: tf.Tensor) -> tuple:
         def outputs_at(weights: tf.Tensor) -> tf.Tensor:
-            return outputs_fn(weights, others, images)
+            return outputs_fn(weights, others, images)[0]
+
+        counts = []
 
         def loss_of(outputs: tf.Tensor) -> tf.Tensor:
-            return total_loss(labels, outputs)
+            loss, count = total_loss(labels, outputs)
+            counts.append(count)
+            return loss
 
         if gauss_newton:
-            return gauss_newton_vector_product(outputs_at, loss_of, weights, vector)
-        return hessian_vector_product(lambda weights: loss_of(outputs_at(weights)), weights, vector)
+            return gauss_newton_vector_product(outputs_at, loss_of, weights, vector), counts[0]
+        return hessian_vector_product(lambda weights: loss_of(outputs_at(weights)), weights, vector), counts[0]
 
     check_product(product)
     return product
 
 
+def _check_graph(
+    network: keras.Model, outputs_fn: Callable, total_loss: Callable, specs: tuple, gauss_newton: bool, by_logits: bool
+) -> None:
+    """Traces the gradient for its graph alone: what it lacks, as a stopped gradient, no number would show."""
+    added = []
+
+    def traced(weights: tf.Tensor, others: list, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            outputs, num_losses = outputs_fn(weights, others, images)
+            added.append(num_losses)
+            loss, _ = total_loss(labels, outputs)
+        return outputs, loss if gauss_newton else tape.gradient(loss, weights, unconnected_gradients=ZERO)
+
+    found = traced_function(tf.function(traced), *specs)
+    check_losses(network, added[0])
+    weights, others = flat_weights(network)
+    check_twice_differentiable(found, [weights, *others], takes_logits=by_logits)
+
+
 def _flat_outputs(network: keras.Model, training: bool) -> Callable:
-    """Returns the network as a function of its trained weights, flat, its other variables and a batch of images."""
+    """Returns the network as a function of its trained weights, flat, its other variables and a batch of images.
+
+    Beside the outputs it gives the number of losses that the layers add.
+    """
     shapes = [variable.shape for variable in network.trainable_variables]
 
-    def outputs_fn(weights: tf.Tensor, others: list, images: tf.Tensor) -> tf.Tensor:
+    def outputs_fn(weights: tf.Tensor, others: list, images: tf.Tensor) -> tuple[tf.Tensor, int]:
         parts = map(tf.reshape, tf.split(weights, [math.prod(shape) for shape in shapes]), shapes)
         # Stateless, or the tapes would see variables where the weights are a tensor, and averages would move.
-        return keras.tree.flatten(network.stateless_call(list(parts), others, images, training=training)[0])[0]
+        options = {"training": training, "return_losses": True}
+        outputs, _, losses = network.stateless_call(list(parts), others, images, **options)
+        return keras.tree.flatten(outputs)[0], len(losses)
 
     return outputs_fn
 
@@ -258,7 +282,9 @@ def gauss_newton_vector_product(
 
 
 def summed_loss(loss: Loss) -> Callable:
-    """Returns a function of labels and outputs, both of a batch: the sum of the losses of its examples.
+    """Returns a function of a batch's labels and outputs to the sum of the losses of its examples, and their number.
+
+    Where a Keras loss ignores labels, as with ignore_class, the sum and the number are of the values that count.
 
     Args:
       loss: A keras.losses.Loss, its name, or a function of (labels, outputs) to [m] or [m, …], whose mean over all but
@@ -266,23 +292,32 @@ def summed_loss(loss: Loss) -> Callable:
         None: −log softmax(outputs)[label].
 
     Raises:
-      ValueError: Keras knows no loss of that name; from the function returned, a loss that is one number.
+      ValueError: Keras knows no loss of that name, or it has a __call__ of its own; from the function returned, a loss
+        that is one number.
     """
     if loss is None:
-        return lambda labels, outputs: tf.reduce_sum(
-            tf.nn.sparse_softmax_cross_entropy_with_logits(tf.reshape(labels, [-1]), outputs)
-        )
+
+        def cross_entropy(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.reshape(labels, [-1]), outputs)
+            return tf.reduce_sum(losses), tf.shape(losses)[0]
+
+        return cross_entropy
     loss = keras.losses.get(loss)
+    if isinstance(loss, keras.losses.Loss) and type(loss).__call__ is not keras.losses.Loss.__call__:
+        raise ValueError(f"{type(loss).__name__} overrides __call__; a loss must say in call what each example's is")
     # A Loss object's reduction would divide by the size of the batch; its call method gives one value an example.
     losses_of = loss.call if isinstance(loss, keras.losses.Loss) else loss
 
-    def total(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    def total(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         losses = losses_of(_of_rank(labels, outputs), outputs)
         if not losses.shape.rank:
             raise ValueError("the loss must give one value an example, without a mean over them; it gave one number")
         if losses.shape[0] not in (None, outputs.shape[0]):
             raise ValueError(f"the loss must give one value an example, it gave {losses.shape} for {outputs.shape}")
-        return tf.reduce_sum(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1))
+        mask = getattr(losses, "_keras_mask", None)  # of what counts, as Loss.__call__ reads it
+        if mask is not None:
+            return tf.reduce_sum(tf.where(mask, losses, 0)), tf.math.count_nonzero(mask, dtype=tf.int32)
+        return tf.reduce_sum(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1)), tf.shape(losses)[0]
 
     return total
 

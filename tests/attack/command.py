@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import faulthandler
 import importlib
 import os
 import pathlib
@@ -9,8 +10,9 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 
-SECONDS = 90  # what takes longer waits for something
+SECONDS = 300  # what takes longer waits for something; a loaded machine takes a minute for a second
 
 
 @dataclasses.dataclass
@@ -31,18 +33,23 @@ def run(
     environment: dict[str, str] | None = None,
     memory: int | None = None,
     sigterm_after: float | None = None,
+    number: int = signal.SIGTERM,
+    prepare: Callable[[], None] = lambda: None,
     seconds: float = SECONDS,
 ) -> Ended:
     """Runs launch.NAME with flags, its output in folder; fails where it does not end by itself.
 
     The process is a fork of this one, so `environment` reaches what is read while it runs, not at import. `memory`
-    bounds the address space that it may add to this process's, in bytes; `sigterm_after` sends SIGTERM then.
+    bounds the address space that it may add to this process's, in bytes; `sigterm_after` sends SIGTERM then, or the
+    signal of that `number`; `prepare` is called in the process before the launcher.
     """
     out, err = folder / f"{name}.out", folder / f"{name}.err"
     started = time.monotonic()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])  # as launch/__init__.py does
     pid = os.fork()
     if pid == 0:
-        _become(name, flags, out, err, cwd, environment or {}, memory)
+        _become(name, flags, out, err, cwd, environment or {}, memory, prepare)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
     code, signalled = None, sigterm_after is None
     while code is None and time.monotonic() - started < seconds:
         time.sleep(0.01)
@@ -50,18 +57,18 @@ def run(
         if ended:
             code = os.waitstatus_to_exitcode(status)
         elif not signalled and time.monotonic() - started > sigterm_after:
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, number)
             signalled = True
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     if code is None:
         os.waitpid(pid, 0)
     texts = [path.read_text(errors="replace") if path.exists() else "" for path in (out, err)]
-    assert code is not None, f"{name} {flags} has not ended after {seconds} s: {texts[1][-500:]!r}"
+    assert code is not None, f"{name} {flags} has not ended after {seconds} s: {texts[1][-2000:]}"
     return Ended(code, *texts, time.monotonic() - started)
 
 
-def _become(name, flags, out, err, cwd, environment, memory):
+def _become(name, flags, out, err, cwd, environment, memory, prepare):
     """Turns the forked process into the command; does not return."""
     code = 101
     try:
@@ -74,6 +81,9 @@ def _become(name, flags, out, err, cwd, environment, memory):
         if memory:
             used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
             resource.setrlimit(resource.RLIMIT_AS, (used + memory, used + memory))
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background job ignores
+        faulthandler.dump_traceback_later(SECONDS - 5, file=2)  # where it hangs
+        prepare()
         importlib.import_module(f"launch.{name}").cli()
     except BaseException:
         import traceback

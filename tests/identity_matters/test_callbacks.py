@@ -11,6 +11,7 @@ import pytest
 from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.callbacks import checked_callbacks
+from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
 
 
@@ -207,3 +208,31 @@ def test_what_is_no_callback_and_callbacks_of_several_workers_are_refused(short,
 
     with pytest.raises(UserError, match="one process alone"):
         Workers(num_processes=2).check(short, [Log()])
+
+
+class Stops(keras.callbacks.Callback):
+    """Raises what fit takes for the end of its data."""
+
+    def __init__(self, hook):
+        super().__init__()
+        setattr(self, hook, self.stop)
+
+    def stop(self, *_, **__):
+        raise StopIteration
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"])
+@pytest.mark.usefixtures("without_results")
+def test_a_stop_iteration_of_a_callback_is_an_error_and_no_end_of_the_data(tiny_config, tmp_path, hook):
+    with pytest.raises((RuntimeError, StopIteration)):
+        training.train(tiny_config, tmp_path / "run", callbacks=Stops(hook))
+    assert read_config_json(tmp_path / "run")["status"] == "failed"
+
+
+@pytest.mark.usefixtures("without_results")
+def test_a_process_without_streams_trains_and_run_dir_may_be_bytes(tiny_config, tmp_path, monkeypatch):
+    """sys.stdout and sys.stderr are None under pythonw and in some daemons."""
+    monkeypatch.setattr("sys.stdout", None)
+    monkeypatch.setattr("sys.stderr", None)
+    training.train(tiny_config, bytes(tmp_path / "run"))
+    assert read_config_json(tmp_path / "run")["status"] == "done"

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tensorflow as tf
+from refusals import refused
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
@@ -49,12 +51,21 @@ def test_the_workers_of_tf_config_the_chief_first(text, expected):
         (tf_config({"worker": ["a:1", "b:2", "a:1"]}), "a:1 is given twice"),
         (tf_config({"worker": ["a:1"]}, kind="evaluator"), "evaluator"),
         (tf_config({"worker": ["a:1"], "ps": ["b:1"]}), "ps"),
+        (tf_config({"worker": "localhost:1"}), "the tasks of a type are no list of addresses"),
+        (tf_config({"worker": {"a:1": 0}}), "no list of addresses"),
+        (tf_config({"worker": ["a:1"]}, index=math.inf), "infinity"),
     ],
 )
 def test_a_tf_config_that_cannot_be_used_is_named(text, named):
     with pytest.raises(ValueError, match="TF_CONFIG cannot be used") as error:
         worker_addresses(text)
     assert named in str(error.value) and text in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("nested", ["[" * 100_000, '{"cluster": ' * 100_000])
+def test_a_tf_config_nested_100_000_deep_is_one_line(nested):
+    message = refused(worker_addresses, nested)
+    assert message.startswith("TF_CONFIG cannot be used: maximum recursion depth") and len(message) < 600
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])

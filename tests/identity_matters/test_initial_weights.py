@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from network_in_numpy import (
     SMALL,
     arrays,
@@ -78,6 +79,67 @@ def test_the_zero_initialiser_zeroes_the_last_convolution_so_that_each_block_is_
     x = np.random.default_rng(1).standard_normal((4, 8, 6, 5), np.float32)
     assert single_block(5, 5, stride=1, c=c)(x).numpy().tobytes() == x.tobytes()
     assert not np.array_equal(single_block(5, 5, 1, dataclasses.replace(c, residual_initializer="small"))(x), x)
+
+
+BLOCKS = ("stage1_block1", "stage2_block1", "stage2_block2", "stage3_block1")  # of SMALL
+
+
+@pytest.mark.parametrize("num_convs, factor", [(1, None), (2, 1 / 2), (3, 1 / 2**0.5)])  # 4^(−1/(2m − 2)), four blocks
+def test_fixup_scales_the_branches_by_the_number_of_blocks_and_adds_its_scalars(num_convs, factor):
+    c = dataclasses.replace(SMALL, convs_per_block=num_convs)
+    network = arrays(all_conv_resnet(dataclasses.replace(c, residual_initializer="fixup"), seed=3))
+    standard = arrays(all_conv_resnet(c, seed=3))
+    for path, kernel in standard.items():
+        is_last = path.endswith(f"conv{num_convs}/kernel")
+        expected = kernel * (0 if is_last else factor) if path.startswith("stage") else kernel
+        np.testing.assert_allclose(network[path], expected, rtol=1e-6, atol=0, err_msg=path)
+    biased = [f"conv{i}" for i in range(1, num_convs + 1)] + [f"relu{i}" for i in range(1, num_convs)]
+    scalars = {f"{block}_{layer}_bias/value": 0.0 for block in BLOCKS for layer in biased}
+    scalars |= {f"{block}_multiplier/value": 1.0 for block in BLOCKS}
+    assert {path: network[path].item() for path in network.keys() - standard.keys()} == scalars
+
+
+@pytest.mark.parametrize("num_convs", [1, 2, 3])
+def test_rezero_adds_a_multiplier_of_zero_to_each_branch_of_the_standard_network(num_convs):
+    c = dataclasses.replace(SMALL, convs_per_block=num_convs)
+    network, standard = all_conv_resnet(dataclasses.replace(c, residual_initializer="rezero")), all_conv_resnet(c)
+    assert not changed(network, standard)
+    multipliers = {path: arrays(network)[path].item() for path in arrays(network).keys() - arrays(standard).keys()}
+    assert multipliers == {f"{block}_multiplier/value": 0.0 for block in BLOCKS}
+
+
+@pytest.mark.parametrize("initializer", ["fixup", "rezero"])
+@pytest.mark.parametrize("num_convs", [1, 2, 3])
+def test_a_block_of_fixup_and_of_rezero_starts_bitwise_as_its_shortcut(initializer, num_convs):
+    c = dataclasses.replace(SMALL, convs_per_block=num_convs, residual_initializer=initializer)
+    x = np.random.default_rng(1).standard_normal((4, 8, 6, 5), np.float32)
+    block = single_block(5, 5, 1, c)
+    assert block(x).numpy().tobytes() == x.tobytes()
+    for variable in block.trainable_variables:
+        variable.assign(variable + 0.1)
+    assert not np.array_equal(block(x), x)
+
+
+@pytest.mark.parametrize(
+    "changes, moved",
+    [
+        ({"residual_initializer": "zero"}, "conv2/kernel"),
+        ({"residual_initializer": "fixup"}, "conv2/kernel"),
+        ({"residual_initializer": "rezero"}, "multiplier/value"),
+        # All gradients pass the projection, which Fixup starts at 0 where it is trained.
+        ({"residual_initializer": "fixup", "train_projection": True}, "projection/kernel"),
+    ],
+)
+def test_the_first_gradient_is_that_of_what_starts_at_zero_and_of_the_stem(changes, moved):
+    network = all_conv_resnet(dataclasses.replace(SMALL, weight_decay=0.0, **changes))
+    random = np.random.default_rng(0)
+    images, labels = random.standard_normal((5, *SMALL.image_shape), np.float32), random.integers(0, 10, 5)
+    with tf.GradientTape() as tape:
+        loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, network(images))
+    gradients = tape.gradient(loss, [variable.value for variable in network.trainable_variables])
+    nonzero = {v.path for v, gradient in zip(network.trainable_variables, gradients) if np.any(gradient)}
+    expected = {v.path for v in network.trainable_variables if v.path.endswith(moved)}
+    assert nonzero == (expected if "train_projection" in changes else expected | {"stem_conv/kernel"})
 
 
 def test_networks_of_other_depth_share_the_kernels_of_the_same_name():

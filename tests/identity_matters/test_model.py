@@ -130,7 +130,13 @@ def test_the_shortcut_is_pooling_then_zero_channels_half_before_half_after(width
         assert not np.array_equal(model(x), pad_channels(x[:, ::2, ::2], before, width - width_in - before))
 
 
-@pytest.mark.parametrize("changes", [{}, {"use_batch_norm": True}, {"mixed_precision": True}, {"shortcut": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"use_batch_norm": True}, {"mixed_precision": True}, {"shortcut": False},
+        {"residual_initializer": "fixup"}, {"residual_initializer": "rezero"},
+    ],
+)  # fmt: skip
 def test_a_keras_file_gives_back_the_same_network_exactly(changes, images, tmp_path):
     network = all_conv_resnet(dataclasses.replace(SMALL, **changes), seed=5)
     network.save(tmp_path / "model.keras")
@@ -169,15 +175,19 @@ def test_a_constant_image_standardises_to_zeros_and_a_faint_one_is_not_blown_up(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="Keras's NumPy backend takes its convolution from JAX")
-def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(images, tmp_path):
-    network = all_conv_resnet(SMALL, seed=4)
+@pytest.mark.parametrize("initializer", ["standard", "fixup", "rezero"])
+def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(images, tmp_path, initializer):
+    c = dataclasses.replace(SMALL, residual_initializer=initializer)
+    network = all_conv_resnet(c, seed=4)
+    for variable in network.trainable_variables:
+        variable.assign(variable + 0.01)  # away from the start, where branches are 0
     np.savez(tmp_path / "in.npz", images=images, **arrays(network))
     code = inspect.cleandoc(
         f"""
         import sys
         import numpy as np
         from identity_matters.model import ModelConfig, all_conv_resnet, standardize
-        network = all_conv_resnet({SMALL!r}, seed=4)
+        network = all_conv_resnet({c!r}, seed=4)
         given = np.load(r"{tmp_path / "in.npz"}")
         for variable in network.variables:
             variable.assign(given[variable.path])

@@ -165,6 +165,7 @@ def test_every_network_of_this_project_is_loaded(tmp_path):
     configs = [ModelConfig(network=name) for name in names]
     small = {"widths": (4, 8), "blocks_per_stage": (1, 1), "stem_width": 4}
     changes = ({"mixed_precision": True, "use_batch_norm": True}, {"shortcut": False}, {"stem_pool": 2})
+    changes += tuple({"residual_initializer": name} for name in ("zero", "fixup", "rezero"))
     configs += [ModelConfig(**small, **change) for change in changes]
     for config in configs:
         network = build_network(config, 0)

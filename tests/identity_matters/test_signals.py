@@ -2,10 +2,13 @@
 
 import contextlib
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
+from identity_matters.errors import EXIT_CONTINUE
 from identity_matters.runs import signals
 
 
@@ -45,3 +48,41 @@ def test_who_ignores_ctrl_c_goes_on_to():
     with signals.raising_keyboard_interrupt():
         signal.raise_signal(signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+BLOCKED = """
+import signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # as launch/__init__.py does, before there are threads
+"""
+HANGS = f"""{BLOCKED}
+from identity_matters.runs import signals
+signals.GRACE_PERIOD = 0.3
+with signals.handling_sigterm(), signals.deferring_sigterm():
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_sigterm_ends_what_hangs_after_a_grace_period():
+    process = subprocess.Popen([sys.executable, "-c", HANGS], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.communicate(timeout=20)[0].startswith("stopped: ") and process.returncode == EXIT_CONTINUE
+
+
+WRITES = f"""{BLOCKED}
+from identity_matters.runs import signals
+from identity_matters.runs.files import replacing
+with signals.handling_sigterm(), replacing(sys.argv[1]) as temporary, open(temporary, "w") as file:
+    file.write("half")
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_sigterm_leaves_no_temporary_file_beside_what_is_written(tmp_path):
+    """As launch.export_npz did, in a folder that no later command tidies."""
+    process = subprocess.Popen([sys.executable, "-c", WRITES, tmp_path / "a.npz"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n" and len(list(tmp_path.iterdir())) == 1
+    process.terminate()
+    assert process.wait(20) == EXIT_CONTINUE and not list(tmp_path.iterdir())

@@ -18,12 +18,14 @@ from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.errors import UserError, reporting_lack_of_memory
+from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
 from identity_matters.runs import checkpoint
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
+from identity_matters.safe_loading import load_network
 
 
 def assert_same_run(a, b) -> None:
@@ -78,7 +80,7 @@ def test_the_gradient_is_scaled_down_to_the_clip_norm(short):
 
 
 def test_the_piecewise_rate_drops_exactly_at_its_steps():
-    schedule = training.learning_rate_schedule(TrainConfig())
+    schedule = training.learning_rate_schedule(TrainConfig(decay_steps=(30_000, 50_000)))
     rates = [float(schedule(step)) for step in (0, 29_999, 30_000, 49_999, 50_000, 59_999)]
     np.testing.assert_allclose(rates, [0.05, 0.05, 0.005, 0.005, 0.0005, 0.0005], rtol=1e-6)
 
@@ -302,6 +304,26 @@ def test_every_variant_trains_and_is_exported(short, tmp_path, changes):
         arrays = processes.final_variables(tmp_path / "run", 4)
         assert all(array.dtype != np.float16 and array.dtype.kind in "fi" for array in arrays.values())
         assert arrays["variable/stage1_block1_conv1/kernel"].dtype == np.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{"optimizer": "momentum", "clip_norm": 0.5}, {"optimizer": "muon"}])
+@pytest.mark.parametrize("initializer", ["fixup", "rezero"])
+def test_a_run_with_scalars_trains_resumes_is_exported_and_evaluated(
+    short, tmp_path, monkeypatch, initializer, changes
+):
+    model = dataclasses.replace(short.model, residual_initializer=initializer)
+    config, whole, run_dir = dataclasses.replace(short, model=model, **changes), tmp_path / "whole", tmp_path / "run"
+    row = training.train(config, whole)
+    interrupt(monkeypatch, config, str(run_dir), step=8)
+    training.train(config, run_dir)
+    assert_same_run(run_dir, whole)
+    network = load_network(str(run_dir / "model.keras"))
+    multipliers = [v.numpy().item() for v in network.trainable_variables if v.path.endswith("multiplier/value")]
+    assert len(multipliers) == 2 and not {0.0, 1.0} & set(multipliers)  # they are trained
+    found = evaluate(str(run_dir / "model.keras"), "mnist_sample")
+    assert found == evaluate(str(run_dir / "saved_model"), "mnist_sample", trust_saved_model=True)
+    assert evaluate(run_dir)["top1_error"] == pytest.approx(row["test_top1_error"])  # on the run's own images
 
 
 MEMORY = "batch_size 16 and this network need more memory than there is; make one smaller"

@@ -187,7 +187,7 @@ def test_a_signal_that_is_sent_twice_at_once_means_what_it_means_once(tmp_path):
 
 
 def test_a_log_on_a_full_disk_stops_no_worker(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "_open_log", lambda path: open("/dev/full", "a"))
+    monkeypatch.setattr(local, "open_log", lambda path: open("/dev/full", "a"))
     command = [sys.executable, "-c", "print('x' * 100_000)"]
     assert local.run_job(command, {"worker": 2}, 0, f"{tmp_path}/workers.log") == 0
 
@@ -258,7 +258,6 @@ def test_flags_of_a_config_give_it_back():
 
 
 MISTAKES = {
-    "a line break in a job name": ({"slurm": True, "job_name": "a\n#SBATCH --wrap=x"}, "job_name holds characters"),
     "too many servers": ({"num_servers": 30_000}, "num_servers must be at most 1000"),
     "both": ({"slurm": True, "kubernetes": True}, "exclude"),
     "submit what": ({"slurm": True, "submit": True}, "--write"),

@@ -1,5 +1,6 @@
 """What launch.cluster writes: for Slurm, run with stand-ins for its programs; for Kubernetes, held against schemas."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -9,8 +10,11 @@ import subprocess
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from refusals import refused
 
+from identity_matters.errors import UserError
 from launch import cluster
 from launch.cluster import PRESETS
 from launch.jobs import kubernetes, slurm
@@ -35,7 +39,7 @@ def test_the_slurm_script_is_a_shell_script_with_the_command():
     assert options["signal"] == "TERM@120"  # to srun's workers, before the time is up: docs/cluster.md
     assert options["requeue"] == "" and options["open-mode"] == "append" and options["ntasks-per-node"] == "1"
     assert shlex.join(COMMAND) in text
-    assert "\n. venv/bin/activate\n" in text and "-lt 7 ]" in text
+    assert "\nsetup='. venv/bin/activate'\neval \"$setup\"\n" in text and "-lt 7 ]" in text
     assert "gpus" not in slurm_script() and "partition" not in slurm_script()
 
 
@@ -84,12 +88,74 @@ def test_setup_runs_in_the_batch_shell_and_on_every_worker_without_the_arguments
 
 
 @pytest.mark.parametrize(
-    "change", [{"job_name": name} for name in ("wide resnet", "a/b", "%j", "")] + [{"partition": "gpu --wrap=x"}]
+    "change",
+    [{"job_name": name} for name in ("wide resnet", "a/b", "%j", "", "a\n#SBATCH --wrap=x")]
+    + [{"partition": "gpu --wrap=x"}],
 )
 def test_a_name_that_slurm_would_split_or_take_for_a_folder_or_an_option_is_named(change):
     ((field, name),) = change.items()
     message = refused(slurm_script, **change)
     assert message.startswith(f"{field} must be ") and message.endswith(f", got {name!r}")
+
+
+@pytest.mark.parametrize(
+    "folder", ["a\ntouch PWNED\n", "$(touch PWNED)", "'; touch PWNED; '", b"a\xff\n#SBATCH --wrap=x"]
+)
+def test_no_name_of_the_current_directory_is_a_command_of_the_slurm_script(tmp_path, monkeypatch, folder):
+    folder = os.path.join(os.fsencode(tmp_path), os.fsencode(folder))
+    os.mkdir(folder)
+    monkeypatch.chdir(folder)
+    config = dataclasses.replace(PRESETS["mnist"], slurm=True, write=str(tmp_path / "job"), setup="pwd > pwd")
+    assert cluster.main(config, "run") == 0
+    lines = (tmp_path / "job").read_bytes().splitlines()
+    assert [line.startswith(b"#SBATCH") for line in lines].count(True) == 10  # as many as in any script
+    (tmp_path / "srun").write_text(f'#!/bin/bash\nprintf "%s\\0" "$@" > {tmp_path}/arguments')
+    (tmp_path / "srun").chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "n"}
+    monkeypatch.chdir("/")
+    subprocess.run(["bash", tmp_path / "job"], env=environment, check=True, stderr=subprocess.DEVNULL)
+    assert os.listdir(folder) == [b"pwd"]
+    arguments = (tmp_path / "arguments").read_bytes().split(b"\0")
+    assert b"--run_dir=" + os.path.join(folder, b"run") in arguments
+
+
+@given(text=st.text().filter(lambda text: "\0" not in text))
+def test_a_quoted_text_is_one_word_that_means_it(text):
+    with contextlib.suppress(UnicodeEncodeError):  # of halves of emoji
+        os.fsencode(text)
+        assert "\n" not in slurm.quoted(text)
+        command = f"printf %s {slurm.quoted(text)}".encode(errors="surrogateescape")
+        assert subprocess.run(["bash"], input=command, capture_output=True).stdout == os.fsencode(text)
+    with contextlib.suppress(UserError):
+        assert yaml.safe_load(f"a: {kubernetes.quoted(text)}") == {"a": text}
+        text.encode()  # else it is refused
+        assert "\n" not in kubernetes.quoted(text) and "\\u" not in kubernetes.quoted(text.replace("\\", ""))
+
+
+def expanded(text, variables):
+    """What Kubernetes makes of a word of a command: $(NAME) is filled in where NAME is known, $$ is $."""
+    known = lambda match: "$" if match[0] == "$$" else variables.get(match[1], match[0])  # noqa: E731
+    return re.sub(r"\$\$|\$\(([^)]*)\)", known, text)
+
+
+@pytest.mark.parametrize(
+    "value", ["$(WORKER)", "$$(WORKER)", "$(TF_CONFIG)$", "$$$", "🤖 $(", "é\n: x", "\x7f\x85\u2028\ufeff"]
+)
+def test_no_flag_is_changed_by_kubernetes(value):
+    for kubeflow in (False, True):
+        config = dataclasses.replace(PRESETS["mnist"], kubernetes=True, kubeflow=kubeflow, image="i", volume_claim="c")
+        text = kubernetes.manifest(config, RUN_DIR, [f"--dataset={value}"])
+        job = list(yaml.safe_load_all(text))[-1]
+        template = job["spec"]["tfReplicaSpecs"]["Worker"]["template"] if kubeflow else job["spec"]["template"]
+        *_, last = template["spec"]["containers"][0]["command"]
+        assert expanded(last, {"WORKER": "3", "TF_CONFIG": "{}"}) == f"--dataset={value}"
+    assert "🤖" not in value or "🤖" in text  # not two escapes, which Go's YAML refuses
+
+
+@pytest.mark.parametrize("name", ["null", "true", "no", "y"])
+def test_a_job_name_is_a_text(name):
+    service, job = manifest(job_name=name)
+    assert job["metadata"]["name"] == service["spec"]["selector"]["job-name"] == name
 
 
 def test_usual_names_are_taken():

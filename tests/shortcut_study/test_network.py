@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from shortcut_study import tape
 from shortcut_study.dataset import whitened_components
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut import networks as shortcut_networks
+from theory.shortcut.activations import ACTIVATIONS
 
 
 def test_xavier_has_variance_1_over_width_and_zero_a_hundredth_of_its_weights():
@@ -121,3 +124,9 @@ def test_too_few_images_and_labels_of_no_class_are_refused(digits):
     for wrong in (digits[1] - 1, digits[1] + 1):
         with pytest.raises(ValueError, match=f"labels must lie in 0–9, got {wrong.min()}–{wrong.max()}"):
             whitened_components(digits[0], wrong, num_classes=10)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_tensors_are_those_of_arrays(name):
+    z = np.array([-3.0, -0.4, 0.0, 0.7, 2.0])
+    np.testing.assert_allclose(tape._FUNCTIONS[name](tf.constant(z)).numpy(), ACTIVATIONS[name].function(z), rtol=1e-12)

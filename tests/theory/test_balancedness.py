@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import linalg
 
 from theory.descent import balancedness
 from theory.linear import factorization, landscape
@@ -54,3 +55,50 @@ def test_the_margin_bound_is_the_bound_by_layer_for_balanced_layers_and_no_bound
     R = 10 * np.eye(2) - np.array([[0, 0], [1, 0]])
     squared = np.square(landscape.gradient(unbalanced, R, np.eye(2))).sum()
     assert squared == pytest.approx(8) and balancedness.margin_bound(2, 10.0, 1.0) == 80
+
+
+def test_the_drift_bound_is_what_the_risk_has_lost_and_is_met_by_a_nilpotent_step():
+    assert balancedness.drift_bound(0.1, 5.0, 3.0) == pytest.approx(0.4)
+    R, eta = np.eye(2) + np.array([[0.0, 3.0], [0.0, 0.0]]), 0.25  # the step gains η/2·‖∇f‖² exactly
+    A = np.zeros((2, 2, 2))
+    moved = A - eta * landscape.gradient(A, R, np.eye(2))
+    drift = balancedness.imbalances(moved) - balancedness.imbalances(A)
+    risks = [landscape.risk(layers, R, np.eye(2)) for layers in (A, moved)]
+    assert risks[0] - risks[1] == pytest.approx(eta / 2 * np.square(landscape.gradient(A, R, np.eye(2))).sum())
+    assert np.linalg.norm(drift[0], "nuc") == pytest.approx(balancedness.drift_bound(eta, *risks))
+    np.testing.assert_allclose(drift, balancedness.imbalance_drift(landscape.gradient(A, R, np.eye(2)), eta))
+
+
+@pytest.mark.parametrize("num_layers, smallest", [(1, 0.5), (4, 0.5), (3, -0.2)])
+def test_the_margin_s_bound_and_rate_are_their_formulas(num_layers, smallest):
+    power = max(smallest, 0) ** (2 - 2 / num_layers)
+    assert balancedness.margin_bound(num_layers, smallest, 3.0) == pytest.approx(4 * num_layers * power * 3)
+    assert balancedness.margin_rate(num_layers, smallest, 0.01) == pytest.approx(1 - 2 * 0.01 * num_layers * power)
+
+
+def test_the_deficiency_margin_is_the_least_singular_value_less_the_distance():
+    R, W = np.array([[2.0, 1.0], [0.0, 1.0]]), np.eye(2)
+    expected = np.linalg.svd(R)[1][1] - np.sqrt(1 + 1)
+    assert balancedness.deficiency_margin(W, R) == pytest.approx(expected)
+    for wrong in (np.ones((2, 3)), np.ones(2), np.ones((3, 3))):
+        with pytest.raises(ValueError, match=r"must have one shape \[d, d\]"):
+            balancedness.deficiency_margin(W, wrong)
+    with pytest.raises(ValueError, match=r"must have one shape \[d, d\]"):
+        balancedness.deficiency_margin(np.ones((2, 3)), np.ones((2, 3)))
+
+
+def test_the_velocity_and_imbalances_of_layers_that_do_not_commute_are_those_written_out():
+    A, R = problem(5, 2, 3)
+    first, second, third = np.eye(2) + A
+    G = 2 * (third @ second @ first - R)
+    slopes = second.T @ third.T @ G, third.T @ G @ first.T, G @ first.T @ second.T
+    expected = -(third @ second @ slopes[0] + third @ slopes[1] @ first + slopes[2] @ second @ first)
+    np.testing.assert_allclose(balancedness.first_order_velocity(A, R, np.eye(2)), expected)
+    differences = second.T @ second - first @ first.T, third.T @ third - second @ second.T
+    np.testing.assert_allclose(balancedness.imbalances(A), differences)
+    W, matrix = np.array([[2.0, 1.0], [0.0, 0.5]]), np.zeros((4, 4))
+    left, right = linalg.sqrtm(W @ W.T), linalg.sqrtm(W.T @ W)
+    for j in range(3):
+        powers = [linalg.fractional_matrix_power(root, 2 * k / 3) for root, k in ((right, j), (left, 2 - j))]
+        matrix = matrix + np.kron(*powers)
+    np.testing.assert_allclose(balancedness.preconditioner(W, 3), matrix, atol=1e-12)

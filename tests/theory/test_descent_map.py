@@ -49,7 +49,7 @@ def test_from_zero_the_steps_are_those_of_the_recursion_and_below_the_promise():
 def test_an_indefinite_target_is_not_reached_from_zero(method):
     rows = rows_for(Job("indefinite", "zero", method, 8, 4), speeds=(1 / 8, 1 / 32), max_steps=200)
     phi = np.linalg.eigvalsh(target_map.target_matrix("indefinite", 4, 0))
-    floor = from_zero.excess_floor(phi) / np.square(1 - phi).sum()
+    floor = from_zero.excess_floor(phi, 8, 0.1) / np.square(1 - phi).sum()
     assert all(row["status"] == "stalled" and row["excess"] >= floor * (1 - 1e-9) for row in rows.values())
 
 

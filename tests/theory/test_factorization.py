@@ -297,3 +297,36 @@ def test_importing_theory_and_memorising_need_neither_tensorflow_nor_keras():
         """
     )
     subprocess.run([sys.executable, "-c", code], cwd=root, env=os.environ, check=True)
+
+
+@pytest.mark.parametrize("num_layers, log_size", [(1, 0.0), (3, 0.4), (20, -1.0)])
+def test_the_turn_and_stretch_is_that_of_the_vector_and_has_its_gradient(num_layers, log_size):
+    rng = np.random.default_rng(num_layers)
+    R, x = rng.standard_normal((3, 3)), rng.standard_normal(3)
+    value, gradient = fz._turn_and_stretch(x, R, log_size, num_layers)
+    assert value == pytest.approx(stretch_and_turn(math.exp(log_size) * R, x[:, None], num_layers)[0] ** 2)
+    step = 1e-6 * np.eye(3)
+    ends = [[fz._turn_and_stretch(x + sign * e, R, log_size, num_layers)[0] for sign in (1, -1)] for e in step]
+    np.testing.assert_allclose(gradient, [(up - down) / 2e-6 for up, down in ends], rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("frequency", [0.1, 1.0, 6.28])
+def test_waves_are_interpolated_to_rounding_by_as_few_points_as_the_bound_allows(frequency):
+    times = np.arange(100) / 100
+    points, interpolation = fz._wave_interpolation(times, frequency)
+    quarter = frequency * 0.99 / 4
+    enough = next(m for m in range(1, 40) if 4 * quarter**m / math.factorial(m) <= EPSILON / 4)
+    assert interpolation.shape == (100, enough) and len(points) == enough
+    assert points.min() > 0 and points.max() < 0.99
+    for wave in (np.cos, np.sin):
+        np.testing.assert_allclose(interpolation @ wave(frequency * points), wave(frequency * times), atol=1e-14)
+    assert fz._wave_interpolation(times[: enough + 1], 100 * frequency)[1] is None  # no fewer points than times
+    assert fz._wave_interpolation(times, 0.0)[1].shape == (100, 1)
+
+
+@pytest.mark.parametrize("number, num_layers", [(1e-150, 20), (1e-15, 2), (1e-10, 2)])
+def test_the_smallest_matrices_that_are_factorised_keep_half_their_digits(number, num_layers):
+    assert np.prod(1 + fz.factorize([[number]], num_layers)) == pytest.approx(number, rel=1e-7)
+    for method in ("polar", "principal", "best"):
+        with pytest.raises(ValueError, match=f"is too small for I \\+ A .* or take ℓ ≥ {num_layers}$"):
+            fz.factorize([[number]], num_layers - 1, method)

@@ -1,11 +1,13 @@
 """Networks with a linear output, and the risk of ReLU networks in the ball."""
 
+import math
+
 import numpy as np
 import pytest
 
 from theory.derivatives import difference_gradient
 from theory.relu import claims as checks
-from theory.relu import linear_output, networks, trained_output
+from theory.relu import linear_output, networks, search, trained_output
 
 
 def problem(seed=0, d=3, r=1):
@@ -76,3 +78,106 @@ def test_the_last_block_s_input_and_features_give_the_network_back():
     x, w = rng.standard_normal((20, 2)), rng.standard_normal((3, 2, 4, 2))
     h, features = trained_output.last_block(w, x)
     np.testing.assert_allclose(h + features @ w[-1, 1], networks.forward(w[None], x[None])[0])
+
+
+@pytest.mark.parametrize("least, has_kernel", [(0.05, False), (1e-6, False), (1e-11, True), (0.0, True)])
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_a_small_singular_value_is_no_kernel_to_escape_along(least, has_kernel, scale):
+    x, features, y = problem(r=3)
+    W, V, y = scale * np.diag([1.0, 1.0, least]), np.zeros((3, 4)), scale * y
+    if not has_kernel:
+        with pytest.raises(ValueError, match="no such direction"):
+            linear_output.escape(W, V, x, features, y, 0.1)
+        return
+    W_after, V_after = linear_output.escape(W, V, x, features, y, 0.1)
+    assert linear_output.risk(W_after, V_after, x, features, y) < linear_output.risk(W, V, x, features, y)
+    assert np.linalg.norm(V_after) == pytest.approx(0.05) and not V_after[:2].any()
+
+
+@pytest.mark.parametrize("scale, reaches_the_bottom", [(1.0, True), (3.0, False)])
+def test_the_escape_goes_to_the_bottom_of_its_parabola_or_half_its_size(scale, reaches_the_bottom):
+    x, features, y = problem()
+    y, size = scale * y, 0.01
+    W, V = checks._saddle(x, features, y)
+    W_after, V_after = linear_output.escape(W, V, x, features, y, size)
+    assert np.linalg.norm(V_after - V) == pytest.approx(size / 2)
+    moved = np.linalg.norm(W_after - W)
+    slopes = (
+        linear_output.gradient(W_after, V_after, x, features, y)[0],
+        linear_output.gradient(W, V_after, x, features, y)[0],
+    )
+    along = [np.vdot(slope, W_after - W) / np.linalg.norm(slopes[1]) / moved for slope in slopes]
+    assert along[1] == pytest.approx(-1)
+    if reaches_the_bottom:
+        assert abs(along[0]) < 1e-9 and moved < size / 2
+    else:
+        assert moved == pytest.approx(size / 2) and along[0] < -0.1
+
+
+def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
+    x, features, y = problem(r=2)
+    rng = np.random.default_rng(3)
+    W, V = rng.standard_normal((2, 3)), rng.standard_normal((3, 4))
+    sizes, errors = np.zeros((60, 2)), np.zeros((60, 2))
+    for m, k in np.ndindex(60, 2):
+        hidden = [x[m, i] + sum(V[i, p] * features[m, p] for p in range(4)) for i in range(3)]
+        large = [abs(x[m, i]) + sum(abs(V[i, p] * features[m, p]) for p in range(4)) for i in range(3)]
+        errors[m, k] = sum(W[k, i] * hidden[i] for i in range(3)) - y[m, k]
+        sizes[m, k] = sum(abs(W[k, i]) * large[i] for i in range(3)) + abs(y[m, k])
+    terms = 3 + 4 + 60 * 2
+    expected = 2 * terms * 2.0**-52 * np.linalg.norm(errors) * np.linalg.norm(sizes) / 60
+    assert linear_output._rounding_of_risk(W, V, x, features, y) == pytest.approx(expected, rel=1e-9, abs=0)
+    exact = np.square(errors).sum() / 60
+    assert abs(linear_output.risk(W, V, x, features, y) - exact) <= expected
+
+
+def test_the_slope_at_the_end_of_a_descent_is_a_share_of_the_risk_of_the_identity():
+    rng = np.random.default_rng(4)
+    x, w = rng.standard_normal((20, 2)), 0.3 * rng.standard_normal((2, 2, 3, 2))
+    y = x + rng.standard_normal((20, 2))
+    w_end, W_end, slope = trained_output.descend(w, np.eye(2), x, y)
+    h, features = trained_output.last_block(w_end, x)
+    by_W, by_V = linear_output.gradient(W_end, w_end[-1, 1].T, h, features, y)
+    zero_risk = np.square(x - y).sum() / 20
+    assert slope == pytest.approx(math.hypot(np.linalg.norm(by_W), np.linalg.norm(by_V)) / zero_risk)
+    end = linear_output.risk(W_end, w_end[-1, 1].T, h, features, y)
+    assert linear_output.local_minimum_risk(h, features, y) <= end < 0.9 * zero_risk
+
+
+@pytest.mark.parametrize("num_layers, radius, moment", [(1, 0.5, 2.0), (4, 0.3, 1.0), (20, 0.01, 3.0)])
+def test_the_bounds_of_the_risk_in_the_ball_are_their_formulas(num_layers, radius, moment):
+    growth = (1 + radius**2) ** num_layers - 1
+    assert linear_output.ball_risk_bound(num_layers, radius, moment) == pytest.approx(4 * growth**2 * moment)
+    rest = growth - num_layers * radius**2
+    said = linear_output.reordering_risk_bound(num_layers, radius, moment)
+    assert said == pytest.approx(4 * rest**2 * moment, rel=1e-6, abs=1e-30)
+
+
+def share_left(predictors, y):
+    return np.square(y - predictors @ np.linalg.pinv(predictors) @ y).sum()
+
+
+@pytest.mark.parametrize("slope, critical", [(0.9e-5, 1), (1.1e-5, 0)])
+def test_the_comparison_s_risks_are_shares_of_the_identity_s(monkeypatch, slope, critical):
+    seen = []
+
+    def stay(w, W, x, y):
+        seen.append((w, x, y))
+        return w, 1.5 * W, slope
+
+    monkeypatch.setattr(trained_output, "descend", stay)
+    rows = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 5)
+    assert len(rows) == len(seen) >= 2
+    for row, (w, x, y) in zip(rows, seen):
+        assert row["category"] in ("bad_local_minimum", "global_minimum")
+        zero = np.square(x - y).sum()
+        before = networks.forward(w[None, :-1], x[None])[0]  # what enters the last block
+        predicted = networks.forward(w[None], x[None])[0]
+        both = np.hstack([before, np.maximum(before @ w[-1, 0].T, 0)])
+        assert row["risk"] == pytest.approx(np.square(y - predicted).sum() / zero, abs=1e-12)
+        assert row["with_output"] == pytest.approx(np.square(y - 1.5 * predicted).sum() / zero)
+        assert row["linear"] == pytest.approx(share_left(x, y) / zero)
+        assert row["last_block"] == pytest.approx(share_left(both, y) / zero, abs=1e-12)
+        assert row["critical"] == critical and (row["d"], row["width"], row["samples"]) == (2, 1, 40)
+    again = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 5)
+    assert [row["risk"] for row in again] == [row["risk"] for row in rows]

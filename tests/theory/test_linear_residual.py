@@ -225,3 +225,63 @@ def test_what_is_no_problem_is_refused_in_one_line(function, mistake):
 def test_lists_of_numbers_do_as_well_as_arrays(function):
     A, R, Sigma = np.array([[[0.5]], [[0.1]]]), np.array([[2.0]]), np.array([[1.0]])
     np.testing.assert_array_equal(function(A.tolist(), R.tolist(), Sigma.tolist()), function(A, R, Sigma))
+
+
+@pytest.mark.parametrize("small, is_kept", [(1e-9, True), (3e-15, True), (1e-15, False), (0.0, False)])
+def test_eigenvalues_count_down_to_d_epsilon_of_the_largest(small, is_kept):
+    Sigma = np.diag([8.0, 5, 4, 3, 2, 8 * small])  # 6 ε = 1.3e-15
+    seen, least = lr.above_rounding(Sigma)
+    assert least == pytest.approx(8 * small if is_kept else 2, rel=1e-12)
+    np.testing.assert_array_equal(seen, Sigma if is_kept else np.diag([8.0, 5, 4, 3, 2, 0]))
+
+
+def test_a_general_moment_loses_what_is_rounding_alone():
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
+    for small, expected in ((1e-9, 1e-9), (1e-18, 0.5)):
+        Sigma = basis * [2.0, 1.0, 0.5, small] @ basis.T
+        seen, least = lr.above_rounding((Sigma + Sigma.T) / 2)
+        assert least == pytest.approx(expected, rel=1e-6)
+        np.testing.assert_allclose(seen, Sigma, atol=1e-15)
+    assert lr.above_rounding(np.zeros((2, 2)))[1] == 0
+
+
+def test_the_product_bound_is_its_formula_and_met_by_the_last_singular_vector():
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((4, 3)), rng.standard_normal((3, 2))
+    smallest, vector = np.linalg.svd(X)[1][-1], np.linalg.svd(X)[2][-1:].T
+    assert lr.product_lower_bound(X, Y) == pytest.approx(smallest * np.linalg.norm(Y))
+    assert lr.product_lower_bound(X, vector) == pytest.approx(np.linalg.norm(X @ vector))
+    assert lr.product_lower_bound(2 * np.eye(2), np.eye(2)) == pytest.approx(2 * 2**0.5)
+    for wrong in (X.T, np.ones(3), np.ones((3, 0))):
+        with pytest.raises(ValueError, match="X must be square or tall"):
+            lr.product_lower_bound(wrong, Y)
+
+
+def test_the_smallest_counterexample_is_the_first_in_whole_numbers():
+    assert lr.smallest_counterexample(1) is None
+    found = lr.smallest_counterexample(2)
+    assert found == (2, 2, 16.0, 32.0)  # Σ = 1 breaks nothing, nor does R = 1
+    assert lr.smallest_counterexample(2, largest=1) is None
+
+
+@pytest.mark.parametrize("x, y", [(np.ones(3), np.ones((3, 1))), (np.ones((3, 1)), np.ones(3)),
+                                  (np.ones((3, 1)), np.ones((2, 1))), (np.ones((0, 1)), np.ones((0, 1))),
+                                  (np.ones((3, 0)), np.ones((3, 1))), (np.ones((3, 1)), np.ones((3, 0)))])  # fmt: skip
+def test_a_sample_has_examples_in_rows_as_many_as_labels(x, y):
+    with pytest.raises(ValueError, match=r"x and y must both be \[m, d\]"):
+        lr.sample_problem(x, y)
+    assert lr.sample_problem(np.ones((1, 1)), np.ones((1, 1))).Sigma == 1
+
+
+@pytest.mark.parametrize("A", [np.zeros((2, 2)), np.zeros((0, 2, 2)), np.zeros(3)])
+def test_the_spectral_norm_is_of_layers(A):
+    with pytest.raises(ValueError, match=r"A must have the shape \[ℓ, d, d\]"):
+        lr.max_spectral_norm(A)
+    assert lr.max_spectral_norm(np.array([[[3.0, 0], [0, 1]], [[0, 4.0], [0, 0]]])) == 4
+
+
+def test_the_rate_of_a_descent_is_its_slowest_step_above_rounding():
+    risks = np.array([1.0, 0.5, 0.45, 1e-19, 0.9e-19, 1e-21, 0.95e-21])
+    assert lr.Descent(None, risks, None).rate == pytest.approx(0.9)
+    assert lr.Descent(None, np.array([1.0, 1e-5, 1e-19, 0.99e-19]), None).rate == pytest.approx(0.99)
+    assert lr.Descent(None, np.array([1.0, 1e-5, 1e-21, 0.99e-21]), None).rate == pytest.approx(1e-5)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from theory.descent import balancedness, from_zero, saddle_escape, update_rules, widened
+from theory.descent import balancedness, from_zero, saddle_escape, update_rules, widened, zero_asymmetric
 from theory.linear import factorization, landscape, rotations
-from theory.memorization import construction, first_layer
-from theory.relu import linear_output
+from theory.memorization import blocks, construction, first_layer
+from theory.relu import linear_output, smooth_units
 from theory.shortcut import hessians, networks, stationarity
 from theory.shortcut.activations import Activation
 
@@ -48,14 +48,27 @@ MISTAKES = [
     (landscape.project, (LAYERS, math.nan), "radius must be at least 0, got nan"),
     (first_layer.pair_failure_probability, (math.nan, 3), r"cosine must lie in \[−1, 1\], got nan"),
     (first_layer.pair_failure_probability, (0.5, 0), "width must be a whole number of at least 1"),
+    (factorization.factorize, ([[1e-150]], 2), r"R, of norm 1e-150, is too small .* or take ℓ ≥ 20"),
     (factorization.rescale, (1e-310 * EYE,), "R must not need a factor of e\\^714"),
     (construction.memorize, (1e-310 * X, np.arange(10) % 2, 2), "x must not be as small as 2.*e-310"),
-    (from_zero.excess_floor, (np.array([1j, -1j]),), "phi must be real numbers, got complex128"),
+    (from_zero.excess_floor, (np.array([1j, -1j]), 2, 0.1), "phi must be real numbers, got complex128"),
     (stationarity.order_of_stationarity, (X, Y, 3, "linear", ROOT, ROOT), "in general no Hessian exists at zero with"),
     (stationarity.order_of_stationarity, (X, Y, 3, "linear", MILD_ROOT), "in general no Hessian exists at zero with"),
     (linear_output.risk, (np.ones((1, 3)), EYE, X, X, X[:, 0]), r"y must have shape \(10, 1\), got \(10,\)"),
     (landscape.convergence_rate_bound, (np.diag([-1.0, 1.0]), 2, 0.5, 0.1), "Sigma must be positive semidefinite"),
     (first_layer.separation, (ENDLESS,), "x must be finite"),
+    (
+        from_zero.excess_floor,
+        (-np.ones(2), 3, 0.5),
+        "learning_rate must be at most 0.25 for an odd num_layers, got 0.5",
+    ),
+    (from_zero.excess_floor, (-np.ones(2), 1, 0.1), "num_layers must be at least 2, got 1"),
+    (zero_asymmetric.start, (0, 2), "num_layers must be at least 1, got 0"),
+    (zero_asymmetric.flow_bound, (EYE, -1.0), "time must be at least 0, got -1.0"),
+    (smooth_units.functional_lower_bound, (2, 1.0, 1.0), r"lipschitz must lie in \[0, 1\), got 1.0"),
+    (smooth_units.doubled_unit, (0.1,), r"radius must lie in \[0.2, 1\), got 0.1"),
+    (blocks.separating_block, (X[:1] * 0, X[:1], np.vstack([X, -X])), "point 0 of the block: it lies in the hull"),
+    (first_layer.lifted, (COMPLEX,), "x must be real numbers"),
     (from_zero.singular_risk_bound, (3, 1.0, 10), r"learning_rate must lie in \(0, ½\], got 1.0"),
     (from_zero.singular_risk_bound, (1, 0.1, 10), "num_layers must be at least 2, got 1"),
     (from_zero.step_bound, ([0.5, 2.0], 3, -0.1, 1e-6), "learning_rate must be positive"),

@@ -7,10 +7,14 @@ from unit_points import unit_points
 
 from theory.memorization import memorize
 from theory.memorization.first_layer import (
+    _chernoff_exponent_argument,
     _common_bias_failure,
     common_bias_width,
     correlated_pairs,
     default_width,
+    draw_projection,
+    largest_distortion,
+    pair_failure_probability,
     row_bias_width,
     separation,
 )
@@ -61,7 +65,14 @@ def test_a_common_bias_fails_a_point_as_often_as_its_norm_is_below_the_threshold
 
 
 @pytest.mark.parametrize(
-    "arguments, message", [((0, 1.0), "num_points"), ((5, 0.0), "rho"), ((5, 4.1), "rho"), ((5, 1.0, 1.0), "failure")]
+    "arguments, message",
+    [
+        ((0, 1.0), "num_points"),
+        ((5, 0.0), "rho"),
+        ((5, 4.1), "rho"),
+        ((5, 1.0, 1.0), "failure"),
+        ((5, 1.0, 0.0), "failure"),
+    ],
 )
 def test_widths_refuse_numbers_out_of_range(arguments, message):
     for width in (row_bias_width, common_bias_width):
@@ -84,3 +95,110 @@ def test_with_a_logarithm_to_the_base_2_the_papers_width_breaks_ever_more_distan
     counts = [distances_off(n, int(np.ceil(10 * np.log2(n))), 1 / 3) for n in (200, 10**4, 10**6)]
     assert counts == pytest.approx([0.76, 4.48, 40.6], rel=0.01)
     assert distances_off(200, 53, 1 / 3) == pytest.approx(11.6, rel=0.01)
+
+
+def union_bound(width, num_points, rho):
+    """What `common_bias_width` brings below δ, on a grid of thresholds t and of Chernoff's arguments a."""
+    c, a = 1 - rho / 2, np.linspace(0, 1 / (2 - rho / 2), 40_001)[:-1]  # (1 − ca)² > a² for a < 1/(1 + c)
+    with np.errstate(divide="ignore"):
+        law = 0.5 * np.log((1 - c * a) ** 2 - a**2)
+    found = []
+    for t in np.linspace(max(c, 0), 1, 401):
+        pairs = num_points**2 / 2 * np.exp(-width * (a * t + law).max())
+        norms = num_points * (stats.chi2.cdf(width * t, width) + stats.chi2.sf(2 * width * t, width))
+        found.append(pairs + norms)
+    return min(found)
+
+
+@pytest.mark.parametrize("num_points, rho, failure", [(50, 1.0, 0.01), (200, 0.5, 0.1), (30, 2.6, 0.01)])
+def test_the_width_for_a_common_bias_is_the_least_at_which_the_union_bound_is_met(num_points, rho, failure):
+    width = common_bias_width(num_points, rho, failure)
+    assert union_bound(width, num_points, rho) <= 1.01 * failure
+    assert union_bound(width - 1, num_points, rho) > failure
+    assert _common_bias_failure(width, num_points, rho) == pytest.approx(union_bound(width, num_points, rho), rel=0.01)
+
+
+@pytest.mark.parametrize("c, t", [(0.0, 0.5), (0.5, 0.7), (-0.8, 0.1), (-0.8, 0.5), (-0.5, 0.9), (0.9, 0.95)])
+def test_chernoffs_argument_is_where_the_exponent_is_largest(c, t):
+    a = np.linspace(0, 1 / (1 + c), 1_000_001)[:-1]
+    best = a[np.argmax(a * t + 0.5 * np.log((1 - c * a) ** 2 - a**2))]
+    assert _chernoff_exponent_argument(t, c) == pytest.approx(best, abs=3e-6)
+
+
+@pytest.mark.parametrize(
+    "num_points, rho, failure", [(100, 1.0, 0.01), (3, 0.2, 0.3), (2, 3.9, 0.5), (7, 4, 0.01), (1, 0.1, 0.9)]
+)
+def test_the_width_for_a_bias_per_row_is_its_formula_and_at_least_2(num_points, rho, failure):
+    width = 2.0 if rho == 4 else 2 * np.log(max(1, num_points**2 / 2 / failure)) / np.log(4 / (4 - rho))
+    assert row_bias_width(num_points, rho, failure) == max(2, np.ceil(width))
+
+
+@pytest.mark.parametrize("c, k", [(0.5, 3), (-0.2, 1), (0.0, 7), (0.9, 12)])
+def test_the_chance_of_a_pair_is_that_of_gaussian_vectors_and_below_its_bound(c, k):
+    rng = np.random.default_rng(k)
+    z, w = rng.standard_normal((2, 200_000, k))
+    other = c * z + np.sqrt(1 - c**2) * w
+    seen = np.mean((z * other).sum(1) >= (z * z).sum(1))
+    said = pair_failure_probability(c, k)
+    assert abs(said - seen) < 4 * np.sqrt(said / 200_000) and said <= ((1 + c) / 2) ** (k / 2) / 2
+    assert pair_failure_probability(np.array([1.0, -1.0]), k).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("bias, factor", [("printed", 6), ("common", 4), ("row", 2)])
+def test_squares_off_by_the_largest_distortion_leave_exactly_the_separation_that_is_needed(bias, factor):
+    for rho in (0.1, 1.0, 3.0):
+        off = largest_distortion(rho, bias)
+        assert rho * (1 - off) == pytest.approx(factor * off)
+
+
+@pytest.mark.parametrize("width, cosine", [(3, 0.5), (5, 0.3)])
+def test_the_number_of_close_pairs_is_that_of_random_unit_vectors(width, cosine):
+    q = np.random.default_rng(0).standard_normal((1500, width))
+    q /= np.linalg.norm(q, axis=1, keepdims=True)
+    seen = (np.triu(q @ q.T, 1) >= cosine).sum()
+    assert correlated_pairs(1500, width, cosine) == pytest.approx(seen, rel=0.03)
+
+
+def test_the_projection_keeps_squared_norms_on_average():
+    A = draw_projection(np.random.default_rng(0), 50, 400)
+    assert A.shape == (50, 400) and np.square(A).sum() == pytest.approx(400, rel=0.02)
+
+
+def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_would_need():
+    x = np.random.default_rng(0).standard_normal((1100, 3)) * [1.0, 1.0, 0.2] + [1.5, 0, 0]  # more than a panel
+    norms = np.linalg.norm(x, axis=1)
+    products = x @ x.T
+    with np.errstate(invalid="ignore"):
+        a = (norms[:, None] ** 2 - products) / (norms[:, None] * np.sqrt(norms[:, None] ** 2 + norms**2 - 2 * products))
+    np.fill_diagonal(a, np.inf)
+    smallest = a.min()
+    assert separation(x) == pytest.approx(4 * smallest * abs(smallest), rel=1e-6)
+    for scale in (1e-200, 1e200):
+        assert separation(scale * x[:9]) == pytest.approx(separation(x[:9]))
+        assert separation(-scale * np.abs(x[:9])) == pytest.approx(separation(np.abs(x[:9])))
+    assert separation(x[:1]) == 4 and separation(np.array([[0.0, 0.0], [1.0, 2.0]])) == pytest.approx(4)
+
+
+def test_the_default_width_takes_the_separation_of_points_that_are_close():
+    x, _ = unit_points(30, 6)
+    assert 0 < separation(x) < 1 and default_width(x, "row_bias") == row_bias_width(30, separation(x))
+    assert common_bias_width(1, 4.0, 0.99) == 2
+
+
+@pytest.mark.parametrize("norm, accepted", [(0.9995, True), (0.9985, False), (1.0015, False)])
+def test_norms_count_as_one_within_a_thousandth(norm, accepted):
+    x = np.eye(4) * np.array([[1.0], [1], [1], [norm]])
+    if accepted:
+        assert default_width(x, "paper") == common_bias_width(4, 2.0)
+    else:
+        with pytest.raises(ValueError, match="got norms from"):
+            default_width(x, "paper")
+
+
+@pytest.mark.parametrize("cosine", [-1.5, 1.5, np.nan])
+def test_a_cosine_beyond_1_or_a_width_below_1_is_refused(cosine):
+    with pytest.raises(ValueError, match=f"cosine must lie in .*, got {cosine}"):
+        pair_failure_probability(np.array([0.0, cosine]), 3)
+    for width in (0, 1.5):
+        with pytest.raises(ValueError, match=f"width must be a whole number of at least 1, got {width}"):
+            pair_failure_probability(0.5, width)

@@ -297,3 +297,78 @@ def test_the_figure_is_drawn_from_csv_text_as_from_the_rows_themselves(small_sea
         for line, other in zip(axes.lines, from_text.lines):
             np.testing.assert_array_equal(line.get_xydata(), other.get_xydata())
     assert len(drawn[0].axes[1].get_xticks()) == 2  # the radii of the setting that has several
+
+
+def test_the_population_s_inputs_for_patterns_go_evenly_around_the_circle():
+    x = Population(np.zeros((2, 1, 2, 1, 2))).x
+    assert x.shape == (2, 720, 2)
+    np.testing.assert_allclose(x[1, 1:] @ [1, 1j] / (x[1, :-1] @ [1, 1j]), np.exp(1j * np.pi / 360))
+
+
+def test_the_least_curvature_is_across_the_free_directions_and_a_share_of_the_largest():
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((4, 4)))[0]
+    H = basis * [5.0, -2.0, 0.5, -9.0] @ basis.T
+    assert search.least_curvature(H, basis[:, 3:].T) == pytest.approx(-2 / 5)
+    assert search.least_curvature(H, basis[:, 1:2].T) == pytest.approx(-1)
+    assert search.least_curvature(H, basis[:, [1, 3]].T) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("size, expected", [(1.0, True), (1e-7, True), (0.0, False)])
+def test_a_zero_unit_leaves_downhill_where_anything_is_left_to_explain_however_little(size, expected):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 30, 2))
+    problem, w = Sample(x, x + size * rng.standard_normal(x.shape)), np.zeros((1, 2, 2, 1, 2))
+    assert search._leaves_zero_units_downhill(problem, w, np.ones((1, 2, 1), bool)).tolist() == [expected]
+    assert not search._leaves_zero_units_downhill(problem, w, np.zeros((1, 2, 1), bool)).any()
+
+
+def test_the_kink_margin_is_the_least_cosine_with_a_hidden_vector():
+    w, _, problem = make_problem(Setting(3, 2, 2, 6), n=2)
+    found = []
+    for one, inputs in zip(w, problem.x):
+        cosines, h = [], inputs
+        for u, v in one:
+            cosines += [abs(a @ row) / np.linalg.norm(a) / np.linalg.norm(row) for a in u for row in h]
+            h = h + np.maximum(h @ u.T, 0) @ v
+        found.append(min(cosines))
+    np.testing.assert_allclose(networks.kink_margin(w, problem.x), found)
+
+
+def test_balanced_units_have_equal_norms_and_leave_the_network_as_it_is():
+    w, _, problem = make_problem(Setting(3, 2, 2, 6), n=2)
+    w[0, 0, 0, 1] *= 7
+    balanced = networks.balance(w)
+    norms = np.linalg.norm(balanced, axis=-1)
+    np.testing.assert_allclose(norms[:, :, 0], norms[:, :, 1])
+    np.testing.assert_allclose(forward(balanced, problem.x), forward(w, problem.x))
+    expected = [max(np.linalg.svd(matrix)[1][0] for matrix in one.reshape(-1, 2, 3)) for one in balanced]
+    np.testing.assert_allclose(networks.spectral_norm(balanced), expected)
+    assert not networks.balance(0 * w).any()
+
+
+def test_the_categories_follow_their_tolerances():
+    """Critical to 1e-11 of f(0)/τ, global to 1e-18 of f(0), a unit zero below 1e-6 τ, on a kink below 1e-7."""
+    _, teachers, problem = make_problem(Setting(2, 1, 1, 40), n=1)
+    w = networks.balance(teachers)
+    zero = problem.risk_and_gradient(0 * w, np.arange(1))[0]
+    for factor, expected in ((1 + 1e-12, "global_minimum"), (1 + 1e-6, "not_converged")):
+        found = classify(problem, factor * w, 0.5)
+        f, g = problem.risk_and_gradient(factor * w, np.arange(1))
+        assert found["category"] == expected and found["risk"] == pytest.approx(f / zero)
+        assert found["gradient_norm"] == pytest.approx(0.5 * np.linalg.norm(g) / zero)
+        assert found["spectral_norm"] == pytest.approx(networks.spectral_norm(factor * w) / 0.5)
+    x = np.concatenate([problem.x, [[[-w[0, 0, 0, 0, 1], w[0, 0, 0, 0, 0]]]]], axis=1)  # u·x = 0
+    on_kink = Sample(x, forward(w, x))
+    assert classify(on_kink, w, 0.5)["category"] == "global_minimum"  # comes before the kink
+    assert classify(on_kink, 1.001 * w, 0.5)["category"] == "kink"
+    off = Sample(on_kink.x, on_kink.y + 1e-3)
+    assert np.isnan(classify(off, 1.001 * w, 0.5)["curvature"]).all()
+
+
+def test_the_starts_and_the_teachers_of_a_search_have_the_spectral_norms_of_its_setting():
+    setting = Setting(3, 2, 4, 10, 0.3)
+    w = search.draw_weights(np.random.default_rng(0), 500, setting, 0.5)
+    norms = np.linalg.norm(w, 2, axis=(-2, -1)) / 0.3
+    assert w.shape == (500, 2, 2, 4, 3) and 0.5 < norms.min() < 0.51 and 0.99 < norms.max() < 1
+    assert norms.mean() == pytest.approx(0.75, abs=0.01)
+    assert np.linalg.norm(search.draw_weights(np.random.default_rng(0), 500, setting), 2, axis=(-2, -1)).min() < 0.01

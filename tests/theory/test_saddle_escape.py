@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import integrate
 
 from theory.descent import saddle_escape, update_rules
 from theory.shortcut import networks
@@ -82,3 +83,71 @@ def test_momentum_sums_gradients_and_orthogonalised_updates_look_ahead():
     assert update_rules.direction("descent", g, buffer) == (g, buffer)
     with pytest.raises(ValueError, match="'adam'"):
         update_rules.direction("adam", g, buffer)
+
+
+@pytest.mark.parametrize("num_units", [1, 2, 5])
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
+def test_the_reach_and_its_slope_are_met_by_weights_that_all_point_away(num_units, shortcut_depth):
+    """W = N₁·I for gap = −σI: then ‖W − I‖ and ‖∂L/∂W‖ = g N₁ⁿ⁻¹ are as large as they can be."""
+    gap = -1.7 * np.eye(3)
+    end, slope = saddle_escape.reach(num_units, shortcut_depth, gap)
+    weights = end * np.broadcast_to(np.eye(3), (num_units, shortcut_depth, 3, 3))
+    product = networks.linear_map(weights) - np.eye(3)
+    assert np.linalg.norm(product) == pytest.approx((1 - 0.5**0.5) * np.linalg.norm(gap))
+    gradient = saddle_escape.risk_and_gradient(weights, gap)[1]
+    np.testing.assert_allclose(np.linalg.norm(gradient, 2, axis=(2, 3)), slope * end ** (shortcut_depth - 1))
+
+
+def test_the_reach_of_a_gap_of_one_direction_has_the_frobenius_norm_over_the_root_of_d():
+    gap = np.diag([3.0, 0.0, 0.0, 0.0])
+    target = (1 - 0.5**0.5) * 3 / 2
+    end, slope = saddle_escape.reach(3, 2, gap)
+    assert (1 + end**2) ** 3 - 1 == pytest.approx(target)
+    assert slope == pytest.approx((target + 3) * (1 + end**2) ** 2)
+
+
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
+def test_the_least_steps_are_the_integral_of_the_largest_slope(shortcut_depth):
+    gap, start = np.diag([2.0, 0.5]), 0.05
+    end, slope = saddle_escape.reach(2, shortcut_depth, gap)
+    weights = (
+        start * np.broadcast_to(np.eye(2), (2, shortcut_depth, 2, 2)) * [[[[1.0]], [[0.3]], [[0.1]]][:shortcut_depth]]
+    )
+    time = integrate.quad(lambda norm: norm ** (1 - shortcut_depth), start, end)[0] / slope
+    for method, steps in (("descent", time), ("momentum", time / 10), ("orthogonalised", end - start)):
+        assert saddle_escape.least_steps(method, weights, gap, 0.01) == pytest.approx(steps / 0.01, rel=1e-6)
+
+
+@pytest.mark.parametrize("gap", [0.5, 1.0, 2.0])
+def test_the_predicted_times_are_their_integrals_in_closed_form(gap):
+    share, rate, start = 1 - 0.5**0.5, 0.01, 0.03
+    times = {1: math.log((gap - start) / (gap - share * gap))}
+    end = (share * gap) ** 0.5
+    times[2] = math.log((end / start) ** 2 * (gap - start**2) / (gap - end**2)) / (2 * gap)
+    end = (share * gap) ** (1 / 3)
+    times[3] = integrate.quad(lambda w: 1 / (w**2 * (gap - w**3)), start, end)[0]
+    for n, time in times.items():
+        found = [saddle_escape.predicted_steps(method, n, gap, start, rate) for method in update_rules.METHODS]
+        assert found == pytest.approx([time / rate, 0.1 * time / rate, ((share * gap) ** (1 / n) - start) / rate])
+    assert saddle_escape.predicted_steps("descent", 1, gap, 0.0, rate) == pytest.approx(-math.log(1 - share) / rate)
+
+
+@pytest.mark.parametrize("method", update_rules.METHODS)
+def test_the_steps_to_leave_are_counted_until_the_loss_has_halved(method):
+    rng = np.random.default_rng(1)
+    gap, weights = rng.standard_normal((3, 3)), 0.2 * rng.standard_normal((2, 2, 3, 3))
+    here, buffer, steps = weights, 0 * weights, 0
+    while np.square(networks.linear_map(here) - np.eye(3) - gap).sum() > np.square(gap).sum() / 2:
+        gradient = saddle_escape.risk_and_gradient(here, gap)[1]
+        move, buffer = update_rules.direction(method, gradient, buffer)
+        here, steps = here - 0.02 * move, steps + 1
+    assert steps > 5 and saddle_escape.steps_to_leave(method, weights, gap, 0.02, steps) == steps
+    assert saddle_escape.steps_to_leave(method, weights, gap, 0.02, steps - 1) == math.inf
+
+
+def test_a_singular_value_a_billion_times_smaller_is_no_rounding_for_the_polar_factor():
+    u, v = orthogonal(seed=1), orthogonal(seed=2)
+    for scale in (1.0, 1e-280):
+        np.testing.assert_allclose(update_rules.polar_factor(scale * (u * [1, 0.1, 1e-9]) @ v), u @ v, atol=1e-6)
+        kept = update_rules.polar_factor(scale * (u * [1, 0.1, 1e-15]) @ v)
+        np.testing.assert_allclose(kept, u[:, :2] @ v[:2], atol=1e-12)

@@ -297,3 +297,52 @@ def test_the_order_of_stationarity_treats_depth_and_mid_as_the_hessian_does():
         stationarity.order_of_stationarity(X, Y, 0)
     with pytest.raises(ValueError, match="got 1 and 2.5"):
         stationarity.order_of_stationarity(X, Y, 2.5)
+
+
+@pytest.mark.parametrize("apart, distinct", [(0.0, 1), (2e-16, 1), (1e-13, 2), (1e-9, 2)])
+def test_eigenvalues_are_one_only_where_they_differ_by_rounding(apart, distinct):
+    x, targets = 2 * np.eye(2), np.diag([1.0, 1 + apart])  # Sxx = 2I, so M = 2(I − targets)
+    found = sh.spectrum_at_zero(x, x @ (np.eye(2) - targets), 3, 2)
+    assert len(found.eigenvalues) == 2 * distinct and found.multiplicities.tolist() == [12 // distinct] * 2 * distinct
+    np.testing.assert_allclose(found.eigenvalues[-distinct:], 2 * np.diag(targets)[-distinct:], rtol=1e-15)
+
+
+def test_one_unit_needs_no_derivative_of_pre_at_the_data_and_two_do():
+    x = np.array([[0.0, 1.0], [2.0, -1.0]])
+    y = x @ np.array([[0.5, 1.0], [0.0, 2.0]])
+    one = sh.hessian_at_zero(x, y, 1, 1, pre="relu")
+    s = np.maximum(x, 0)
+    np.testing.assert_allclose(one, np.kron(s.T @ s / 2, np.eye(2)))
+    with pytest.raises(ValueError, match="no derivative at the zeros"):
+        sh.hessian_at_zero(x, y, 2, 1, pre="relu")
+
+
+def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_units_on():
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((20, 3)) * [3.0, 1.0, 0.5], rng.standard_normal((20, 3))
+    largest, least = np.linalg.eigvalsh(x.T @ x / 20)[-1], np.linalg.svd((x - y).T @ x / 20)[1][-1]
+    for units in (2, 5):
+        assert sh.condition_number_lower_bound(x, y, units) == pytest.approx(units * largest / least)
+        assert sh.condition_number_at_zero(x, y, units, 1) >= units * largest / least
+    for wrong, units in ((x, 1), (x[:, :1], 2)):
+        with pytest.raises(ValueError, match="needs d ≥ 2 and num_units ≥ 2"):
+            sh.condition_number_lower_bound(wrong, y[:, : wrong.shape[1]], units)
+    assert sh.condition_number_lower_bound(x, x, 2) == np.inf
+    assert sh.condition_number_lower_bound(1e-3 * x, 1e-3 * y, 2) == pytest.approx(2 * largest / least)
+
+
+@pytest.mark.parametrize("least, finite", [(1e-14, True), (1e-15, True), (4e-16, False), (0.0, False)])
+def test_the_condition_number_is_infinite_where_the_least_eigenvalue_is_rounding(least, finite):
+    x = 2 * np.eye(2)  # Sxx = 2I, so M = 2 diag(1, least) with y = x − x diag(1, least)
+    found = sh.condition_number_at_zero(x, x - x * [1.0, least], 1, 2)
+    assert (found == pytest.approx(1 / least, rel=0.5)) if finite else found == np.inf
+
+
+@pytest.mark.parametrize("slope", [-0.5, 2.0])
+def test_the_spectrum_has_the_sizes_of_the_slope_times_the_moment_and_both_signs(slope):
+    rng = np.random.default_rng(4)
+    x, y = rng.standard_normal((2, 20, 3))
+    sigma = np.linalg.svd((x - y).T @ x / 20)[1]
+    found = sh.spectrum_at_zero(x, y, 2, 2, mid=(slope, 0.0))
+    np.testing.assert_allclose(found.eigenvalues, np.append(-abs(slope) * sigma, abs(slope) * sigma[::-1]))
+    assert found.multiplicities.tolist() == [6] * 6

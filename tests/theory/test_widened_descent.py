@@ -25,3 +25,97 @@ def test_without_maps_around_the_risk_and_gradient_are_hardt_and_ma_s():
 def test_the_guaranteed_rate_does_not_fade_with_depth():
     rates = [widened.guarantee(problem_for(np.diag([1.0, -2.0])), depth).rate for depth in (8, 64, 1024)]
     assert max(rates) < 0.87
+
+
+def with_singular_values(rng, rows, columns, values):
+    u, _ = np.linalg.qr(rng.standard_normal((rows, rows)))
+    v, _ = np.linalg.qr(rng.standard_normal((columns, columns)))
+    return u[:, : len(values)] * values @ v[: len(values)]
+
+
+# ‖A‖, μ_A; ‖B‖, μ_B; ‖Σ‖, σ_min(Σ), all apart.
+INWARD, OUTWARD, MOMENT = np.array([3.0, 1.0, 0.2]), np.array([2.5, 0.4]), np.array([4.0, 0.9, 0.15])
+
+
+def general_problem(distance, seed=0, inward=INWARD, outward=OUTWARD, moment=MOMENT):
+    """Maps of small μ and large norm, a general Σ, and a target at a distance from the network at zero."""
+    rng = np.random.default_rng(seed)
+    A, B = with_singular_values(rng, 5, 3, inward), with_singular_values(rng, 2, 5, outward)
+    basis = np.linalg.qr(rng.standard_normal((3, 3)))[0]
+    return widened.Widened(A, B, B @ A + distance * rng.standard_normal((2, 3)), basis * moment @ basis.T)
+
+
+def excess_at_zero(problem):
+    return np.square((problem.outward @ problem.inward - problem.R) @ np.linalg.cholesky(problem.Sigma)).sum()
+
+
+@pytest.mark.parametrize("num_layers", [1, 2, 7])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_guarantee_is_its_formula_where_mu_is_far_below_the_norms(num_layers, seed):
+    problem = general_problem(1.0, seed)
+    (norm_A, _, mu_A), (norm_B, mu_B), (norm_S, _, mu_S) = INWARD, OUTWARD, MOMENT
+    said, f = widened.guarantee(problem, num_layers), excess_at_zero(problem)
+    assert problem.spread() == pytest.approx((mu_A * mu_B, norm_A * norm_B, norm_S))
+    allowed = mu_S * mu_A**2 * mu_B**2 / (4 * np.e**1.5 * norm_A * norm_B * norm_S**0.5)
+    growth = 1 + 1 / (2 * num_layers)
+    smoothness = 2 * num_layers * growth ** (2 * num_layers - 2) * norm_A**2 * norm_B**2 * norm_S
+    smoothness += 2 * (num_layers - 1) * growth ** (num_layers - 2) * norm_A * norm_B * (norm_S * f) ** 0.5
+    assert said.allowed == pytest.approx(allowed) and not said.applies and f**0.5 > allowed
+    assert said.learning_rate == pytest.approx(1 / smoothness)
+    assert 1 - said.rate == pytest.approx(2 / smoothness * num_layers * mu_S * mu_A**2 * mu_B**2 / np.e)
+
+
+def test_the_guarantee_scales_with_the_units_of_the_inputs_and_of_the_maps():
+    """x → cx, so Σ → c²Σ, A → A/c and R → R/c: the same network in other units, and A → cA, B → B/c."""
+    problem, c = general_problem(1e-3), 7.0
+    said = widened.guarantee(problem, 5)
+    inputs = widened.Widened(problem.inward / c, problem.outward, problem.R / c, c**2 * problem.Sigma)
+    maps = widened.Widened(problem.inward * c, problem.outward / c, problem.R, problem.Sigma)
+    for other in (inputs, maps):
+        assert widened.guarantee(other, 5) == pytest.approx(said)
+    labels = widened.Widened(problem.inward, c * problem.outward, c * problem.R, problem.Sigma)  # f → c²f
+    expected = said._replace(allowed=c * said.allowed, learning_rate=said.learning_rate / c**2)
+    assert widened.guarantee(labels, 5) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("num_layers", [1, 4])
+def test_near_the_target_descent_between_general_maps_is_as_fast_as_guaranteed(num_layers):
+    problem = general_problem(1.0)
+    allowed, start = widened.guarantee(problem, num_layers).allowed, excess_at_zero(problem) ** 0.5
+    near = problem.outward @ problem.inward
+    problem = problem._replace(R=near + 0.99 * allowed / start * (problem.R - near))
+    said = widened.guarantee(problem, num_layers)
+    layers, risks = widened.descend(problem, num_layers, said.learning_rate, 30)
+    assert said.applies and (risks[1:] <= said.rate * risks[:-1]).all() and len(risks) == 31
+    assert 0 < landscape.max_spectral_norm(layers) <= 1 / (2 * num_layers)
+    assert risks[-1] == pytest.approx(widened.risk_and_gradient(problem, layers)[0])
+
+
+def test_a_moment_without_an_inverse_allows_nothing():
+    said = widened.guarantee(general_problem(1.0, moment=np.array([1.0, 0.5, 0.0])), 3)
+    assert said.allowed == pytest.approx(0, abs=1e-12) and said.rate == pytest.approx(1, abs=1e-12)
+
+
+def test_the_gradient_bound_takes_the_largest_norm_and_the_least_eigenvalue():
+    problem = general_problem(1.0)
+    layers = np.array([0.1, 0.5, 0.3])[:, None, None] * np.linalg.qr(np.ones((5, 5)) + np.eye(5))[0]
+    excess = widened.risk_and_gradient(problem, layers)[0]
+    expected = 4 * 3 * (0.2 * 0.4) ** 2 * (1 - 0.5) ** 4 * 0.15 * excess
+    assert widened.gradient_lower_bound(problem, layers) == pytest.approx(expected)
+    assert widened.gradient_lower_bound(problem, 2.1 * layers) == 0
+
+
+@pytest.mark.parametrize("d, k", [(3, 2), (2, 3)])
+def test_layers_narrower_than_the_input_or_the_output_are_refused(d, k):
+    problem = widened.Widened(np.ones((2, d)), np.ones((k, 2)), np.ones((k, d)), np.eye(d))
+    with pytest.raises(ValueError, match=f"as wide as input and output, {d} and {k}, got m = 2"):
+        problem.spread()
+
+
+def test_identity_maps_make_a_network_that_is_zero_and_apply_from_17_93_on():
+    R = np.array([[1.0, -2.0, 0.5]])
+    problem = widened.identity_maps(R, 3.0)
+    assert not (problem.outward @ problem.inward).any()
+    assert problem.spread() == pytest.approx((9, 9, 1))
+    assert widened.guarantee(problem_for(R, 1.0001), 6).applies
+    assert not widened.guarantee(problem_for(R, 0.9999), 6).applies

@@ -9,11 +9,54 @@ from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.linear import factorization, landscape
 from theory.mutations import larger, scaled, vanishing
 
+# Layers of product I whose imbalance makes the gradient at R = I + 0.05 e₂e₁ᵀ small: N₁ = diag(s, 1/s), N₂ = N₁⁻¹.
+UNBALANCED = np.stack([np.diag([0.2, 5.0]), np.diag([5.0, 0.2])]) - np.eye(2)
+NEAR_IDENTITY = np.array([[1.0, 0.0], [0.05, 1.0]])
+
+
+def _bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
+    """Whether ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C)."""
+    smallest = np.linalg.svd(landscape.end_to_end(A), compute_uv=False)[-1]
+    bound = 4 * len(A) * smallest ** (2 - 2 / len(A)) * landscape.risk(A, R, Sigma)
+    return bool(np.square(landscape.gradient(A, R, Sigma)).sum() >= bound)
+
+
+def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
+    """Whether 30 steps of factor/L shrink the excess at the rate of the margin; Σ = I."""
+    norm, excess = landscape.max_spectral_norm(A), landscape.risk(A, R, np.eye(len(R)))
+    rate = factor / landscape.smoothness_bound(np.eye(len(R)), len(A), norm, excess)
+    c = balancedness.deficiency_margin(landscape.end_to_end(A), R)
+    seen = landscape.gradient_descent(A, R, np.eye(len(R)), rate, 30).rate
+    return bool(1 - seen >= 0.98 * 2 * rate * len(A) * c ** (2 - 2 / len(A)))
+
+
+def _velocity_is_said(A: np.ndarray) -> bool:
+    """Whether the powers of W give the velocity of the product of these layers at R = 0, Σ = I."""
+    W, zero, identity = landscape.end_to_end(A), np.zeros((2, 2)), np.eye(2)
+    said = balancedness.product_velocity(W, 2 * W, len(A))
+    return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), said))
+
+
+def _margin_without_identity() -> bool:
+    """Whether σ_min(W) ≥ c once f has fallen from 0.04 to 0.01: Σ = diag(1, 0.01), W now diag(1, 0)."""
+    R, Sigma, start, later = np.eye(2), np.diag([1.0, 0.01]), np.diag([0.8, 1.0]), np.diag([1.0, 0.0])
+    falls = landscape.risk(later[None] - R, R, Sigma) <= landscape.risk(start[None] - R, R, Sigma)
+    return not falls or bool(np.linalg.svd(later)[1][-1] >= balancedness.deficiency_margin(start, R))
+
+
+def _drifts_with_a_long_step() -> bool:
+    """Whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
+    A, R = np.zeros((2, 2, 2)), np.array([[1.0, 2.0], [0.0, 1.0]])
+    found = landscape.gradient_descent(A, R, np.eye(2), 1.0, 1)
+    moved = np.linalg.norm(balancedness.imbalances(found.A)[0], "nuc")
+    return bool(moved <= balancedness.drift_bound(1.0, found.risks[0], found.risks[-1]))
+
 
 @restated(
     id="ach.theorem_1",
     source="Arora, Cohen & Hazan 2018, Theorem 1",
     statement="balanced layers, flow: dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ}",
+    hypotheses={"balanced layers": lambda: _velocity_is_said(UNBALANCED)},
     function=balancedness.product_velocity,
     mutation=larger,
 )
@@ -33,7 +76,9 @@ def velocity(rng: np.random.Generator, trials: int) -> Pairs:
 @restated(
     id="ach.claim_1",
     source="Arora, Cohen & Hazan 2018, Claim 1",
-    statement="depth acts as the preconditioner P_W with eigenvalues Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}",
+    statement=(
+        "balanced layers, flow: depth acts as the preconditioner P_W with eigenvalues Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}"
+    ),
     function=balancedness.preconditioner,
     mutation=larger,
 )
@@ -55,7 +100,15 @@ def preconditioner(rng: np.random.Generator, trials: int) -> Pairs:
 @restated(
     id="acgh.margin",
     source="Arora, Cohen, Golowich & Hu 2019, Definition 2",
-    statement="Σ = I: σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f does not rise; with it rate 1 − 2ηℓc^{2−2/ℓ} (ours)",
+    statement=(
+        "Σ = I: σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f ≤ f(0); with it, c > 0, balanced layers, steps η ≤ 1/L: "
+        "rate 1 − 2ηℓc^{2−2/ℓ} (ours)"
+    ),
+    hypotheses={
+        "Σ = I": _margin_without_identity,
+        "balanced layers": lambda: _keeps_rate(UNBALANCED, NEAR_IDENTITY),
+        "η ≤ 1/L": lambda: _keeps_rate(np.zeros((4, 2, 2)), NEAR_IDENTITY, factor=2.2),
+    },
     function=balancedness.deficiency_margin,
     mutation=(scaled(1.2), vanishing, scaled(-5)),
     relation="≥",
@@ -88,6 +141,10 @@ def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
     id="ours.margin_bound",
     source="ours, beside (2.3) and Arora et al. 2019",
     statement="balanced layers, Σ = I: ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C), never below (2.3)",
+    hypotheses={
+        "balanced layers": lambda: _bound_holds(UNBALANCED, NEAR_IDENTITY, np.eye(2)),
+        "Σ = I": lambda: _bound_holds(np.zeros((2, 2, 2)), 2 * np.eye(2), 0.5 * np.eye(2)),
+    },
     function=balancedness.margin_bound,
     mutation=larger,
     relation="≥",
@@ -132,7 +189,11 @@ def conservation(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.drift_bound",
     source="ours, beside Arora, Cohen & Hazan 2018",
-    statement="over any number of steps with η ≤ 1/L it moves by 2η(f(0) − f(T)) at most in nuclear norm",
+    statement=(
+        "over any number of steps with η ≤ 1/L N_{i+1}ᵀN_{i+1} − N_iN_iᵀ moves by 2η(f(0) − f(T)) at most in nuclear "
+        "norm"
+    ),
+    hypotheses={"η ≤ 1/L": _drifts_with_a_long_step},
     function=balancedness.drift_bound,
     mutation=(scaled(0.9), scaled(1.01)),
 )

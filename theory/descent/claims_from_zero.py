@@ -10,17 +10,33 @@ import numpy as np
 from scipy import linalg
 
 from theory.claim import claim, restated
-from theory.descent import from_zero
+from theory.descent import from_zero, zero_asymmetric
 from theory.evidence import ROUNDING, Pairs, require
 from theory.linear import factorization, landscape
 from theory.linear.rotations import rotation
 from theory.mutations import larger, scaled, slower, transposed
 
+SHEARED = np.array([[-1.0, 3.0], [0.0, -1.0]])  # neither symmetric nor normal; its eigenvalues are −1
+HALF = np.eye(2) / 2  # as Σ
+
+
+def _moves_alone(R: np.ndarray, Sigma: np.ndarray) -> bool:
+    """Whether descent from zero has the risks of the recursion."""
+    seen = landscape.gradient_descent(np.zeros((3, 2, 2)), R, Sigma, 0.01, 20).risks
+    return bool(np.allclose(seen, from_zero.recursion_risks(np.linalg.eigvals(R), 3, 0.01, 20)))
+
+
+def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
+    """Whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
+    risks = landscape.gradient_descent(np.zeros((4, 2, 2)), R, Sigma, 0.02, 150).risks
+    return bool(risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
+
 
 @restated(
     id="bhl.recursion",
     source="Bartlett, Helmbold & Long 2018, symmetric targets",
-    statement="from zero, Σ = I, all layers stay equal; each eigenvalue moves alone, λ ← λ − ηλ̄^{ℓ−1}(λ^ℓ − φ)",
+    statement="normal R, Σ = I: from zero all layers stay equal; eigenvalues move alone, λ ← λ − ηλ̄^{ℓ−1}(λ^ℓ − φ)",
+    hypotheses={"normal R": lambda: _moves_alone(SHEARED, np.eye(2)), "Σ = I": lambda: _moves_alone(-np.eye(2), HALF)},
     function=from_zero.recursion_risks,
     mutation=scaled(1.01),
 )
@@ -38,16 +54,25 @@ def recursion(rng: np.random.Generator, trials: int) -> Pairs:
 @restated(
     id="bhl.positive_definite",
     source="Bartlett, Helmbold & Long 2018, positive definite targets",
-    statement="descent from zero needs poly(ℓ, κ, log(d/ε)) steps; ours: κ^{2−2/ℓ} log(…) + 1, bounded in ℓ",
+    statement=(
+        "Σ = I, φ > 0, steps η > 0 that cross no root: descent from zero needs poly(ℓ, κ, log(d/ε)) steps; ours, at "
+        "the largest such η: κ^{2−2/ℓ} log(…) + 1, bounded in ℓ"
+    ),
+    hypotheses={
+        "φ > 0": lambda: from_zero.step_bound(np.array([-1.0, 1.0]), 4, 0.01, 1e-8) > 0,
+        "η > 0": lambda: from_zero.step_bound(np.ones(2), 4, 0.0, 1e-8) > 0,
+        "cross no root": lambda: from_zero.step_bound(np.ones(2), 4, 0.126, 1e-8) > 0,
+    },
     function=from_zero.step_bound,
     mutation=(scaled(0.6), scaled(0.9)),
 )
 def steps(rng: np.random.Generator, trials: int) -> Pairs:
     """Steps that descent on random positive definite R takes to excess 1e-8 against the bound, and that against κ."""
-    for _ in range(trials):
+    for trial in range(trials):
         num_layers, size = int(rng.integers(1, 65)), int(rng.integers(1, 6))
         phi = np.exp(rng.uniform(-1, 1, size))
-        learning_rate = rng.uniform(0.3, 1) * from_zero.largest_learning_rate(phi, num_layers)
+        share = 1 if trial % 4 == 0 else rng.uniform(0.3, 1)
+        learning_rate = share * from_zero.largest_learning_rate(phi, num_layers)
         bound = from_zero.step_bound(phi, num_layers, learning_rate, 1e-8)
         risks = from_zero.recursion_risks(phi, num_layers, learning_rate, int(bound))
         yield float(np.argmax(risks <= 1e-8)) if risks[-1] <= 1e-8 else math.inf, bound
@@ -61,7 +86,19 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
 @restated(
     id="bhl.negative_eigenvalue",
     source="Bartlett, Helmbold & Long 2018, a negative eigenvalue",
-    statement="for symmetric R descent from zero does not fall below excess Σ_{φ<0} φ² and tends to it, ℓ ≥ 2",
+    statement=(
+        "Σ = I, symmetric R, ℓ ≥ 2, steps that cross no root: descent from zero tends to excess Σ_{φ<0} φ² and does "
+        "not fall below it; for even ℓ not with any step"
+    ),
+    hypotheses={
+        "Σ = I": lambda: _stays_at_floor(-np.eye(2), HALF),
+        "symmetric R": lambda: _stays_at_floor(SHEARED, np.eye(2)),
+        "ℓ ≥ 2": lambda: from_zero.excess_floor(-np.ones(2), 1, 0.1) > 0,
+        "cross no root": (
+            lambda: from_zero.recursion_risks(-np.ones(2), 3, 0.5, 1).min() >= 2,
+            lambda: from_zero.excess_floor(-np.ones(2), 3, 0.5) > 0,
+        ),
+    },
     function=from_zero.excess_floor,
     mutation=scaled(1.01),
     relation="≥",
@@ -71,25 +108,32 @@ def floor(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(max(1, trials // 2)):
         phi = rng.uniform(0.3, 1.6, 4) * [-1, *rng.choice([-1, 1], 3)]
         num_layers = int(rng.integers(2, 12))
-        learning_rate = from_zero.largest_learning_rate(phi, num_layers)
+        learning_rate = rng.choice([0.1, 1]) * from_zero.largest_learning_rate(phi, num_layers)
         risks = from_zero.recursion_risks(phi, num_layers, learning_rate, 2_000)
-        yield risks.min() * (1 + ROUNDING), from_zero.excess_floor(phi)
+        yield risks.min() * (1 + ROUNDING), from_zero.excess_floor(phi, num_layers, learning_rate)
         even = 2 * int(rng.integers(1, 6))
         wild = from_zero.recursion_risks(phi, even, 0.4, 30)  # far above the largest rate, until it diverges
-        yield wild[np.isfinite(wild)].min() * (1 + ROUNDING), from_zero.excess_floor(phi)
+        yield wild[np.isfinite(wild)].min() * (1 + ROUNDING), from_zero.excess_floor(phi, even, 0.4)
     R, small = -np.eye(2), factorization.factorize(-np.eye(2), 8)
-    last = _descend(R, 8, 0.25, 2_000).risks[-1]
-    require(abs(last - from_zero.excess_floor(np.diag(R))) < 1e-6, f"descent on −I₂ ends at {last}, not at the floor")
+    last, end = _descend(R, 8, 0.25, 2_000).risks[-1], from_zero.excess_floor(np.diag(R), 8, 0.25)
+    require(abs(last - end) < 1e-6, f"descent on −I₂ ends at {last}, not at the floor")
     return (
         f"R = −I₂, ℓ = 8: descent from zero ends at excess {last:.4f}, "
-        f"though a solution of norm {landscape.max_spectral_norm(small):.2f} exists"
+        f"though a solution of norm {landscape.max_spectral_norm(small):.2f} exists; ℓ = 3, rate 0.5, across the root "
+        f"0: excess {', '.join(f'{risk:.0f}' for risk in _descend(R, 3, 0.5, 1).risks)}"
     )
 
 
 @restated(
     id="bhl.asymmetric",
     source="Bartlett, Helmbold & Long 2018, uᵀRu > 0",
-    statement="descent with balanced layers and a product projected on uᵀWu ≥ γ|u|² reaches R; rates not checked",
+    statement=(
+        "Σ = I, uᵀRu ≥ γ|u|², γ > 0: descent with balanced layers and a product projected on uᵀWu ≥ γ|u|² reaches R; "
+        "rates not checked"
+    ),
+    hypotheses={
+        "uᵀRu ≥ γ|u|²": lambda: from_zero.balanced_projected_descent(-np.eye(2), 3, 0.02, 30, 0.5).risks[-1] < 4
+    },
     function=from_zero.project_positive,
     mutation=transposed,
 )
@@ -114,7 +158,10 @@ def projected(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.monotone_descent",
     source="ours, beside Bartlett, Helmbold & Long 2018",
-    statement="no λ crosses its root exactly up to η = 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), for φ < 0, ℓ ≥ 2 1/(1 − φ)",
+    statement=(
+        "symmetric R, Σ = I, from zero: no λ crosses its root exactly up to η = 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), for "
+        "φ < 0, ℓ ≥ 2 1/(1 − φ)"
+    ),
     function=from_zero.largest_learning_rate,
     mutation=(slower, larger),
 )
@@ -136,7 +183,17 @@ def monotone(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.singular_target",
     source="ours, beside Bartlett, Helmbold & Long 2018",
-    statement="an eigenvalue 0 adds at most (1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)} after t steps",
+    statement=(
+        "symmetric R, Σ = I, from zero, ℓ ≥ 2, 0 < η ≤ 1: an eigenvalue 0 adds at most (1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)} after "
+        "t steps"
+    ),
+    hypotheses={
+        "ℓ ≥ 2": lambda: from_zero.singular_risk_bound(1, 0.1, 1) > 0,
+        "0 < η ≤ 1": (
+            lambda: from_zero.singular_risk_bound(5, 0.501, 1) > 0,
+            lambda: from_zero.recursion_risks(np.zeros(1), 5, 1.2, 2)[-1] <= (1 + 2 * 4 * 2.4 * 2) ** -1.25,
+        ),
+    },
     function=from_zero.singular_risk_bound,
     mutation=(scaled(0.9), scaled(1.01)),
 )
@@ -148,7 +205,7 @@ def singular(rng: np.random.Generator, trials: int) -> Pairs:
     """
     for _ in range(trials):
         num_layers, num_steps = int(rng.integers(2, 65)), int(rng.integers(0, 2_000))
-        for rate in (rng.uniform(0.01, 0.5), rng.uniform(0.5, 1) * 1e-3 / num_layers):
+        for rate in (0.5, rng.uniform(0.01, 0.5), rng.uniform(0.5, 1) * 1e-3 / num_layers):
             risk = from_zero.recursion_risks(np.zeros(1), num_layers, rate, num_steps)[-1]
             bound = from_zero.singular_risk_bound(num_layers, rate, num_steps)
             yield risk, bound * (1 + ROUNDING)
@@ -159,7 +216,10 @@ def singular(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.straight_line",
     source="ours, beside Bartlett, Helmbold & Long 2018",
-    statement="normal R: under the flow λ^ℓ goes straight from 1 to φ; with ℓ ≥ 2 it fails exactly for negative φ",
+    statement=(
+        "normal R, Σ = I: under the flow from zero λ^ℓ goes straight from 1 to φ; with ℓ ≥ 2 it fails exactly for "
+        "negative φ"
+    ),
     function=from_zero.distance_to_zero,
     mutation=(larger, scaled(0.9)),
 )
@@ -176,6 +236,41 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
         yield risk, math.exp(exponent) * 1.05 + 1e-12  # 5 % for the steps' size
         line = 1 + np.linspace(0, 1, 10_001) * (phi[0] - 1)
         yield abs(np.abs(line).min() - from_zero.distance_to_zero(phi)[0]), 1e-4
+
+
+@restated(
+    id="wwm.zero_asymmetric",
+    source="Wu, Wang & Ma 2019",
+    statement=(
+        "any R, of the same width: from N_ℓ = 0, the others I, descent reaches it in O(ℓ³ log(1/ε)) steps; ours: flow "
+        "multiplies f − C by e^{−4σ_min(Σ)t} at most, at every depth"
+    ),
+    after="ours.widened_gradient_bound",
+    function=zero_asymmetric.flow_bound,
+    mutation=(scaled(0.9), scaled(1.1)),
+    hypotheses={"N_ℓ = 0": lambda: _descend(-np.eye(2), 8, 0.01, 200).risks[-1] <= 8 * math.exp(-8)},
+)
+def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
+    """Small steps from N_ℓ = 0 against the flow's bound, equal for ℓ = 1, Σ = sI; −I₂ in eight layers at rate 0.01."""
+    for _ in range(max(1, trials // 4)):
+        num_layers, d = int(rng.integers(1, 9)), int(rng.integers(1, 5))
+        R, root = rng.standard_normal((2, d, d))
+        Sigma = root @ root.T + 0.1 * np.eye(d)
+        start = zero_asymmetric.start(num_layers, d)
+        require(not (start[-1] + np.eye(d)).any() and not start[:-1].any(), "the start is another")
+        rate = 0.01 / num_layers / np.linalg.norm(Sigma, 2) / max(1, np.linalg.norm(R, 2) ** 2)
+        risks = landscape.gradient_descent(start, R, Sigma, rate, 50).risks
+        yield risks[-1] / risks[0], zero_asymmetric.flow_bound(Sigma, 50 * rate)
+        scale = rng.uniform(0.5, 2)  # one layer: f shrinks by (1 − 2sη)² a step exactly
+        risks = landscape.gradient_descent(start[-1:], R, scale * np.eye(d), 1e-4, 50).risks
+        bound, seen = zero_asymmetric.flow_bound(scale * np.eye(d), 50e-4), risks[-1] / risks[0]
+        yield from ((seen, bound), (bound, seen * (1 + 1e-3)))
+    risks = landscape.gradient_descent(zero_asymmetric.start(8, 2), -np.eye(2), np.eye(2), 0.01, 200).risks
+    yield risks[-1], 1e-30
+    return (
+        f"R = −I₂, ℓ = 8, rate 0.01: excess {risks[-1]:.0e} after 200 steps, where descent from zero stays above "
+        f"{from_zero.excess_floor(-np.ones(2), 8, 0.01):.0f}"
+    )
 
 
 def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> float:

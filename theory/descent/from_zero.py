@@ -110,17 +110,28 @@ def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance
     return float(np.ceil(np.maximum(steps, ratio > 1).max()))
 
 
-def excess_floor(phi: np.ndarray) -> float:
+def excess_floor(phi: np.ndarray, num_layers: int, learning_rate: float) -> float:
     """Σ_{φ<0} φ²: gradient descent from zero does not fall below it and tends to it (Bartlett et al. 2018, failure).
 
-    For a symmetric R, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; no λ becomes negative. For even ℓ, not
-    in the paper, w = λ^ℓ ≥ 0 whatever λ is: the floor then holds at every learning rate, and for every method whose
-    layers stay equal and symmetric, momentum and orthogonalised updates among them. That is exact arithmetic: rounding
-    leaves the strict saddle of ℓ = 2 in the end, and orthogonalised updates make full steps of it. The floor does not
-    depend on how small a solution exists: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent ends at 2.
-    phi [k] is real.
+    For a symmetric R, Σ = I, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; no λ becomes negative. For even
+    ℓ, not in the paper, w = λ^ℓ ≥ 0 whatever λ is: the floor then holds at every learning rate, and for every method
+    whose layers stay equal and symmetric, momentum and orthogonalised updates among them. That is exact arithmetic:
+    rounding leaves the strict saddle of ℓ = 2 in the end, and orthogonalised updates make full steps of it. The floor
+    does not depend on how small a solution exists: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent ends
+    at 2. For odd ℓ a long step jumps over 0: R = −I₂, ℓ = 3 and a learning rate of ½ reach R in one step.
+
+    Args:
+      phi: [k], real. num_layers: int ≥ 2. learning_rate: float > 0.
+
+    Raises:
+      ValueError: one layer, which reaches every R; for odd ℓ a learning rate above `largest_learning_rate`.
     """
-    return float(np.square(np.minimum(real("phi", phi), 0)).sum())
+    phi = real("phi", phi)
+    require_at_least(2, num_layers=num_layers)
+    largest = largest_learning_rate(phi, num_layers)
+    if num_layers % 2 and not learning_rate <= largest * (1 + 1e-12):
+        raise ValueError(f"learning_rate must be at most {largest:.6g} for an odd num_layers, got {learning_rate:.6g}")
+    return float(np.square(np.minimum(phi, 0)).sum())
 
 
 def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -> float:

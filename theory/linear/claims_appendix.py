@@ -6,8 +6,8 @@ import numpy as np
 
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, relative_error, require
-from theory.linear import landscape, rotations
-from theory.mutations import first_transposed, larger, vanishing
+from theory.linear import landscape, paper_construction, rotations
+from theory.mutations import first_transposed, larger, scaled, vanishing
 
 
 @claim(
@@ -15,6 +15,7 @@ from theory.mutations import first_transposed, larger, vanishing
     source="Hardt & Ma, Claim A.1",
     statement="an orthogonal Q [2, 2] is W^q Λ with ‖W − I‖ = 2 sin(|θ|/2q) ≤ π/q",
     our_text="norms and minus signs",
+    hypotheses={"orthogonal": lambda: bool(rotations.rotation_roots(2 * np.eye(2), 3)[0].any())},
     function=rotations.rotation_roots,
     mutation=first_transposed,
 )
@@ -32,10 +33,31 @@ def claim_a_1(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 @claim(
+    id="hm.exponential",
+    source="Hardt & Ma, A.1, “|e^x − 1| ≤ 3|x| for all |x| ≤ 1”",
+    statement="|e^x − 1| ≤ (e − 1)|x| ≤ 3|x| for |x| ≤ 1, with equality on the left at x = 1",
+    proof="none given",
+    our_text="minus signs and bars",
+    after="hm.theorem_2.1_psd",
+    function=paper_construction.exponential_bound,
+    mutation=(larger, scaled(0.9)),
+    hypotheses={"|x| ≤ 1": lambda: paper_construction.exponential_bound(2.0) >= math.expm1(2.0)},
+)
+def exponential(rng: np.random.Generator, trials: int) -> Pairs:
+    """|e^x − 1| against (e − 1)|x|, and that against 3|x|; both ends of the range."""
+    for x in (-1.0, *rng.uniform(-1, 1, trials), 1.0):
+        bound = paper_construction.exponential_bound(x)
+        yield abs(math.expm1(x)), bound * (1 + ROUNDING)
+        yield bound, 3 * abs(x)
+    yield paper_construction.exponential_bound(1.0), math.expm1(1) * (1 + ROUNDING)
+
+
+@claim(
     id="hm.claim_C.1",
     source="Hardt & Ma, Claim C.1",
     statement="a real normal U is S D Sᵀ with blocks of size at most 2",
     our_text="transposes, and the second term of Q_i",
+    hypotheses={"normal": lambda: bool(rotations.block_diagonalize(np.array([[1.0, 5.0], [0.0, 1.0]]))[0].any())},
     function=rotations.block_diagonalize,
     mutation=first_transposed,
 )
@@ -59,8 +81,9 @@ def claim_c_1(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.claim_C.2",
     source="Hardt & Ma, Claim C.2",
-    statement="‖AB‖_F ≥ σ_min(A)‖B‖_F for square A",
+    statement="‖AB‖_F ≥ σ_min(A)‖B‖_F for square or tall A",
     our_text="norms and transposes",
+    hypotheses={"square or tall A": lambda: landscape.product_lower_bound(np.eye(1, 2), np.ones((2, 1))) > 0},
     function=landscape.product_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",

@@ -8,24 +8,44 @@ from scipy import optimize
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, require
 from theory.linear import landscape
-from theory.linear.claims_risk import draw_layers, draw_problem, forward_by_hand, risk_by_hand
+from theory.linear.claims_risk import BEYOND, bound_holds, draw_layers, draw_problem, forward_by_hand, risk_by_hand
 from theory.linear.rotations import rotation
 from theory.mutations import changed, scaled, slower, vanishing
 
+STEPS = "steps η ≤ 1/L that stay in the ball of a τ < 1 multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)"
+HALF, ONE = np.full((1, 1, 1), 0.5), np.ones((1, 1))
+MINUS_IDENTITY = -np.eye(2)[None].repeat(2, axis=0)  # two layers
 steeper = changed(lambda rate: 1 - 1.01 * (1 - rate))
+
+
+def _stands(
+    learning_rate: float, A: np.ndarray = HALF, R: np.ndarray = ONE, Sigma: np.ndarray = ONE, steps: int = 10
+) -> bool:
+    """Whether steps in the ball of the radius of the start, 1/2 if none is given, keep the rate, τ of any size."""
+    radius = landscape.max_spectral_norm(A)
+    seen = landscape.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
+    return bool(seen <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
+
+
+def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
+    """Whether A is no critical point, or one of zero excess risk; Σ = I."""
+    identity = np.eye(len(R))
+    return bool(landscape.gradient(A, R, identity).any() or landscape.risk(A, R, identity) == 0)
 
 
 @claim(
     id="hm.convergence",
     source="Hardt & Ma, after (2.3)",
-    statement="steps η ≤ 1/L that stay in the ball multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)",
+    statement=STEPS,
+    hypotheses={"η ≤ 1/L": lambda: _stands(1.0), "τ < 1": lambda: _stands(0.1, *BEYOND)},
     verdict="holds: with a step of at most 1/L, as in the reference it cites; with a longer one it need not",
     proof="complete: by its reference, Karimi et al. 2016",
 )
 @claim(
     id="review.convergence",
     source="review, “gradient descent is guaranteed to converge”",
-    statement="steps η ≤ 1/L that stay in the ball multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)",
+    statement=STEPS,
+    hypotheses={"η ≤ 1/L": lambda: _stands(1.0), "τ < 1": lambda: _stands(0.1, *BEYOND)},
     verdict="depends on the reading: with a step of at most 1/L, holds; as it stands, with any step, false",
     proof="none given",
     after="review.eq_6",
@@ -33,7 +53,8 @@ steeper = changed(lambda rate: 1 - 1.01 * (1 - rate))
 @claim(
     id="blog.convergence",
     source="blog, note 5, “does guarantee convergence”",
-    statement="steps η ≤ 1/L that stay in the ball multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)",
+    statement=STEPS,
+    hypotheses={"η ≤ 1/L": lambda: _stands(1.0), "τ < 1": lambda: _stands(0.1, *BEYOND)},
     verdict="holds: with a step of at most 1/L, as in the paper's reference, to which it points",
     proof="none given",
     restates="hm.convergence",
@@ -54,8 +75,7 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
         step = 0.2 * landscape.risk(A, R, Sigma) / landscape.gradient_lower_bound(A, R, Sigma)
         said = landscape.convergence_rate_bound(Sigma, len(A), landscape.max_spectral_norm(A), step)
         yield abs(said - 0.9), ROUNDING
-    one = np.ones((1, 1))
-    end = landscape.gradient_descent(np.full((1, 1, 1), 0.5), one, one, 1.0, 1000, radius=0.5)
+    end = landscape.gradient_descent(HALF, ONE, ONE, 1.0, 1000, radius=0.5)
     require(end.risks.min() == end.risks.max() > 0, "a step of 2/L converges")
     return (
         "a step of 2/L: d = ℓ = 1, R = Σ = 1, A = ½, η = 1: the iterates stay in the ball of radius ½, "
@@ -67,6 +87,7 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.theorem_2.2",
     source="Hardt & Ma, Theorem 2.2",
     statement="for τ < 1 every critical point with |||A||| ≤ τ is a global minimum",
+    hypotheses={"τ < 1": lambda: _ends_at_minima(MINUS_IDENTITY, np.diag([2.0, 1.0]))},
     proof="repaired: for a singular Σ (2.3) says nothing; ∇f = 0 gives EΣ = 0, so EΣ^½ = 0",
 )
 @claim(
@@ -103,10 +124,9 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
         elif excess > 1e-3 * scale:
             outside.append(norm)
 
-    minus_identity = -np.eye(2)[None].repeat(2, axis=0)
     R = np.array([[2.0, 1.0], [0.0, 1.0]])
-    require(not landscape.gradient(minus_identity, R, np.eye(2)).any(), "A_i = −I is no critical point")
-    require(landscape.risk(minus_identity, R, np.eye(2)) > 0, "A_i = −I is no bad point")
+    require(not landscape.gradient(MINUS_IDENTITY, R, np.eye(2)).any(), "A_i = −I is no critical point")
+    require(landscape.risk(MINUS_IDENTITY, R, np.eye(2)) > 0, "A_i = −I is no bad point")
     singular, A = np.diag([1.0, 0.0]), np.full((1, 2, 2), 0.1)
     excess = landscape.risk(A, R, singular)
     printed = 4 * np.linalg.eigvalsh(singular)[0] * excess
@@ -127,9 +147,16 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.standard_parametrization",
     source="Hardt & Ma, §1.1",
     statement="in the standard parametrisation W = 0 is a bad critical point for ℓ ≥ 2 and RΣ ≠ 0",
-    verdict="holds: of deep networks and targets that are not 0; for ℓ = 1 it is no critical point",
+    verdict=(
+        "holds but for degenerate cases: “always” takes in ℓ = 1, where 0 is no critical point, and RΣ = 0, where it "
+        "is no bad one"
+    ),
     proof="none given",
     our_text="ℓ",
+    hypotheses={
+        "ℓ ≥ 2": lambda: not landscape.standard_gradient(np.zeros((1, 2, 2)), np.eye(2), np.eye(2)).any(),
+        "RΣ ≠ 0": lambda: landscape.risk(MINUS_IDENTITY, np.diag([1.0, 0.0]), np.diag([0.0, 1.0])) > 0,
+    },
     function=landscape.standard_gradient,
     mutation=changed(lambda gradient: gradient + 1),
 )
@@ -140,6 +167,10 @@ def standard_critical_point(rng: np.random.Generator, trials: int) -> Pairs:
         zero = np.zeros_like(A)
         require(landscape.risk(zero - np.eye(len(R)), R, Sigma) > 0, "the risk at W = 0 is 0")
         yield np.abs(landscape.standard_gradient(zero, R, Sigma)).max(), 0.0
+    slope = np.abs(landscape.standard_gradient(np.zeros((1, 1, 1)), 2 * ONE, ONE)).max()
+    require(slope > 0, "one layer at W = 0 is a critical point")
+    require(landscape.risk(np.stack([-ONE, -ONE]), 0 * ONE, ONE) == 0, "W = 0 is bad for R = 0")
+    return f"ℓ = 1, R = 2, Σ = 1: |∂f/∂W| = {slope:.0f} at W = 0; R = 0: W = 0 is a global minimum"
 
 
 @claim(
@@ -148,6 +179,7 @@ def standard_critical_point(rng: np.random.Generator, trials: int) -> Pairs:
     statement="for |||A||| < 1 the gradient vanishes only at zero excess risk: f = 0 without noise, f = C = d with it",
     verdict="holds: of (1.1), where y = Rx; with the noise of §2 it is f = C",
     our_text="minus signs and norms",
+    hypotheses={"|||A||| < 1": lambda: bound_holds(*BEYOND)},
     function=landscape.gradient,
     mutation=vanishing,
     relation="≥",
@@ -172,11 +204,22 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 @claim(
+    id="li.small_norms",
+    source="Li et al. §4.1, of Hardt & Ma, “if all the weight matrixes have small norms”",
+    statement="for |||A||| < 1 there is no critical point but global minima, of which there are many",
+    verdict="holds: small is below 1; “the global optimum” is a set",
+    proof="none given",
+    restates="hm.no_critical_points",
+    relation="≥",
+    after="li.variance",
+)
+@claim(
     id="hm.no_critical_points",
     source="Hardt & Ma, §1.1, “no critical points other than the global optimum”; §1.2, “no bad critical point”",
     statement="none with |||A||| < 1; two layers −I are a critical point for every R, bad where RΣ ≠ 0",
     verdict="depends on the reading: in the ball that the sentence before it names, holds; everywhere, false",
     proof="complete: in the ball, by Theorem 2.2",
+    hypotheses={"|||A||| < 1": lambda: bound_holds(*BEYOND)},
     function=landscape.gradient,
     mutation=vanishing,
     relation="≥",
@@ -198,7 +241,8 @@ def no_critical_points(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="review.theorem_1",
     source="review, Theorem 1",
-    statement="free critical points inside the ball are minima, KKT points on its boundary need not be",
+    statement="for τ < 1 free critical points inside the ball are minima, KKT points on its boundary need not be",
+    hypotheses={"τ < 1": lambda: _ends_at_minima(MINUS_IDENTITY, np.diag([2.0, 1.0]))},
     verdict="holds: of critical points of f(·), as it says; KKT points of its constrained problem need not be",
     proof="none given",
     function=landscape.stationarity_in_ball,

@@ -9,11 +9,27 @@ from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.linear import factorization, landscape, paper_construction
 from theory.mutations import changed, larger, reversed_layers, scaled, vanishing
 
+POSITIVE_DETERMINANT = (
+    lambda: factorization.factorize(np.diag([-1.0, 1.0]), 8).any(),
+    lambda: factorization.factorize(np.diag([0.0, 1.0]), 8).any(),
+)
+
+BOUND_WITHOUT = (
+    lambda: factorization.norm_lower_bound(np.diag([-1.0, 1.0]), 8) > 0,
+    lambda: factorization.norm_lower_bound(np.diag([0.0, 1.0]), 8) > 0,
+)
+
+
+def _shallow_norm(gamma: float, bound: float) -> bool:
+    """Whether the one layer of R = e^γ, of norm e^γ − 1, is within the bound."""
+    return landscape.max_spectral_norm(factorization.factorize(np.array([[math.exp(gamma)]]), 1)) <= bound
+
 
 @claim(
     id="hm.theorem_2.1",
     source="Hardt & Ma, Theorem 2.1",
     statement="det R > 0, ℓ ≥ 3γ: some A has product R and |||A||| ≤ (4π+3γ)/ℓ",
+    hypotheses={"det R > 0": POSITIVE_DETERMINANT, "ℓ ≥ 3γ": lambda: _shallow_norm(4, 4 * math.pi + 12)},
     proof=(
         "repaired: with whole p and q the construction can miss the bound, as footnote 6 concedes (“rounding them "
         "to closest integer will change final bound of the norm by small constant factor”); polar keeps it"
@@ -54,10 +70,11 @@ def theorem_2_1(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, §1.1 and A.1, semidefinite R",
     statement="for positive definite R and ℓ ≥ γ, |||A||| ≤ 3γ/ℓ",
     verdict=(
-        "depends on the reading: A.1 under the theorem's det R > 0 holds; §1.1, “any symmetric positive "
-        "semidefinite matrix O”, is false for diag(1, 0)"
+        "holds but for degenerate cases: §1.1's “any symmetric positive semidefinite matrix O” takes in singular ones, "
+        "such as diag(1, 0); A.1 has the theorem's det R > 0"
     ),
     our_text="ℓ, minus signs",
+    hypotheses={"positive definite R": POSITIVE_DETERMINANT, "ℓ ≥ γ": lambda: _shallow_norm(3, 9)},
     function=factorization.factorize,
     mutation=scaled(1.01),
 )
@@ -116,6 +133,7 @@ def negative_determinant(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.odd_dimension",
     source="Hardt & Ma, footnote 2",
     statement="d odd, det R < 0: y → −y turns R into −R, of positive determinant and the same γ",
+    hypotheses={"d odd": POSITIVE_DETERMINANT[0], "det R < 0": POSITIVE_DETERMINANT[1]},
     our_text="minus signs",
     function=factorization.factorize,
     mutation=reversed_layers,
@@ -135,7 +153,8 @@ def odd_dimension(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.rescaling",
     source="Hardt & Ma, after Theorem 2.1",
-    statement="R can be scaled to γ = ½ log κ",
+    statement="R, not singular, can be scaled to γ = ½ log κ",
+    hypotheses={"not singular": lambda: factorization.rescale(np.diag([0.0, 1.0]))[1] > 0},
     our_text="the roots: σ_min = 1/√κ, σ_max = √κ, γ = log √κ",
     function=factorization.rescale,
     mutation=changed(lambda found: (2 * found[0], 2 * found[1])),
@@ -156,6 +175,7 @@ def rescaling(rng: np.random.Generator, trials: int) -> Pairs:
     id="blog.note_4",
     source="blog, note 4, on Theorem 2.1",
     statement="det R > 0, ℓ ≥ 3γ: some global minimum has |||A||| ≤ (4π+3γ)/ℓ; for det R < 0 all have |||A||| > 1",
+    hypotheses={"det R > 0": POSITIVE_DETERMINANT, "ℓ ≥ 3γ": lambda: _shallow_norm(4, 4 * math.pi + 12)},
     verdict=(
         "depends on the reading: as a paraphrase (“Essentially, the theorem states”) of Theorem 2.1, holds; as it "
         "stands, without det R > 0, false: with det R < 0 no γ will do from ℓ = 4π + 3γ on"
@@ -182,7 +202,8 @@ def blog_note_4(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.polar",
     source="not in the papers",
-    statement="|||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 for every ℓ ≥ 1, all layers of one norm",
+    statement="det R > 0: |||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 for every ℓ ≥ 1, all layers of one norm",
+    hypotheses={"det R > 0": POSITIVE_DETERMINANT},
     function=factorization.factorize,
     mutation=(reversed_layers, scaled(1.01)),
 )
@@ -206,7 +227,10 @@ def polar_bound(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.norm_lower_bound",
     source="not in the papers",
-    statement="|||A||| ≥ |exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1| for every factorisation, every x ≠ 0",
+    statement=(
+        "det R > 0: |||A||| ≥ |exp((log(|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1| for every factorisation, every x ≠ 0"
+    ),
+    hypotheses={"det R > 0": BOUND_WITHOUT},
     function=factorization.norm_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",
@@ -231,9 +255,10 @@ def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
     id="ours.polar_ratio",
     source="not in the papers",
     statement=(
-        "polar's norm over the lower bound is at most (φ + γ)/max(γ, min(φ, π/2)) ≤ 3 as ℓ → ∞, φ the largest "
-        "angle of Q"
+        "det R > 0: polar's norm over the lower bound is at most (φ + γ)/max(γ, min(φ, π/2)) ≤ 3 as ℓ → ∞, φ the "
+        "largest angle of Q"
     ),
+    hypotheses={"det R > 0": BOUND_WITHOUT},
     function=factorization.norm_lower_bound,
     mutation=scaled(0.1),
 )

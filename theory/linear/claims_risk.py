@@ -13,13 +13,29 @@ from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.linear import landscape
 from theory.mutations import changed, larger, scaled, transposed, vanishing
 
+# A critical point beyond the ball, ‖A_1‖ = 4: d = 1, ℓ = 3, two factors I + A_i are 0; R = 2, Σ = 1.
+BEYOND = np.array([-4.0, -1.0, -1.0])[:, None, None], np.full((1, 1), 2.0), np.ones((1, 1))
+
+
+def bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
+    """Returns whether ‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C), for τ = |||A||| of any size."""
+    decay = (1 - landscape.max_spectral_norm(A)) ** (2 * len(A) - 2)
+    bound = 4 * len(A) * decay * np.linalg.eigvalsh(Sigma)[0] * landscape.risk(A, R, Sigma)
+    return bool(np.square(landscape.gradient(A, R, Sigma)).sum() >= bound)
+
 
 @claim(
     id="hm.claim_2.3",
     source="Hardt & Ma, Claim 2.3",
     statement="f(A) = ‖EΣ^½‖²_F + C for every symmetric root Σ^½, of which there are several; on a sample R is W*",
-    verdict="holds: “the unique symmetric matrix B” is unique among the positive semidefinite ones",
     our_text="the minus sign of R and the root of Σ",
+)
+@claim(
+    id="hm.square_root",
+    source="Hardt & Ma, Claim 2.3, “the unique symmetric matrix B”",
+    statement="Σ^½ is the unique symmetric positive semidefinite B with B² = Σ; f is the same for every symmetric B",
+    verdict="misprint: “positive semidefinite” is missing; of symmetric roots there are several",
+    proof="none given",
     function=landscape.risk,
     mutation=scaled(0.5),
 )
@@ -81,6 +97,7 @@ def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.eq_2.3",
     source="Hardt & Ma, (2.3)",
     statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1; between the two lies our product form",
+    hypotheses={"|||A||| ≤ τ < 1": lambda: bound_holds(*BEYOND)},
     proof="repaired: its second line does not give the third; ‖EΣ‖_F ≥ σ_min(Σ^½)‖EΣ^½‖_F does",
     our_text="ℓ, minus signs and norms",
     function=landscape.gradient_lower_bound,
@@ -114,7 +131,8 @@ def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="review.eq_6",
     source="review, (6)",
-    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} (σ_min²/σ_max)(f − C), not σ_min²",
+    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} (σ_min²/σ_max)(f − C) for |||A||| ≤ τ < 1, not σ_min²",
+    hypotheses={"|||A||| ≤ τ < 1": lambda: bound_holds(*BEYOND)},
     verdict="false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)",
     proof="none given",
     after="review.theorem_2",

@@ -57,8 +57,7 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
     0.478
 
     Args:
-      R: [d, d] float. Its determinant must be positive: see `flip_label` and `augment`. For ℓ far below γ and
-        singular values far below 1, I + A is lost in the rounding of A: `rescale`, or take ℓ ≥ γ.
+      R: [d, d] float. Its determinant must be positive: see `flip_label` and `augment`.
       num_layers: int. ℓ ≥ 1.
       method: str. One of METHODS.
 
@@ -68,9 +67,21 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
     Raises:
       ValueError: R is not a square matrix of finite numbers, is singular, or has a negative
         determinant; ℓ < 1; an unknown method; `principal` on an R with eigenvalues on (−∞, 0];
-        `paper` with ℓ < 5.
+        `paper` with ℓ < 5; an R so small, ‖R‖ < ε^{ℓ/2}, that I + A loses half its digits in the rounding of A.
     """
     R, parts = _checked(R, num_layers, method)
+    A, norm = _layers(R, parts, num_layers, method), parts[1][0]
+    # A has entries near −1, so I + A, of size ‖R‖^{1/ℓ}, is known to ε.
+    if math.log(norm) < num_layers * math.log(_EPSILON) / 2:
+        needed = math.ceil(2 * math.log(norm) / math.log(_EPSILON))
+        raise ValueError(
+            f"R, of norm {norm:.3g}, is too small for I + A in float64, ℓ = {num_layers}: "
+            f"rescale(R), or take ℓ ≥ {needed}"
+        )
+    return A
+
+
+def _layers(R: np.ndarray, parts: tuple, num_layers: int, method: str) -> np.ndarray:
     if method == "paper":
         return paper_construction.layers(parts, num_layers)
     if method == "principal":

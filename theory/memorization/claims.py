@@ -141,7 +141,11 @@ def eq_b_1(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.theorem_3.2",
     source="Hardt & Ma, Theorem 3.2",
-    statement="a network with kd + ⌈n/k⌉(2k²+k) + rk + r² + r parameters fits any labels of distinct points",
+    statement="k ≥ 2: a network with kd + ⌈n/k⌉(2k²+k) + rk + r² + r parameters fits any labels of distinct points",
+    hypotheses={
+        "k ≥ 2": lambda: construction.memorize(np.eye(3), np.arange(3), 3, width=1).width == 1,
+        "distinct points": lambda: construction.memorize(np.ones((2, 3)), np.arange(2), 2).width > 0,
+    },
     proof="repaired: Lemma B.1's bias, Lemma B.2's hypothesis and the width fail; peeling needs none of them",
     our_text="ℓ and norms",
 )
@@ -179,7 +183,7 @@ def theorem_3_2(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.last_layer",
     source="Hardt & Ma §3, A_{ℓ+1} ∈ R^{k×r}, ŷ ∈ R^k, and B, ŷ = h + T(h)",
     statement="the last block has U [r, k], V [r, r], s [r] and no shortcut; its count kr + r² omits the r biases",
-    verdict="false: misprints; A_{ℓ+1} is [r, k] and ŷ = T(h) ∈ R^r, as the text before has it",
+    verdict="misprint: A_{ℓ+1} is [r, k] and ŷ = T(h) ∈ R^r, as the text before has it",
     proof="wrong: Lemma B.1, with k × k matrices, does not apply to r ≠ k",
     after="hm.surrogates",
 )
@@ -187,7 +191,7 @@ def theorem_3_2(rng: np.random.Generator, trials: int) -> Pairs:
     id="review.last_layer",
     source="review, last layer",
     statement="the last block has U [r, k], V [r, r], s [r]: not V [k, k]",
-    verdict="false: V is [r, r]",
+    verdict="misprint: V is [r, r], as its count kr + r² + r has it",
     proof="none given",
     after="review.convergence",
     function=construction.memorize,
@@ -215,7 +219,7 @@ def last_layer(rng: np.random.Generator, trials: int) -> Pairs:
     id="review.theorem_3",
     source="review, Theorem 3",
     statement="the points must be distinct (ρ > 0, not ρ ≥ 0), and that is enough",
-    verdict="false: at ρ = 0 one point may have two labels",
+    verdict="misprint: at ρ = 0 one point may have two labels; the paper has ρ > 0",
     proof="none given",
     function=construction.memorize,
     mutation=forgetful,

@@ -15,11 +15,24 @@ from theory.mutations import changed, larger, scaled
 @claim(
     id="hm.theorem_3.2_width",
     source="Hardt & Ma, proof of Theorem 3.2",
-    statement="one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; k = 10 ln n/ρ² does not keep all distances",
+    statement=(
+        "0 < ρ ≤ 4, 0 < δ < 1: one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; k = 10 ln n/ρ² does not "
+        "keep all distances, with d < n too"
+    ),
     verdict=(
         "false: with c = 10 some distance changes by more than a factor 1 ± ρ/3; no common bias exists then, and "
         "often none per row"
     ),
+    hypotheses={
+        "0 < ρ ≤ 4": (
+            lambda: first_layer.row_bias_width(10, 0.0) > 0,
+            lambda: first_layer.row_bias_width(10, 4.1) > 0,
+        ),
+        "0 < δ < 1": (
+            lambda: first_layer.row_bias_width(10, 1.0, 0.0) > 0,
+            lambda: first_layer.row_bias_width(10, 1.0, 1.0) > 0,
+        ),
+    },
     proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and B.2 more than it gives",
     function=first_layer.row_bias_width,
     mutation=(changed(lambda width: width // 2), scaled(2)),
@@ -27,8 +40,9 @@ from theory.mutations import changed, larger, scaled
 def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
     """`row_bias_width` against its union bound, and how often it fails; what the paper's k = 10 ln n/ρ² keeps at ρ = 1.
 
-    The paper says that it keeps all distances of {0, x_1, …, x_n} to a factor of 1 ± ρ/3. Here x_i = (e_0 + e_i)/√2, so
-    that each of these distances is 1. Were their squares kept to such a factor, the distances would be too.
+    The paper says that it keeps all distances of {0, x_1, …, x_n} to a factor of 1 ± ρ/3, and takes d < n. Here d is
+    199 and n 200: 0 and 199 of the x_i are the corners of a simplex whose sides are 1, and the last point is farther
+    from all. Were squares of distances kept to such a factor, the distances would be too.
     """
     for _ in range(trials):
         n, rho, failure = int(rng.integers(2, 10**6)), rng.uniform(0.05, 3.5), 10 ** rng.uniform(-6, -0.5)
@@ -39,22 +53,25 @@ def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
             yield failure, bounds[1] * (1 + ROUNDING)  # no smaller width keeps it
     n, builds, failures = 200, max(10, trials // 5), 0
     printed, printed_failures = math.ceil(10 * math.log(n)), {"distance": 0, "paper": 0, "row_bias": 0}
-    simplex = np.hstack([np.ones((n, 1)), np.eye(n)]) / math.sqrt(2)
-    yield np.abs(distance.pdist(np.vstack([0 * simplex[0], simplex])) - 1).max(), ROUNDING
+    points = _simplex_and_one_more(n - 1)
+    distances = distance.pdist(np.vstack([0 * points[0], points]))
+    yield np.abs(np.linalg.norm(points, axis=1) - 1).max(), ROUNDING
+    yield 1, distances.min() + ROUNDING  # ρ = 1
     for trial in range(builds):
         x = rng.standard_normal((60, 200))
         x /= np.linalg.norm(x, axis=1, keepdims=True)
         rho = first_layer.separation(x)
         failures += _fails(x, rng, first_layer.row_bias_width(60, rho), "row_bias", trial)
-        z = simplex @ first_layer.draw_projection(rng, printed, n + 1).T
-        printed_failures["distance"] += np.abs(distance.pdist(np.vstack([0 * z[0], z])) - 1).max() > 1 / 3
+        z = points @ first_layer.draw_projection(rng, printed, n - 1).T
+        kept = distance.pdist(np.vstack([0 * z[0], z])) / distances
+        printed_failures["distance"] += np.abs(kept - 1).max() > 1 / 3
         for method in ("paper", "row_bias"):
-            printed_failures[method] += _fails(simplex, rng, printed, method, trial)
+            printed_failures[method] += _fails(points, rng, printed, method, trial)
     require(printed_failures["distance"] > builds / 2, "k = 10 ln n/ρ² keeps distances to 1 ± ρ/3")
     require(printed_failures["paper"] > builds / 2, "k = 10 ln n/ρ² has a common bias")
     yield failures, 1 + stats.binom.isf(1e-9, builds, 0.01)
     return (
-        f"ρ = 1, n = {n}, k = ⌈10 ln n⌉ = {printed}, {builds} draws: a distance is off by more than ρ/3 "
+        f"ρ = 1, n = {n}, d = {n - 1}, k = ⌈10 ln n⌉ = {printed}, {builds} draws: a distance is off by more than ρ/3 "
         f"in {printed_failures['distance']}, no common bias exists in {printed_failures['paper']}, no biases one per "
         f"row in {printed_failures['row_bias']}"
     )
@@ -64,7 +81,7 @@ def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.projection_scale",
     source="Hardt & Ma, proof of Theorem 3.2, A₀",
     statement="entries N(0, 1/k) keep E|A₀x|² = |x|²",
-    verdict="false: standard normal entries give E|A₀x|² = k|x|²",
+    verdict="misprint: standard normal entries give E|A₀x|² = k|x|²",
     proof="wrong: Johnson–Lindenstrauss needs the variance 1/k",
     function=first_layer.draw_projection,
     mutation=scaled(2),
@@ -91,6 +108,7 @@ def projection_scale(rng: np.random.Generator, trials: int) -> Pairs:
     statement="for ρ ≤ 1; Lemma B.1's own bias needs a distortion of at most ρ/(6 + ρ), one bias per row ρ/(2 + ρ)",
     verdict="depends on the reading: ρ ≤ 1, which one may assume, holds; ρ the least squared distance, up to 4, false",
     proof="repaired: 2ρ′ of Lemma B.2 is not 3ρ′ of Lemma B.1",
+    hypotheses={"ρ ≤ 1": lambda: 1.1 * (1 - 1.1 / 3) >= 2 * 1.1 / 3},
     function=first_layer.largest_distortion,
     mutation=larger,
 )
@@ -136,6 +154,7 @@ def close_surrogates(rng: np.random.Generator, trials: int) -> Pairs:
     id="ours.pair_law",
     source="not in the papers",
     statement="P(⟨z_i, z_j⟩ ≥ |z_i|²) = P(Student-t_k ≥ √(k(1−c)/(1+c))) for unit x of inner product c",
+    hypotheses={"unit x": lambda: bool(first_layer.pair_failure_probability(1.1, 3) > 0)},
     after="ours.one_shortcut_growth",
     function=first_layer.pair_failure_probability,
     mutation=larger,
@@ -151,6 +170,13 @@ def pair_law(rng: np.random.Generator, trials: int) -> Pairs:
         law = float(first_layer.pair_failure_probability(cosine, width))
         # 5σ is passed by chance once in two million; one draw more or less is no evidence.
         yield abs(share - law), 5 * math.sqrt(law * (1 - law) / draws) + 1 / draws
+
+
+def _simplex_and_one_more(dimension: int) -> np.ndarray:
+    """Unit vectors [d + 1, d]: d at distance 1 from each other, and one opposite to their mean."""
+    corners = np.linalg.cholesky((np.eye(dimension) + 1) / 2)  # inner products of ½
+    mean = corners.mean(0)
+    return np.vstack([corners, -mean / np.linalg.norm(mean)])
 
 
 def _close_pairs(rng: np.random.Generator, count: int, width: int) -> int:

@@ -36,7 +36,7 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
     statement=(
         "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper has not"
     ),
-    verdict="false: of Table 1",
+    verdict="misprint: of Table 1, whose caption says 13.5M",
     proof="none given",
     function=table_1.count_weights,
     mutation=miscounted,
@@ -55,12 +55,35 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 @claim(
+    id="hm.footnote_4",
+    source="Hardt & Ma, footnote 4, “typically r is less than 10³ and d is less than 10⁵ while n is larger than 10⁶”",
+    statement="in the paper's own data sets d and r are smaller than n; ImageNet has r = 1,000, d = 150,528",
+    verdict=(
+        "false: of none of its data sets; ImageNet's r is not below 10³ nor its d below 10⁵, and CIFAR's n, 50,000, is "
+        "not above 10⁶; what it is for, r, d < n, holds"
+    ),
+    proof="none given",
+    after="hm.last_layer",
+    function=table_1.data_sets,
+    mutation=changed(lambda sets: sets | {"ImageNet": sets["ImageNet"]._replace(examples=100_000)}),
+)
+def sizes_of_data(rng: np.random.Generator, trials: int) -> Pairs:
+    """d, r < n for the data sets of §4; and footnote 4's three numbers."""
+    sets = table_1.data_sets()
+    for sample in sets.values():
+        yield max(sample.dimension, sample.classes), sample.examples - 1
+        as_printed = sample.classes < 10**3 and sample.dimension < 10**5 and sample.examples > 10**6
+        require(not as_printed, "footnote 4 holds of a data set")
+    return "; ".join(f"{name}: n = {s.examples:,}, d = {s.dimension:,}, r = {s.classes:,}" for name, s in sets.items())
+
+
+@claim(
     id="hm.section_5",
     source="Hardt & Ma, §5, conjecture taken literally",
     statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are no global minima, for any small τ",
     verdict=(
-        "depends on the reading: every critical point in the ball is a global minimum, false; another analogue of "
-        "Theorem 2.2, open"
+        "depends on the reading: every critical point in the ball, of the parameters, is a global minimum, false; of "
+        "the layers as functions, holds (Bartlett, Evans & Long 2018)"
     ),
     proof="none given",
     function=search.swapped_blocks,
@@ -92,6 +115,7 @@ def section_5(rng: np.random.Generator, trials: int) -> Pairs:
     id="sh.local_minima",
     source="Shamir 2018; Kawaguchi & Bengio 2019",
     statement="W(x + V f), r ≤ d: a local minimum in (W, V) has the risk of the best predictor linear in (x, f)",
+    hypotheses={"r ≤ d": lambda: linear_output.local_minimum_risk(np.ones((4, 1)), np.eye(4), np.eye(4)) >= 0},
     function=linear_output.local_minimum_risk,
     mutation=(scaled(0.99), scaled(1.01), scaled(-1)),
 )
@@ -116,7 +140,10 @@ def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
 @restated(
     id="kb.chain",
     source="Kawaguchi & Bengio 2019, beside Hardt & Ma §5",
-    statement="minima of the ReLU search with an output W: the best predictors linear in (h, f) of the last block",
+    statement=(
+        "minima of the ReLU search with an output W, r ≤ d: the best predictors linear in (h, f) of the last block"
+    ),
+    hypotheses={"r ≤ d": lambda: linear_output.local_minimum_risk(np.ones((4, 1)), np.eye(4), np.eye(4)) >= 0},
     function=linear_output.local_minimum_risk,
     mutation=(scaled(1.01), scaled(0.99)),
 )

@@ -11,6 +11,8 @@ from theory.shortcut import hessians, networks, stationarity
 from theory.shortcut.activations import Activation
 from theory.shortcut.measured import BENT, DIFFERENCES, by_definition_5, numeric_hessian, random_data
 
+SQUARE = Activation(lambda z: z * z, lambda z: 2 * z, (0.0, 0.0, 2.0))  # c = 0
+
 
 @claim(
     id="li.theorem_1.2",
@@ -68,11 +70,15 @@ def theorem_1_3(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="li.one_shortcut_growth",
     source="Li et al. §2, and after Theorem 1, citing Gray",
-    statement="n = 1, linear: the condition number grows without bound in R for d ≥ 2, σ_min(M) > 0",
-    verdict=(
-        "depends on the reading: that it “tends to explode” and is “growing unboundedly” holds for d ≥ 2 and "
-        "σ_min(M) > 0; of every network it is false: for d = 1, y = 2x it is 1 for every R"
+    statement=(
+        "n = 1, linear: the condition number grows without bound in R for d ≥ 2, σ_min(M) > 0, and for d = 1, where it "
+        "is |R(1 + Σxx/M) − 1|, but for M = −Σxx"
     ),
+    verdict=(
+        "holds but for degenerate cases: it “tends to explode” and is “growing unboundedly”, but for a singular M, "
+        "where it is infinite from the start, and d = 1 with Σyx = 2Σxx, where it is 1 for every R"
+    ),
+    hypotheses={"but for M = −Σxx": lambda: _grows_for_scalars(2.0)},
     proof="wrong: Gray's theory needs blocks that are summable, which these are not; our lower bound shows it",
     function=hessians.condition_number_at_zero,
     mutation=larger,
@@ -87,10 +93,19 @@ def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
         least = 20 * np.linalg.eigvalsh(x.T @ x / len(x))[-1]
         least /= np.linalg.svd(hessians.moment_gap(x, y), compute_uv=False)[-1]
         yield least, hessians.condition_number_at_zero(x, y, 20, 1)
-    x = np.array([[1.0], [-1.0]])
-    scalar = {R: hessians.condition_number_at_zero(x, 2 * x, R, 1) for R in (2, 7, 40)}
-    require(max(scalar.values()) < 1 + ROUNDING, "for d = 1 it grows")
+    for _ in range(max(1, trials // 5)):
+        x, slope = rng.standard_normal((12, 1)), 1 + rng.choice([-1, 1]) * rng.uniform(0.1, 3)
+        number = hessians.condition_number_at_zero(x, slope * x, 50, 1)  # M = (1 − slope)Σxx
+        sizes = np.abs([50 * (1 + 1 / (1 - slope)) - 1, 1])
+        yield abs(number / (sizes.max() / sizes.min()) - 1), ROUNDING * number
+    require(not _grows_for_scalars(2.0), "for d = 1 and y = 2x it grows")
     return "d = 1, y = 2x: the condition number is 1 for R = 2, 7 and 40"
+
+
+def _grows_for_scalars(slope: float) -> bool:
+    """Whether for d = 1, y = slope·x it is larger than 1 for some R."""
+    x = np.array([[1.0], [-1.0]])
+    return any(hessians.condition_number_at_zero(x, slope * x, R, 1) > 1 + ROUNDING for R in (2, 7, 40))
 
 
 @claim(
@@ -98,9 +113,10 @@ def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
     source="Li et al., (1), (12)",
     statement="n = 2: cond(H) = cond(M) at every depth if c ≠ 0, infinite where M is singular",
     verdict=(
-        "depends on the reading: (1), of linear networks, holds; (12), of any activations, is false for c = 0, "
-        "where H is 0 whatever M is; the paper's “degenerate cases” are of the strict saddle alone"
+        "holds but for degenerate cases: (1), of linear networks, always; (12), of any activations, not for c = 0, "
+        "where H is 0 whatever M is; the paper's own “degenerate cases” are of the strict saddle alone"
     ),
+    hypotheses={"c ≠ 0": lambda: bool(np.isfinite(_without_slope()))},
     proof="complete: for c ≠ 0",
     our_text="the roots",
     after="li.variance",
@@ -120,19 +136,26 @@ def eq_12(rng: np.random.Generator, trials: int) -> Pairs:
     singular = np.diag([1.0, 0.0])
     infinite = hessians.condition_number_at_zero(np.eye(2), np.eye(2) - singular, 2, 2)
     require(infinite == math.inf, "a singular M must give an infinite condition number")
-    square = Activation(lambda z: z * z, lambda z: 2 * z, (0.0, 0.0, 2.0))  # c = 0
-    largest = np.abs(numeric_hessian(x, y, 1, 2, "linear", square, "linear")).max()
+    largest = np.abs(numeric_hessian(x, y, 1, 2, "linear", SQUARE, "linear")).max()
     printed = np.linalg.cond(M)
     require(largest < DIFFERENCES and math.isfinite(printed), "H is not 0 for c = 0")
-    number = hessians.condition_number_at_zero(x, y, 1, 2, "linear", square)
-    require(number == math.inf, "c = 0 must give an infinite condition number")
+    require(_without_slope() == math.inf, "c = 0 must give an infinite condition number")
     return f"σ_mid(z) = z² has c = 0: H = 0 (measured {largest:.0e}), where (12) says {printed:.1f}, as M is invertible"
+
+
+def _without_slope() -> float:
+    """The condition number for c = 0, d = 2 and M = −I."""
+    return hessians.condition_number_at_zero(np.eye(2), 2 * np.eye(2), 1, 2, "linear", SQUARE)
 
 
 @claim(
     id="ours.one_shortcut_growth",
     source="not in the paper",
-    statement="n = 1, linear, d ≥ 2: cond(H) ≥ R λ_max(Sxx)/σ_min(M)",
+    statement="n = 1, linear, d ≥ 2, R ≥ 2: cond(H) ≥ R λ_max(Sxx)/σ_min(M)",
+    hypotheses={
+        "d ≥ 2": lambda: hessians.condition_number_lower_bound(np.ones((3, 1)), np.ones((3, 1)), 4) > 0,
+        "R ≥ 2": lambda: hessians.condition_number_lower_bound(np.eye(2), np.eye(2), 1) > 0,
+    },
     function=hessians.condition_number_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",

@@ -1,0 +1,91 @@
+"""The picture of how near to the identity the blocks of one network, or of several, are."""
+
+import itertools
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+SMALLEST_RATIO = 1e-6  # what is below, exact zeros too, is drawn here
+
+
+def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
+    """Draws, a column a network: branch over stream, hidden values above 0, the error without one block and many.
+
+    Args:
+      networks: Of each the title, and the rows of results.csv and of removed.csv as launch.near_identity writes them.
+    """
+    figure = Figure(figsize=(1.5 + 4.5 * len(networks), 9), dpi=120, layout="constrained")
+    grid = figure.subplots(4, len(networks), sharey="row", squeeze=False)
+    for (title, rows, removed), (ratios, hidden, errors, left) in zip(networks, grid.T):
+        ratios.set_title(title, parse_math=False)
+        _ratios(ratios, rows)
+        _hidden(hidden, rows)
+        _errors(errors, rows)
+        _left(left, removed)
+        for axes in (ratios, hidden, errors):
+            _mark_stages(axes, rows, named=axes is ratios)
+        errors.set(xlabel="residual block")
+        left.set(xlabel="blocks left out, the smallest branch first")
+    for axes, label in zip(grid[:, 0], ("‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error")):
+        axes.set(ylabel=label)
+    for axes in grid[:2, 0]:
+        axes.legend(fontsize=8)
+    return figure
+
+
+def _column(rows: list[dict], name: str) -> np.ndarray:
+    return np.array([float(row[name]) for row in rows])
+
+
+def _ratios(axes: Axes, rows: list[dict]) -> None:
+    low, ratio, high = (np.maximum(_column(rows, f"ratio{end}"), SMALLEST_RATIO) for end in ("_low", "", "_high"))
+    at = np.arange(len(rows))
+    axes.vlines(at, low, high, color="tab:blue", linewidth=2, alpha=0.5)
+    axes.plot(at, ratio, "o", ms=4, color="tab:blue", label="on images: median, quartiles")
+    axes.plot(
+        at, np.maximum(_column(rows, "lipschitz"), SMALLEST_RATIO), "_", color="0.4", label="bound for all inputs"
+    )
+    axes.axhline(1, color="0.6", linewidth=1, linestyle=":")
+    axes.set(yscale="log")
+    axes.grid(alpha=0.3)
+
+
+def _hidden(axes: Axes, rows: list[dict]) -> None:
+    at = np.arange(len(rows))
+    axes.bar(at, _column(rows, "dead"), color="0.75", label="channels that are 0 on all images")
+    axes.plot(at, _column(rows, "active"), "o", ms=4, color="tab:orange", label="values above 0")
+    axes.set(ylim=(0, 1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(alpha=0.3)
+
+
+def _errors(axes: Axes, rows: list[dict]) -> None:
+    axes.plot(np.arange(len(rows)), _column(rows, "error_without"), "o", ms=4, color="tab:red")
+    _as_error(axes)
+
+
+def _left(axes: Axes, removed: list[dict]) -> None:
+    if removed:
+        axes.plot(_column(removed, "num_removed"), _column(removed, "error"), "o-", ms=3, color="tab:red")
+    _as_error(axes)
+
+
+def _as_error(axes: Axes) -> None:
+    axes.set(ylim=(0, 1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(alpha=0.3)
+
+
+def _mark_stages(axes: Axes, rows: list[dict], named: bool) -> None:
+    """Draws a line between the stages, and writes their names above where `named`."""
+    start = 0
+    for stage, blocks in itertools.groupby(rows, key=lambda row: row["block"].split("_")[0]):
+        end = start + len(list(blocks))
+        if start:
+            axes.axvline(start - 0.5, color="0.4", linewidth=1)
+        if named:
+            axes.text((start + end - 1) / 2, 0.98, stage, ha="center", va="top", transform=axes.get_xaxis_transform())
+        start = end
+    axes.set(xticks=[], xlim=(-0.5, len(rows) - 0.5))

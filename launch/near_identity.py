@@ -1,0 +1,193 @@
+"""How near to the identity the residual blocks of a trained network are, and what it is without them.
+
+    python -m launch.near_identity --saved_run=runs/first --run_dir=runs/first_blocks
+
+takes the network that launch.train left in runs/first and its first 1,000 test images: half a minute
+for the mnist preset, 10 minutes for the paper's network on 2 cores. Prints a line a block: the median
+over images of the branch's norm over the stream's, the bound of that over all inputs, the shares of
+hidden values above 0 and of hidden channels that never are, the test error without the block
+and with the block and the next one exchanged; and how many blocks can go at once, the smallest branch
+first, before the error grows by a point.
+Leaves results.csv, removed.csv and blocks.png. The same command again continues after the last block.
+
+--at_step=0 measures the initial weights of the run, --pretrained=digits a network of the package.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm import tqdm
+
+from identity_matters.config import TrainConfig
+from identity_matters.fields import check_fields, require
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.tables import read_rows, reporting_damaged_table
+from launch import launcher, terminal, trained_run
+
+if TYPE_CHECKING:
+    import keras
+    from matplotlib.figure import Figure
+
+BLOCKS, REMOVED = "results.csv", "removed.csv"
+MAX_RISE = 0.01  # of the error
+
+
+@dataclasses.dataclass(frozen=True)
+class NearIdentityConfig:
+    """Whose blocks, and on which images.
+
+    Attributes:
+      saved_run: Directory of a finished run of launch.train. Required, or pretrained.
+      pretrained: Name of a network that comes with the package, e.g. digits.
+      at_step: Of the run's weights after N updates: 0, the initial ones, or a checkpoint that is still there; the
+        run need not be finished (-1: of the finished run).
+      examples: The first N test images (or all, if there are fewer).
+      ablate: Measure the errors without blocks, which take most of the time.
+      data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
+    """
+
+    saved_run: str = ""
+    pretrained: str = ""
+    at_step: int = -1
+    examples: int = 1_000
+    ablate: bool = True
+    data_dir: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, at_least_1=("examples",))
+        require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
+
+
+def main(config: NearIdentityConfig, run_dir: str) -> None:
+    """Measures, draws and prints."""
+    run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step, config.data_dir)
+    with terminal.silenced_stderr():
+        from identity_matters import near_identity
+
+    images, labels = first_test_examples(run_config, config.examples)
+    network, _ = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step)
+    with launcher.user_errors():
+        blocks, _ = near_identity.split(network)
+    with RunDirectory(run_dir, config, "near_identity", f"{len(images)} test images") as run:
+        digest = trained_run.weights_digest(network)
+        trained_run.require_same_weights(run, digest, config.saved_run)
+        run.set_status("running", **{trained_run.DIGEST: digest})
+        with tqdm(total=len(blocks) * (1 + config.ablate), unit="block", disable=None) as bar:
+            rows = _measure(config, run, network, images, labels, bar)
+            removed = _remove(run, network, images, labels, rows, bar) if config.ablate else []
+        from identity_matters.runs.figures import save_figures
+
+        save_figures(figures(run.path), run.path)
+        run.set_status("done", num_examples=len(images))
+    print(table(rows))
+    if removed:
+        print(_removable(removed))
+    print(f"files: {run_dir}")
+
+
+def first_test_examples(run_config: TrainConfig, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the first test examples of a run: standardised images float32 [m, h, w, c] and labels [m], m ≤ count."""
+    from identity_matters.data.loading import raw_test_batches
+    from identity_matters.model import standardize
+
+    images, labels = [], []
+    for raw, batch_labels in raw_test_batches(run_config, 100):
+        images.append(np.asarray(standardize(raw)))
+        labels.append(np.asarray(batch_labels))
+        if sum(map(len, labels)) >= count:
+            break
+    return np.concatenate(images)[:count], np.concatenate(labels)[:count]
+
+
+def _measure(
+    config: NearIdentityConfig, run: RunDirectory, network: "keras.Model", images: np.ndarray, labels: np.ndarray,
+    bar: tqdm,
+) -> list[dict]:  # fmt: skip
+    """Returns the rows of results.csv, those that are missing computed."""
+    from identity_matters import near_identity
+
+    names = [block.name for block in near_identity.split(network)[0]]
+    table = JobTable(run.file(BLOCKS))
+    with reporting_damaged_table(run.file(BLOCKS)):
+        done = {row["block"] for row in table.rows}
+    found: Iterator[dict[str, Any]] = near_identity.measure(network, images, labels, done, config.ablate)
+
+    def compute(_: object) -> list[dict]:
+        with launcher.user_errors():
+            return [next(found)]
+
+    table.run_all([Job({"block": name}, compute, name, num_rows=1) for name in names], bar)
+    return read_rows(run.file(BLOCKS))
+
+
+def _remove(
+    run: RunDirectory, network: "keras.Model", images: np.ndarray, labels: np.ndarray, rows: list[dict], bar: tqdm
+) -> list[dict]:
+    """Returns the rows of removed.csv: the error without the 0, 1, 2, … blocks of the smallest branches."""
+    from identity_matters import near_identity
+
+    costs = {block.name: near_identity.operations(block) for block in near_identity.split(network)[0]}
+    names = [row["block"] for row in sorted(rows, key=lambda row: row["ratio"])]
+
+    def compute(count: int, _: object) -> list[dict]:
+        left = 1 - sum(costs[name] for name in names[:count]) / sum(costs.values())
+        error = near_identity.error_without(network, images, labels, names[:count])
+        return [{"num_removed": count, "last": names[count - 1] if count else "", "error": error, "operations": left}]
+
+    table = JobTable(run.file(REMOVED))
+    for count in range(len(names)):
+        table.run(Job({"num_removed": count}, functools.partial(compute, count), num_rows=1))
+        bar.update()
+    return read_rows(run.file(REMOVED))
+
+
+def _removable(removed: list[dict]) -> str:
+    """Returns in a line how many blocks can go, by the rows of removed.csv, until the error has grown by MAX_RISE."""
+    limit = removed[0]["error"] + MAX_RISE
+    row = [row for row in removed if all(other["error"] <= limit for other in removed[: row["num_removed"] + 1])][-1]
+    return (
+        f"error {removed[0]['error']:.2%}; {row['error']:.2%} without the {row['num_removed']} smallest of "
+        f"{len(removed)} branches, with {row['operations']:.0%} of their operations"
+    )
+
+
+def table(rows: list[dict]) -> str:
+    """Returns the rows of results.csv as an aligned table."""
+    norms = sorted(column for column in rows[0] if column.startswith("norm_"))
+    heads = ["block", "‖b‖/‖x‖", "bound", *("‖C‖" for _ in norms), "cosine", "above 0", "dead", "error", "exchanged"]
+    lines = [f"{heads[0]:16}" + "".join(f"{head:>10}" for head in heads[1:])]
+    for row in rows:
+        numbers = [row["ratio"], row["lipschitz"], *(row[norm] for norm in norms), row["cosine"]]
+        shares = [row[name] for name in ("active", "dead", "error_without", "error_swapped")]
+        cells = [f"{number:.2g}" for number in numbers]
+        cells += ["–" if np.isnan(share) else f"{share:.2%}" for share in shares]
+        lines.append(f"{row['block']:16}" + "".join(f"{cell:>10}" for cell in cells))
+    return "\n".join(lines)
+
+
+def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
+    """Returns the figure of the blocks, drawn from results.csv and removed.csv, by name."""
+    drawn = comparison({title: run_dir})
+    return {"blocks": drawn["comparison"]} if drawn else {}
+
+
+def comparison(run_dirs: dict[str, str]) -> "dict[str, Figure]":
+    """Returns the figure of the blocks of several networks, a column each, by name; run_dirs are by their titles."""
+    from identity_matters.near_identity_figure import blocks_figure
+
+    tables = [
+        (title, *(read_rows(os.path.join(run_dir, name)) for name in (BLOCKS, REMOVED)))
+        for title, run_dir in run_dirs.items()
+    ]
+    return {"comparison": blocks_figure(tables)} if all(rows for _, rows, _ in tables) else {}
+
+
+cli = launcher.command(main, {"": NearIdentityConfig()}, manual=__doc__)
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,156 @@
+"""The blocks of a network against what is known of them: dense matrices, networks changed by hand, exact values."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from network_in_numpy import SMALL
+
+from identity_matters import near_identity, training
+from identity_matters.comparators import build_network
+from identity_matters.config import ModelConfig
+from identity_matters.errors import UserError
+from identity_matters.model import all_conv_resnet
+from identity_matters.runs.tables import read_rows
+from identity_matters.safe_loading import load_network
+
+
+def images_for(network, count=7, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, *network.input_shape[1:])).astype(np.float32)
+
+
+@pytest.mark.parametrize("size, shape, stride", [(3, (5, 6), 1), (3, (6, 8), 2), (1, (4, 4), 1), (3, (7, 5), 2)])
+def test_norm_of_a_convolution_is_that_of_its_matrix(size, shape, stride):
+    random = np.random.default_rng(size + stride)
+    kernel, scale = random.normal(size=(size, size, 2, 3)).astype(np.float32), random.normal(size=3)
+    basis = np.eye(2 * shape[0] * shape[1], dtype=np.float32).reshape(-1, *shape, 2)
+    columns = keras.ops.conv(basis, kernel, strides=stride, padding="same")
+    matrix = np.asarray(columns * scale).reshape(len(basis), -1)
+    expected = np.linalg.norm(matrix, 2)
+    assert near_identity.conv_norm(kernel, shape, stride, scale) == pytest.approx(expected, rel=1e-3)
+
+
+def test_norm_of_what_arpack_cannot_take():
+    assert near_identity.conv_norm(np.zeros((3, 3, 2, 2)), (4, 4)) == 0
+    assert near_identity.conv_norm(np.array([[[[3.0, 4.0]]]]), (1, 1)) == pytest.approx(5)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [SMALL, dataclasses.replace(SMALL, use_batch_norm=True),
+     *(ModelConfig(network=name, image_shape=(16, 16, 3)) for name in ("resnet_20", "preact_resnet_8"))],
+    ids=["small", "batch norm", "resnet_20", "preact_resnet_8"],
+)  # fmt: skip
+def test_the_blocks_and_the_head_are_the_network(config):
+    network = build_network(config)
+    blocks, head = near_identity.split(network)
+    x = images = images_for(network)
+    for block in blocks:
+        stream, branch, *_ = block(x)
+        x = stream + branch
+    np.testing.assert_allclose(head(x), network(images, training=False), rtol=1e-5, atol=1e-6)
+    norms = [norm for block in blocks for norm in near_identity.path_norms(block)]
+    assert len(norms) >= 2 * len(blocks) and min(norms) > 0
+
+
+def test_a_network_without_blocks_is_refused():
+    with pytest.raises(UserError, match="has no residual blocks"):
+        near_identity.split(build_network(ModelConfig(network="all_cnn_c")))
+
+
+def one_block(first, second, channels=4):
+    """x → x + second·ReLU(first·x) on every pixel, with a vector first, that is positive or negative by channel."""
+    images = keras.Input((4, 4, channels))
+    x = images
+    for name, factors in (("a_conv1", first), ("a_conv2", [second] * channels)):
+        x = layers.Conv2D(channels, 3, padding="same", use_bias=False, name=name)(x)
+        x = layers.ReLU(name="a_relu")(x) if name == "a_conv1" else x
+    outputs = layers.GlobalAveragePooling2D()(layers.Add(name="a_add")([images, x]))
+    network = keras.Model(images, outputs)
+    for layer, factors in ((network.get_layer("a_conv1"), first), (network.get_layer("a_conv2"), [second] * channels)):
+        kernel = np.zeros(layer.kernel.shape, np.float32)
+        kernel[1, 1] = np.diag(factors)
+        layer.kernel.assign(kernel)
+    return network
+
+
+def test_measures_of_a_block_that_is_known():
+    network = one_block(first=[2.0, 2.0, -2.0, -2.0], second=0.5)
+    images = np.abs(images_for(network, count=250))  # more than a batch
+    images[:, :, :, 1] *= -1  # a channel whose hidden unit is dead, as the third, which the negative factor kills
+    images[:, :2, :, 3] *= -1  # half of a channel's hidden values are above 0
+    labels = np.argmax(images.mean((1, 2)), 1)
+    (row,) = near_identity.measure(network, images, labels)
+    branch = np.stack([images[..., 0], *2 * [0 * images[..., 0]], np.maximum(-images[..., 3], 0)], -1)
+    ratios = np.linalg.norm(branch.reshape(250, -1), axis=1) / np.linalg.norm(images.reshape(250, -1), axis=1)
+    cosines = np.sum(branch * images, (1, 2, 3)) / np.linalg.norm(branch.reshape(250, -1), axis=1)
+    cosines = cosines / np.linalg.norm(images.reshape(250, -1), axis=1)
+    assert row["ratio"] == pytest.approx(np.median(ratios), rel=1e-5)
+    assert row["ratio_low"] == pytest.approx(np.quantile(ratios, 0.25), rel=1e-5)
+    assert row["ratio_high"] == pytest.approx(np.quantile(ratios, 0.75), rel=1e-5)
+    assert row["cosine"] == pytest.approx(np.median(cosines), rel=1e-4)
+    assert (row["active"], row["dead"]) == pytest.approx((1.5 / 4, 0.5))
+    assert (row["norm_1"], row["norm_2"], row["lipschitz"]) == pytest.approx((2, 0.5, 1), rel=1e-3)
+    assert row["error_without"] == 0 and np.isnan(row["error_swapped"])
+
+
+def test_the_bound_holds_on_images():
+    network = all_conv_resnet(SMALL)
+    blocks, _ = near_identity.split(network)
+    x = images_for(network)
+    for block, row in zip(blocks, near_identity.measure(network, x, np.zeros(len(x), int), ablate=False)):
+        stream, branch, *_ = block(x)
+        if block.stream is None:
+            assert 0 < row["ratio_high"] <= row["lipschitz"]
+        x = stream + branch
+
+
+def top1_error(network, images, labels):
+    return np.mean(np.argmax(near_identity.ops.convert_to_numpy(network(images)), 1) != labels)
+
+
+def test_errors_without_a_block_are_those_of_networks_changed_by_hand():
+    network = all_conv_resnet(ModelConfig(image_shape=(8, 8, 3), widths=(8, 16), blocks_per_stage=(3, 2), stem_width=8,
+                                          residual_initializer="standard"))  # fmt: skip
+    images = images_for(network, count=150)
+    labels = np.argmax(near_identity.ops.convert_to_numpy(network(images)), 1)
+    rows = {row["block"]: row for row in near_identity.measure(network, images, labels)}
+    names = list(rows)
+
+    def zeroed(*blocks):
+        other = keras.models.clone_model(network)
+        other.set_weights(network.get_weights())
+        for block in blocks:
+            kernel = other.get_layer(f"{block}_conv2").kernel
+            kernel.assign(np.zeros(kernel.shape))
+        return top1_error(other, images, labels)
+
+    for name in names:
+        assert rows[name]["error_without"] == pytest.approx(zeroed(name))
+    found = near_identity.error_without(network, images, labels, names[1:3])
+    assert found == pytest.approx(zeroed(*names[1:3])) and 0 < found < 1
+    assert near_identity.error_without(network, images, labels, []) == 0
+
+    for conv in ("conv1", "conv2"):  # the last two of stage 1 exchanged; the first begins with the stem
+        first, second = (network.get_layer(f"stage1_block{k}_{conv}").kernel for k in (2, 3))
+        first_value = first.numpy()
+        first.assign(second)
+        second.assign(first_value)
+    assert rows["stage1_block2"]["error_swapped"] == pytest.approx(top1_error(network, images, labels))
+    assert {name for name, row in rows.items() if not np.isnan(row["error_swapped"])} == {"stage1_block2"}
+
+
+def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_path):
+    images = images_for(all_conv_resnet(tiny_config.model), count=5)
+    callback = near_identity.BlockCallback(images, tmp_path / "blocks.csv")
+    config = dataclasses.replace(tiny_config, eval_every=2)
+    training.train(config, tmp_path / "run", callbacks=callback)
+    rows = read_rows(str(tmp_path / "blocks.csv"))
+    assert [row["epoch"] for row in rows] == [0, 0, 1, 1, 2, 2]
+    network = load_network(str(tmp_path / "run" / "model.keras"))
+    for row, found in zip(rows[-2:], near_identity.measure(network, images, np.zeros(5, int), ablate=False)):
+        for name in ("ratio", "ratio_low", "ratio_high", "cosine", "active", "dead"):
+            assert row[name] == pytest.approx(found[name], rel=1e-5), name
+    assert rows[0]["ratio"] != rows[-2]["ratio"]

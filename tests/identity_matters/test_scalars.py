@@ -1,0 +1,64 @@
+"""The numbers of ReZero and Fixup in a network: what they compute, and in which type."""
+
+import dataclasses
+
+import keras
+import numpy as np
+import pytest
+from network_in_numpy import FLOAT32, SMALL, arrays, numpy_forward, relative_difference
+
+from identity_matters.config import TrainConfig, ignored_fields
+from identity_matters.model import all_conv_resnet
+
+INITIALIZERS = ("fixup", "rezero")
+
+
+def moved(c, seed=0) -> keras.Model:
+    """The network of a config, away from its start, where branches are 0."""
+    network, random = all_conv_resnet(c, seed), np.random.default_rng(seed)
+    for variable in network.trainable_variables:
+        variable.assign(variable + 0.1 * random.standard_normal(variable.shape))
+    return network
+
+
+@pytest.mark.parametrize("num_convs", [1, 2, 3])
+@pytest.mark.parametrize("initializer", INITIALIZERS)
+def test_the_network_equals_a_forward_pass_in_numpy(initializer, num_convs, images):
+    c = dataclasses.replace(SMALL, convs_per_block=num_convs, residual_initializer=initializer)
+    network = moved(c)
+    assert relative_difference(network(images), numpy_forward(network, c, images)) < FLOAT32
+    for path in [path for path in arrays(network) if path.endswith("/value")]:  # each of them counts
+        (variable,) = (v for v in network.variables if v.path == path)
+        before = network(images).numpy()
+        variable.assign(variable + 0.1)
+        assert relative_difference(network(images), before) > 10 * FLOAT32, path
+
+
+@pytest.mark.parametrize("initializer", INITIALIZERS)
+def test_scalars_are_float32_in_mixed_precision(initializer):
+    c = dataclasses.replace(SMALL, residual_initializer=initializer, mixed_precision=True)
+    network = all_conv_resnet(c)
+    scalars = [layer for layer in network.layers if layer.name.endswith(("_bias", "_multiplier"))]
+    assert len(scalars) == {"fixup": 16, "rezero": 4}[initializer]
+    assert {layer.output.dtype for layer in scalars} == {v.dtype for layer in scalars for v in layer.variables}
+    assert {layer.output.dtype for layer in scalars} == {"float32"}
+    assert network.get_layer("stage1_block1_conv1").compute_dtype == "bfloat16"
+
+
+@pytest.mark.parametrize("initializer", INITIALIZERS)
+def test_a_layer_s_configuration_holds_what_its_number_starts_at(initializer):
+    network = all_conv_resnet(dataclasses.replace(SMALL, residual_initializer=initializer))
+    copy = keras.models.clone_model(network)  # new weights, from the layers' configurations
+    numbers = {path: value for path, value in arrays(network).items() if path.endswith("/value")}
+    assert numbers and {path: arrays(copy)[path] for path in numbers} == numbers
+
+
+def test_only_fixup_s_trained_projection_starts_at_zero_and_then_its_scale_is_said_to_be_ignored():
+    def of(**changes):
+        return dataclasses.replace(SMALL, **changes)
+
+    for initializer, is_trained in (("fixup", True), ("fixup", False), ("rezero", True)):
+        c = of(residual_initializer=initializer, train_projection=is_trained)
+        is_zero = initializer == "fixup" and is_trained
+        assert np.any(arrays(all_conv_resnet(c))["projection/kernel"]) != is_zero
+        assert ("projection_scale" in ignored_fields(TrainConfig(model=c))) == is_zero

@@ -1,0 +1,64 @@
+"""--config=FILE: a run's config.json, or a JSON of flags, as the start of another run."""
+
+import dataclasses
+import json
+
+import pytest
+from launching import config_of
+
+from identity_matters.presets import TRAIN_PRESETS
+
+
+def written(path, contents):
+    path.write_text(json.dumps(contents))
+    return f"--config={path}"
+
+
+def test_a_run_is_begun_with_the_config_of_another_and_flags_override(tiny_run, tiny_config):
+    config = config_of("train", f"--config={tiny_run}/config.json", "--learning_rate=0.25", "--stem_width=3")
+    model = dataclasses.replace(tiny_config.model, stem_width=3)
+    assert config == dataclasses.replace(tiny_config, learning_rate=0.25, model=model)
+
+
+def test_a_json_of_flags_changes_a_preset(tmp_path):
+    flag = written(tmp_path / "flags.json", {"train_steps": 7, "widths": [16, 32, 128], "decay_steps": []})
+    config = config_of("train", "--preset=mnist", flag, "--seed=3")
+    preset = TRAIN_PRESETS["mnist"]
+    model = dataclasses.replace(preset.model, widths=(16, 32, 128))
+    assert config == dataclasses.replace(preset, train_steps=7, decay_steps=(), seed=3, model=model)
+
+
+def test_relative_places_of_data_are_those_of_the_run(tiny_run, tmp_path, monkeypatch):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "images.npz").write_bytes(b"")
+    record = json.loads((tiny_run / "config.json").read_text())
+    record["config"]["npz"], record["folder"] = "images.npz", str(tmp_path / "there")
+    assert config_of("train", written(tmp_path / "config.json", record)).npz == str(tmp_path / "there" / "images.npz")
+
+
+@pytest.mark.parametrize(
+    "contents, reason",
+    [
+        ({"lerning_rate": 0.1}, "there is no field 'lerning_rate'"),
+        ({"train_steps": "many"}, "train_steps must be of type int, got 'many'"),
+        ({"train_steps": 0}, "train_steps must be at least 1, got 0"),
+        ([1], "is no set of fields but [1]"),
+        ({"kind": "hessian_spectrum", "config": {"saved_run": "x"}}, "there is no field 'saved_run'"),
+    ],
+)
+def test_what_is_no_config_is_refused_in_one_line_and_nothing_written(launch, tmp_path, contents, reason):
+    flag = written(tmp_path / "flags.json", contents)
+    code, _, err = launch("train", flag, f"--run_dir={tmp_path}/run")
+    assert code == 1 and err.startswith(f"error: {flag} cannot be used: ") and reason in err and err.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_runs_config_and_a_preset_are_not_both_taken(launch, tiny_run, tmp_path):
+    flags = f"--config={tiny_run}/config.json", "--preset=mnist", f"--run_dir={tmp_path}/run"
+    code, _, err = launch("train", *flags)
+    assert code == 1 and err.endswith("it is a run's, and --preset is given too\n")
+
+
+def test_a_file_that_is_none_is_refused(launch, tmp_path):
+    code, _, err = launch("train", f"--config={tmp_path}/none.json", f"--run_dir={tmp_path}/run")
+    assert code == 1 and "cannot be used: [Errno 2]" in err

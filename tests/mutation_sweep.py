@@ -1,0 +1,221 @@
+"""Plants small errors in theory and shortcut_study one by one, and counts those that the fast tests notice.
+
+    python -m tests.mutation_sweep theory --report=sweep.txt --minutes=60
+    python -m tests.mutation_sweep theory/descent/widened.py --sample=50
+
+Every test is run once, and the lines that it executes are recorded. Then, for each mutant (tests/mutants.py has the
+kinds), a fork of the process that has imported everything plants it and runs the tests that execute its line, for
+MUTANT_SECONDS or until one fails. Tests of TEST_SECONDS or more, and those of tests/theory/test_mutations.py, which
+pass where a check fails, are left out. Mutants that change no value, and functions of which none is right or wrong,
+stand in mutation_equivalents.txt, with the reason; they are not planted. A mutant that hangs is noticed; one that no
+test executes is not.
+"""
+
+import argparse
+import ast
+import collections
+import functools
+import importlib
+import json
+import math
+import os
+import pathlib
+import random
+import re
+import resource
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+import hypothesis
+import pytest
+from _pytest import runner
+
+from tests import mutants
+
+ROOT = pathlib.Path(__file__).parents[1]
+EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
+# Drawing, tables, files, messages; the claims' checks, which are tests themselves; what only makes things faster.
+OUT_OF_SCOPE = re.compile(
+    r"figures|claim|target_map|table_1|keras_network|theory\.parallel|mutations|measured|dataset|jobs|report|config"
+    r"|architectures|callback|checks|copies"
+)
+TEST_SECONDS, MUTANT_SECONDS = 3, 4  # of the processor, as other work may go on beside
+NOTICED = ("killed", "timed out")
+
+
+class Sweep:
+    """A pytest plugin that runs the tests in forks: once traced, then with each mutant."""
+
+    def __init__(self, planted: list[mutants.Mutant], report: str, minutes: float) -> None:
+        self.planted, self.report, self.end = planted, report, time.monotonic() + 60 * minutes
+        self.outcomes, self.failures = {}, collections.Counter()
+
+    def pytest_configure(self) -> None:
+        hypothesis.settings.register_profile(
+            "sweep", phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate), database=None
+        )
+        hypothesis.settings.load_profile("sweep")  # nobody reads the smallest example
+        if any(mutant.module.startswith("shortcut_study") for mutant in self.planted):
+            import tensorflow as tf
+
+            tf.function = functools.partial(tf.function, autograph=False)  # it would read the source, not the mutant
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items if "test_mutations" not in item.nodeid}
+        context = sys.modules.get("tensorflow.python.eager.context")
+        if context and context.context()._initialized:
+            pytest.exit("a test's module makes a tensor at import: no fork survives a TensorFlow that runs", 2)
+        traces = in_fork(lambda: traced([*items.values()], {module_file(m.module) for m in self.planted}), 3600)[1]
+        fast = [items[name] for name, (seconds, _) in traces.items() if seconds < TEST_SECONDS]
+        print(f"{len(fast)} of {len(items)} tests, {len(self.planted)} mutants", flush=True)
+        with open(self.report, "w") as report:
+            for mutant in self.planted:
+                if time.monotonic() > self.end:
+                    break
+                covering = [item for item in fast if self.runs(mutant, traces[item.nodeid][1])]
+                covering.sort(key=lambda item: -self.value(mutant, item.nodeid, *traces[item.nodeid]))
+                self.outcomes[mutant.key], test = outcome(mutant, covering)
+                self.failures[mutant.module, test] += 1
+                print(self.outcomes[mutant.key], mutant.key, test, sep="\t", file=report, flush=True)
+        return True
+
+    def value(self, mutant: mutants.Mutant, test: str, seconds: float, lines: dict[str, list[int]]) -> float:
+        """How soon to run a test: by how often it failed in this module, or how little else it runs, a second."""
+        share = len(lines.get(module_file(mutant.module), ())) / sum(map(len, lines.values()))
+        return (self.failures[mutant.module, test] + share) / (seconds + 0.02)
+
+    def runs(self, mutant: mutants.Mutant, lines: dict[str, list[int]]) -> bool:
+        """Whether a test executes the mutant's lines, or those that read the constant."""
+        if not set(mutant.lines).isdisjoint(lines.get(module_file(mutant.module), ())):
+            return True
+        is_constant = not isinstance(mutant.tree, ast.FunctionDef)
+        return is_constant and any(lines_reading(f, mutant.definition[0]) & set(found) for f, found in lines.items())
+
+
+@functools.cache
+def lines_reading(file: str, name: str) -> set[int]:
+    """The lines of a file in which a name stands."""
+    source = pathlib.Path(file).read_text().splitlines()
+    return {number for number, line in enumerate(source, 1) if re.search(rf"\b{name}\b", line)}
+
+
+def module_file(module: str) -> str:
+    """The file of an imported module."""
+    return importlib.import_module(module).__file__
+
+
+def in_fork(function: Callable[[], object], seconds: float) -> tuple[str, object]:
+    """How a function ended in a child process: "ended" with its result, "timed out" or "killed" by an error."""
+    with tempfile.TemporaryFile("w+") as answer:
+        if not (child := os.fork()):
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # its default action ends the process, in C code too
+            signal.setitimer(signal.ITIMER_REAL, 30 * seconds)
+            size = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (size + 4 * 2**30,) * 2)
+            silence = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silence, 1), os.dup2(silence, 2)
+            try:
+                json.dump(function(), answer)
+                answer.flush()
+            finally:
+                os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        if status:
+            return "timed out" if os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM) else "killed", None
+        answer.seek(0)
+        return ("ended", json.loads(text)) if (text := answer.read()) else ("killed", None)
+
+
+def passes(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Whether a test passes; fixtures that the following test needs stay."""
+    return all(report.passed for report in runner.runtestprotocol(item, log=False, nextitem=following))
+
+
+def traced(tests: list[pytest.Item], files: set[str]) -> dict[str, tuple[float, dict[str, list[int]]]]:
+    """Of each test that passes its seconds, and the lines of our files that it executes."""
+    found, lines = {}, collections.defaultdict(set)
+
+    def on_line(frame: object, event: str, _: object) -> Callable:
+        lines[frame.f_code.co_filename].add(frame.f_lineno)
+        return on_line
+
+    def on_call(frame: object, event: str, _: object) -> Callable | None:
+        return on_line if frame.f_code.co_filename in files else None
+
+    threading.settrace(on_call)
+    for item, following in zip(tests, [*tests[1:], None]):
+        lines.clear()
+        start = time.process_time()
+        sys.settrace(on_call)
+        passed = passes(item, following)
+        sys.settrace(None)
+        if passed:
+            executed = {file: sorted(numbers) for file, numbers in lines.items()}
+            found[item.nodeid] = time.process_time() - start, executed
+    return found
+
+
+def outcome(mutant: mutants.Mutant, tests: list[pytest.Item]) -> tuple[str, str]:
+    """What the tests say of a mutant, killed, timed out, survived or not covered, and the test that failed."""
+    if not tests:
+        return "not covered", ""
+
+    def first_failure() -> str:
+        mutant.plant()
+        start = time.process_time()
+        for item, following in zip(tests, [*tests[1:], None]):
+            if time.process_time() - start > MUTANT_SECONDS:
+                break
+            if not passes(item, following):
+                return item.nodeid
+        return ""
+
+    end, test = in_fork(first_failure, 2 * MUTANT_SECONDS)
+    return (end if end != "ended" else "killed" if test else "survived"), test or ""
+
+
+def table(outcomes: dict[str, str]) -> str:
+    """A row a package: mutants, and how many are killed, timed out, survived, not covered."""
+    counts = collections.defaultdict(collections.Counter)
+    for key, outcome in outcomes.items():
+        for name in (key.split(":")[0], "all"):
+            counts[name][outcome] += 1
+    columns = (*NOTICED, "survived", "not covered")
+    lines = [f"{'module':45}{'mutants':>9}" + "".join(f"{column:>13}" for column in columns) + f"{'noticed':>10}"]
+    for name, count in counts.items():
+        share = sum(count[column] for column in NOTICED) / count.total()
+        lines.append(f"{name:45}{count.total():9}" + "".join(f"{count[c]:13}" for c in columns) + f"{share:10.1%}")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str]) -> dict[str, str]:
+    """Sweeps, prints the table and returns the outcome of each mutant."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="+", help="files or folders of ours")
+    parser.add_argument("--tests", nargs="*", default=["tests/theory", "tests/shortcut_study"])
+    parser.add_argument("--report", default=os.devnull, help="file for a line a mutant")
+    parser.add_argument("--again", help="a report: only its mutants that went unnoticed")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="stops then: what was planted is a sample")
+    parser.add_argument("--sample", type=int, help="how many mutants at most")
+    parser.add_argument("--seed", type=int, default=0, help="of the order")
+    chosen = parser.parse_args(arguments)
+    listed = {line for line in EQUIVALENTS.read_text().splitlines() if not line.startswith("#")}
+    planted = [m for m in mutants.of_modules(ROOT, chosen.paths) if not OUT_OF_SCOPE.search(m.module)]
+    planted = [m for m in planted if not {m.key, m.key.split(": ")[0]} & listed]
+    if chosen.again:
+        rows = [line.split("\t") for line in pathlib.Path(chosen.again).read_text().splitlines()]
+        unnoticed = {key for outcome, key, _ in rows if outcome not in NOTICED}
+        planted = [mutant for mutant in planted if mutant.key in unnoticed]
+    random.Random(chosen.seed).shuffle(planted)
+    sweep = Sweep(planted[: chosen.sample], chosen.report, chosen.minutes)
+    pytest.main(["-q", "-s", "-n", "0", "-p", "no:cacheprovider", *chosen.tests], plugins=[sweep])
+    print(table(sweep.outcomes))
+    return sweep.outcomes
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,77 @@
+"""The sweep of planted errors: what it plants, and that it reports what no test notices."""
+
+import importlib
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tests import mutants, mutation_sweep
+
+ROOT = pathlib.Path(__file__).parents[1]
+SOURCE = '''"""A module."""
+import functools
+import numpy as np
+LIMIT = 1e-9
+
+@functools.cache
+def f(num_layers, power=2):
+    """Not a mutant: -1."""
+    def g(A):
+        return np.sqrt(A.T @ A).sum() <= power * num_layers
+    if num_layers < 0:
+        raise ValueError(f"{num_layers - 1}")
+    return g
+'''
+
+
+def test_each_mutant_is_one_small_error_of_the_arithmetic(tmp_path):
+    (tmp_path / "module_of_mutants.py").write_text(SOURCE)
+    found = {mutant.text.split(": ")[-1] for mutant in mutants.mutants(tmp_path / "module_of_mutants.py", "m")}
+    assert found == {
+        "1e-09 → 0.001", "np.sqrt(A.T @ A).sum() <= power * num_layers → np.sqrt(A.T @ A).sum() < power * num_layers",
+        "np.sqrt(A.T @ A).sum() → np.sqrt(A.T @ A).mean()", "np.sqrt(A.T @ A) → A.T @ A", "A.T @ A → A @ A.T",
+        "A.T → A", "power * num_layers → power / num_layers", "num_layers → num_layers + 1",
+        "num_layers < 0 → num_layers <= 0", "0 → 1",
+    }  # fmt: skip
+
+
+def test_a_planted_mutant_is_seen_by_all_who_imported_the_function_or_the_constant(tmp_path, monkeypatch):
+    (tmp_path / "module_of_mutants.py").write_text(SOURCE)
+    (tmp_path / "user_of_mutants.py").write_text("from module_of_mutants import LIMIT, f\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    user = importlib.import_module("user_of_mutants")
+    for mutant in mutants.mutants(tmp_path / "module_of_mutants.py", "module_of_mutants"):
+        if mutant.text.endswith(("1e-09 → 0.001", "num_layers < 0 → num_layers <= 0")):
+            mutant.plant()
+    assert user.LIMIT == 1e-3
+    with pytest.raises(ValueError, match="-1"):
+        user.f(0)
+    for name in ("module_of_mutants", "user_of_mutants"):
+        sys.modules.pop(name)
+
+
+@pytest.mark.slow
+def test_every_equivalent_is_still_a_mutant_of_the_code():
+    keys = {mutant.key for mutant in mutants.of_modules(ROOT, ["theory", "shortcut_study"])}
+    keys |= {key.split(": ")[0] for key in keys}
+    lines = mutation_sweep.EQUIVALENTS.read_text().splitlines()
+    assert not [line for line in lines if not line.startswith("#") and line not in keys]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tests, missed", [("", 0), ("::test_the_polar_factor_is_orthogonal_whatever_the_scale", 5)])
+def test_a_sweep_reports_what_no_test_notices(tmp_path, tests, missed):
+    """All tests of the update rules notice all errors in them; the polar factor's alone say nothing of momentum."""
+    report, command = tmp_path / "report.txt", [sys.executable, "-m", "tests.mutation_sweep"]
+    command += ["theory/descent/update_rules.py", f"--report={report}", "--tests"]
+    name = f"{tests}_and_zero_where_the_matrix_is" if tests else ""
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command.append(f"tests/theory/test_saddle_escape.py{name}")
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    outcomes = [line.split("\t")[0] for line in report.read_text().splitlines()]
+    unnoticed = sum(outcome in ("survived", "not covered") for outcome in outcomes)
+    assert unnoticed >= missed and (unnoticed > 0) is bool(tests) and len(outcomes) > 10
+    assert f"{1 - unnoticed / len(outcomes):.1%}" in ended.stdout
