@@ -24,7 +24,7 @@ _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 G
 class Classifier:
     """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file.
 
-    More images at once than max_batch would take too much memory.
+    max_batch is the largest n that memory is taken to have room for.
     """
 
     logits: Callable[[np.ndarray], np.ndarray]
@@ -52,13 +52,13 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
         raise UserError(f"a network must be a path or a Keras model, got {model!r}")
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
-        return _stored_classifier(path, path)
+        return _network_classifier(load_network(path), path)
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, "model.keras")
     if name == "saved_model" and os.path.lexists(beside) and not trust_saved_model:
         if not os.path.isdir(path):
             raise UserError(f"{path} is not a SavedModel of this project: no such directory")
-        return _stored_classifier(beside, path)
+        return _network_classifier(load_network(beside), path)
     check_saved_model(path)
     if not trust_saved_model:
         raise UserError(
@@ -75,13 +75,7 @@ def _in_run(path: str) -> str:
     return os.path.join(path, found[0]) if found and found[0] != names[0] else path
 
 
-def _stored_classifier(file: str, path: str) -> Classifier:
-    """Returns the network of a .keras file, which may come from others."""
-    network = load_network(file)
-    return _network_classifier(network, path, max(1, _MAX_OUTPUTS // largest_output(network)))
-
-
-def _network_classifier(network: keras.Model, path: str = "", max_batch: int = 2**20) -> Classifier:
+def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     if not hasattr(network, "input_shape"):  # Keras's property raises AttributeError
         advice = "begin it with keras.Input((height, width, channels))"
         raise UserError(f"the network {network.name!r} has no input shape; {advice}")
@@ -96,6 +90,7 @@ def _network_classifier(network: keras.Model, path: str = "", max_batch: int = 2
     def logits(images: np.ndarray) -> np.ndarray:
         return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
 
+    max_batch = max(1, _MAX_OUTPUTS // largest_output(network)) if path else Classifier.max_batch
     return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch)
 
 

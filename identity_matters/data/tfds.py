@@ -141,6 +141,8 @@ class TfdsSource:
         }
         self.num_train = builder.info.splits[self._splits["train"]].num_examples
         self.num_test = builder.info.splits[self._splits["test"]].num_examples
+        numbers = f"{self.num_train} training and {self.num_test} test images"
+        require(min(self.num_train, self.num_test) > 0, f"{self.name} has {numbers}; it cannot be trained or tested on")
         self.num_classes = builder.info.features[self._label_key].num_classes
         feature = builder.info.features[self._image_key]
         if feature.np_dtype != np.uint8:

@@ -153,39 +153,10 @@ def in_its_place(random, path: pathlib.Path) -> str:
 
 
 HOSTILE = [
-    None,
-    True,
-    -7,
-    0,
-    1,
-    2**31,
-    2**62,
-    2**63,
-    10**30,
-    1e308,
-    float("nan"),
-    "",
-    "x",
-    "x" * 100_000,
-    "-7",
-    "4611686018427387904",
-    "../../secret",
-    "/dev/zero",
-    "{0.__class__}",
-    "{SPLIT:>999999999}",
-    "\0",
-    "\x1b[2J\n",
-    "=cmd()",
-    [],
-    {},
-    [[]],
-    [-7] * 5,
-    {"a": {}},
-    "{}",
-    "os.system",
-    "array_record",
-    "Lambda",
-]
+    None, True, -7, 0, 1, 2**31, 2**62, 2**63, 10**30, 1e308, float("nan"), "", "x", "x" * 100_000, "-7",
+    "4611686018427387904", "../../secret", "/dev/zero", "{0.__class__}", "{SPLIT:>999999999}", "\0", "\x1b[2J\n",
+    "=cmd()", [], {}, [[]], [-7] * 5, {"a": {}}, "{}", "os.system", "array_record", "Lambda",
+]  # fmt: skip
 
 
 def with_hostile_value(random, value, depth=0):

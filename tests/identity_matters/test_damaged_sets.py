@@ -185,6 +185,13 @@ def test_a_set_at_an_address_is_not_fetched(copied):
     assert "is an address" in refused(load, dataclasses.replace(config, data_dir="gs://tfds-data/datasets"))
 
 
+@pytest.mark.parametrize("lengths", [[], ["0"]])
+def test_a_set_without_examples_is_refused(copied, lengths):
+    folder, config = copied
+    edited(folder / "dataset_info.json", each_split("shardLengths", lengths))
+    assert "identity_tiny_jpeg has 0 training and 0 test images" in refused(load, config)
+
+
 def test_keys_that_a_set_does_not_have_are_refused(copied):
     folder, config = copied
     config = dataclasses.replace(config, dataset=f"{config.dataset}:1.0.0")
