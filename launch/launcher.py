@@ -53,7 +53,7 @@ def run(
         has set.
     """
     terminal.open_outputs()
-    terminal.ignore_hangup()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by which a terminal says that it closes; children inherit it
     with signals.handling_sigterm():
         values = config_flags.define(presets, has_run_dir)
         try:
@@ -103,7 +103,8 @@ def _call(
     run_dir = values["run_dir"].value
     if needs_run_dir and not run_dir:
         raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
-    require_printable("run_dir", run_dir or "")
+    if run_dir and not run_dir.isprintable():
+        raise UserError(f"--run_dir holds characters that cannot be printed: {run_dir!r}")
     return main(config, run_dir)
 
 
@@ -123,12 +124,6 @@ def _leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def require_printable(name: str, text: str) -> None:
-    """Raises UserError for a flag with control characters: one that reaches a script could add a line to it."""
-    if not text.isprintable():
-        raise UserError(f"--{name} holds characters that cannot be printed: {text!r}")
 
 
 @contextlib.contextmanager

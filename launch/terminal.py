@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import signal
 import sys
 from collections.abc import Iterator
 
@@ -43,12 +42,6 @@ def open_outputs() -> None:
             raw = io.BufferedWriter(_Output(descriptor, "w", closefd=False))
             encoding = stream.encoding if stream else "utf-8"
             setattr(sys, name, io.TextIOWrapper(raw, encoding, errors="backslashreplace", line_buffering=True))
-
-
-def ignore_hangup() -> None:
-    """Lets this process and those that it starts ignore SIGHUP, by which a terminal says that it closes."""
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,8 @@ NAMES = (
     "checkpoints/step_00000002.npz checkpoints/.tmp7_step_00000002.npz saved_model/saved_model.pb learning_rates/a"
 ).split()
 
+FOLDERS = "checkpoints learning_rates claims digits study".split()
+
 
 def snapshot(folder) -> dict:
     """What every file below a folder is and holds."""
@@ -38,7 +40,8 @@ def plant(random, run_dir: pathlib.Path, outside: pathlib.Path) -> list[str]:
         (outside / name).write_text("mine")
     planted = []
     present = [str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if not path.is_symlink()]
-    for name in {str(pick(random, [*NAMES, *present])) for _ in range(random.integers(1, 5))}:
+    chosen = [pick(random, pick(random, [FOLDERS, NAMES, present or NAMES])) for _ in range(random.integers(1, 6))]
+    for name in dict.fromkeys(chosen):
         path, number = run_dir / name, len(planted)
         if not path.parent.is_dir() or any(parent.is_symlink() for parent in [path, *path.parents]):
             continue

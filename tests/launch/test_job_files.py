@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
@@ -119,6 +119,7 @@ def test_no_name_of_the_current_directory_is_a_command_of_the_slurm_script(tmp_p
     assert b"--run_dir=" + os.path.join(folder, b"run") in arguments
 
 
+@settings(deadline=None)
 @given(text=st.text().filter(lambda text: "\0" not in text))
 def test_a_quoted_text_is_one_word_that_means_it(text):
     with contextlib.suppress(UnicodeEncodeError):  # of halves of emoji
