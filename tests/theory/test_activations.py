@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from theory.shortcut import activations
+from theory.shortcut import activations, stationarity
 from theory.shortcut.activations import ACTIVATIONS
 
 AT_MINUS_1_AND_2 = {
@@ -84,3 +84,12 @@ def test_what_is_no_activation_is_named_and_one_that_is_not_finite_at_the_data_t
         activations.derivatives_at_zero("mid", "sigmoid")
     with pytest.raises(ValueError, match=r"post must be a name, an Activation or \(σ′\(0\), σ″\(0\)\)"):
         activations.derivatives_at_zero("post", (1.0,))
+
+
+def test_mid_counts_for_the_order_from_two_layers_on():
+    steep = activations.Activation(lambda z: np.sign(z) * np.abs(z) ** 0.5, None, (0.0, math.nan, math.nan))
+    x, y = np.eye(2), np.ones((2, 2))
+    assert stationarity.order_of_stationarity(x, y, 1, mid=steep) == (0, True)
+    for depth in (2, 3):
+        with pytest.raises(ValueError, match="at mid: its slope at 0 has no bound"):
+            stationarity.order_of_stationarity(x, y, depth, mid=steep)

@@ -44,6 +44,7 @@ def test_slack_is_a_share_of_the_larger_size_and_a_relation_holds_where_the_numb
         (3, "≤", 4, 0.25),
         (4, "≥", 3, 0.25),
         (-4, "≤", -3, 0.25),
+        (-3, "≥", -4, 0.25),
         (5, "≤", 4, -0.2),
     ):
         found = evidence.Evidence(1, measured, relation, bound)

@@ -169,6 +169,8 @@ def test_an_integer_type_of_more_than_64_bits_or_an_error_of_a_half_is_refused()
     scores = np.array([[1.0, 0.0], [0.51, 1.0]])
     with pytest.raises(ValueError, match="off by 0.51"):
         construction._check_scores(scores.copy(), np.array([0, 1]))
+    with pytest.raises(ValueError, match="off by 0.52"):
+        construction._check_scores(np.array([[1.0, 0.0], [0.1, 0.48]]), np.array([0, 1]))
     construction._check_scores(np.array([[1.0, 0.0], [0.49, 1.0]]), np.array([0, 1]))
 
 
@@ -195,7 +197,7 @@ def test_a_block_names_the_point_that_has_no_threshold():
     assert raised.value.row == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(12))
 def test_the_first_layer_brings_the_largest_entry_into_one_half_to_one_and_units_left_over_sleep(seed):
     x, labels = unit_points(7, 3)
     net = memorize(x, labels, 5, 4, seed=seed)

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 from unit_points import unit_points
 
-from theory.memorization import memorize
+from theory.memorization import first_layer, memorize
 from theory.memorization.first_layer import (
     _chernoff_exponent_argument,
     _common_bias_failure,
@@ -183,6 +183,18 @@ def test_the_default_width_takes_the_separation_of_points_that_are_close():
     x, _ = unit_points(30, 6)
     assert 0 < separation(x) < 1 and default_width(x, "row_bias") == row_bias_width(30, separation(x))
     assert common_bias_width(1, 4.0, 0.99) == 2
+
+
+@pytest.mark.parametrize("below, accepted", [(0, True), (1, False)])
+def test_a_default_width_may_be_as_large_as_the_largest_and_no_larger(monkeypatch, below, accepted):
+    x, _ = unit_points(30, 6)
+    width = row_bias_width(30, separation(x))
+    monkeypatch.setattr(first_layer, "MAX_WIDTH", width - below)
+    if accepted:
+        assert default_width(x, "row_bias") == width
+    else:
+        with pytest.raises(ValueError, match=f"needs width {width:,} for 30 points"):
+            default_width(x, "row_bias")
 
 
 @pytest.mark.parametrize("norm, accepted", [(0.9995, True), (0.9985, False), (1.0015, False)])

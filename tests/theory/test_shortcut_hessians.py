@@ -315,6 +315,9 @@ def test_one_unit_needs_no_derivative_of_pre_at_the_data_and_two_do():
     np.testing.assert_allclose(one, np.kron(s.T @ s / 2, np.eye(2)))
     with pytest.raises(ValueError, match="no derivative at the zeros"):
         sh.hessian_at_zero(x, y, 2, 1, pre="relu")
+    assert sh.hessian_at_zero(np.abs(x) + 1, y, 2, 1, pre="relu").shape == (8, 8)  # no zeros, but a 1
+    found = sh._merged(np.array([-3.0, 1e-9, 3.0, 3.0 + 9e-16]), 2)
+    assert found.multiplicities.tolist() == [2, 2, 4]
 
 
 def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_units_on():
