@@ -39,6 +39,7 @@ def test_an_activation_has_its_values_and_its_derivative_is_that_of_differences(
 
 
 def test_the_slope_of_a_unit_at_zero_counts_mid_once_for_each_matrix_but_the_last():
+    assert activations.slope_at_zero(1, "relu", "tanh") == 1  # one layer has no mid
     for n, expected in ((1, 3.0), (2, 6.0), (3, 12.0), (4, 24.0)):
         assert activations.slope_at_zero(n, (2.0, 0.0), (3.0, 0.0)) == expected
 

@@ -322,3 +322,11 @@ def test_waves_are_interpolated_to_rounding_by_as_few_points_as_the_bound_allows
         np.testing.assert_allclose(interpolation @ wave(frequency * points), wave(frequency * times), atol=1e-14)
     assert fz._wave_interpolation(times[: enough + 1], 100 * frequency)[1] is None  # no fewer points than times
     assert fz._wave_interpolation(times, 0.0)[1].shape == (100, 1)
+
+
+def test_principal_is_refused_on_the_cut_and_not_beside_it_at_any_scale():
+    for scale in (1e-5, 1.0, 1e5):
+        R = scale * planes([math.pi - 1e-3], 2)
+        assert relative(multiply(fz.factorize(R, 64, "principal")), R) < 1e-9
+        with pytest.raises(ValueError, match="without eigenvalues on"):
+            fz.factorize(scale * np.diag([-2.0, -0.5, 1.0]), 8, "principal")

@@ -69,8 +69,9 @@ def test_an_estimate_of_a_half_or_of_points_that_may_wake_units_is_infinite():
     )
     assert network.rounding_error(weights, sizes * distance / once * 1e3) == math.inf
     for scale, fits in ((1e29, True), (1e31, False), (1e-29, True), (1e-31, False)):
-        large = [scale * weights[0] / np.abs(weights[0]).max(), *weights[1:]]
-        assert math.isfinite(network.rounding_error(large, 0 * sizes)) is fits
+        for first in (weights[0], -np.abs(weights[0])):
+            large = [scale * first / np.abs(first).max(), *weights[1:]]
+            assert math.isfinite(network.rounding_error(large, 0 * sizes)) is fits
         assert network.in_float32_range(-scale) is False and network.in_float32_range(scale) is fits
 
 
@@ -212,8 +213,7 @@ def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
     with pytest.raises(ValueError, match="x must not be as small as 9e-292, where"):
         memorize(1e-291 * x / np.abs(x).max() * 0.9, labels, 5, 3)
     memorize(1e-288 * x / np.abs(x).max(), labels, 5, 3)
-    for sign in (-1, 1):
-        shifted = sign * (x + 2)  # the largest entry is of this sign
+    for shifted in (x + 2, -x - 2, x - x.min()):  # the largest entry is of either sign, the least may be 0
         plain, large = (construction._whitener(scale * shifted) for scale in (1.0, 1e200))
         np.testing.assert_allclose(large, plain, rtol=1e-9)
 
@@ -228,3 +228,10 @@ def test_samples_are_checked_one_fault_at_a_time(x, labels, num_classes, message
     with pytest.raises(ValueError, match=message):
         memorize(x, labels, num_classes)
     assert memorize(np.eye(2), [0, 0], 1, width=2).width == 2
+
+
+def test_a_number_that_is_not_finite_is_named_by_its_row_among_many():
+    x = np.ones((1600, 2))
+    x[1500, 1] = np.inf
+    with pytest.raises(ValueError, match="got inf in row 1500, column 1"):
+        memorize(x, np.zeros(1600, int), 1)

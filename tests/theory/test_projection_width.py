@@ -176,6 +176,7 @@ def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_
     for scale in (1e-200, 1e200):
         assert separation(scale * x[:9]) == pytest.approx(separation(x[:9]))
         assert separation(-scale * np.abs(x[:9])) == pytest.approx(separation(np.abs(x[:9])))
+    assert separation(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])) < 0  # two are one point
     assert separation(x[:1]) == 4 and separation(np.array([[0.0, 0.0], [1.0, 2.0]])) == pytest.approx(4)
 
 
