@@ -96,6 +96,7 @@ def test_the_velocity_and_imbalances_of_layers_that_do_not_commute_are_those_wri
     np.testing.assert_allclose(balancedness.first_order_velocity(A, R, np.eye(2)), expected)
     differences = second.T @ second - first @ first.T, third.T @ third - second @ second.T
     np.testing.assert_allclose(balancedness.imbalances(A), differences)
+    np.testing.assert_allclose(balancedness.first_order_velocity(A[:1], R, np.eye(2)), -2 * (first - R))
     W, matrix = np.array([[2.0, 1.0], [0.0, 0.5]]), np.zeros((4, 4))
     left, right = linalg.sqrtm(W @ W.T), linalg.sqrtm(W.T @ W)
     for j in range(3):

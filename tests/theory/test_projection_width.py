@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import linalg, stats
 from unit_points import unit_points
 
 from theory.memorization import first_layer, memorize
@@ -200,7 +200,7 @@ def test_a_default_width_may_be_as_large_as_the_largest_and_no_larger(monkeypatc
 
 @pytest.mark.parametrize("norm, accepted", [(0.9995, True), (0.9985, False), (1.0015, False)])
 def test_norms_count_as_one_within_a_thousandth(norm, accepted):
-    x = np.eye(4) * np.array([[1.0], [1], [1], [norm]])
+    x = linalg.hadamard(4) * np.array([[1.0], [1], [1], [norm]])
     if accepted:
         assert default_width(x, "paper") == common_bias_width(4, 2.0)
     else:
