@@ -131,7 +131,7 @@ def replacements(node: ast.AST, place: tuple) -> Iterator[ast.AST]:
         yield changed(node, left=node.right, right=node.left)
     if isinstance(node, ast.UnaryOp):
         yield copy.deepcopy(node.operand)
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not 0 < node.value < 1e-290:
         yield ast.Constant(_other_number(node.value))
     if isinstance(node, ast.Attribute) and node.attr == "T":
         yield copy.deepcopy(node.value)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from theory.shortcut import activations
+from theory.shortcut import activations, stationarity
 from theory.shortcut.activations import ACTIVATIONS
 
 AT_MINUS_1_AND_2 = {
@@ -39,6 +39,7 @@ def test_an_activation_has_its_values_and_its_derivative_is_that_of_differences(
 
 
 def test_the_slope_of_a_unit_at_zero_counts_mid_once_for_each_matrix_but_the_last():
+    assert activations.slope_at_zero(1, "relu", "tanh") == 1  # one layer has no mid
     for n, expected in ((1, 3.0), (2, 6.0), (3, 12.0), (4, 24.0)):
         assert activations.slope_at_zero(n, (2.0, 0.0), (3.0, 0.0)) == expected
 
@@ -84,3 +85,12 @@ def test_what_is_no_activation_is_named_and_one_that_is_not_finite_at_the_data_t
         activations.derivatives_at_zero("mid", "sigmoid")
     with pytest.raises(ValueError, match=r"post must be a name, an Activation or \(σ′\(0\), σ″\(0\)\)"):
         activations.derivatives_at_zero("post", (1.0,))
+
+
+def test_mid_counts_for_the_order_from_two_layers_on():
+    steep = activations.Activation(lambda z: np.sign(z) * np.abs(z) ** 0.5, None, (0.0, math.nan, math.nan))
+    x, y = np.eye(2), np.ones((2, 2))
+    assert stationarity.order_of_stationarity(x, y, 1, mid=steep) == (0, True)
+    for depth in (2, 3):
+        with pytest.raises(ValueError, match="at mid: its slope at 0 has no bound"):
+            stationarity.order_of_stationarity(x, y, depth, mid=steep)

@@ -44,6 +44,7 @@ def test_slack_is_a_share_of_the_larger_size_and_a_relation_holds_where_the_numb
         (3, "≤", 4, 0.25),
         (4, "≥", 3, 0.25),
         (-4, "≤", -3, 0.25),
+        (-3, "≥", -4, 0.25),
         (5, "≤", 4, -0.2),
     ):
         found = evidence.Evidence(1, measured, relation, bound)
@@ -73,5 +74,5 @@ def test_the_worst_instance_comes_with_the_counterexample_and_the_count():
 
 
 def test_a_relative_error_is_the_largest_difference_over_the_largest_reference():
-    assert evidence.relative_error([1.0, -8.0, 3.0], np.array([1.0, -10.0, 2.0])) == pytest.approx(0.2)
+    assert evidence.relative_error([1.0, -13.0, 3.0], np.array([1.0, -10.0, 2.0])) == pytest.approx(0.3)
     assert evidence.relative_error([1e-290], np.array([0.0])) == pytest.approx(1e10)

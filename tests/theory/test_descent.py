@@ -109,6 +109,8 @@ def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_po
     layers = np.eye(2) + found.A
     products = layers[1:].swapaxes(1, 2) @ layers[1:] - layers[:-1] @ layers[:-1].swapaxes(1, 2)
     assert np.abs(products).max() < 1e-12 and found.risks[-1] < 1e-10
+    assert found.norms[0] == 0 and len(found.norms) == len(found.risks) == 201
+    assert found.norms[-1] == landscape.max_spectral_norm(found.A) and found.risks[0] == 2 * 1.5**2 + 0.2**2
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,9 @@ def test_a_singular_target_s_bound_needs_two_layers_and_a_rate_up_to_a_half(num_
         from_zero.singular_risk_bound(num_layers, rate, 3)
 
 
-@pytest.mark.parametrize("phi, num_layers", [([0.2, 0.6], 5), ([0.2, 3.0, 1.0], 4), ([7.0], 9), ([2.0, 0.5], 1)])
+@pytest.mark.parametrize(
+    "phi, num_layers", [([0.2, 0.6], 5), ([0.2, 3.0, 1.0], 4), ([7.0], 9), ([2.0, 0.5], 1), ([1.5], 3)]
+)
 @pytest.mark.parametrize("tolerance", [1e-8, 0.3])
 def test_the_step_bound_is_its_formula_for_each_eigenvalue(phi, num_layers, tolerance):
     rate, found = 0.7 * from_zero.largest_learning_rate(np.array(phi), num_layers), []
@@ -180,6 +184,7 @@ def test_the_floor_is_the_sum_of_squares_and_the_contraction_of_a_negative_eigen
     np.testing.assert_allclose(least, [0, 0, sum(2 ** (k / 4) for k in range(4))])
     np.testing.assert_allclose(largest, [1.5, 1, 4 * 2**1.5])
     assert [end.tolist() for end in from_zero.contraction([-0.5], 1)] == [[1], [1]]
+    assert [end.tolist() for end in from_zero.contraction([-0.5], 2)] == [[0], [1.5]]
 
 
 def test_the_recursion_goes_to_a_complex_eigenvalue_step_by_step():

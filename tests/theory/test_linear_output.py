@@ -116,7 +116,7 @@ def test_the_escape_goes_to_the_bottom_of_its_parabola_or_half_its_size(scale, r
 
 def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
     x, features, y = problem(r=2)
-    rng = np.random.default_rng(3)
+    features, rng = features - 1, np.random.default_rng(3)
     W, V = rng.standard_normal((2, 3)), rng.standard_normal((3, 4))
     sizes, errors = np.zeros((60, 2)), np.zeros((60, 2))
     for m, k in np.ndindex(60, 2):

@@ -193,6 +193,8 @@ def test_near_the_identity_the_rate_bound_is_the_rate_but_for_a_factor_of_two():
 def test_projected_gradient_descent_stays_in_the_ball_and_ends_at_a_stationary_point_of_it():
     R, Sigma, zero = -2 * np.eye(2) + np.diag([0, 0.5]), np.eye(2), np.full((3, 2, 2), 0.01)
     run = lr.gradient_descent(zero, R, Sigma, learning_rate=0.02, num_steps=500, radius=0.3)
+    slope = lr.gradient(0 * zero, np.eye(2) + 0.01 * R, Sigma)  # the step stays in the ball
+    assert lr.stationarity_in_ball(0 * zero, np.eye(2) + 0.01 * R, Sigma, 0.3) == pytest.approx(np.linalg.norm(slope))
     assert run.norms.max() == pytest.approx(0.3) and lr.stationarity_in_ball(run.A, R, Sigma, 0.3) < 1e-6
     assert lr.gradient_descent(zero, R, Sigma, 0.02, 100).norms.max() > 0.5
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import linalg, stats
 from unit_points import unit_points
 
-from theory.memorization import memorize
+from theory.memorization import first_layer, memorize
 from theory.memorization.first_layer import (
     _chernoff_exponent_argument,
     _common_bias_failure,
@@ -176,6 +176,7 @@ def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_
     for scale in (1e-200, 1e200):
         assert separation(scale * x[:9]) == pytest.approx(separation(x[:9]))
         assert separation(-scale * np.abs(x[:9])) == pytest.approx(separation(np.abs(x[:9])))
+    assert separation(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])) < 0  # two are one point
     assert separation(x[:1]) == 4 and separation(np.array([[0.0, 0.0], [1.0, 2.0]])) == pytest.approx(4)
 
 
@@ -185,9 +186,21 @@ def test_the_default_width_takes_the_separation_of_points_that_are_close():
     assert common_bias_width(1, 4.0, 0.99) == 2
 
 
+@pytest.mark.parametrize("below, accepted", [(0, True), (1, False)])
+def test_a_default_width_may_be_as_large_as_the_largest_and_no_larger(monkeypatch, below, accepted):
+    x, _ = unit_points(30, 6)
+    width = row_bias_width(30, separation(x))
+    monkeypatch.setattr(first_layer, "MAX_WIDTH", width - below)
+    if accepted:
+        assert default_width(x, "row_bias") == width
+    else:
+        with pytest.raises(ValueError, match=f"needs width {width:,} for 30 points"):
+            default_width(x, "row_bias")
+
+
 @pytest.mark.parametrize("norm, accepted", [(0.9995, True), (0.9985, False), (1.0015, False)])
 def test_norms_count_as_one_within_a_thousandth(norm, accepted):
-    x = np.eye(4) * np.array([[1.0], [1], [1], [norm]])
+    x = linalg.hadamard(4) * np.array([[1.0], [1], [1], [norm]])
     if accepted:
         assert default_width(x, "paper") == common_bias_width(4, 2.0)
     else:

@@ -355,6 +355,7 @@ def test_the_categories_follow_their_tolerances():
         found = classify(problem, factor * w, 0.5)
         f, g = problem.risk_and_gradient(factor * w, np.arange(1))
         assert found["category"] == expected and found["risk"] == pytest.approx(f / zero)
+        assert np.isnan(found["curvature"][0]) == (expected == "not_converged")
         assert found["gradient_norm"] == pytest.approx(0.5 * np.linalg.norm(g) / zero)
         assert found["spectral_norm"] == pytest.approx(networks.spectral_norm(factor * w) / 0.5)
     x = np.concatenate([problem.x, [[[-w[0, 0, 0, 0, 1], w[0, 0, 0, 0, 0]]]]], axis=1)  # u·x = 0

@@ -315,6 +315,10 @@ def test_one_unit_needs_no_derivative_of_pre_at_the_data_and_two_do():
     np.testing.assert_allclose(one, np.kron(s.T @ s / 2, np.eye(2)))
     with pytest.raises(ValueError, match="no derivative at the zeros"):
         sh.hessian_at_zero(x, y, 2, 1, pre="relu")
+    assert sh.hessian_at_zero(np.abs(x) + 1, y, 2, 1, pre="relu").shape == (8, 8)  # no zeros, but a 1
+    found = sh._merged(np.array([-3.0, 1e-9, 3.0, 3.0 + 9e-16]), 2)
+    assert found.multiplicities.tolist() == [2, 2, 4]
+    assert sh._merged(np.array([-3.0 - 9e-16, -3.0]), 1).multiplicities.tolist() == [2]
 
 
 def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_units_on():
@@ -331,11 +335,11 @@ def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_units_o
     assert sh.condition_number_lower_bound(1e-3 * x, 1e-3 * y, 2) == pytest.approx(2 * largest / least)
 
 
-@pytest.mark.parametrize("least, finite", [(1e-14, True), (1e-15, True), (4e-16, False), (0.0, False)])
+@pytest.mark.parametrize("least, finite", [(1e-14, True), (1.2e-15, True), (8e-16, False), (4e-17, False)])
 def test_the_condition_number_is_infinite_where_the_least_eigenvalue_is_rounding(least, finite):
-    x = 2 * np.eye(2)  # Sxx = 2I, so M = 2 diag(1, least) with y = x − x diag(1, least)
-    found = sh.condition_number_at_zero(x, x - x * [1.0, least], 1, 2)
-    assert (found == pytest.approx(1 / least, rel=0.5)) if finite else found == np.inf
+    x = np.diag([2.0, 2 * least**0.5])  # with y = 0 M is diag(2, 2 least); 4 ε = 8.9e-16
+    found = sh.condition_number_at_zero(x, 0 * x, 1, 2)
+    assert (found == pytest.approx(1 / least)) if finite else found == np.inf
 
 
 @pytest.mark.parametrize("slope", [-0.5, 2.0])
