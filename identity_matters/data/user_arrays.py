@@ -244,11 +244,11 @@ def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> tuple[dict[str, n
                     )
             return {name: stored[name].read() for name in names}, _digest(stored)
     except zipfile.BadZipFile as error:
-        raise UserError(f"cannot read {path} as an .npz file: {error}; {_ADVICE}") from error
+        raise UserError(f"cannot read {path} as an .npz file: {first_line(error)[:200]}; {_ADVICE}") from error
     except MemoryError:
         raise
     except Exception as error:  # zipfile raises almost any on a damaged file
-        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)
+        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)[:900]
         raise UserError(f"cannot read {path} as an .npz file: {reason}") from error
 
 

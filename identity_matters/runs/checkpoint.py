@@ -93,7 +93,7 @@ def load_weights(path: str, step: int, network: keras.Model) -> None:
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return first_line(error)
+    return first_line(error)[:300]  # zipfile quotes what it found, however long
 
 
 def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:

@@ -121,7 +121,7 @@ def weights(random, folder):
                 continue
             try:
                 array = np.asarray(file[name][() if file[name].size < 10**6 else slice(1)])
-            except (KeyError, OSError, RuntimeError):
+            except (AttributeError, KeyError, OSError, RuntimeError):
                 continue  # a link that was put there leads nowhere
             del file[name]
             case = random.integers(9)

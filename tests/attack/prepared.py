@@ -6,6 +6,7 @@ process: TensorFlow's threads do not survive a fork.
 
 import atexit
 import functools
+import importlib
 import io
 import json
 import os
@@ -20,9 +21,13 @@ import tensorflow as tf
 from gradient_sets import SIZES, gradient
 from tensorboardX.record_writer import RecordWriter
 
-import launch.report  # noqa: F401
 from attack import command
 from identity_matters.data.arrays import mnist_sample
+
+for late in ("data.tfds", "evaluation", "pretrained", "training"):
+    importlib.import_module(f"identity_matters.{late}")
+for late in ("evaluate", "export_npz", "plot", "report", "train"):
+    importlib.import_module(f"launch.{late}")
 
 SECRET = "a stranger must not see this"
 NETWORK = ["--stem_width=2", "--widths=2", "--blocks_per_stage=1", "--decay_steps=", "--batch_size=8"]
