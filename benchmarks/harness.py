@@ -138,7 +138,7 @@ def synthetic_data(run: TrainConfig, num_images: int) -> ArrayData:
 def environment() -> str:
     """Returns one line that names the machine and the versions."""
     parts = [machine()]
-    for package in ("tensorflow", "keras", "numpy", "torch"):
+    for package in ("tensorflow", "jax", "keras", "numpy", "torch"):
         try:
             parts.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:

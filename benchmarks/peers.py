@@ -12,49 +12,70 @@ import numpy as np
 from benchmarks.harness import rate, seconds
 from identity_matters.config import ModelConfig, TrainConfig
 
+EAGER, BFLOAT16 = "PyTorch's training step, images/s", "PyTorch's step in bfloat16, images/s"
+COMPILED = "PyTorch's compiled step in bfloat16, images/s"
 GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
 EIGENVALUE, TRACE = "largest eigenvalue", "trace"
 TRACE_VECTORS = 200
 
 
 def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
-    """Returns steps of the same network: "rate" (steps → images/s) and "logits" (kernels, images → logits).
+    """Returns steps of the same network, by name (steps → images/s), "steps", their names, and "logits".
 
     The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are spared.
+    Steps in bfloat16 are under autocast. Where nothing can be compiled, a line says so and that step is left out.
     """
     import torch
     from torch.nn import functional as F
 
-    tensors = torch_kernels(kernels)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tensors = torch_kernels(kernels, device)
     trained = [kernel.requires_grad_() for name, kernel in tensors.items() if name != "projection"]
     decay = run.model.weight_decay
     optimizer = torch.optim.SGD(trained, run.learning_rate, run.momentum, weight_decay=decay, fused=True)
     random = torch.Generator().manual_seed(run.seed)
-    images = torch.randn(run.batch_size, *run.model.image_shape, generator=random).permute(0, 3, 1, 2)
-    labels = torch.randint(run.model.num_classes, (run.batch_size,), generator=random)
+    images = torch.randn(run.batch_size, *run.model.image_shape, generator=random).to(device).permute(0, 3, 1, 2)
+    labels = torch.randint(run.model.num_classes, (run.batch_size,), generator=random).to(device)
 
-    def update() -> None:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(torch_logits(tensors, images, run.model), labels)
-        loss.backward()
-        if run.clip_norm:
-            torch.nn.utils.clip_grad_norm_(trained, run.clip_norm)
-        optimizer.step()
-        loss.item()
+    def train(forward: Callable, in_bfloat16: bool, steps: int) -> float:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            with torch.autocast(device.type, torch.bfloat16, enabled=in_bfloat16):
+                loss = F.cross_entropy(forward(tensors, images, run.model), labels)
+            loss.backward()
+            if run.clip_norm:
+                torch.nn.utils.clip_grad_norm_(trained, run.clip_norm)
+            optimizer.step()
+        return loss.item()  # read, so that all have been made
+
+    steps = {
+        EAGER: (torch_logits, False),
+        BFLOAT16: (torch_logits, True),
+        COMPILED: (torch.compile(torch_logits), True),
+    }
+    try:
+        train(*steps[COMPILED], 1)
+    except Exception as error:  # a compiler is missing, say, of which every one has its own exception
+        print(f"PyTorch's compiled step is left out: {error}\n", flush=True)
+        del steps[COMPILED]
 
     def logits(kernels: dict[str, np.ndarray], images: np.ndarray) -> np.ndarray:
         with torch.no_grad():
-            x = torch.from_numpy(images).permute(0, 3, 1, 2)
-            return torch_logits(torch_kernels(kernels), x, run.model).numpy()
+            x = torch.from_numpy(images).to(device).permute(0, 3, 1, 2)
+            return torch_logits(torch_kernels(kernels, device), x, run.model).cpu().numpy()
 
-    return {"rate": lambda steps: rate(update, steps, run.batch_size), "logits": logits}
+    def timed(kind: tuple[Callable, bool]) -> Callable[[int], float]:
+        return lambda steps: rate(lambda: train(*kind, steps), 1, steps * run.batch_size)
+
+    return {name: timed(kind) for name, kind in steps.items()} | {"steps": lambda: list(steps), "logits": logits}
 
 
-def torch_kernels(kernels: dict[str, np.ndarray]) -> dict[str, Any]:
+def torch_kernels(kernels: dict[str, np.ndarray], device: Any = None) -> dict[str, Any]:
     """Returns copies as tensors: [out, in, k, k] in channels_last, the projection [out, in]."""
     import torch
 
-    tensors = {name: torch.tensor(np.moveaxis(kernel, (-1, -2), (0, 1))) for name, kernel in kernels.items()}
+    moved = {name: np.moveaxis(kernel, (-1, -2), (0, 1)) for name, kernel in kernels.items()}
+    tensors = {name: torch.tensor(kernel, device=device) for name, kernel in moved.items()}
     return {
         name: tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
         for name, tensor in tensors.items()

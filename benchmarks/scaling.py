@@ -135,18 +135,17 @@ def measure() -> None:
     workers = rendezvous.join()
     if under_strategy and not workers.strategy:
         workers = Workers(tf.distribute.MirroredStrategy(["CPU:0"]))
-    network, update = our_training(run, workers)
+    network, train = our_training(run, workers)
     count = sum(math.prod(v.shape) for v in network.trainable_variables)
     all_reduce = _all_reduce(workers, count) if workers.num_processes > 1 else lambda: 0.0
     for _ in range(2):  # compiles, and has the next batches wait
-        update()
+        train(1)
         all_reduce()
     facts = {"num_weights": network.count_params(), "batch_size": run.batch_size, "bytes": 4 * count}
     print(json.dumps(facts), flush=True)
     for _ in sys.stdin:
         start = time.perf_counter()
-        for _ in range(benchmark.steps):
-            update()
+        train(benchmark.steps)
         seconds = (time.perf_counter() - start) / benchmark.steps
         alone = statistics.median(all_reduce() for _ in range(20))
         print(json.dumps({"step_seconds": seconds, "all_reduce_seconds": alone}), flush=True)

@@ -3,19 +3,25 @@
     python -m benchmarks.train_step                   Table 1's network: 4 minutes on 2 cores
     python -m benchmarks.train_step --preset=small    widths 16, 32, 64, 2 blocks a stage: 1 minute
     python -m benchmarks.train_step --preset=mnist    the mnist preset: 1 minute
+    KERAS_BACKEND=jax python -m benchmarks.train_step --preset=gpu    Table 1's network on one GPU, under JAX
 
-Our step is the one that training.train runs, on synthetic uint8 images: look-up,
-augmentation, standardisation, forward, backward, momentum update, weight decay, metrics.
-PyTorch's is eager and channels_last, with the same kernels, shortcuts, weight decay, momentum
-and clipping, and is checked to give the same logits; its one batch is prepared in advance, and it
-runs in a process of its own.
-Without PyTorch (`pip install torch`) its lines are left out. The same step is also timed with convolutions in bfloat16
+Our steps are those that training.train makes, on synthetic uint8 images: look-up,
+augmentation, standardisation, forward, backward, momentum update, weight decay, metrics. Under other
+backends than TensorFlow the start of fit is counted too, once a round.
+PyTorch's are channels_last, with the same kernels, shortcuts, weight decay, momentum
+and clipping, and are checked to give the same logits; their one batch is prepared in advance, and they
+run in a process of their own, on the GPU where it sees one: eagerly, and in bfloat16 (autocast) eagerly and compiled.
+Without PyTorch (`pip install torch`) its lines are left out. Our step is also timed with convolutions in bfloat16
 (--mixed_precision) and with Muon, of 5 Newton–Schulz steps and with the same weight decay.
 
 "Our convolutions" divides the operations of the convolutions of a step, products with padding zeros included
 (model.training_flops), by the time of the whole step, so "ours / matrix product" counts everything else as loss. The
 measurements take turns, and a ratio is of the same minute. Distrust a table whose last line is
-not near 0: PyTorch's threads wait for each other, so a second busy process costs it more than us.
+not near 0: PyTorch's threads wait for each other, so a second busy process costs it more than us. On a GPU float32 is
+what each framework makes of it by default, which may be TF32.
+
+--preset=gpu was tried on a CPU alone, small. What training.train made of the same step on an NVIDIA H200 is in
+docs/results.md.
 
 Measured with TensorFlow 2.21 and Keras 3.15, on 2 cores of an AMD EPYC (Zen 3, AVX2), PyTorch 2.13, medians of 5:
 
@@ -61,6 +67,8 @@ With TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's own default on this CPU, cifar10 fall
 import contextlib
 import dataclasses
 import functools
+import itertools
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -69,22 +77,30 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.harness import OTHERS, Peer, environment, interleaved, rate, ratios, spread, synthetic_data, table
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
 from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 
 if TYPE_CHECKING:
     import keras
 
+    from identity_matters.data.batches import ArrayBatches
     from identity_matters.distributed.workers import Workers
 
 NUM_IMAGES = 10_000  # in the synthetic data set; a step's time does not depend on it
-GEMM_SIZE, GEMM_PRODUCTS = 4096, 4  # per round
 MAX_RELATIVE_DIFFERENCE = 1e-3  # of the logits of the two frameworks
 
-OURS, PYTORCH = "our training step, images/s", "PyTorch's training step, images/s"
+OURS = "our training step, images/s"
 BFLOAT16, MUON = "our step with convolutions in bfloat16, images/s", "our step with Muon, images/s"
-GEMM = f"float32 matrix product {GEMM_SIZE}³, GFLOP/s"
+GEMM, GEMM_BFLOAT16 = (f"{dtype} matrix product, GFLOP/s" for dtype in ("float32", "bfloat16"))
+
+PAIRS = {  # what is divided by what
+    "ours / PyTorch": (OURS, peers.EAGER),
+    "ours / PyTorch, both in bfloat16": (BFLOAT16, peers.BFLOAT16),
+    "ours / PyTorch compiled, both in bfloat16": (BFLOAT16, peers.COMPILED),
+    "bfloat16 / float32": (BFLOAT16, OURS),
+    "Muon / momentum": (MUON, OURS),
+}
 
 _SMALL = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2))
 RUNS = {"cifar10": TrainConfig(), "small": TrainConfig(model=_SMALL), "mnist": TRAIN_PRESETS["mnist"]}
@@ -99,73 +115,118 @@ class StepBenchmark:
       repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
       steps: Updates per round.
       batch_size: Images per update (0: what the preset trains with).
+      steps_per_execution: Our updates per call into the compiled program; it divides steps.
+      product_size: Rows of the square matrices that are multiplied.
+      products: Products per round.
     """
 
     run: str = dataclasses.field(default="cifar10", metadata={"flag": False})
     repeats: int = 5
     steps: int = 1
     batch_size: int = 0
+    steps_per_execution: int = 1
+    product_size: int = 4096
+    products: int = 4
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats", "steps"), at_least_0=("batch_size",))
+        at_least_1 = ("repeats", "steps", "steps_per_execution", "product_size", "products")
+        check_fields(self, at_least_1=at_least_1, at_least_0=("batch_size",))
+        require(
+            self.steps % self.steps_per_execution == 0,
+            f"steps must be a multiple of steps_per_execution = {self.steps_per_execution}, got {self.steps}",
+        )
 
 
 _STEPS = {"cifar10": 1, "small": 10, "mnist": 50}
 PRESETS = {name: StepBenchmark(name, steps=steps) for name, steps in _STEPS.items()}
+PRESETS["gpu"] = StepBenchmark(steps=1_000, steps_per_execution=100, product_size=8192, products=100)
 
 
 def main(benchmark: StepBenchmark) -> None:
-    """Times the step, PyTorch's and the matrix product in turns, and prints the table."""
+    """Times our steps, PyTorch's and the matrix products in turns, and prints the table."""
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")  # else TensorFlow leaves PyTorch no memory
+    import keras
+
+    from identity_matters.model import training_flops
+
     run = RUNS[benchmark.run]
-    run = dataclasses.replace(run, batch_size=benchmark.batch_size or run.batch_size)
-    network, our_update = our_training(run)
-    mixed = dataclasses.replace(run, model=dataclasses.replace(run.model, mixed_precision=True))
-    muon = dataclasses.replace(run, optimizer="muon")
-    timed = {
-        GEMM: functools.partial(rate, matrix_product(), GEMM_PRODUCTS, 2 * GEMM_SIZE**3 / 1e9),
-        OURS: functools.partial(rate, our_update, benchmark.steps, run.batch_size),
-        BFLOAT16: functools.partial(rate, our_training(mixed)[1], benchmark.steps, run.batch_size),
-        MUON: functools.partial(rate, our_training(muon)[1], benchmark.steps, run.batch_size),
-    }
+    batch_size, per_call = benchmark.batch_size or run.batch_size, benchmark.steps_per_execution
+    run = dataclasses.replace(run, batch_size=batch_size, steps_per_execution=per_call)
+    network, timed = _our_measurements(benchmark, run)
     with contextlib.ExitStack() as stack:
         try:
             peer = stack.enter_context(Peer(peers.training, run, kernels_of(network)))
             check_same_function(run, peer)
-            timed[PYTORCH] = functools.partial(peer.call, "rate", benchmark.steps)
+            timed |= {name: functools.partial(peer.call, name, benchmark.steps) for name in peer.call("steps")}
         except ModuleNotFoundError as error:
             print(f"PyTorch is left out: {error}\n")
         rates = interleaved(timed, benchmark.repeats)
-    from identity_matters.model import training_flops
-
-    print(environment())
-    print(f"\n{network.count_params():,} weights, batch {run.batch_size}, {benchmark.repeats} rounds\n")
+    print(f"{environment()}; Keras on {keras.backend.backend()}")
+    size = f"products of {benchmark.product_size}³, {benchmark.repeats} rounds"
+    print(f"\n{network.count_params():,} weights, batch {batch_size}, {size}\n")
     print(table(("measured", "median", "min – max"), _rows(rates, training_flops(network))))
+
+
+def _our_measurements(
+    benchmark: StepBenchmark, run: TrainConfig
+) -> tuple["keras.Model", dict[str, Callable[[], float]]]:
+    """Returns the network, and functions that time the matrix products and our steps once, by name."""
+    timed: dict[str, Callable[[], float]] = {}
+    size, products = benchmark.product_size, benchmark.products
+    for name, dtype in ((GEMM, "float32"), (GEMM_BFLOAT16, "bfloat16")):
+        multiply = functools.partial(matrix_products(size, dtype), products)
+        timed[name] = functools.partial(rate, multiply, 1, products * 2 * size**3 / 1e9)
+    mixed = dataclasses.replace(run, model=dataclasses.replace(run.model, mixed_precision=True))
+    muon = dataclasses.replace(run, optimizer="muon")
+    networks = {}
+    for name, config in ((OURS, run), (BFLOAT16, mixed), (MUON, muon)):
+        networks[name], train = our_training(config)
+        images = benchmark.steps * run.batch_size
+        timed[name] = functools.partial(rate, functools.partial(train, benchmark.steps), 1, images)
+    return networks[OURS], timed
 
 
 def _rows(rates: dict[str, list[float]], flops_per_image: float) -> list[tuple[str, ...]]:
     """Returns the lines of the table; a ratio is taken within each round, then summarised."""
-    convolutions = [images * flops_per_image / 1e9 for images in rates[OURS]]
+    convolutions = {name: [images * flops_per_image / 1e9 for images in rates[name]] for name in (OURS, BFLOAT16)}
     values = {name: rates[name] for name in rates if name != OTHERS}
-    if PYTORCH in rates:
-        values["ours / PyTorch"] = ratios(rates[OURS], rates[PYTORCH])
-    values["bfloat16 / float32"] = ratios(rates[BFLOAT16], rates[OURS])
-    values["Muon / momentum"] = ratios(rates[MUON], rates[OURS])
-    values["our convolutions over the whole step, GFLOP/s"] = convolutions
-    values["ours / matrix product"] = ratios(convolutions, rates[GEMM])
+    for name, (our, peer) in PAIRS.items():
+        if peer in rates:
+            values[name] = ratios(rates[our], rates[peer])
+    values["our convolutions over the whole step, GFLOP/s"] = convolutions[OURS]
+    values["ours / matrix product"] = ratios(convolutions[OURS], rates[GEMM])
+    values["the same in bfloat16, GFLOP/s"] = convolutions[BFLOAT16]
+    values["ours / matrix product, both in bfloat16"] = ratios(convolutions[BFLOAT16], rates[GEMM_BFLOAT16])
     values[OTHERS] = rates[OTHERS]
     return [(name, *spread(v)) for name, v in values.items()]
 
 
-def matrix_product() -> Callable[[], float]:
-    """Returns a function that computes one float32 product of square matrices in TensorFlow."""
-    import tensorflow as tf
+def matrix_products(size: int, dtype: str) -> Callable[[int], float]:
+    """Returns a function that multiplies a square matrix by another some times over, and reads a number of the result.
 
-    a, b = (tf.random.stateless_normal((GEMM_SIZE, GEMM_SIZE), (0, i)) for i in range(2))
-    return lambda: float(tf.matmul(a, b)[0, 0])  # read, so that it has been computed
+    Each product needs the one before, so that the number says that all have been computed.
+    """
+    import keras
+
+    rng = np.random.default_rng(0)
+    a, b = (keras.ops.cast(rng.standard_normal((size, size), np.float32) / size**0.5, dtype) for _ in range(2))
+
+    def multiply(times: int) -> float:
+        product = a
+        for _ in range(times):
+            product = keras.ops.matmul(product, b)
+        return float(product[0, 0])
+
+    return multiply
 
 
-def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["keras.Model", Callable[[], float]]:
-    """Returns the network, and a function that makes one update as training.train does; the first has been made."""
+def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["keras.Model", Callable[[int], None]]:
+    """Returns the network, and a function that makes some updates as training.train does; the first have been made.
+
+    They have been made when it returns: it reads their loss.
+    """
+    import keras
+
     from identity_matters import training
     from identity_matters.data.batches import ArrayBatches
     from identity_matters.distributed.workers import Workers
@@ -174,19 +235,37 @@ def our_training(run: TrainConfig, workers: "Workers | None" = None) -> tuple["k
     training.make_deterministic(run.seed)
     batches = ArrayBatches(synthetic_data(run, NUM_IMAGES), run, workers.rows(run.batch_size))
     network, model = training.build(run, batches, workers)
+    train = (_train_function if keras.backend.backend() == "tensorflow" else _fit)(model, workers, batches)
+    train(run.steps_per_execution)
+    return network, train
+
+
+def _train_function(model: "keras.Model", workers: "Workers", batches: "ArrayBatches") -> Callable[[int], None]:
+    """Returns a function that makes updates as fit does, without its start, which takes as long as some small steps."""
     model.make_train_function()
     iterator = iter(workers.distribute(batches.train_batches(0)))
 
-    def update() -> float:
-        return float(model.train_function(iterator)["loss"])  # read, as training reads every loss
+    def train(steps: int) -> None:
+        for _ in range(steps // model.steps_per_execution):
+            float(model.train_function(iterator)["loss"])  # read, as training reads every loss
 
-    update()
-    return network, update
+    return train
+
+
+def _fit(model: "keras.Model", workers: "Workers", batches: "ArrayBatches") -> Callable[[int], None]:
+    """Returns a function that makes updates by fit, which reads the last loss."""
+    stream = batches.train_batches(0)
+
+    def train(steps: int) -> None:
+        taken = workers.distribute(itertools.islice(stream, steps))
+        model.fit(taken, steps_per_epoch=steps, shuffle=False, verbose=0)
+
+    return train
 
 
 def kernels_of(network: "keras.Model") -> dict[str, np.ndarray]:
     """Returns the kernels of a network by layer name, [k, k, in, out]; that of the projection is [in, out]."""
-    return {layer.name: layer.kernel.numpy() for layer in network.layers if layer.weights}
+    return {layer.name: np.asarray(layer.kernel) for layer in network.layers if layer.weights}
 
 
 def check_same_function(run: TrainConfig, peer: Peer) -> None:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from identity_matters.errors import UserError, first_line
-from identity_matters.model import standardize
+from identity_matters.model import standardize, takes_raw_images
 from identity_matters.safe_loading import check_saved_model, largest_output, load_network
 
 _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 GB
@@ -24,7 +24,7 @@ _MAX_OUTPUTS = 2**28  # numbers that a layer makes of the images of a batch: 1 G
 class Classifier:
     """A trained network: `logits` maps float32 images [n, h, w, c] in 0–255 to [n, r]; path is empty without a file.
 
-    More images at once than max_batch would take too much memory.
+    max_batch is the largest n that memory is taken to have room for.
     """
 
     logits: Callable[[np.ndarray], np.ndarray]
@@ -39,7 +39,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 
     Args:
       model: The directory of a SavedModel; a run's model.keras; a run directory, of which saved_model is taken, or
-        model.keras where there is none; or a Keras model from standardised images to logits.
+        model.keras where there is none; or a Keras model from standardised images to logits, or of `pretrained.load`.
       trust_saved_model: Run the SavedModel, a program, itself, and not the model.keras beside it in its place.
 
     Raises:
@@ -52,13 +52,13 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
         raise UserError(f"a network must be a path or a Keras model, got {model!r}")
     path = _in_run(os.fspath(model))
     if path.endswith(".keras"):
-        return _stored_classifier(path, path)
+        return _network_classifier(load_network(path), path)
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, "model.keras")
     if name == "saved_model" and os.path.lexists(beside) and not trust_saved_model:
         if not os.path.isdir(path):
             raise UserError(f"{path} is not a SavedModel of this project: no such directory")
-        return _stored_classifier(beside, path)
+        return _network_classifier(load_network(beside), path)
     check_saved_model(path)
     if not trust_saved_model:
         raise UserError(
@@ -73,13 +73,6 @@ def _in_run(path: str) -> str:
     names = ("saved_model.pb", "saved_model", "model.keras")  # the first: it is a SavedModel itself
     found = [name for name in names if os.path.lexists(os.path.join(path, name))]
     return os.path.join(path, found[0]) if found and found[0] != names[0] else path
-
-
-def _stored_classifier(file: str, path: str) -> Classifier:
-    """Returns the network of a .keras file, which may come from others."""
-    network = load_network(file)
-    max_batch = max(1, _MAX_OUTPUTS // largest_output(network))
-    return dataclasses.replace(_network_classifier(network, path), max_batch=max_batch)
 
 
 def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
@@ -97,12 +90,13 @@ def _network_classifier(network: keras.Model, path: str = "") -> Classifier:
     def logits(images: np.ndarray) -> np.ndarray:
         return keras.ops.convert_to_numpy(call(keras.ops.convert_to_tensor(images)))
 
-    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path)
+    max_batch = max(1, _MAX_OUTPUTS // largest_output(network)) if path else Classifier.max_batch
+    return Classifier(logits, tuple(network.input_shape[1:]), network.output_shape[-1], path, max_batch)
 
 
 def _call_on_raw(network: keras.Model, images: Any) -> Any:
     """Returns the logits of images in 0–255."""
-    return network(standardize(images), training=False)
+    return network(images if takes_raw_images(network) else standardize(images), training=False)
 
 
 def _saved_model_classifier(path: str) -> Classifier:

@@ -5,7 +5,7 @@ builds its flags from them and `--help` must not wait for TensorFlow.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from identity_matters.fields import check_fields, require
 
@@ -132,6 +132,9 @@ class TrainConfig:
       decay_factor: What the learning rate is multiplied by at a drop.
       warmup_steps: Raise the rate linearly over the first N steps (0: off).
       clip_norm: Largest global norm of a gradient; longer ones are scaled down (0: off).
+      init_from: Begin with the weights of another network, as far as names and shapes are the same: the directory of a
+        run, a model.keras, or the name of a network that ships with the package (empty: with random weights).
+      freeze: Do not train the layers whose names begin with one of these, e.g. stem,stage1 (empty: train all).
       seed: Seed of the initial weights, the order of the examples and their augmentation.
       eval_every: Evaluate every N steps, and after the last.
       eval_examples: Evaluate on the first N test examples (0: all).
@@ -152,9 +155,9 @@ class TrainConfig:
     num_classes: int = 0
     train_examples: int = 0
     validation_examples: int = 0
-    crop_padding: int = 4
+    crop_padding: int = 2
     random_flip: bool = True
-    train_steps: int = 60_000
+    train_steps: int = 50_000
     batch_size: int = 128
     optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
     learning_rate: float = 0.05
@@ -162,10 +165,12 @@ class TrainConfig:
     newton_schulz_steps: int = 5
     decoupled_weight_decay: float = 0.0
     schedule: Literal["piecewise", "exponential", "constant", "linear", "cosine"] = "piecewise"
-    decay_steps: tuple[int, ...] = (30_000, 50_000)
+    decay_steps: tuple[int, ...] = (30_000,)
     decay_factor: float = 0.1
     warmup_steps: int = 0
     clip_norm: float = 0.0
+    init_from: str = ""
+    freeze: str = ""
     seed: int = 0
     eval_every: int = 1_000
     eval_examples: int = 0
@@ -203,6 +208,17 @@ class TrainConfig:
         )
         self._check_strategy()
         self._check_steps()
+
+    def continued(self, old: dict[str, Any]) -> tuple[str, ...]:
+        """Returns the fields in which a run may differ from an earlier one of config `old` and yet go on with it.
+
+        A longer run makes the same updates as far as the earlier one came, unless its schedule ends with it.
+        """
+        end = old.get("train_steps")
+        if not isinstance(end, int) or self.train_steps <= end or self.schedule in ("linear", "cosine"):
+            return ()
+        drops = [[step for step in steps if step < end] for steps in (old.get("decay_steps", ()), self.decay_steps)]
+        return ("train_steps", "decay_steps") if drops[0] == drops[1] else ("train_steps",)
 
     def _check_strategy(self) -> None:
         if self.strategy == "synchronous":

@@ -7,13 +7,14 @@ from typing import Any
 
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
 EXIT_CONTINUE = 75  # sysexits' EX_TEMPFAIL: the same command continues
+_MAX_LINE = 1900  # characters of an error on the terminal: a file may name a path of any length
 MAX_REPR = 200  # characters of a value in a message
 
 
 def first_line(error: Exception) -> str:
-    """Returns the first line of an error's text that is not blank; the name of its type where there is none."""
+    """Returns the first line of an error's text that is not blank, cut; the name of its type where there is none."""
     lines = (line.strip() for line in str(error).splitlines())
-    return next(filter(None, lines), type(error).__name__)
+    return next(filter(None, lines), type(error).__name__)[:_MAX_LINE]
 
 
 def truncated_repr(value: Any) -> str:
@@ -41,6 +42,21 @@ class Diverged(ArithmeticError):
         where = f"at step {step}" if num_steps == 1 else f"in the {num_steps} steps up to step {step}"
         super().__init__(f"the loss became NaN or infinite {where}")
         self.step = step
+
+
+class EvaluationFailed(UserError):
+    """The loss of the test images is NaN or infinite, while the network and its training loss are sound.
+
+    Seen of a compiler that computed an evaluation wrong. The run can go on from its newest checkpoint.
+    """
+
+    def __init__(self, step: int, training_loss: float) -> None:
+        super().__init__(
+            f"the evaluation after step {step} gave a loss that is NaN or infinite, while the training loss is "
+            f"{training_loss:.4g} and the network gives finite numbers without compilation; the checkpoints stand and "
+            "the same command goes on; where it ends so again, take another Keras backend, or a new run_dir with "
+            "--jit_compile=off"
+        )
 
 
 class Preempted(Exception):

@@ -14,7 +14,7 @@ import keras
 from identity_matters.config import TrainConfig
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import UserError
-from identity_matters.model import standardize
+from identity_matters.model import standardize, taking_raw_images
 from identity_matters.runs.config_json import evaluated_split
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figure
@@ -68,6 +68,6 @@ def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], d
     """Writes the figure of the rows of metrics.csv, model.keras and, under TensorFlow, the SavedModel of a run."""
     save_figure(convergence_figure(rows, split=evaluated_split(vars(config))), directory.file("convergence.png"))
     with replacing(directory.file("model.keras")) as temporary:
-        network.save(temporary)
+        taking_raw_images(network).save(temporary)
     if keras.backend.backend() == "tensorflow":
         export(network, config, directory.file("saved_model"), directory.contents.get(DIGEST, ""))

@@ -31,6 +31,7 @@ from identity_matters.scalars import ScalarBias, ScalarMultiplier
 # Of He et al.'s code. Keras's epsilon, 1e-3, is of the size of the variances that the small initialiser begins with.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "dtype": "float32"}
 MULTIPLIERS = {"fixup": 1.0, "rezero": 0.0}  # what a branch is multiplied by at the start, by residual_initializer
+ON_RAW_IMAGES = "_on_raw_images"  # how the names of networks end that standardise their images
 SMALLEST_IMAGE = 9  # of a comparator, a side, pixels: All-CNN-C's convolution without padding still has 3×3 to see
 
 __all__ = ["ModelConfig", "PRESETS", "all_conv_resnet", "residual_block", "residual_stddev", "standardize"]
@@ -251,6 +252,25 @@ def standardize(images: Any) -> Any:
     centred = images - ops.mean(images, axis=(1, 2, 3), keepdims=True)
     stddev = ops.sqrt(ops.mean(ops.square(centred), axis=(1, 2, 3), keepdims=True))
     return centred / ops.maximum(stddev, num_values**-0.5)
+
+
+def taking_raw_images(network: keras.Model) -> keras.Model:
+    """Returns a copy of a network from standardised images to logits that takes images in 0–255, or of any other scale.
+
+    The copy, of Keras's own layers alone, standardises them itself. Images that are standardised already stay so but
+    for rounding, so that it takes these too.
+    """
+    raw = keras.Input(network.input_shape[1:], name="images")
+    # Keras calls each layer on its own, and the copy that its configuration makes has these calls alone.
+    joined = keras.Model(raw, network.call(standardize(raw)), name=network.name + ON_RAW_IMAGES)
+    copy = keras.Model.from_config(joined.get_config())
+    copy.set_weights(network.get_weights())
+    return copy
+
+
+def takes_raw_images(network: keras.Model) -> bool:
+    """Returns whether a network standardises its images, as those of `taking_raw_images` do."""
+    return network.name.endswith(ON_RAW_IMAGES)
 
 
 def check_image_shape(config: ModelConfig) -> None:

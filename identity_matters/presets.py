@@ -36,6 +36,7 @@ MODEL_PRESETS = {
 
 _CIFAR10_FAST = TrainConfig(
     model=MODEL_PRESETS["cifar10_fast"],
+    crop_padding=4,
     train_steps=4_300,
     batch_size=256,
     optimizer="muon",

@@ -1,14 +1,17 @@
 """Networks whose weights are part of the package: `load("digits")`.
 
-Each is evaluated by default on images that it was not trained on: digits on mnist_sample's test digits, cifar10_fast on
-CIFAR-10's. A network is found by the name of its preset too: `load("mnist")` is `load("digits")`.
+Each is evaluated by default on images that it was not trained on: digits on mnist_sample's test digits, cifar10_fast
+and cifar10, the paper's own network, on CIFAR-10's. A network is found by the name of its preset too: `load("mnist")`
+is `load("digits")`.
 
-docs/results.md has the commands that trained them and their errors. The weights are float16 in NumPy's .npz format,
-which holds no code; a network computes with them in float32.
+docs/results.md has the commands that trained them and their errors. The weights are in NumPy's .npz format, which holds
+no code; a network computes with them in float32. They are float16, but the convolution kernels of cifar10 are 8-bit:
+array PATH of whole numbers, which array PATH/scale multiplies, one number an output channel.
 """
 
 import dataclasses
 import importlib.resources
+from typing import Any
 
 import keras
 import numpy as np
@@ -16,6 +19,7 @@ import numpy as np
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
+from identity_matters.model import taking_raw_images
 from identity_matters.presets import MODEL_PRESETS
 
 
@@ -34,7 +38,10 @@ class Pretrained:
 NETWORKS = {
     "digits": Pretrained("digits", MODEL_PRESETS["mnist"], "mnist_sample"),
     "cifar10_fast": Pretrained("cifar10_fast", MODEL_PRESETS["cifar10_fast"], "cifar10"),
+    "cifar10": Pretrained("cifar10", MODEL_PRESETS["cifar10"], "cifar10"),
 }
+
+LARGEST_CODE = 127  # of an 8-bit weight; −128 is left out, so that a kernel and its negative are stored alike
 
 
 def find(name: str) -> Pretrained:
@@ -45,8 +52,11 @@ def find(name: str) -> Pretrained:
     return NETWORKS[key]
 
 
-def load(name: str) -> keras.Model:
-    """Returns a shipped network, from standardised images (see `identity_matters.model.standardize`) to logits.
+def load(name: str, standardized: bool = True) -> keras.Model:
+    """Returns a shipped network, from images [n, h, w, c] in 0–255 to logits.
+
+    It standardises the images itself; with standardized=False it is the bare network, which takes what
+    `identity_matters.model.standardize` gives.
 
     >>> load("digits").output_shape
     (None, 10)
@@ -59,15 +69,32 @@ def load(name: str) -> keras.Model:
     file = importlib.resources.files("identity_matters") / "weights" / f"{shipped.name}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:
-            variable.assign(weights[variable.path].astype(np.float32))
-    return network
+            scale, is_scaled = f"{variable.path}/scale", f"{variable.path}/scale" in weights
+            variable.assign(weights[variable.path].astype(np.float32) * (weights[scale] if is_scaled else 1))
+    return taking_raw_images(network) if standardized else network
 
 
-def save(network: keras.Model, path: str) -> None:
-    """Writes a network's weights to identity_matters/weights/NAME.npz; raises ValueError beyond float16's range."""
-    with np.errstate(over="ignore"):
-        arrays = {v.path: keras.ops.convert_to_numpy(v).astype(np.float16) for v in network.variables}
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} holds weights beyond the range of float16")
+def save(network: keras.Model, path: str, in_8_bits: bool = False) -> None:
+    """Writes a network's weights to identity_matters/weights/NAME.npz, as the head of this module describes.
+
+    Args:
+      network: The network, as `load` returns it.
+      path: The file to write.
+      in_8_bits: Store convolution kernels in 8 bits. A weight is then off by at most 1/254 of the largest magnitude
+        among the weights of its output channel; in float16 by 1/2048 of its own.
+
+    Raises:
+      ValueError: a weight is beyond the range of float16, or no number.
+    """
+    arrays: dict[str, Any] = {}
+    for variable in network.variables:
+        weights = keras.ops.convert_to_numpy(variable).astype(np.float32)
+        if not np.abs(weights).max() <= np.finfo(np.float16).max:
+            raise ValueError(f"{variable.path} holds weights beyond the range of float16")
+        if in_8_bits and weights.ndim == 4:
+            scale = np.abs(weights).max(axis=(0, 1, 2)) / LARGEST_CODE
+            codes = np.rint(weights / np.where(scale > 0, scale, 1)).astype(np.int8)
+            arrays |= {variable.path: codes, f"{variable.path}/scale": scale}
+        else:
+            arrays[variable.path] = weights.astype(np.float16)
     np.savez_compressed(path, **arrays)

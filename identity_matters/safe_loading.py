@@ -28,12 +28,13 @@ from identity_matters.runs.files import open_file
 
 # Keras's safe mode refuses Lambda and TFSMLayer where a file has them as layers, not wherever a callable may stand.
 _KERAS_CLASSES = {
-    "Add", "AveragePooling2D", "BatchNormalization", "Concatenate", "Conv2D", "Dense", "DTypePolicy", "Dropout",
-    "Functional", "GlobalAveragePooling2D", "InputLayer", "L2", "Ones", "Pad", "RandomNormal", "ReLU",
-    "VarianceScaling", "ZeroPadding2D", "Zeros", "__keras_tensor__",
+    "__keras_tensor__", "Add", "AveragePooling2D", "BatchNormalization", "Cast", "Concatenate", "Conv2D",
+    "ConvertToTensor", "Dense", "Dropout", "DTypePolicy", "Functional", "GlobalAveragePooling2D", "InputLayer", "L2",
+    "Maximum", "Mean", "Ones", "Pad", "RandomNormal", "ReLU", "Sqrt", "Square", "Subtract", "TrueDivide",
+    "VarianceScaling", "ZeroPadding2D", "Zeros",
 }  # fmt: skip
 _CLASSES = _KERAS_CLASSES | {"ScalarBias", "ScalarMultiplier"}  # of identity_matters.scalars, which model imports
-_MEMBERS = ("config.json", "metadata.json", "model.weights.h5")
+_MEMBERS = ["config.json", "metadata.json", "model.weights.h5"]
 _MAX_OUTPUT = 2**26  # numbers that a layer makes of one image
 _MAX_CONFIG = 2**22  # bytes; of the largest network of this project it has a tenth
 
@@ -60,12 +61,9 @@ def load_network(path: str) -> keras.Model:
         require(ranks == [4, 2], "it does not take images to a number for each class")
         require(largest_output(network) <= _MAX_OUTPUT, "a layer of it makes more of an image than fits in memory")
         require(all(np.isfinite(weights).all() for weights in network.get_weights()), "a weight is infinite or NaN")
-    except OSError as error:
-        raise UserError(f"cannot load {path}: {error.strerror or 'it is damaged'}") from error
-    except UserError as error:
-        raise UserError(f"cannot load {path}: {error}") from error
-    except Exception as error:  # Keras, HDF5 and zipfile raise anything at all on a damaged file
-        raise UserError(f"cannot load {path}: it is damaged, or no network of this project") from error
+    except Exception as error:  # Keras, HDF5 and zipfile raise almost any on a damaged file
+        reason = error if isinstance(error, UserError) else getattr(error, "strerror", None)
+        raise UserError(f"cannot load {path}: {reason or 'it is damaged, or no network of this project'}") from error
     return network
 
 
@@ -75,18 +73,15 @@ def largest_output(network: keras.Model) -> int:
 
 
 def _read_members(path: str) -> dict[str, bytes]:
-    """Returns the contents of the three members of a .keras file; raises UserError where it has others, or bombs."""
+    """Returns what a .keras file holds; raises UserError where that is not what every one holds, or unpacks to more."""
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
-        found = sorted(archive.namelist())
-        require(found == sorted(_MEMBERS), f"it does not hold {', '.join(_MEMBERS)}, each once, and no more")
-        require(archive.getinfo("config.json").file_size <= _MAX_CONFIG, "its config.json is too large")
-        total = sum(member.file_size for member in archive.infolist())
-        require(total <= os.fstat(file.fileno()).st_size, "it declares more than the file holds")
-        contents = {}
-        for member in archive.infolist():
-            with archive.open(member) as stream:
-                contents[member.filename] = stream.read(member.file_size)  # no more, whatever it unpacks to
-    return contents
+        require(
+            sorted(archive.namelist()) == _MEMBERS, f"it does not hold {', '.join(_MEMBERS)}, each once, and no more"
+        )
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+        is_small = sizes["config.json"] <= _MAX_CONFIG and sum(sizes.values()) <= os.fstat(file.fileno()).st_size
+        require(is_small, "it declares more than the file holds, or more layers than a network has")
+        return {name: archive.open(name).read(size) for name, size in sizes.items()}  # no more, whatever it unpacks to
 
 
 @contextlib.contextmanager
@@ -109,9 +104,10 @@ def _adding_no_weights_but(stored: bytes) -> Iterator[None]:
 
     def add_stored_weight(layer: keras.layers.Layer, shape: Any = None, *args: Any, **options: Any) -> Any:
         shapes[tuple(shape)] -= 1
-        if shapes[tuple(shape)] < 0:
-            name = truncated_repr(layer.name)
-            raise UserError(f"its layer {name} needs weights {truncated_repr(tuple(shape))}, which it does not hold")
+        words = (
+            f"its layer {truncated_repr(layer.name)} needs weights {truncated_repr(tuple(shape))}, and it holds none"
+        )
+        require(shapes[tuple(shape)] >= 0, words)
         return add_weight(layer, shape, *args, **options)
 
     with mock.patch.object(keras.layers.Layer, "add_weight", add_stored_weight):

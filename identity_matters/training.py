@@ -23,12 +23,20 @@ from numpy.typing import ArrayLike
 from identity_matters.batch_norm import fuse
 from identity_matters.comparators import build_network
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData
+from identity_matters.data.arrays import ArrayData, note
 from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers, open_run, recording_failure
-from identity_matters.errors import Diverged, Preempted, UserError, WorkerLost, reporting_lack_of_memory, truncated_repr
+from identity_matters.errors import (
+    Diverged,
+    EvaluationFailed,
+    Preempted,
+    UserError,
+    WorkerLost,
+    reporting_lack_of_memory,
+    truncated_repr,
+)
 from identity_matters.export import write_results
 from identity_matters.model import check_image_shape, require_usual_keras, training_flops
 from identity_matters.optimization import learning_rate_schedule
@@ -39,6 +47,7 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.metrics_log import MetricsLog, describe, kernel_norms
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
 from identity_matters.runs.tables import read_metrics
+from identity_matters.starting_weights import freeze, take_weights
 
 if TYPE_CHECKING:
     from identity_matters.data.tfds import TfdsSource
@@ -53,18 +62,19 @@ def train(
     run_dir: str | bytes | os.PathLike,
     data: Sequence[ArrayLike] | None = None,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = None,
+    init_from: str | os.PathLike = "",
 ) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
-    docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted one, on
-    the same machine and as many cores: under TensorFlow this turns op determinism on, for the whole process; JAX on
-    GPUs needs a flag of XLA's for it. Each of several workers calls this, before anything else that TensorFlow
-    computes; only the chief uses its run_dir.
+    docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted one on as
+    many cores of the same machine: under TensorFlow this turns op determinism on, for the whole process; JAX on GPUs
+    needs a flag of XLA's. Each worker calls this, before TensorFlow computes anything; only the chief uses its run_dir.
 
     Args:
       config: Its model's image_shape and num_classes are taken from the data.
       run_dir: A directory of its own for the run.
       data: (x_train, y_train, x_test, y_test) in place of npz and dataset; see identity_matters.data.user_arrays.
+      init_from: In place of the config's: the network whose weights the run begins with.
       callbacks: Of Keras, one or several, for one process alone; identity_matters.runs.callbacks says what is called.
 
     Returns:
@@ -74,8 +84,8 @@ def train(
       UserError: data, run_dir, workers or all together cannot be used, or there are checkpoints, but none can be read.
       OSError: a file cannot be written, or a checkpoint not be read now; earlier checkpoints stand.
       Diverged: the loss became NaN or infinite, now or in an earlier call.
-      Preempted: SIGTERM came to one of the workers; a checkpoint was saved after the step under way.
-      WorkerLost: another worker is gone; the last checkpoint stands.
+      EvaluationFailed: that of an evaluation alone did; the same call goes on from the last checkpoint.
+      Preempted, WorkerLost: SIGTERM came to a worker, or one is gone; the last checkpoint stands.
 
     >>> import tempfile
     >>> from identity_matters.config import ModelConfig
@@ -90,6 +100,7 @@ def train(
     if workers is None:
         return {}
     callbacks = checked_callbacks(callbacks)  # before the data are read
+    config = dataclasses.replace(config, init_from=os.fspath(init_from or config.init_from))
     rows = workers.check(config, callbacks)
     loaded = workers.load_in_turn(config, data)
     model_config = dataclasses.replace(config.model, image_shape=loaded.image_shape, num_classes=loaded.num_classes)
@@ -97,7 +108,7 @@ def train(
     config = dataclasses.replace(config, model=model_config)
     if data is not None:
         config = dataclasses.replace(config, dataset=loaded.name, data_dir="", npz="")
-    opened = open_run(config, os.fsdecode(run_dir), workers, loaded.summary, loaded.file_digest)
+    opened = open_run(config, os.fsdecode(run_dir), workers, loaded.summary, getattr(loaded, "file_digest", ""))
     with workers.active(), opened as (directory, contents):
         if contents["status"] == "diverged":
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
@@ -140,6 +151,7 @@ def build(
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
         network = fuse(build_network(config.model, config.seed))
+    freeze(network, config.freeze)
     return network, workers.model_to_fit(network, batches, config, stop or StopRequest())
 
 
@@ -174,6 +186,8 @@ class Training:
             metrics = directory.file("metrics.csv")
             if directory.status == "done" and os.path.exists(metrics):
                 self.has_ended = read_metrics(metrics)[-1]["step"] == self.state.step
+            if config.init_from and not self.state.step:
+                note(take_weights(self.network, config.init_from))
             if not self.has_ended:
                 directory.set_status("running")  # not before the network is built: a mistake must leave no config.json
         if workers.num_processes > 1:  # the others take what the chief has read
@@ -255,9 +269,12 @@ class Training:
             verbose=0,
             return_dict=True,
         )
-        if not np.isfinite(test["cross_entropy"]):
-            raise Diverged(self.state.step, self.config.steps_per_execution)
         step, trained = self.state.step, self.state.take_means()
+        if not np.isfinite(test["cross_entropy"]):
+            images = np.random.default_rng(0).standard_normal((2, *self.config.model.image_shape))
+            if np.isfinite(keras.ops.convert_to_numpy(self.network(images.astype(np.float32), training=False))).all():
+                raise EvaluationFailed(step, trained["loss"])
+            raise Diverged(step, self.config.steps_per_execution)
         row = {
             "step": step,
             "epoch": step / self.epoch_steps,

@@ -13,12 +13,14 @@ of launch.near_identity, blocks.png.
 writes runs/first/comparison.png: the errors of several training runs, or the blocks of several of
 launch.near_identity, in one figure. With
 --names="BN-free,BN-free,batch norm" the legend has these names, and runs of one name are drawn as one group.
+--level="6.38% as the paper prints it" adds a horizontal line at an error, with these words in the legend.
 """
 
 import dataclasses
 import importlib
 import inspect
 import os
+import re
 from typing import TYPE_CHECKING, Literal
 
 from identity_matters.errors import UserError
@@ -42,16 +44,27 @@ class PlotConfig:
       beside: Directories of other runs of this kind, with commas between them, to compare this one with.
       names: A name for each of the runs compared, this one's first, with commas between them (empty: directories). Runs
         of one name share a colour and a line of the legend, which gives the mean of their errors.
+      level: An error to draw as a line in a figure of training runs: text that begins with its percentage, which the
+        legend shows (empty: none).
     """
 
     title: str = ""
     format: Literal["png", "pdf", "svg"] = "png"
     beside: str = ""
     names: str = ""
+    level: str = ""
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.beside or not self.names, "names are of runs that are compared; name the others with beside")
+        begins = not self.level or bool(self.levels)
+        require(begins, f"level must begin with a percentage, as in '6.38% as printed', got {self.level!r}")
+
+    @property
+    def levels(self) -> dict[str, float]:
+        """Returns the level as figures take it: the error, a fraction, by its text."""
+        found = re.match(r"(\d+(?:\.\d+)?) ?%", self.level)
+        return {self.level: float(found[1]) / 100} if found else {}
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
@@ -66,7 +79,9 @@ def main(config: PlotConfig, run_dir: str) -> None:
         return
     record, kind = read_config_json(run_dir), _kind(run_dir)
     draw = importlib.import_module(f"launch.{kind}").figures
-    options = {"title": config.title} if "title" in inspect.signature(draw).parameters else {}
+    takes = inspect.signature(draw).parameters
+    require("levels" in takes or not config.level, f"level is of training runs; {run_dir} is one of launch.{kind}")
+    options = {name: getattr(config, name) for name in ("title", "levels") if name in takes}
     with reporting_damaged_table(run_dir):
         figures = draw(run_dir, **options)
         paths = save_figures(figures, run_dir, config.format)
@@ -92,7 +107,7 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
     for name, path, rows in zip(names, run_dirs, tables):
         split, place = train.what_is_drawn(path, rows)
         runs.append((name, split, rows, place))
-    return {"comparison": comparison_figure(runs, config.title)}
+    return {"comparison": comparison_figure(runs, config.title, config.levels)}
 
 
 def _kind(run_dir: str) -> str:

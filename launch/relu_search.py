@@ -1,4 +1,4 @@
-"""Search for bad critical points of ReLU residual networks near zero, the open problem of Hardt & Ma §5.
+"""Search for bad critical points of ReLU residual networks near zero, the conjecture of Hardt & Ma §5.
 
     python -m launch.relu_search --run_dir=runs/relu
 

@@ -1,12 +1,12 @@
 """Redraw the figures of Li et al., *Demystifying ResNet*: Hessians and learning of n-shortcut networks.
 
-    python -m launch.shortcut_study --figure=5 --preset=smoke --run_dir=runs/fig5
+    python -m launch.shortcut_study --preset=smoke --run_dir=runs/fig5
 
-computes the data of Figure 5 (3, 6, 7, 8, 9 and 10 likewise, `convolutional` is not in the paper,
-`all` is all of them), draws it with the theory's predictions, and checks what the paper says of
+computes the data of Figure 5 (--figure=3, 6, 7, 8, 9 and 10 likewise, `convolutional` is not in the
+paper, `all` is all of them), draws it with the theory's predictions, and checks what the paper says of
 it: results.csv (a row a point), results.md (each claim: holds or not, with the numbers), PNGs, and
 the figures in TensorBoard. --hparams adds the learning rates to its HParams page, also of a study
-that is done. The smoke preset takes a minute, the paper's size an hour; the bar counts jobs, of which
+that is done. The smoke preset takes half a minute, the paper's size an hour; the bar counts jobs, of which
 deep networks' take longest. Interrupted, the same command goes on: what was computed is kept.
 
 The data are MNIST digits, whitened: by default the 4,000 of the embedded sample. With

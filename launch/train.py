@@ -9,8 +9,8 @@ trains the mnist preset on 4,000 embedded digits: about 1 minute on 2 cores, 2 %
 
 train on a data set that TFDS has prepared under DIR (add --download to have it fetched): a
 network of the paper's rules in 40 minutes on 2 cores (--preset=cifar10_wide: a larger one with four
-times the operations), and the paper's own, 60,000 steps that are meant for a GPU; the paper reports
-6.38 % test error, best at about 50,000.
+times the operations), and the paper's own, 50,000 steps for a GPU: 5.5 minutes on an NVIDIA H200
+under JAX, with --mixed_precision --steps_per_execution=100 (docs/results.md has its errors).
 
 The run leaves config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
 model.keras and saved_model in run_dir. The same command again continues an interrupted run
@@ -23,6 +23,7 @@ With TF_CONFIG in the environment this process is one of several workers; launch
 
 import os
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig, ignored_fields
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 
 def main(config: TrainConfig, run_dir: str) -> int:
     """Trains, or continues, the run and says what it has left; returns the exit code."""
-    was_done = (config_json.read_config_json(run_dir) or {}).get("status") == "done"
+    record = config_json.read_config_json(run_dir) or {"status": "", "config": {}}
+    was_done = record["status"] == "done" and record["config"].get("train_steps") == config.train_steps
     late = [step for step in config.decay_steps if config.schedule == "piecewise" and step >= config.train_steps]
     if late and not was_done:  # --train_steps can shorten a preset and leave its decay_steps beyond the end
         beyond = ", ".join(map(str, late))
@@ -63,7 +65,8 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
     print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
     config = config_json.read_config_json(run_dir)["config"]
-    top5 = f", top-5 {row['test_top5_error']:.2%}" if config["model"]["num_classes"] > 5 else ""
+    has_top5 = config["model"]["num_classes"] > 5 and "test_top5_error" in row  # a table of others may lack it
+    top5 = f", top-5 {row['test_top5_error']:.2%}" if has_top5 else ""
     print(f"{evaluated_split(config)} error {row['test_top1_error']:.2%}{top5}")
     print(f"files in {run_dir}: {', '.join(name for name in files if 'tfevents' not in name)}, TensorBoard events")
     # Of the folder above, so that the run has a name.
@@ -75,12 +78,12 @@ def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
         print(f"  the same command under KERAS_BACKEND=tensorflow adds {os.path.join(run_dir, 'saved_model')}")
 
 
-def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
-    """Returns Figure 1 of Hardt & Ma for a run, drawn from its metrics.csv, by name."""
+def figures(run_dir: str, title: str = "", levels: Mapping[str, float] = {}) -> "dict[str, Figure]":
+    """Returns Figure 1 of Hardt & Ma for a run, drawn from its metrics.csv, by name; see `convergence_figure`."""
     from identity_matters.runs.figures import convergence_figure
 
     rows = read_metrics(os.path.join(run_dir, "metrics.csv"))
-    return {"convergence": convergence_figure(rows, title, *what_is_drawn(run_dir, rows))}
+    return {"convergence": convergence_figure(rows, title, *what_is_drawn(run_dir, rows), levels)}
 
 
 def what_is_drawn(run_dir: str, rows: list[dict]) -> tuple[str, str]:

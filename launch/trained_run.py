@@ -110,11 +110,12 @@ def load_model(
     Raises:
       UserError: the network is damaged, or the step has no checkpoint.
     """
-    if at_step < 0:
+    if at_step < 0 and pretrained:
         from identity_matters.pretrained import load
-        from identity_matters.safe_loading import load_network
 
-        return load(pretrained) if pretrained else load_network(os.path.join(saved_run, "model.keras")), ""
+        return load(pretrained, standardized=False), ""
+    if at_step < 0:
+        return _exported(config, os.path.join(saved_run, "model.keras")), ""
     from identity_matters.comparators import build_network
     from identity_matters.runs import checkpoint
 
@@ -125,6 +126,23 @@ def load_model(
     path = kept if is_kept else checkpoint.find(os.path.join(saved_run, "checkpoints"), at_step)
     checkpoint.load_weights(path, at_step, network)
     return network, "" if is_kept else path
+
+
+def _exported(config: TrainConfig, path: str) -> "keras.Model":
+    """Returns the network in a run's model.keras as it was trained, from standardised images."""
+    from identity_matters.comparators import build_network
+    from identity_matters.model import takes_raw_images
+    from identity_matters.safe_loading import load_network
+
+    exported = load_network(path)
+    if not takes_raw_images(exported):
+        return exported
+    network = build_network(config.model, config.seed)
+    try:
+        network.set_weights(exported.get_weights())
+    except ValueError as error:
+        raise UserError(f"{path} is not the network that config.json beside it describes") from error
+    return network
 
 
 def weights_digest(model: "keras.Model") -> str:

@@ -119,13 +119,15 @@ def learning_rates(per_decade: int) -> np.ndarray:
 
 PRESETS = {
     "paper": StudyConfig(xavier_learning_rate=0.01, relu_examples=6_000),  # linear networks take moments, so all
+    # Figure 5 alone shows the paper's effect at this size.
     "smoke": StudyConfig(
-        examples=500,
+        figure="5",
+        relu_examples=500,
         depths=(2, 3, 6, 12),
         relu_depths=(2, 8),
         conv_depths=(6,),
         depth=4,
-        num_runs=2,
+        num_runs=3,
         sweep_runs=2,
         relu_runs=1,
         conv_runs=2,

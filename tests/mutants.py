@@ -23,10 +23,14 @@ LIBRARIES = set("np math tf scipy special linalg ops".split())
 SKIPPED = (ast.Raise, ast.Assert, ast.JoinedStr, ast.arguments, ast.Import, ast.ImportFrom)
 EMPTY = re.compile(r"(zeros|empty)(_like)?\(")
 # What only decides how much is computed at a time.
-SPEED = re.compile(r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS) = |chunk =|rows_per_panel")
+SPEED = re.compile(
+    r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS) = |chunk =|per_row|rows_per_panel|for start in range\("
+)
 SKIPPED_FIELDS = ("decorator_list", "annotation", "returns")
-SKIPPED_ARGUMENTS = ("dtype", "seed", "initial")
-ROUNDING = re.compile(r"\de-\d|epsilon|eps\b|rounding|tolerance|tiny", re.IGNORECASE)
+SKIPPED_ARGUMENTS = ("dtype", "seed", "initial", "copy", "check_finite", "optimize")
+# In a comparison without one of these two floats are compared, which are never equal: < and ≤ are the same.
+WHOLE = re.compile(r"\b(len|num_\w+|\w*size|ndim|shape|\w*counts?|order|\w*depth|width|\w*rank|layer|dim|\d+)\b")
+FLOAT = re.compile(r"\d\.\d|\de[-\d]|epsilon|eps\b|rounding|tolerance|tiny", re.IGNORECASE)
 
 
 class Mutant(NamedTuple):
@@ -119,15 +123,15 @@ def replacements(node: ast.AST, place: tuple) -> Iterator[ast.AST]:
     """The wrong forms of one node; each a copy."""
     parent, field, _ = place
     operator = node.ops[0] if isinstance(node, ast.Compare) else getattr(node, "op", None)
-    # Two floats of which one is a tolerance are never equal: < and ≤ are the same.
-    if type(operator) in OPERATORS and not (isinstance(node, ast.Compare) and ROUNDING.search(ast.unparse(node))):
+    text = ast.unparse(node) if isinstance(node, ast.Compare) else "1"
+    if type(operator) in OPERATORS and WHOLE.search(text) and not FLOAT.search(text):
         other = OPERATORS[type(operator)]()
         yield changed(node, **({"ops": [other, *node.ops[1:]]} if isinstance(node, ast.Compare) else {"op": other}))
     if isinstance(operator, ast.MatMult) and isinstance(node, ast.BinOp):
         yield changed(node, left=node.right, right=node.left)
     if isinstance(node, ast.UnaryOp):
         yield copy.deepcopy(node.operand)
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not 0 < node.value < 1e-290:
         yield ast.Constant(_other_number(node.value))
     if isinstance(node, ast.Attribute) and node.attr == "T":
         yield copy.deepcopy(node.value)

@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import hypothesis
 import pytest
 from _pytest import runner
 
@@ -54,6 +55,10 @@ class Sweep:
         self.outcomes, self.failures = {}, collections.Counter()
 
     def pytest_configure(self) -> None:
+        hypothesis.settings.register_profile(
+            "sweep", phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate), database=None
+        )
+        hypothesis.settings.load_profile("sweep")  # nobody reads the smallest example
         if any(mutant.module.startswith("shortcut_study") for mutant in self.planted):
             import tensorflow as tf
 
@@ -61,6 +66,9 @@ class Sweep:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items if "test_mutations" not in item.nodeid}
+        context = sys.modules.get("tensorflow.python.eager.context")
+        if context and context.context()._initialized:
+            pytest.exit("a test's module makes a tensor at import: no fork survives a TensorFlow that runs", 2)
         traces = in_fork(lambda: traced([*items.values()], {module_file(m.module) for m in self.planted}), 3600)[1]
         fast = [items[name] for name, (seconds, _) in traces.items() if seconds < TEST_SECONDS]
         print(f"{len(fast)} of {len(items)} tests, {len(self.planted)} mutants", flush=True)
@@ -69,16 +77,16 @@ class Sweep:
                 if time.monotonic() > self.end:
                     break
                 covering = [item for item in fast if self.runs(mutant, traces[item.nodeid][1])]
-                covering.sort(key=lambda item: self.order(mutant, item.nodeid, *traces[item.nodeid]))
+                covering.sort(key=lambda item: -self.value(mutant, item.nodeid, *traces[item.nodeid]))
                 self.outcomes[mutant.key], test = outcome(mutant, covering)
                 self.failures[mutant.module, test] += 1
                 print(self.outcomes[mutant.key], mutant.key, test, sep="\t", file=report, flush=True)
         return True
 
-    def order(self, mutant: mutants.Mutant, test: str, seconds: float, lines: dict[str, list[int]]) -> tuple:
-        """First the tests that failed for another mutant of the module, then those that run little else."""
+    def value(self, mutant: mutants.Mutant, test: str, seconds: float, lines: dict[str, list[int]]) -> float:
+        """How soon to run a test: by how often it failed in this module, or how little else it runs, a second."""
         share = len(lines.get(module_file(mutant.module), ())) / sum(map(len, lines.values()))
-        return -self.failures[mutant.module, test], -round(share, 1), seconds
+        return (self.failures[mutant.module, test] + share) / (seconds + 0.02)
 
     def runs(self, mutant: mutants.Mutant, lines: dict[str, list[int]]) -> bool:
         """Whether a test executes the mutant's lines, or those that read the constant."""

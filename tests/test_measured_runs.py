@@ -6,6 +6,8 @@ import shutil
 
 import pytest
 
+from identity_matters.config import TrainConfig
+from identity_matters.fields import from_json
 from identity_matters.runs.tables import ablation_table, read_metrics
 from launch import plot
 
@@ -28,6 +30,14 @@ def test_the_figures_of_a_run_are_in_the_results(record):
         assert (
             f"{read_metrics(str(record.parent / 'metrics.csv'))[-1]['test_top1_error']:.2%}".replace("%", " %") in line
         )
+
+
+@pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)
+def test_the_config_of_a_training_run_is_one_of_today_and_names_no_folder_of_a_machine(record):
+    contents = json.loads(record.read_text())
+    if contents["kind"] == "train":
+        from_json(TrainConfig(), contents["config"])
+    assert not [word for word in ("/tmp", "/work", "/home", "/root") if word in record.read_text()]
 
 
 @pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests import mutants
+from tests import mutants, mutation_sweep
 
 ROOT = pathlib.Path(__file__).parents[1]
 SOURCE = '''"""A module."""
@@ -51,6 +51,14 @@ def test_a_planted_mutant_is_seen_by_all_who_imported_the_function_or_the_consta
         user.f(0)
     for name in ("module_of_mutants", "user_of_mutants"):
         sys.modules.pop(name)
+
+
+@pytest.mark.slow
+def test_every_equivalent_is_still_a_mutant_of_the_code():
+    keys = {mutant.key for mutant in mutants.of_modules(ROOT, ["theory", "shortcut_study"])}
+    keys |= {key.split(": ")[0] for key in keys}
+    lines = mutation_sweep.EQUIVALENTS.read_text().splitlines()
+    assert not [line for line in lines if not line.startswith("#") and line not in keys]
 
 
 @pytest.mark.slow

@@ -22,9 +22,9 @@ from theory.claim import FALSE, PROOFS, VERDICTS, Claim, claims_of, kind
 from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
 from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
-from theory.linear import claims_critical_points, claims_factorization, claims_risk
+from theory.linear import claims_critical_points, claims_everywhere, claims_factorization, claims_risk
 from theory.memorization import claims as claims_memorization
-from theory.memorization import claims_first_layer
+from theory.memorization import claims_first_layer, claims_statements
 from theory.relu import claims as claims_relu
 from theory.relu import claims_smooth
 from theory.shortcut import claims_appendix, claims_hessian, claims_networks, claims_order
@@ -32,8 +32,8 @@ from theory.shortcut import claims_appendix, claims_hessian, claims_networks, cl
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
 
 MODULES = (
-    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix,
-    claims_memorization, claims_first_layer,
+    claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix, claims_everywhere,
+    claims_memorization, claims_first_layer, claims_statements,
     claims_order, claims_hessian, claims_networks, claims_appendix,
     claims_from_zero, claims_widened, claims_saddle, claims_balancedness,
     claims_relu, claims_smooth,
@@ -192,10 +192,10 @@ pictures, and says what *review* and *blog* are.
 
 One rule for all texts: a statement is judged as printed, with its quantifiers, under the hypotheses in force where it
 stands, and a failure that these let in makes it *false*, or, where it needs the smallest sizes or a set of measure zero
-(d = 1, ℓ = 1, c = 0, RΣ = 0, singular matrices), *hold but for degenerate cases*. It is a *misprint* where the text
-beside it has the right symbol or number, and *depends on the reading* where its words leave two claims open of which
-one fails. Li et al.'s Theorem 1 counts once as false, for its printed hypotheses; its three parts are judged under
-hypotheses that suffice.
+(d = 1, ℓ = 1, c = 0, RΣ = 0, singular matrices), *hold but for degenerate cases*; data that are all 0 are none. It is a
+*misprint* where the text beside it has the right symbol or number, and *depends on the reading* where its words leave
+two claims open of which one fails. Li et al.'s Theorem 1 counts once as false, for its printed hypotheses; its three
+parts are judged under hypotheses that suffice.
 
 {summary()}. {restated} more printed rows, which
 restate a statement that is counted, are not.

@@ -27,7 +27,7 @@ from identity_matters.data.arrays import (
     shortened,
 )
 from identity_matters.data.user_arrays import given_arrays, load_npz, load_test_examples, require_stored
-from identity_matters.errors import UserError
+from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def say_named_by(path: str, fields: Mapping[str, Any], data_dir: str | os.PathLi
     """Says in a line that a file, by its `fields`, and no flag (data_dir) has named the place of the data, if so."""
     reads_data_dir = not data_dir and fields["dataset"] != MNIST_SAMPLE
     if place := fields["npz"] or (reads_data_dir and fields["data_dir"]):
-        note(f"the data are read from {place!r}, which {path} names")
+        note(f"the data are read from {truncated_repr(place)}, which {path} names")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from unittest import mock
 
 import keras
 import numpy as np
@@ -24,9 +23,9 @@ from tensorflow_datasets.core.download import downloader
 
 from identity_matters.config import MAX_CLASSES, TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
-from identity_matters.data.tfds_files import check_files
+from identity_matters.data.tfds_files import check_files, check_records, features_of_tfds_alone
 from identity_matters.data.user_arrays import require_stored
-from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line, truncated_repr
+from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line
 from identity_matters.fields import require
 from identity_matters.runs.config_json import require_mounted
 
@@ -58,14 +57,14 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         if data_dir:
             require_mounted(data_dir)
             check_files(os.path.join(os.path.expanduser(data_dir), parsed.name))
-        with _features_of_tfds_alone():
+        with features_of_tfds_alone():
             builder = tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.DatasetNotFoundError:
         near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
         raise UserError(f"there is no data set {name!r}{hint}") from None
     except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
-        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)}") from error
+        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)[:300]}") from error
     if not builder.is_prepared():
         if not download:
             place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
@@ -99,27 +98,14 @@ def _download(name: str, builder: tfds.core.DatasetBuilder) -> None:
         downloader.MAX_RETRIES = retries
 
 
-@contextlib.contextmanager
-def _features_of_tfds_alone() -> Iterator[None]:
-    """Opens a context in which TFDS takes no class but its own: a features.json can name any module to be imported."""
-    connector = tfds.features.FeatureConnector
-    find = connector.cls_from_name
-
-    def find_of_tfds(name: str) -> type:
-        if not name.startswith("tensorflow_datasets.core.features."):
-            raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
-        return find(name)
-
-    with mock.patch.object(connector, "cls_from_name", find_of_tfds):
-        yield
-
-
 def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     """Returns the names of an example's image and label, or raises UserError where the set has other ones."""
     keys, features = builder.info.supervised_keys, builder.info.features
     types = (tfds.features.Image, tfds.features.ClassLabel)
-    if keys and len(keys) == 2 and all(isinstance(features[key], kind) for key, kind in zip(keys, types)):
-        return keys
+    if keys and len(keys) == 2 and isinstance(features, tfds.features.FeaturesDict):
+        found = dict(features.items())
+        if all(isinstance(key, str) and isinstance(found.get(key), kind) for key, kind in zip(keys, types)):
+            return keys
     raise UserError(f"{builder.name} is not an image-classification set")
 
 
@@ -129,14 +115,11 @@ class TfdsSource:
     Attributes:
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
-      file_digest: Empty; see ArrayData.
 
     Raises:
       UserError: not an image-classification set, a split is missing, or its images vary in size and no image_size is
         given.
     """
-
-    file_digest = ""
 
     def __init__(
         self,
@@ -148,6 +131,7 @@ class TfdsSource:
     ) -> None:
         self.name, self._builder = builder.name, builder
         self._image_key, self._label_key = supervised_keys(builder)
+        check_records(self.name, str(builder.data_dir))
         for split in ("train", eval_split):
             if split not in builder.info.splits:
                 raise UserError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
@@ -157,15 +141,16 @@ class TfdsSource:
         }
         self.num_train = builder.info.splits[self._splits["train"]].num_examples
         self.num_test = builder.info.splits[self._splits["test"]].num_examples
+        numbers = f"{self.num_train} training and {self.num_test} test images"
+        require(min(self.num_train, self.num_test) > 0, f"{self.name} has {numbers}; it cannot be trained or tested on")
         self.num_classes = builder.info.features[self._label_key].num_classes
-        is_possible = 1 <= (self.num_classes or 0) <= MAX_CLASSES
-        require(is_possible, f"{self.name} has {self.num_classes} classes, and must have 1 to {MAX_CLASSES}")
         feature = builder.info.features[self._image_key]
         if feature.np_dtype != np.uint8:
             raise UserError(f"the images of {self.name} are {np.dtype(feature.np_dtype)}; only 0–255, uint8, are read")
         self.stored_shape = feature.shape
-        is_possible = all(1 <= side <= _MAX_SIDE for side in feature.shape if side) and feature.shape[2]
-        require(bool(is_possible), f"the images of {self.name} are of the shape {feature.shape}, which none have")
+        sides = [side for side in (feature.shape[2] or 0, *feature.shape) if side is not None]
+        is_possible = 1 <= min(sides) <= max(sides) <= _MAX_SIDE and 1 <= (self.num_classes or 0) <= MAX_CLASSES
+        require(is_possible, f"{self.name} has images {feature.shape} and {self.num_classes} classes, which no set has")
         self._varies = None in self.stored_shape[:2]
         if self._varies and not image_size:
             raise VaryingSizes(f"the images of {self.name} vary in size; give --image_size=224 (image_size=224), say")
@@ -219,8 +204,7 @@ class TfdsSource:
             shuffled = encoded.shuffle(SHUFFLE_BUFFER, order_seed, reshuffle_each_iteration=False).enumerate()
             examples = _select_rows(shuffled.take(stop).skip(first), batch_size, rows)
             examples = self._decoded(examples, order_seed, random_flip, crop_padding)
-            with self._reading():
-                yield from examples.batch(len(rows)).prefetch(2).as_numpy_iterator()
+            yield from self._batches(examples, len(rows))
             epoch, step = epoch + 1, 0
 
     def raw_test_batches(self, batch_size: int, rows: range | None = None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -232,16 +216,26 @@ class TfdsSource:
         examples = self._encoded("test") if self._varies else self._whole_images("test")
         selected = _select_rows(examples.enumerate(), batch_size, rows)
         images = self._decoded(selected, None) if self._varies else selected.map(lambda _, example: example)
+        yield from self._batches(images, len(rows))
+
+    def _batches(self, examples: tf.data.Dataset, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields the examples in batches; raises UserError where they are damaged, or of a class that the set lacks."""
         with self._reading():
-            yield from images.batch(len(rows)).prefetch(2).as_numpy_iterator()
+            for images, labels in examples.batch(size).prefetch(2).as_numpy_iterator():
+                if not 0 <= labels.min() <= labels.max() < self.num_classes:
+                    place = f"{self.name} in {self._builder.data_dir}"
+                    raise UserError(
+                        f"cannot read {place}: labels {labels.min()}–{labels.max()} of {self.num_classes} classes"
+                    )
+                yield images, labels
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         """Opens a context in which damaged files are a UserError, not one of TensorFlow's."""
         try:
             yield
-        except tf.errors.OpError as error:
-            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", error.message.splitlines()[0])
+        except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter where its text quotes bytes of a file
+            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", getattr(error, "message", "damaged").splitlines()[0])
             raise UserError(f"cannot read {self.name} in {self._builder.data_dir}: {reason[:200]}") from error
 
     def _whole_images(self, split: str) -> tf.data.Dataset:

@@ -26,7 +26,7 @@ from identity_matters.config import MAX_CLASSES
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData, check_arrays, digest, note
 from identity_matters.errors import UserError, first_line, truncated_repr
 from identity_matters.fields import require
-from identity_matters.runs.npz import NpzFile
+from identity_matters.runs.npz import Member, open_npz
 
 # The four arrays, and what Keras's users call them.
 _ARRAYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
@@ -94,8 +94,8 @@ def npz_digest(path: str) -> str:
 
     It is made of the checksums that the archive holds and that reading the arrays verifies, so it costs nothing.
     """
-    with contextlib.suppress(Exception), NpzFile(path) as file:  # reading the arrays says what is wrong with it
-        return _digest(file)
+    with contextlib.suppress(Exception), open_npz(path) as members:  # reading the arrays says what is wrong with it
+        return _digest(_stored(members))
     return ""
 
 
@@ -231,18 +231,18 @@ def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
 def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> tuple[dict[str, np.ndarray], str]:
     """Returns the arrays of these names, and the digest of the file, where it has all four."""
     try:
-        with NpzFile(path) as file:
-            stored = {name: _stored_name(file, name) for name in names}
-            if missing := [name for name in names if stored[name] not in file.names]:
-                raise UserError(f"it lacks {', '.join(missing)}; it holds {_contents(file)}; {_ADVICE}")
-            for name in stored.values():
-                shape, _ = file.header(name)
+        with open_npz(path) as members:
+            stored = _stored(members)
+            if missing := [name for name in names if stored[name] is None]:
+                raise UserError(f"it lacks {', '.join(missing)}; it holds {_contents(members)}; {_ADVICE}")
+            for name in names:
+                shape = stored[name].header()[0]
                 if math.prod(shape) > MAX_BYTES_IN_MEMORY:
                     raise UserError(
                         f"{name} declares {truncated_repr(shape)} values; at most {MAX_BYTES_IN_MEMORY:.3g} fit in "
                         "memory, larger sets come through TFDS"
                     )
-            return {name: file.read(stored[name]) for name in names}, _digest(file)
+            return {name: stored[name].read() for name in names}, _digest(stored)
     except zipfile.BadZipFile as error:
         raise UserError(f"cannot read {path} as an .npz file: {error}; {_ADVICE}") from error
     except MemoryError:
@@ -252,26 +252,26 @@ def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> tuple[dict[str, n
         raise UserError(f"cannot read {path} as an .npz file: {reason}") from error
 
 
-def _stored_name(file: NpzFile, name: str) -> str:
-    """Returns the name under which a file holds one of the four arrays, if it does."""
-    return name if name in file.names else _ARRAYS[name]
+def _stored(members: dict[str, Member]) -> dict[str, Member | None]:
+    """Returns the four arrays by their names, whichever a file has; None where it lacks one."""
+    return {name: members.get(name) or members.get(other) for name, other in _ARRAYS.items()}
 
 
-def _digest(file: NpzFile) -> str:
+def _digest(stored: dict[str, Member | None]) -> str:
     """Returns the digest of the four arrays of a file; empty where it lacks one."""
-    stored = [_stored_name(file, name) for name in _ARRAYS]
-    if not set(stored) <= set(file.names):
+    if None in stored.values():
         return ""
-    return hashlib.blake2b("".join(map(file.checksum, stored)).encode(), digest_size=4).hexdigest()
+    checksums = "".join(f"{member.info.CRC} {member.info.file_size} " for member in stored.values())
+    return hashlib.blake2b(checksums.encode(), digest_size=4).hexdigest()
 
 
-def _contents(file: NpzFile) -> str:
+def _contents(members: dict[str, Member]) -> str:
     """Returns the names of the first arrays, with shape and type where their headers can be read."""
 
     def describe(name: str) -> str:
         with contextlib.suppress(UserError):
-            shape, dtype = file.header(name)
+            shape, dtype, *_ = members[name].header()
             return f"{name} {dtype} {list(shape)}"
         return name
 
-    return ", ".join(map(describe, sorted(file.names)[:8])) or "nothing"
+    return ", ".join(map(describe, sorted(members)[:8])) or "nothing"

@@ -27,7 +27,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import Batches, as_dataset
 from identity_matters.data.loading import load
-from identity_matters.errors import Diverged, UserError, WorkerLost
+from identity_matters.errors import Diverged, EvaluationFailed, UserError, WorkerLost
 from identity_matters.optimization import compile_model
 from identity_matters.runs.checkpoint import list_checkpoints
 from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, data_digest, differences, lock
@@ -270,7 +270,7 @@ def recording_failure(directory: RunDirectory | None, workers: Workers) -> Itera
                     directory.set_status("diverged", diverged_at_step=error.step)
                 else:
                     directory.set_status("failed", error=str(error))
-        if isinstance(error, Diverged):  # on all workers at once
+        if isinstance(error, Diverged | EvaluationFailed):  # on all workers at once
             workers.barrier()  # until the chief has recorded it: a job may end with its first worker
         raise
 

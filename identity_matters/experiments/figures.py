@@ -40,13 +40,14 @@ def ablation_figure(rows: list[dict], title: str = "") -> Figure:
                 if i == 0:
                     axes.axvline(mean, color="0.4", linewidth=1, linestyle=":", zorder=1)
             if lost:
-                axes.text(0.98, i, f"{lost} diverged", transform=axes.get_yaxis_transform(), ha="right", va="center")
+                place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}  # above the dots
+                axes.text(0.98, i - 0.1, f"{lost} diverged", **place)
         labels = [textwrap.fill(name, 48) for name in names]
         axes.set(yticks=range(len(names)), yticklabels=labels, xlabel=f"top-1 {label}")
         axes.xaxis.set_major_formatter(PercentFormatter(1))
         axes.locator_params(axis="x", nbins=5)
         axes.grid(alpha=0.3)
-    panels[0].invert_yaxis()
+    panels[0].set_ylim(max(len(names), 1) - 0.5, -0.5)  # of those without a dot too
     figure.suptitle(title, parse_math=False)
     return figure
 

@@ -136,6 +136,8 @@ class RunDirectory:
         self._require_same(found, config)
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
         self.contents = found | current
+        if found["status"] == "done" and differences(found["config"], config, ("npz",)):
+            self.contents["status"] = "running"  # a longer run than the one that ended here
 
     def _require_same(self, found: dict, config: dict) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
@@ -145,8 +147,15 @@ class RunDirectory:
             )
         known = found.get("npz_digest", "")
         same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
-        if differing := differences(found["config"], config, same):
-            raise UserError(f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
+        longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
+        if differing := differences(found["config"], config, (*same, *longer)):
+            is_longer = [name.split()[0] for name in differing] == ["train_steps"] and not longer
+            advice = (
+                "; a run goes on longer unless its schedule ends with it: else begin another run_dir, --init_from this"
+            )
+            raise UserError(
+                f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}{advice * is_longer}"
+            )
         if known and self._digest and not same:
             raise UserError(
                 f"{self.path} holds a run on other data: {_npz(config)} has changed, its digest was "

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import matplotlib
@@ -18,7 +19,11 @@ MAX_MARKED_DROPS = 5
 
 
 def convergence_figure(
-    rows: list[dict[str, float]], title: str = "", split: str = "test", place: str = AT_THE_END
+    rows: list[dict[str, float]],
+    title: str = "",
+    split: str = "test",
+    place: str = AT_THE_END,
+    levels: Mapping[str, float] = {},
 ) -> Figure:
     """Returns a figure of the top-1 training and test error against steps, the drops of the learning rate marked.
 
@@ -26,6 +31,7 @@ def convergence_figure(
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
       title: What stands above the figure.
       split, place: See `config_json.evaluated_split` and `config_json.final_row_label`.
+      levels: Errors that are drawn as horizontal lines, fractions, by what the legend says of each.
     """
     steps = [row["step"] for row in rows]
     figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
@@ -34,16 +40,23 @@ def convergence_figure(
         errors = [row[f"{column}_top1_error"] for row in rows]
         last = f" ({errors[-1]:.2%} {place})" if errors and np.isfinite(errors[-1]) else ""
         axes.plot(steps, errors, style, color=colour, marker="." if len(rows) < 40 else "", label=f"{name} error{last}")
-    drops = learning_rate_drops(rows)
-    if len(drops) <= MAX_MARKED_DROPS:
-        for i, step in enumerate(drops):
-            axes.axvline(step, color="0.6", linewidth=1, linestyle=":", label="learning rate drops" if i == 0 else None)
-    _label_errors(axes, title)
+    _mark_drops(axes, rows, "0.6", "learning rate drops")
+    _label_errors(axes, title, levels)
     return figure
 
 
-def _label_errors(axes: Axes, title: str, **legend: Any) -> None:
-    """Labels axes on which errors are drawn against steps; legend: options of its legend."""
+def _mark_drops(axes: Axes, rows: list[dict[str, float]], colour: str, label: str | None) -> None:
+    """Draws a vertical line at each drop of the learning rate, the first with the label, where they are few."""
+    drops = learning_rate_drops(rows)
+    if len(drops) <= MAX_MARKED_DROPS:
+        for i, step in enumerate(drops):
+            axes.axvline(step, color=colour, linewidth=1, linestyle=":", label=None if i else label)
+
+
+def _label_errors(axes: Axes, title: str, levels: Mapping[str, float], **legend: Any) -> None:
+    """Labels axes on which errors are drawn against steps, after the levels; legend: options of its legend."""
+    for text, error in levels.items():
+        axes.axhline(error, color="black", linewidth=1, linestyle="-.", label=text)
     axes.set(xlabel="steps", ylabel="top-1 error", xlim=(0, None), ylim=(0, None))
     axes.set_title(title, parse_math=False)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -52,7 +65,9 @@ def _label_errors(axes: Axes, title: str, **legend: Any) -> None:
         text.set_parse_math(False)
 
 
-def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str = "") -> Figure:
+def comparison_figure(
+    runs: list[tuple[str, str, list[dict], str]], title: str = "", levels: Mapping[str, float] = {}
+) -> Figure:
     """Returns a figure of the top-1 errors of several runs against steps: test or held-out solid, training dashed.
 
     Runs of one name share a colour and a line of the legend, which has the mean of their errors at the end, the
@@ -61,7 +76,7 @@ def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str =
     Args:
       runs: Of each run its name, what `config_json.evaluated_split` says, the rows of its metrics.csv and what
         `config_json.final_row_label` says.
-      title: What stands above the figure.
+      title, levels: As of `convergence_figure`.
     """
     ends: dict[tuple[str, str], dict[str, list[float]]] = {}
     for name, split, rows, place in runs:
@@ -77,8 +92,11 @@ def comparison_figure(runs: list[tuple[str, str, list[dict], str]], title: str =
             for column, style, text in (("test", "-", label), ("train", "--", None)):
                 ys, marker = [row[f"{column}_top1_error"] for row in rows], "." if len(rows) < 40 else ""
                 axes.plot([row["step"] for row in rows], ys, style, color=f"C{i % 10}", marker=marker, label=text)
+            _mark_drops(axes, rows, f"C{i % 10}", None if k else f"learning rate drops, {name}")
     axes.plot([], [], "--", color="0.4", label="training error")
-    _label_errors(axes, title, loc="upper center", bbox_to_anchor=(0.5, -0.14))  # below: many runs would hide the lines
+    _label_errors(
+        axes, title, levels, loc="upper center", bbox_to_anchor=(0.5, -0.14)
+    )  # below: many runs would hide the lines
     return figure
 
 

@@ -141,7 +141,8 @@ def _read_table(path: str) -> list[dict[str, str]]:
     except csv.Error as error:
         raise UserError(str(error)) from error
     require(len({*header, ""}) > len(header), "two columns have one name, or one has none")
-    for number, row in enumerate(rows, 2):
+    for number, row in enumerate([header, *rows], 1):
+        require(not any(cell.startswith(("=", "@")) for cell in row), f"line {number} holds a spreadsheet's formula")
         require(len(row) == len(header), f"line {number} has {len(row)} cells, its head has {len(header)}")
     return [dict(zip(header, row)) for row in rows]
 

@@ -29,7 +29,7 @@ class Quick(NamedTuple):
 QUICK = (
     Quick("claims", "launch.check_theory", (), "a minute"),
     Quick("digits", "launch.train", (), "a minute"),
-    Quick("study", "launch.shortcut_study", ("--preset=smoke",), "a minute or two"),
+    Quick("study", "launch.shortcut_study", ("--preset=smoke",), "half a minute"),
 )
 
 

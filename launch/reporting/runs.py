@@ -19,6 +19,8 @@ MAX_SVG = 1_000_000  # bytes; a larger picture, of many points, is embedded as p
 BROAD = 8  # inches
 MAX_ROWS = 12  # of a table of evaluations
 NOT_RECORDED = "not recorded"
+# What config.json says of launch.export_npz's file of a data set. It is told by its labels: the pixels may be a copy's.
+EXPORTED = {"50000 training and 10000 test images, 32x32x3, labels 79887683": "cifar10"}
 
 
 class Picture(NamedTuple):
@@ -54,9 +56,16 @@ class Run(NamedTuple):
         return flat(self.contents["config"])
 
     @property
+    def dataset(self) -> str:
+        """Returns the name of the data set, also where launch.export_npz wrote it to a file; "" for a user's own."""
+        if self.settings.get("npz"):
+            return EXPORTED.get(str(self.contents.get("data")), "")
+        return str(self.settings.get("dataset", ""))
+
+    @property
     def data(self) -> str:
         """Returns the name of the data set or of the .npz file of a training run, or of several on the same data."""
-        return str(self.settings.get("npz") or self.settings.get("dataset", ""))
+        return self.dataset or str(self.settings.get("npz", ""))
 
     @property
     def error(self) -> str:

@@ -133,3 +133,6 @@ def beside_checkpoints(random, folder):
             folder / "run" / pick(random, ["metrics.csv", "config.json", ".lock", "convergence.png", "model.keras"]),
         )
     resumed(folder)
+    if case == 2:
+        assert [(folder / "others" / name).read_text() for name in ("step_00000000.npz", ".tmp1_x")] == ["theirs"] * 2
+        assert sorted(os.listdir(folder / "others")) == [".tmp1_x", "step_00000000.npz", "step_00000001.npz"]

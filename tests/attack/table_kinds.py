@@ -12,37 +12,10 @@ from attack.prepared import pick
 
 ROOT = pathlib.Path(__file__).parents[2]
 CELLS = [
-    "",
-    "x",
-    "inf",
-    "-inf",
-    "nan",
-    "-1",
-    "0",
-    "1e308",
-    "1e-308",
-    "9" * 400,
-    "x" * 200_000,
-    "\0",
-    "\n",
-    '"',
-    ",",
-    "=1+1",
-    "=cmd|' /C calc'!A0",
-    "@SUM(1)",
-    "+1",
-    "-2+3",
-    "\t=1",
-    "<script>alert(1)</script>",
-    "$x^{$",
-    "\\frac{",
-    "é" * 1000,
-    "\x1b[2J",
-    "1_000",
-    "0x10",
-    "１",
-    "True",
-]
+    "", "x", "inf", "-inf", "nan", "-1", "0", "1e308", "1e-308", "9" * 400, "x" * 200_000, "\0", "\n", '"', ",",
+    "=1+1", "=cmd|' /C calc'!A0", "@SUM(1)", "+1", "-2+3", "\t=1", "<script>alert(1)</script>", "$x^{$", "\\frac{",
+    "é" * 1000, "\x1b[2J", "1_000", "0x10", "１", "True",
+]  # fmt: skip
 
 
 @functools.cache

@@ -121,8 +121,7 @@ def fields(random, folder):
         (place / name).write_text(json.dumps(value))
     if key == "name":  # the secret, as a shard and as labels
         shutil.copy(prepared.folder() / "secret.txt", folder / "secret-train.tfrecord-00000-of-00001")
-    ended = consumed(random, folder, place)
-    assert key != "filepathTemplate" or ended.code == 0 or "filepathTemplate" in ended.err or "{SPLIT}" not in ended.err
+    consumed(random, folder, place)
 
 
 @kind("TFDS: pipes, links, devices and other files in its folder")

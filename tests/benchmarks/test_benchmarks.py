@@ -7,6 +7,7 @@ import pytest
 from refusals import refused
 
 from benchmarks.memorization import MemorizationBenchmark
+from benchmarks.train_step import StepBenchmark
 
 
 @pytest.mark.nightly
@@ -14,6 +15,11 @@ from benchmarks.memorization import MemorizationBenchmark
     "command, row",
     [
         ("benchmarks.train_step --preset=mnist --repeats=1 --steps=1 --batch_size=8", "ours / matrix product"),
+        (
+            "KERAS_BACKEND=jax benchmarks.train_step --preset=mnist --repeats=1 --steps=4 --steps_per_execution=2 "
+            "--batch_size=8 --product_size=512",
+            "ours / matrix product, both in bfloat16",
+        ),
         ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
         ("benchmarks.factorization --repeats=1 --dimensions=60", "rotation, 60"),
         ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
@@ -31,7 +37,10 @@ from benchmarks.memorization import MemorizationBenchmark
     ],
 )
 def test_a_benchmark_prints_its_table(command, row):
-    done = subprocess.run([sys.executable, "-m", *command.split()], capture_output=True, text=True)
+    words = command.split()
+    settings = [word for word in words if word.startswith("KERAS_BACKEND=")]
+    command = ["env", *settings, sys.executable, "-m", *words[len(settings) :]]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert any(line.startswith(f"| {row} ") for line in done.stdout.splitlines()), done.stdout
 
@@ -39,3 +48,8 @@ def test_a_benchmark_prints_its_table(command, row):
 @pytest.mark.parametrize("widths", [{"width": 1}, {"widths": (8, 0)}])
 def test_a_width_that_no_memorising_network_has_is_refused(widths):
     assert "width and widths must be at least 2, got" in refused(MemorizationBenchmark, **widths)
+
+
+def test_steps_that_no_whole_number_of_calls_makes_are_refused():
+    message = "steps must be a multiple of steps_per_execution = 2, got 3"
+    assert message in refused(StepBenchmark, steps=3, steps_per_execution=2)

@@ -152,13 +152,17 @@ def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_
     assert "does not divide 28x28 pixels; try --image_size=" in message and not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("name", ["statements", "rivals"])
-def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name):
+@pytest.mark.parametrize(
+    "name, images",
+    [("statements", (50_000, "32x32x3")), ("rivals", (50_000, "32x32x3")), ("initializers", (4_000, "16x16x1"))],
+)
+def test_the_runs_of_docs_go_on_by_their_own_commands(tmp_path, name, images):
     path = pathlib.Path(__file__).parents[2] / "docs" / "runs" / name / "config.json"
     shutil.copy(path, tmp_path)
     stored = json.loads(path.read_text())
-    num_images = 50000 - stored["config"]["train"]["validation_examples"]
-    assert stored["data"].startswith(f"{num_images} training images, 32x32x3, images and labels ")
+    num_images, shape = images[0] - stored["config"]["train"]["validation_examples"], images[1]
+    of = "labels" if stored["config"]["train"]["image_size"] else "images and labels"  # resizing differs by machine
+    assert stored["data"].startswith(f"{num_images} training images, {shape}, {of} ")
     values = config_flags.define({"": AblationConfig()}, has_run_dir=True)
     assert config_flags.parse(values, shlex.split(stored["command"])[2:]) == []
     config = config_flags.config_from(values, {"": AblationConfig()})
@@ -176,6 +180,9 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
     axes = experiment_figures.ablation_figure(again).axes[0]
     assert [text.get_text() for text in axes.texts] == ["1 diverged"] * 2
     assert sorted(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == [2, 2]
+    lost = [row | {"status": "diverged", "test_top1_error": np.nan} for row in again if row["variant"] == "wide"]
+    bottom, top = experiment_figures.ablation_figure([*again, *lost]).axes[0].get_ylim()
+    assert bottom > 1 and top < 0  # the line of a variant without a dot is inside
 
 
 def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():

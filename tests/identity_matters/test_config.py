@@ -78,7 +78,7 @@ REFUSED = [
     (config.TrainConfig, {"learning_rate": float("inf")}, "learning_rate must be a finite number, got inf"),
     (config.ModelConfig, {"weight_decay": float("nan")}, "weight_decay must be a finite number, got nan"),
     (config.TrainConfig, {"batch_size": 2**32}, "batch_size must be at most 1048576, got 4294967296"),
-    (config.TrainConfig, {"warmup_steps": 60_000}, "warmup_steps must be below train_steps = 60,000, got 60,000"),
+    (config.TrainConfig, {"warmup_steps": 60_000}, "warmup_steps must be below train_steps = 50,000, got 60,000"),
     (config.TrainConfig, {"decay_steps": (1, 10**20)}, "decay_steps must be at most 4294967295, got 1"),
     (config.ModelConfig, {"blocks_per_stage": (1, 1, 10**5)}, "blocks_per_stage must be at most 10000, got 100002"),
     (ablations.AblationConfig, {"num_seeds": 10**21}, "num_seeds must be at most 10000, got 1"),
@@ -119,9 +119,16 @@ def test_schedules_end_at_zero_and_warm_up_from_one_step():
     assert float(rate(50)) == pytest.approx(0.25) and float(rate(75)) == pytest.approx(0.25 * (1 - 2**-0.5), rel=1e-5)
 
 
+def test_the_smaller_networks_keep_the_crops_that_they_were_chosen_and_measured_with():
+    assert {TRAIN_PRESETS[name].crop_padding for name in ("cifar10_fast", "cifar10_wide")} == {4}
+    assert ablations.AblationConfig().train.crop_padding == 4
+
+
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
-    """§4.1 and Table 1, which do not say how many steps: docs/choices.md does."""
-    preset = TRAIN_PRESETS["cifar10"]
+    """§4.1 and Table 1, which do not say how many steps, nor how it crops: docs/choices.md does."""
+    preset, larger = TRAIN_PRESETS["cifar10"], TRAIN_PRESETS["cifar100"]
+    assert larger == dataclasses.replace(preset, model=larger.model, dataset="cifar100")
+    assert larger.model == dataclasses.replace(preset.model, num_classes=100)
     network = {
         "network": "all_conv_resnet", "stem_width": 16, "stem_kernel_size": 3, "stem_stride": 1, "stem_pool": 1,
         "widths": (64, 128, 256), "blocks_per_stage": (9, 9, 9), "convs_per_block": 2, "residual_initializer": "small",
@@ -129,8 +136,8 @@ def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
         "weight_decay": 1e-4,
     }  # fmt: skip
     run = {
-        "dataset": "cifar10", "train_steps": 60_000, "batch_size": 128, "optimizer": "momentum", "momentum": 0.9,
-        "learning_rate": 0.05, "schedule": "piecewise", "decay_steps": (30_000, 50_000), "decay_factor": 0.1,
+        "dataset": "cifar10", "crop_padding": 2, "train_steps": 50_000, "batch_size": 128, "optimizer": "momentum",
+        "momentum": 0.9, "learning_rate": 0.05, "schedule": "piecewise", "decay_steps": (30_000,), "decay_factor": 0.1,
         "warmup_steps": 0, "clip_norm": 0.0, "decoupled_weight_decay": 0.0,
     }  # fmt: skip
     assert {name: getattr(preset, name) for name in run} == run

@@ -77,7 +77,7 @@ def test_tensorflow_is_hidden(hidden):
 
 def test_the_launcher_trains_from_an_npz_file_on_jax_without_tensorflow(train, tmp_path):
     run_dir, short = tmp_path / "run", ("--train_steps=10", "--eval_every=10", "--decay_steps=5", "--eval_examples=20")
-    printed = train(run_dir, *short)
+    printed = train(run_dir, *short, "--residual_initializer=fixup")
     files = {path.name for path in run_dir.iterdir()}
     assert {"config.json", "metrics.csv", "checkpoints", "convergence.png", "model.keras"} <= files
     assert "saved_model" not in files

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 from scipy.special import log_softmax
@@ -9,7 +10,9 @@ from scipy.special import log_softmax
 from identity_matters import training
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.loading import load
+from identity_matters.errors import EvaluationFailed
 from identity_matters.model import all_conv_resnet
+from identity_matters.runs import checkpoint
 from identity_matters.runs.callbacks import RunCallback
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.tables import read_metrics
@@ -66,6 +69,22 @@ def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows
     assert [row["images_per_second"] for row in rows] == [3 * 16] * 4
     # The rate of the update before the evaluation.
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.05, 0.005, 0.005])
+
+
+def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(config, tmp_path, monkeypatch):
+    config = dataclasses.replace(config, eval_every=2, checkpoint_every=1)
+    with monkeypatch.context() as patched:
+        evaluate = keras.Model.evaluate
+        patched.setattr(keras.Model, "evaluate", lambda *a, **k: evaluate(*a, **k) | {"cross_entropy": np.nan})
+        with pytest.raises(EvaluationFailed, match=r"after step 2 gave .* training loss is 3\.\d+ and .* goes on"):
+            training.train(config, tmp_path / "run")
+    assert read_config_json(tmp_path / "run")["status"] == "failed"
+    training.train(config, tmp_path / "run")
+    training.train(config, tmp_path / "whole")
+    ends = [checkpoint.load_newest(str(tmp_path / name / "checkpoints")) for name in ("run", "whole")]
+    assert ends[0][0] == ends[1][0] == 4
+    for name, array in ends[1][1].items():
+        np.testing.assert_array_equal(ends[0][1][name], array)
 
 
 def test_a_test_loss_that_is_not_finite_ends_the_run_although_the_training_loss_was(config, tmp_path):

@@ -29,7 +29,8 @@ from network_in_numpy import (
 from refusals import refused
 
 import identity_matters
-from identity_matters.model import PRESETS, all_conv_resnet, standardize
+from identity_matters.comparators import build_network
+from identity_matters.model import PRESETS, all_conv_resnet, standardize, takes_raw_images, taking_raw_images
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
 
@@ -205,3 +206,15 @@ def test_the_numpy_backend_answers_as_tensorflow_does_and_does_not_import_it(ima
 def test_strides_that_do_not_divide_the_images_are_refused_with_the_nearest_size():
     message = refused(all_conv_resnet, dataclasses.replace(SMALL, image_shape=(30, 26, 3)))
     assert "does not divide 30x26 pixels; try --image_size=32 (image_size=32)" in message
+
+
+@pytest.mark.parametrize("changes", [{}, {"use_batch_norm": True}, {"network": "resnet_20"}])
+def test_a_network_that_takes_raw_images_standardises_them_itself(changes):
+    network = build_network(dataclasses.replace(SMALL, **changes))
+    raw = np.random.default_rng(0).integers(0, 256, (3, *SMALL.image_shape)).astype(np.uint8)
+    copy = taking_raw_images(network)
+    assert takes_raw_images(copy) and not takes_raw_images(network)
+    assert [variable.path for variable in copy.variables] == [variable.path for variable in network.variables]
+    expected = network(standardize(raw), training=False)
+    np.testing.assert_array_equal(copy(raw, training=False), expected)
+    np.testing.assert_allclose(copy(standardize(raw), training=False), expected, rtol=1e-4, atol=1e-5)

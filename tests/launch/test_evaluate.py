@@ -56,7 +56,7 @@ def test_a_file_of_test_images_alone_is_evaluated_and_not_trained_on(launch, dig
 
 def test_an_unknown_network_and_two_networks_are_refused_in_one_line(launch):
     code, _, err = launch("evaluate", "--pretrained=cifar11")
-    assert code == 1 and err == "error: there is no pretrained network 'cifar11', only digits, cifar10_fast\n"
+    assert code == 1 and err == "error: there is no pretrained network 'cifar11', only digits, cifar10_fast, cifar10\n"
     code, _, err = launch("evaluate", "--pretrained=digits", "--saved_model=x")
     assert code == launcher.EXIT_ERROR and err.count("\n") == 1 and "give one of them" in err
 

@@ -57,5 +57,18 @@ def test_a_leading_tilde_of_every_path_is_the_home_directory(monkeypatch):
 def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
     fields = config_flags.flag_fields(next(iter(presets_of(name).values())))
     texts = {field.name for field, *_ in fields if field.type is str}
-    none = {"claim", "dataset", "image", "job_name", "names", "only", "partition", "pretrained", "setup", "title"}
+    none = {
+        "claim",
+        "dataset",
+        "freeze",
+        "image",
+        "job_name",
+        "level",
+        "names",
+        "only",
+        "partition",
+        "pretrained",
+        "setup",
+        "title",
+    }
     assert texts <= config_flags.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home

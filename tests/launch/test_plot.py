@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import shutil
 
 import pytest
@@ -124,19 +125,22 @@ def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
     assert "<!-- $\\x$ (50.00% test error at the end) -->" in (tmp_path / "a.svg").read_text()
 
 
-def compared(monkeypatch, first, beside, names=""):
+def compared(monkeypatch, first, beside, names="", level=""):
     """The axes and the words of the legend of launch.plot --run_dir=FIRST --beside=BESIDE."""
     saved = {}
     monkeypatch.setattr(figures, "save_figures", lambda drawn, *_: saved.update(drawn) or list(drawn))
-    plot.main(plot.PlotConfig(beside=str(beside), names=names), str(first))
-    (axes,) = saved["comparison"].axes
+    plot.main(plot.PlotConfig(beside=str(beside), names=names, level=level), str(first))
+    ((axes,),) = (figure.axes for figure in saved.values())
     return axes, [text.get_text() for text in axes.get_legend().texts]
 
 
-def write_run(path, error):
+def write_run(path, error, rates=(0.1, 0.1)):
     path.mkdir(parents=True, exist_ok=True)
-    row = {"epoch": 1.0, "loss": 1.0, "train_cross_entropy": 1.0, "learning_rate": 0.1, "train_top1_error": 2 * error}
-    rows = [row | {"step": step, "test_top1_error": error + (step < 20) / 4} for step in (10, 20)]
+    row = {"epoch": 1.0, "loss": 1.0, "train_cross_entropy": 1.0, "train_top1_error": 2 * error}
+    rows = [
+        row | {"step": step, "learning_rate": rate, "test_top1_error": error + (step < 10 * len(rates)) / 4}
+        for step, rate in zip(itertools.count(10, 10), rates)
+    ]
     write_metrics(f"{path}/metrics.csv", rows)
     return path
 
@@ -170,6 +174,25 @@ def test_runs_of_one_name_share_a_colour_and_a_line_of_the_legend(tmp_path, monk
         compared(monkeypatch, first, beside, "a,b")
     with pytest.raises(UserError, match="^names are of runs that are compared"):
         plot.PlotConfig(names="a")
+
+
+@pytest.mark.parametrize("is_compared", [False, True])
+def test_a_level_and_the_drops_of_the_rate_are_marked_and_named(tmp_path, monkeypatch, is_compared):
+    first, second = write_run(tmp_path / "first", 0.5, (0.1, 0.1, 0.01)), write_run(tmp_path / "second", 0.25)
+    axes, labels = compared(monkeypatch, first, second if is_compared else "", level="6.38% as printed")
+    marked = {line.get_label(): line for line in axes.lines if line.get_label() in labels}
+    assert marked["6.38% as printed"].get_ydata() == pytest.approx([0.0638, 0.0638])
+    (drops,) = (label for label in labels if label.startswith("learning rate drops"))
+    assert list(marked[drops].get_xdata()) == [20, 20]
+
+
+def test_a_level_without_a_percentage_or_of_other_runs_than_training_is_refused(tmp_path):
+    for text in ("as printed", "0.0638", "%"):
+        with pytest.raises(UserError, match="^level must begin with a percentage, as in '6.38% as printed', got "):
+            plot.PlotConfig(level=text)
+    begin(tmp_path, config_of("check_theory"), "check_theory", "done")
+    with pytest.raises(UserError, match="^level is of training runs; .* is one of launch.check_theory$"):
+        plot.main(plot.PlotConfig(level="5 %"), str(tmp_path))
 
 
 def test_runs_that_did_not_come_to_their_end_are_in_no_mean(tmp_path, monkeypatch):

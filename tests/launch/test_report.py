@@ -3,6 +3,7 @@
 import dataclasses
 import html.parser
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -124,7 +125,7 @@ def paper_run(tmp_path):
     """Makes the directory of a finished run of the cifar10 preset, shortened or changed, and reads it."""
 
     def make(**changes):
-        path, steps = tmp_path / f"run{len(os.listdir(tmp_path))}", changes.pop("train_steps", 60_000)
+        path, steps = tmp_path / f"run{len(os.listdir(tmp_path))}", changes.pop("train_steps", 50_000)
         config = dataclasses.replace(TRAIN_PRESETS["cifar10"], train_steps=steps, **changes)
         names = ("loss", "learning_rate", "train_top1_error", "test_top1_error", "test_top5_error", "images_per_second")
         begin(path, config, status="done", rows=[dict.fromkeys(names, 0.25) | {"step": steps}])
@@ -142,9 +143,22 @@ def test_a_run_of_the_paper_s_network_and_length_is_its_table_2(paper_run):
     assert figure.statements[0].says == "6.38% top-1 test error (Table 2, the full run)"
     assert "25.00% top-1 test error" in figure.statements[0].result
     assert TABLE_2 not in [line.what for line in figures.missing([run], [figure])]
-    short = paper_run(train_steps=50_001)
+    short = paper_run(train_steps=49_999)
     (line,) = [line for line in figures.missing([short], []) if line.what == TABLE_2]
-    assert line.why == "50,001 steps were run, of 60,000"
+    assert line.why == "49,999 steps were run, of 50,000"
+
+
+def test_the_paper_s_own_run_is_figure_1_and_table_2_though_its_images_came_from_a_file(tmp_path):
+    path = pathlib.Path(__file__).parents[2] / "docs" / "runs" / "paper"
+    run = read_run(str(path), str(tmp_path))
+    (figure,) = figures.paper_figures([run])
+    assert figure.statements[0].says == "6.38% top-1 test error (Table 2, the full run)"
+    assert figure.statements[0].result == "10.75% top-1 test error after 50,000 steps"
+    assert figure.shown.endswith("on cifar10") and "H200" in run.machine
+    assert TABLE_2 not in [line.what for line in figures.missing([run], [figure])]
+    other = run._replace(contents=run.contents | {"data": "50000 training and 10000 test images, 32x32x3, labels 0"})
+    assert "the user's own" in figures.paper_figures([other])[0].statements[0].says
+    assert TABLE_2 in [line.what for line in figures.missing([other], [])]
 
 
 @pytest.mark.parametrize(

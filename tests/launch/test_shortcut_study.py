@@ -202,10 +202,10 @@ def test_a_finished_study_is_drawn_again_and_computes_nothing(launch, tiny_study
 
 def test_another_config_in_the_same_run_dir_is_one_line(launch, tiny_study, three_digits):
     before = {path: path.read_bytes() for path in tiny_study.iterdir()}
-    code, out, err = launch("--figure=6", f"--run_dir={tiny_study}", *FLAGS, "--num_runs=3")
+    code, out, err = launch("--figure=6", f"--run_dir={tiny_study}", *FLAGS, "--num_runs=4")
     assert code == launcher.EXIT_ERROR and not out
     *notes, error = err.splitlines()
-    assert error.startswith("error: ") and "(old, new): figure (5, 6); num_runs (2, 3)" in error
+    assert error.startswith("error: ") and "(old, new): figure (5, 6); num_runs (3, 4)" in error
     assert all(note.endswith(" has no effect: figure 6 does not read it") for note in notes)
     assert {path: path.read_bytes() for path in tiny_study.iterdir()} == before
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from study_rows import LEAST, row
 
+from shortcut_study import aggregation
 from shortcut_study.aggregation import ROUNDING, along_loss, best_rates, insensitive_rates, over_seeds
 from shortcut_study.architectures import TWO, XAVIER
 
@@ -152,3 +153,23 @@ def test_up_to_the_highest_insensitive_rate_no_seed_hangs_on_rounding():
     rows = [*perturbed(0.01, "", ""), *perturbed(0.1, "", 1e-3), *perturbed(1.0, 1e-9, 0.2), *final(4, 10.0, np.nan)]
     assert insensitive_rates(rows) == {4: 0.1}
     assert insensitive_rates(perturbed(0.1, 1e-9, 0.2)) == {}
+
+
+def test_depths_come_once_and_runs_that_diverged_are_no_seeds():
+    rows = [
+        {"depth": 4, "seed": 1, "status": "done"},
+        {"depth": 2, "seed": 2},
+        {"depth": 4, "seed": 1, "status": "diverged"},
+    ]
+    assert aggregation.depths_in(rows) == [2, 4] and aggregation.num_seeds(rows) == 2
+    assert aggregation.num_seeds(rows[2:]) == 0 and aggregation.done_rows(rows[::2]) == rows[:1]
+
+
+def test_along_the_loss_the_deviation_of_three_runs_is_that_of_a_sample():
+    band = along_loss(runs(*[[(1.0, value), (0.1, value)] for value in (1.0, 2.0, 6.0)]), "loss", "norm", log=False)
+    np.testing.assert_allclose(band.std, np.std([1, 2, 6], ddof=1))
+
+
+@pytest.mark.parametrize("change, insensitive", [(0.009, True), (-0.009, True), (0.011, False), (-0.011, False)])
+def test_a_loss_is_insensitive_where_it_changes_by_less_than_a_hundredth_either_way(change, insensitive):
+    assert aggregation._is_insensitive({"loss": 2.0, "perturbed_loss": 2 * (1 + change)}) is insensitive

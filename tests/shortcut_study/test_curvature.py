@@ -158,14 +158,16 @@ def two_inputs():
     "changes, message",
     [
         ({"variables": []}, "variables must be some of model.trainable_variables"),
-        ({"variables": [keras.Variable(np.zeros(3))]}, "variables must be some of"),
+        ({"variables": [np.zeros(3)]}, "variables must be some of"),
         ({"loss": "no_such_loss"}, "no_such_loss"),
         ({"loss": lambda y, z: tf.reduce_mean(squares(y, z)), "labels": TARGETS}, "one value an example"),
         ({"labels": TARGETS[:, 0]}, "one label an image, a whole number"),
-        ({"model": two_inputs()}, "one input and one output, got 2, 1"),
+        ({"model": two_inputs}, "one input and one output, got 2, 1"),
     ],
 )
 def test_a_mistake_in_a_call_is_named(model, changes, message):
+    if changes.get("model") is two_inputs:  # built here: a fork does not survive a TensorFlow that runs
+        changes = {"model": two_inputs()}
     with pytest.raises(ValueError, match=message):
         model_mvp(**{"model": model, "images": X, "labels": CLASSES, "batch_size": 12} | changes)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shortcut_study import tape
+from shortcut_study import dynamics, tape
 from shortcut_study.dynamics import descend
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut.networks import minimum_loss
@@ -178,3 +178,16 @@ def test_data_that_do_not_belong_together_are_refused(name, shapes):
     with pytest.raises(ValueError) as raised:
         descend(network, np.zeros((1, *network.shape)), x, y, [0.1], 2)
     assert "\n" not in str(raised.value) and all(str(shape) in str(raised.value) for shape in shapes)
+
+
+@pytest.mark.parametrize(
+    "second, limit, at", [(0.9e6, 0.0, -1), (1.1e6, 0.0, 1), (1.1e6, 1.2e6, -1), (1.3e6, 1.2e6, 1)]
+)
+def test_a_run_has_diverged_a_million_times_above_its_first_loss_or_the_limit(second, limit, at):
+    losses = iter([1.0, second])
+
+    def objective(weights):
+        return np.array([next(losses)]), np.zeros_like(weights)
+
+    start = np.zeros((1, 1, 1, 2, 2))
+    assert dynamics._loop(objective, start, np.ones(1), 1, np.array([]), limit, None).diverged_at.tolist() == [at]

@@ -2,10 +2,14 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
+from shortcut_study import tape
+from shortcut_study.curvature import products
 from shortcut_study.dataset import whitened_components
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut import networks as shortcut_networks
+from theory.shortcut.activations import ACTIVATIONS
 
 
 def test_xavier_has_variance_1_over_width_and_zero_a_hundredth_of_its_weights():
@@ -121,3 +125,28 @@ def test_too_few_images_and_labels_of_no_class_are_refused(digits):
     for wrong in (digits[1] - 1, digits[1] + 1):
         with pytest.raises(ValueError, match=f"labels must lie in 0–9, got {wrong.min()}–{wrong.max()}"):
             whitened_components(digits[0], wrong, num_classes=10)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_of_tensors_are_those_of_arrays(name):
+    z = np.array([-3.0, -0.4, 0.0, 0.7, 2.0])
+    np.testing.assert_allclose(tape._FUNCTIONS[name](tf.constant(z)).numpy(), ACTIVATIONS[name].function(z), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "depth, shortcut_depth, num_units", [(6, 2, 3), (6, 6, 1), (7, 2, None), (0, 1, None), (4, 0, None)]
+)
+def test_a_network_of_a_depth_has_whole_units(depth, shortcut_depth, num_units):
+    if num_units:
+        network = ShortcutNetwork.with_depth(3, depth, shortcut_depth)
+        assert (network.num_units, network.depth, network.num_parameters) == (num_units, depth, 9 * depth)
+        return
+    with pytest.raises(ValueError, match=f"multiple of shortcut_depth {shortcut_depth}, got {depth}"):
+        ShortcutNetwork.with_depth(3, depth, shortcut_depth)
+
+
+@pytest.mark.parametrize(
+    "labels, outputs, expected", [((5, 1), (5,), (5,)), ((5,), (5, 1), (5, 1)), ((5, 2), (5,), (5, 2))]
+)
+def test_labels_take_the_rank_of_the_outputs_where_an_axis_of_1_is_all_that_they_lack(labels, outputs, expected):
+    assert products._of_rank(tf.ones(labels), tf.ones(outputs)).shape == expected

@@ -164,3 +164,16 @@ def test_the_bits_are_those_of_a_process_that_compiles_and_of_one_that_reads_the
         assert done.returncode == 0, done.stderr
         printed.add(done.stdout)
     assert list(tmp_path.rglob("*_sums*.nbc")) and len(printed) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1, 7])
+def test_at_widths_below_and_above_a_tile_it_is_the_loss_and_autodiff(width):
+    """Tiles of 2 rows and 5 columns: an odd width leaves a row over, 7 leaves two columns."""
+    network = ShortcutNetwork(width, 2, 2, "linear", "relu", "linear")
+    x, y = np.random.default_rng(0).standard_normal((2, 40, width))
+    weights = network.initialize("xavier", 1)[None]
+    (loss,), gradient = piecewise_objective(network, x, y)(weights)
+    expected = autodiff(network, weights, x, y)
+    assert loss == pytest.approx(expected[0][0], rel=1e-12)
+    assert_same(gradient, expected[1])

@@ -1,9 +1,13 @@
 """Standard errors and ranges of quadrature, each against its formula or the sample that it summarises."""
 
+import math
+
 import numpy as np
 import pytest
 
+from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
+from shortcut_study.hessian import spectrum
 
 NODES = np.array([[-2.0, -0.1, 0.5, 3.0], [-1.0, 0.2, 0.4, 2.0], [-1.5, -0.2, 0.3, 2.5]])
 WEIGHTS = np.array([[0.2, 0.3, 0.4, 0.1], [0.3, 0.3, 0.2, 0.2], [0.1, 0.3, 0.3, 0.3]])
@@ -66,3 +70,136 @@ def test_without_the_dimension_the_ranges_leave_out_or_take_in_the_nodes_at_thei
     found = quad.summary(SEEN)
     assert found.index_range == pytest.approx((np.mean([0.2, 0.0, 0.1]), np.mean([0.9, 0.6, 0.7])))
     assert found.index == pytest.approx(np.mean([0.5, 0.3, 0.4])) and found.max_abs == 3
+    expected = quad._percentile_10(np.abs(NODES).ravel(), WEIGHTS.ravel() / 3)
+    assert found.p10_abs == pytest.approx(expected) and found.condition_number == pytest.approx(3 / expected)
+
+
+@pytest.mark.parametrize("width, sigma, count", [(None, 0.05, 1024), (0.4, 0.4, 1024), (0.01, 0.01, 2048)])
+def test_a_density_is_the_mean_of_gaussians_at_the_nodes_on_a_grid_six_of_them_wider(width, sigma, count):
+    found = quad.density(SEEN, width)
+    assert found.grid[[0, -1]] == pytest.approx([-2 - 6 * sigma, 3 + 6 * sigma]) and len(found.grid) == count
+    at = found.grid[:: count // 64]
+    rows = [
+        sum(w * np.exp(-np.square((at - node) / sigma) / 2) / math.sqrt(2 * math.pi) / sigma for node, w in zip(*row))
+        for row in zip(NODES, WEIGHTS)
+    ]
+    np.testing.assert_allclose(found.values[:: count // 64], np.mean(rows, 0), atol=1e-14)
+    np.testing.assert_allclose(found.standard_errors[:: count // 64], np.std(rows, 0, ddof=1) / 3**0.5, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "nodes, sigma", [([[-3.0, -3.0]], 3), ([[2.0, 2.0 + 1e-9]], 2), ([[2.0, 2.0 + 1e-8]], 9.3e-10)]
+)
+def test_nodes_closer_than_rounding_are_one_point_as_wide_as_it_is_large(nodes, sigma):
+    found = quad.density(quad.Quadrature(np.array(nodes), np.full((1, 2), 0.5), np.zeros((1, 2)), 0.0))
+    assert (found.grid[-1] - found.grid[0]) / 12 == pytest.approx(sigma, rel=0.1)
+    assert quad.density(quad.Quadrature(*np.zeros((3, 1, 2)), 0.0)).grid[-1] == 6
+
+
+def test_a_mean_trace_weighs_the_nodes_and_the_extremes_come_with_their_bounds():
+    mean, error = quad.trace_mean(SEEN, np.exp)
+    rows = [sum(w * math.exp(node) for node, w in zip(*row)) for row in zip(NODES, WEIGHTS)]
+    assert mean == pytest.approx(sum(rows) / 3) and error == pytest.approx(np.std(rows, ddof=1) / 3**0.5)
+    assert quad.extreme_eigenvalues(SEEN, 2)[0].tolist() == [3, 0.5]
+    assert quad.extreme_eigenvalues(SEEN, 2, largest=False)[0].tolist() == [-2, -0.2]
+
+
+def test_a_tenth_of_the_weight_is_passed_halfway_through_a_node():
+    sizes, weights = np.array([4.0, 1.0, 2.0, 8.0]), np.array([0.3, 0.06, 0.14, 0.5])
+    # Half of 1's weight at 0.03, of 2's at 0.13: a tenth lies 0.7 of the way.
+    assert quad._percentile_10(sizes, weights) == pytest.approx(1.7)
+
+
+def test_the_percentile_s_range_is_where_a_tenth_may_and_must_have_been_passed():
+    nodes, weights = np.array([[-4.0, -0.5, 0.25, 1.0, 2.0]]), np.array([[0.3, 0.05, 0.04, 0.2, 0.41]])
+    seen = quad.Quadrature(nodes, weights, np.full((1, 5), 0.3), 1e-9)
+    sizes, low, high = [0.25, 0.5, 1.0, 2.0, 4.0], None, None
+    for size in sizes:
+        inside = np.abs(nodes[0]) <= size
+        ends = np.flatnonzero(inside)[[0, -1]]
+        most = weights[0][max(ends[0] - 1, 0) : ends[1] + 2].sum()
+        least = weights[0][ends[0] + 1 : ends[1]].sum()
+        low = size if low is None and most >= 0.1 else low
+        high = size if high is None and least >= 0.1 else high
+    found = quad.summary(seen)
+    assert found.p10_range[0] in (0.0, low) and found.p10_range[1] == (math.inf if high is None else high)
+    exact = quad.summary(seen._replace(error_bounds=np.full((1, 5), 2e-9)))
+    assert math.isfinite(exact.p10_range[1])
+    assert quad.summary(seen._replace(error_bounds=np.full((1, 5), 2.1e-9))).p10_range[1] == found.p10_range[1]
+
+
+@pytest.mark.parametrize("skew", [0.0, 1e-6, 1e-4])
+def test_the_asymmetry_is_the_largest_difference_of_two_forms_and_rounding_counts_it(skew):
+    rng = np.random.default_rng(0)
+    H, K = rng.standard_normal((2, 30, 30))
+    H = H + H.T + skew * (K - K.T)
+    for order in (1, 2, 7):
+        d = lz.lanczos(lambda v: H @ v, 30, order)
+        T = np.diag(d.diagonal) + np.diag(d.off_diagonal, 1) + np.diag(d.off_diagonal, -1)
+        scale = max(np.abs(T).max(), d.residual)
+        largest = np.abs(np.triu(d.basis @ H @ d.basis.T - T, 1)).max()
+        assert d.asymmetry == pytest.approx(largest / scale, rel=1e-3, abs=2e-15)
+        expected = order * 2.0**-52 * scale + order**0.5 * d.asymmetry * scale
+        assert d.rounding == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+def test_ritz_bounds_are_the_residual_times_the_last_component_and_the_rounding():
+    d = lz.lanczos(lambda v: np.arange(1.0, 21) * v, 20, 6)
+    T = np.diag(d.diagonal) + np.diag(d.off_diagonal, 1) + np.diag(d.off_diagonal, -1)
+    values, vectors = np.linalg.eigh(T)
+    found = lz.ritz(d._replace(rounding=0.01))
+    np.testing.assert_allclose(found.values, values)
+    np.testing.assert_allclose(found.weights, vectors[0] ** 2)
+    np.testing.assert_allclose(found.error_bounds, d.residual * np.abs(vectors[-1]) + 0.01)
+
+
+def test_all_eigenvalues_are_summarised_by_their_sizes_signs_and_rounding():
+    values = np.array([-5.0, -0.2, -0.01, 0.0, 0.01, 0.1, 3.0, 4.0, 6.0, 8.0, 9.0])
+    found = lz.summarize(values, 0.02)
+    assert found[:3] == pytest.approx((9, 0.01, math.inf)) and found.index == pytest.approx(2 / 11)
+    assert found.index_range == pytest.approx((2 / 11, 5 / 11))
+    assert lz.summarize(values, 0.009).condition_number == pytest.approx(900)
+    assert lz.summarize(values, 0.01).condition_number == math.inf
+    assert list(found.columns()) == ["max_abs", "p10_abs", "condition_number", "index"]
+
+
+@pytest.mark.parametrize("count, tolerance", [(1, 1e-3), (2, 0.05)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_stop_asks_for_the_bounds_of_so_many_values_at_each_end(count, tolerance, sign):
+    h, seen = sign * np.append(np.linspace(-1, 1, 60), [-5.0, 7.0, 9.0]), []
+
+    def stop(d):
+        found = lz.ritz(d)
+        bounds = [*found.error_bounds[:count], *found.error_bounds[-count:]]
+        seen.append((len(d.diagonal), max(bounds) <= tolerance * np.abs(found.values).max()))
+        return lz.converged(count, tolerance)(d)
+
+    d = lz.lanczos(lambda v: h * v, 63, 60, stop=stop)
+    assert [steps for steps, _ in seen] == list(range(5, len(d.diagonal) + 1, 5))
+    assert [ends for _, ends in seen] == [False] * (len(seen) - 1) + [True]
+
+
+def test_the_norm_of_numbers_whose_squares_leave_the_range_is_right():
+    for size in (1e-300, 1e-150, 1e-100, 1.0, 1e150, 1e300):
+        assert lz._norm(size * np.array([3.0, 4.0])) == pytest.approx(5 * size, rel=1e-15, abs=0)
+    assert lz._norm(np.zeros(3)) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_single_entry_that_is_not_finite_is_refused(bad):
+    with pytest.raises(ValueError, match="infinite or NaN entry"):
+        lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 2)
+    with pytest.raises(ValueError, match="products must be finite"):
+        quad.hutchinson(lambda v: np.append(v[:-1], bad), 4, 2)
+
+
+def test_the_stop_waits_for_as_many_values_as_both_ends_have():
+    h = np.linspace(1, 2, 20)
+    for order, expected in ((5, False), (6, True)):
+        assert bool(lz.converged(3, 1e9)(lz.lanczos(lambda v: h * v, 20, order))) is expected
+
+
+def test_the_largest_size_may_be_that_of_a_negative_node():
+    found = quad.summary(SEEN._replace(nodes=-NODES[:, ::-1], weights=WEIGHTS[:, ::-1]))
+    assert found.max_abs == 3 and found.p10_abs == quad.summary(SEEN).p10_abs
+    assert spectrum(-np.ones((2, 2))).max_abs == pytest.approx(2)

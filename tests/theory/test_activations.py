@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from theory.shortcut import activations
+from theory.shortcut import activations, stationarity
 from theory.shortcut.activations import ACTIVATIONS
 
 AT_MINUS_1_AND_2 = {
@@ -26,6 +26,7 @@ def test_an_activation_has_its_values_and_its_derivative_is_that_of_differences(
         (function(np.array([sign * h])) - function(np.zeros(1)))[0] / (sign * h) for sign, h in ((1, 1e-6), (-1, 1e-6))
     )
     assert function(np.zeros(1))[0] == pytest.approx(at_zero[0])
+    assert name != "relu" or derivative(np.zeros(1)) == 0
     if math.isnan(at_zero[1]):
         assert abs(right - left) > 0.5
         return
@@ -38,11 +39,12 @@ def test_an_activation_has_its_values_and_its_derivative_is_that_of_differences(
 
 
 def test_the_slope_of_a_unit_at_zero_counts_mid_once_for_each_matrix_but_the_last():
+    assert activations.slope_at_zero(1, "relu", "tanh") == 1  # one layer has no mid
     for n, expected in ((1, 3.0), (2, 6.0), (3, 12.0), (4, 24.0)):
         assert activations.slope_at_zero(n, (2.0, 0.0), (3.0, 0.0)) == expected
 
 
-@pytest.mark.parametrize("power, bounded", [(1.0, True), (0.999, True), (0.99, False), (0.5, False)])
+@pytest.mark.parametrize("power, bounded", [(1.0, True), (0.995, True), (0.99, False), (0.5, False)])
 @pytest.mark.parametrize("side", [-1, 1])
 def test_a_function_steeper_than_any_line_on_one_side_is_told_from_one_that_is_not(power, bounded, side):
     def function(z):
@@ -55,3 +57,40 @@ def test_a_function_steeper_than_any_line_on_one_side_is_told_from_one_that_is_n
     for mid, post, named in ((steep, "relu", "mid"), ("relu", steep, "post")):
         with pytest.raises(ValueError, match=f"at {named}: its slope at 0 has no bound"):
             activations.check_slopes_bounded(mid, post)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_kink_between_two_lines_is_bounded_however_steep_one_of_them_is(side):
+    def function(z):
+        return np.where(side * z > 0, 10 * z, z)
+
+    activations.check_slopes_bounded(activations.Activation(function, None, (0.0, math.nan, math.nan)), "relu")
+
+
+def test_a_slope_that_is_none_says_nothing_of_the_function():
+    with pytest.raises(ValueError, match="at post: its slope at 0 has no bound"):
+        activations.check_slopes_bounded("relu", (math.nan, 0.0))
+
+
+def test_what_is_no_activation_is_named_and_one_that_is_not_finite_at_the_data_too():
+    for wrong in ("magic", 3, None):
+        with pytest.raises(ValueError, match=f"or an Activation, got {wrong!r}"):
+            activations.activation_named(wrong)
+    log = activations.Activation(np.log, np.reciprocal, (0.0, 1.0, 0.0))
+    np.testing.assert_array_equal(activations.values_at_data(log, np.array([1.0, 1.0])), 0)
+    with pytest.raises(ValueError, match="is not at -1$"):
+        activations.values_at_data(log, np.array([1.0, -1.0]))
+    assert activations.derivatives_at_zero("mid", (2, 3)) == (0, 2, 3)
+    with pytest.raises(ValueError, match="mid must be 0 at 0"):
+        activations.derivatives_at_zero("mid", "sigmoid")
+    with pytest.raises(ValueError, match=r"post must be a name, an Activation or \(σ′\(0\), σ″\(0\)\)"):
+        activations.derivatives_at_zero("post", (1.0,))
+
+
+def test_mid_counts_for_the_order_from_two_layers_on():
+    steep = activations.Activation(lambda z: np.sign(z) * np.abs(z) ** 0.5, None, (0.0, math.nan, math.nan))
+    x, y = np.eye(2), np.ones((2, 2))
+    assert stationarity.order_of_stationarity(x, y, 1, mid=steep) == (0, True)
+    for depth in (2, 3):
+        with pytest.raises(ValueError, match="at mid: its slope at 0 has no bound"):
+            stationarity.order_of_stationarity(x, y, depth, mid=steep)

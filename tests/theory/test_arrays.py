@@ -15,8 +15,9 @@ def test_a_moment_of_another_shape_is_refused(shape):
 
 
 @pytest.mark.parametrize("off, accepted", [(5e-11, True), (1e-9, False), (-1e-9, False)])
-def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted):
-    skewed, negative = np.array([[2.0, 1 + off], [1.0, 3.0]]), np.diag([1.0, -abs(off)])
+@pytest.mark.parametrize("scale", [1.0, 1e4, 1e-4])
+def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted, scale):
+    skewed, negative = scale * np.array([[2.0, 1 + off], [1.0, 3.0]]), scale * np.diag([1.0, -abs(off)])
     for array, message in ((skewed, "must be symmetric"), (negative, "positive semidefinite")):
         if accepted:
             np.testing.assert_array_equal(arrays.second_moment("Sigma", array), array)
@@ -26,6 +27,7 @@ def test_a_moment_may_be_asymmetric_and_negative_by_rounding_alone(off, accepted
 
 
 def test_an_entry_within_rounding_of_0_is_small_beside_its_own_terms_of_the_largest_entry():
+    arrays.second_moment("Sigma", np.diag([1.0, 0.0]))
     array = np.array([[1e6, 2e-7], [0.0, 1.0]])  # 1e-12 of the largest entry
     arrays.second_moment("Sigma", array)
     with pytest.raises(ValueError, match="symmetric"):
@@ -39,7 +41,7 @@ def test_mean_products_are_means_and_their_rounding_epsilon_times_the_sizes():
     for i, j in np.ndindex(2, 3):
         terms = [left[m, i] * right[m, j] for m in range(7)]
         assert mean[i, j] == pytest.approx(sum(terms) / 7)
-        assert rounding[i, j] == pytest.approx(EPSILON * sum(map(abs, terms)))
+        assert rounding[i, j] == pytest.approx(EPSILON * sum(map(abs, terms)), rel=1e-9, abs=0)
 
 
 @pytest.mark.parametrize("scale, fits", [(1.01e-146, True), (1e-146, False), (1e153, True), (1e155, False)])
@@ -55,6 +57,7 @@ def test_products_that_leave_the_range_of_float64_are_refused(scale, fits):
 def test_data_of_which_every_product_is_0_has_the_mean_0():
     mean, rounding = arrays.mean_products(np.array([[1.0], [0.0]]), np.array([[0.0], [3.0]]))
     assert mean == 0 and rounding == 0
+    assert arrays.mean_products(np.array([[1.0, 1e-200]]), np.ones((1, 1)))[0].tolist() == [[1.0], [1e-200]]
 
 
 @pytest.mark.parametrize("value, kept", [(1.0, True), (1, True), (0.999, False), (np.nan, False)])

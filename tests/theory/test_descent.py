@@ -109,6 +109,8 @@ def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_po
     layers = np.eye(2) + found.A
     products = layers[1:].swapaxes(1, 2) @ layers[1:] - layers[:-1] @ layers[:-1].swapaxes(1, 2)
     assert np.abs(products).max() < 1e-12 and found.risks[-1] < 1e-10
+    assert found.norms[0] == 0 and len(found.norms) == len(found.risks) == 201
+    assert found.norms[-1] == landscape.max_spectral_norm(found.A) and found.risks[0] == 2 * 1.5**2 + 0.2**2
 
 
 @pytest.mark.parametrize(
@@ -139,3 +141,71 @@ def test_after_the_step_bound_the_excess_is_within_any_tolerance(seed):
         tolerance = np.square(1 - phi).sum() * 10 ** rng.uniform(-3, 0)
         bound = int(from_zero.step_bound(phi, num_layers, rate, tolerance))
         assert from_zero.recursion_risks(phi, num_layers, rate, bound)[-1] <= tolerance * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("num_layers, rate, steps", [(2, 0.5, 10), (5, 0.01, 300), (40, 0.1, 1)])
+def test_the_bound_of_a_singular_target_is_its_formula(num_layers, rate, steps):
+    expected = (1 + 2 * (num_layers - 1) * 2 * rate * steps) ** (-num_layers / (num_layers - 1))
+    assert from_zero.singular_risk_bound(num_layers, rate, steps) == pytest.approx(expected)
+    assert from_zero.recursion_risks(np.zeros(1), num_layers, rate, steps)[-1] <= expected * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    "num_layers, rate, named", [(1, 0.1, "num_layers"), (2, 0.0, "got 0.0"), (2, 0.51, "got 0.51")]
+)
+def test_a_singular_target_s_bound_needs_two_layers_and_a_rate_up_to_a_half(num_layers, rate, named):
+    with pytest.raises(ValueError, match=named):
+        from_zero.singular_risk_bound(num_layers, rate, 3)
+
+
+@pytest.mark.parametrize(
+    "phi, num_layers", [([0.2, 0.6], 5), ([0.2, 3.0, 1.0], 4), ([7.0], 9), ([2.0, 0.5], 1), ([1.5], 3)]
+)
+@pytest.mark.parametrize("tolerance", [1e-8, 0.3])
+def test_the_step_bound_is_its_formula_for_each_eigenvalue(phi, num_layers, tolerance):
+    rate, found = 0.7 * from_zero.largest_learning_rate(np.array(phi), num_layers), []
+    for one in phi:
+        ends = sum(one ** (k / num_layers) for k in range(num_layers)), num_layers * one ** (2 - 2 / num_layers)
+        growth = num_layers * one ** (1 - 1 / num_layers) / min(ends) if one > 1 else 1
+        ratio = growth * abs(1 - one) * np.sqrt(len(phi) / tolerance)
+        shrunk = 1 - 2 * rate * min(ends)
+        found.append(0 if ratio <= 1 else max(1, np.log(ratio) / -np.log(shrunk)))
+    assert from_zero.step_bound(np.array(phi), num_layers, rate, tolerance) == np.ceil(max(found))
+    largest = from_zero.largest_learning_rate(np.array(phi), num_layers)
+    from_zero.step_bound(np.array(phi), num_layers, largest * (1 + 1e-13), tolerance)
+    for wrong in (largest * (1 + 1e-8), 0.0):
+        with pytest.raises(ValueError, match="learning_rate must be"):
+            from_zero.step_bound(np.array(phi), num_layers, wrong, tolerance)
+
+
+def test_the_floor_is_the_sum_of_squares_and_the_contraction_of_a_negative_eigenvalue_1_less_it():
+    assert from_zero.excess_floor([-2.0, 3.0, -0.5, 0.0], 4, 0.1) == 4.25
+    least, largest = from_zero.contraction([-0.5, 0.0, 2.0], 4)
+    np.testing.assert_allclose(least, [0, 0, sum(2 ** (k / 4) for k in range(4))])
+    np.testing.assert_allclose(largest, [1.5, 1, 4 * 2**1.5])
+    assert [end.tolist() for end in from_zero.contraction([-0.5], 1)] == [[1], [1]]
+    assert [end.tolist() for end in from_zero.contraction([-0.5], 2)] == [[0], [1.5]]
+
+
+def test_the_recursion_goes_to_a_complex_eigenvalue_step_by_step():
+    phi, value = 0.6 + 0.9j, 1 + 0j
+    for step in range(4):
+        found = from_zero.eigenvalue_recursion([phi, 0.5], 3, 0.05, step)
+        assert found.shape == (step + 1, 2) and found[-1, 0] == pytest.approx(value)
+        risks = from_zero.recursion_risks([phi], 3, 0.05, step)
+        assert risks[-1] == pytest.approx(abs(value**3 - phi) ** 2)
+        value = value - 0.1 * value.conjugate() ** 2 * (value**3 - phi)
+
+
+def test_the_nearest_positive_matrix_changes_the_symmetric_part_alone():
+    W = np.random.default_rng(0).standard_normal((4, 4))
+    found = from_zero.project_positive(W, 0.3)
+    np.testing.assert_allclose(found - found.T, W - W.T)
+    values, vectors = np.linalg.eigh(W + W.T)
+    np.testing.assert_allclose(vectors.T @ (found + found.T) @ vectors, np.diag(np.maximum(values, 0.6)), atol=1e-12)
+
+
+def test_the_distance_to_zero_is_that_of_the_line_of_complex_targets_too():
+    phi = np.array([0.5 + 2j, -1 + 0.1j, 3 - 1j, 1.0, 0.9 + 0.01j])
+    lines = np.abs(1 + np.linspace(0, 1, 100_001)[:, None] * (phi - 1)).min(0)
+    np.testing.assert_allclose(from_zero.distance_to_zero(phi), lines, atol=1e-9)

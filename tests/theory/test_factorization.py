@@ -330,3 +330,11 @@ def test_the_smallest_matrices_that_are_factorised_keep_half_their_digits(number
     for method in ("polar", "principal", "best"):
         with pytest.raises(ValueError, match=f"is too small for I \\+ A .* or take ℓ ≥ {num_layers}$"):
             fz.factorize([[number]], num_layers - 1, method)
+
+
+def test_principal_is_refused_on_the_cut_and_not_beside_it_at_any_scale():
+    for scale in (1e-5, 1.0, 1e5):
+        R = scale * planes([math.pi - 1e-3], 2)
+        assert relative(multiply(fz.factorize(R, 64, "principal")), R) < 1e-9
+        with pytest.raises(ValueError, match="without eigenvalues on"):
+            fz.factorize(scale * np.diag([-2.0, -0.5, 1.0]), 8, "principal")

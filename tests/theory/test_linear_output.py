@@ -7,7 +7,7 @@ import pytest
 
 from theory.derivatives import difference_gradient
 from theory.relu import claims as checks
-from theory.relu import linear_output, networks, trained_output
+from theory.relu import linear_output, networks, search, trained_output
 
 
 def problem(seed=0, d=3, r=1):
@@ -81,9 +81,10 @@ def test_the_last_block_s_input_and_features_give_the_network_back():
 
 
 @pytest.mark.parametrize("least, has_kernel", [(0.05, False), (1e-6, False), (1e-11, True), (0.0, True)])
-def test_a_small_singular_value_is_no_kernel_to_escape_along(least, has_kernel):
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_a_small_singular_value_is_no_kernel_to_escape_along(least, has_kernel, scale):
     x, features, y = problem(r=3)
-    W, V = np.diag([1.0, 1.0, least]), np.zeros((3, 4))
+    W, V, y = scale * np.diag([1.0, 1.0, least]), np.zeros((3, 4)), scale * y
     if not has_kernel:
         with pytest.raises(ValueError, match="no such direction"):
             linear_output.escape(W, V, x, features, y, 0.1)
@@ -115,7 +116,7 @@ def test_the_escape_goes_to_the_bottom_of_its_parabola_or_half_its_size(scale, r
 
 def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
     x, features, y = problem(r=2)
-    rng = np.random.default_rng(3)
+    features, rng = features - 1, np.random.default_rng(3)
     W, V = rng.standard_normal((2, 3)), rng.standard_normal((3, 4))
     sizes, errors = np.zeros((60, 2)), np.zeros((60, 2))
     for m, k in np.ndindex(60, 2):
@@ -125,7 +126,7 @@ def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
         sizes[m, k] = sum(abs(W[k, i]) * large[i] for i in range(3)) + abs(y[m, k])
     terms = 3 + 4 + 60 * 2
     expected = 2 * terms * 2.0**-52 * np.linalg.norm(errors) * np.linalg.norm(sizes) / 60
-    assert linear_output._rounding_of_risk(W, V, x, features, y) == pytest.approx(expected)
+    assert linear_output._rounding_of_risk(W, V, x, features, y) == pytest.approx(expected, rel=1e-9, abs=0)
     exact = np.square(errors).sum() / 60
     assert abs(linear_output.risk(W, V, x, features, y) - exact) <= expected
 
@@ -150,3 +151,33 @@ def test_the_bounds_of_the_risk_in_the_ball_are_their_formulas(num_layers, radiu
     rest = growth - num_layers * radius**2
     said = linear_output.reordering_risk_bound(num_layers, radius, moment)
     assert said == pytest.approx(4 * rest**2 * moment, rel=1e-6, abs=1e-30)
+
+
+def share_left(predictors, y):
+    return np.square(y - predictors @ np.linalg.pinv(predictors) @ y).sum()
+
+
+@pytest.mark.parametrize("slope, critical", [(0.9e-5, 1), (1.1e-5, 0)])
+def test_the_comparison_s_risks_are_shares_of_the_identity_s(monkeypatch, slope, critical):
+    seen = []
+
+    def stay(w, W, x, y):
+        seen.append((w, x, y))
+        return w, 1.5 * W, slope
+
+    monkeypatch.setattr(trained_output, "descend", stay)
+    rows = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 5)
+    assert len(rows) == len(seen) >= 2
+    for row, (w, x, y) in zip(rows, seen):
+        assert row["category"] in ("bad_local_minimum", "global_minimum")
+        zero = np.square(x - y).sum()
+        before = networks.forward(w[None, :-1], x[None])[0]  # what enters the last block
+        predicted = networks.forward(w[None], x[None])[0]
+        both = np.hstack([before, np.maximum(before @ w[-1, 0].T, 0)])
+        assert row["risk"] == pytest.approx(np.square(y - predicted).sum() / zero, abs=1e-12)
+        assert row["with_output"] == pytest.approx(np.square(y - 1.5 * predicted).sum() / zero)
+        assert row["linear"] == pytest.approx(share_left(x, y) / zero)
+        assert row["last_block"] == pytest.approx(share_left(both, y) / zero, abs=1e-12)
+        assert row["critical"] == critical and (row["d"], row["width"], row["samples"]) == (2, 1, 40)
+    again = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 5)
+    assert [row["risk"] for row in again] == [row["risk"] for row in rows]

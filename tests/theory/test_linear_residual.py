@@ -193,6 +193,8 @@ def test_near_the_identity_the_rate_bound_is_the_rate_but_for_a_factor_of_two():
 def test_projected_gradient_descent_stays_in_the_ball_and_ends_at_a_stationary_point_of_it():
     R, Sigma, zero = -2 * np.eye(2) + np.diag([0, 0.5]), np.eye(2), np.full((3, 2, 2), 0.01)
     run = lr.gradient_descent(zero, R, Sigma, learning_rate=0.02, num_steps=500, radius=0.3)
+    slope = lr.gradient(0 * zero, np.eye(2) + 0.01 * R, Sigma)  # the step stays in the ball
+    assert lr.stationarity_in_ball(0 * zero, np.eye(2) + 0.01 * R, Sigma, 0.3) == pytest.approx(np.linalg.norm(slope))
     assert run.norms.max() == pytest.approx(0.3) and lr.stationarity_in_ball(run.A, R, Sigma, 0.3) < 1e-6
     assert lr.gradient_descent(zero, R, Sigma, 0.02, 100).norms.max() > 0.5
 
@@ -243,3 +245,45 @@ def test_a_general_moment_loses_what_is_rounding_alone():
         assert least == pytest.approx(expected, rel=1e-6)
         np.testing.assert_allclose(seen, Sigma, atol=1e-15)
     assert lr.above_rounding(np.zeros((2, 2)))[1] == 0
+
+
+def test_the_product_bound_is_its_formula_and_met_by_the_last_singular_vector():
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((4, 3)), rng.standard_normal((3, 2))
+    smallest, vector = np.linalg.svd(X)[1][-1], np.linalg.svd(X)[2][-1:].T
+    assert lr.product_lower_bound(X, Y) == pytest.approx(smallest * np.linalg.norm(Y))
+    assert lr.product_lower_bound(X, vector) == pytest.approx(np.linalg.norm(X @ vector))
+    assert lr.product_lower_bound(2 * np.eye(2), np.eye(2)) == pytest.approx(2 * 2**0.5)
+    for wrong in (X.T, np.ones(3), np.ones((3, 0))):
+        with pytest.raises(ValueError, match="X must be square or tall"):
+            lr.product_lower_bound(wrong, Y)
+
+
+def test_the_smallest_counterexample_is_the_first_in_whole_numbers():
+    assert lr.smallest_counterexample(1) is None
+    found = lr.smallest_counterexample(2)
+    assert found == (2, 2, 16.0, 32.0)  # Σ = 1 breaks nothing, nor does R = 1
+    assert lr.smallest_counterexample(2, largest=1) is None
+
+
+@pytest.mark.parametrize("x, y", [(np.ones(3), np.ones((3, 1))), (np.ones((3, 1)), np.ones(3)),
+                                  (np.ones((3, 1)), np.ones((2, 1))), (np.ones((0, 1)), np.ones((0, 1))),
+                                  (np.ones((3, 0)), np.ones((3, 1))), (np.ones((3, 1)), np.ones((3, 0)))])  # fmt: skip
+def test_a_sample_has_examples_in_rows_as_many_as_labels(x, y):
+    with pytest.raises(ValueError, match=r"x and y must both be \[m, d\]"):
+        lr.sample_problem(x, y)
+    assert lr.sample_problem(np.ones((1, 1)), np.ones((1, 1))).Sigma == 1
+
+
+@pytest.mark.parametrize("A", [np.zeros((2, 2)), np.zeros((0, 2, 2)), np.zeros(3)])
+def test_the_spectral_norm_is_of_layers(A):
+    with pytest.raises(ValueError, match=r"A must have the shape \[ℓ, d, d\]"):
+        lr.max_spectral_norm(A)
+    assert lr.max_spectral_norm(np.array([[[3.0, 0], [0, 1]], [[0, 4.0], [0, 0]]])) == 4
+
+
+def test_the_rate_of_a_descent_is_its_slowest_step_above_rounding():
+    risks = np.array([1.0, 0.5, 0.45, 1e-19, 0.9e-19, 1e-21, 0.95e-21])
+    assert lr.Descent(None, risks, None).rate == pytest.approx(0.9)
+    assert lr.Descent(None, np.array([1.0, 1e-5, 1e-19, 0.99e-19]), None).rate == pytest.approx(0.99)
+    assert lr.Descent(None, np.array([1.0, 1e-5, 1e-21, 0.99e-21]), None).rate == pytest.approx(1e-5)

@@ -69,8 +69,9 @@ def test_an_estimate_of_a_half_or_of_points_that_may_wake_units_is_infinite():
     )
     assert network.rounding_error(weights, sizes * distance / once * 1e3) == math.inf
     for scale, fits in ((1e29, True), (1e31, False), (1e-29, True), (1e-31, False)):
-        large = [scale * weights[0] / np.abs(weights[0]).max(), *weights[1:]]
-        assert math.isfinite(network.rounding_error(large, 0 * sizes)) is fits
+        for first in (weights[0], -np.abs(weights[0])):
+            large = [scale * first / np.abs(first).max(), *weights[1:]]
+            assert math.isfinite(network.rounding_error(large, 0 * sizes)) is fits
         assert network.in_float32_range(-scale) is False and network.in_float32_range(scale) is fits
 
 
@@ -169,4 +170,68 @@ def test_an_integer_type_of_more_than_64_bits_or_an_error_of_a_half_is_refused()
     scores = np.array([[1.0, 0.0], [0.51, 1.0]])
     with pytest.raises(ValueError, match="off by 0.51"):
         construction._check_scores(scores.copy(), np.array([0, 1]))
+    with pytest.raises(ValueError, match="off by 0.52"):
+        construction._check_scores(np.array([[1.0, 0.0], [0.1, 0.48]]), np.array([0, 1]))
     construction._check_scores(np.array([[1.0, 0.0], [0.49, 1.0]]), np.array([0, 1]))
+
+
+@pytest.mark.parametrize("length", [0.3, 3.0])
+def test_surrogates_are_no_longer_than_the_longest_point(length):
+    q = blocks.surrogates(np.array([[length, 0.0], [-length / 2, 0.0]]), 2, np.random.default_rng(0))
+    np.testing.assert_allclose(np.abs(q), [[0, length]] * 2, atol=1e-12)  # ± the second axis, which no point opposes
+
+
+def test_a_block_names_the_point_that_has_no_threshold():
+    points = np.array([[2.0, 0.0], [0.0, 1.5], [0.9, 1.2]])
+    others = np.array([[0.0, 1.6], [0.0, 1.51]])
+    for bias, row in (("row", 1), ("peeling", 1), ("common", 1)):
+        with pytest.raises(blocks.NoThreshold, match="is not above") as raised:
+            blocks.transform_block(points, points, others, bias)
+        assert raised.value.row == row
+    shorter = np.array([[2.0, 0.0], [1.2, 1.2], [0.5, 0.1]])  # the last is short, and wakes on the first
+    with pytest.raises(blocks.NoThreshold) as raised:
+        blocks.transform_block(shorter, shorter, others[:0], "common")
+    assert raised.value.row == 2
+    worst = np.array([[1.0, 0.0], [0.0, 1.0]])
+    with pytest.raises(blocks.NoThreshold) as raised:  # 1 − 1.1 and 1 − 1.7: the second is worse
+        blocks.transform_block(worst, worst, np.array([[1.1, 0.0], [0.0, 1.7]]), "row")
+    assert raised.value.row == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_first_layer_brings_the_largest_entry_into_one_half_to_one_and_units_left_over_sleep(seed):
+    x, labels = unit_points(7, 3)
+    net = memorize(x, labels, 5, 4, seed=seed)
+    assert 0.5 <= np.abs(x @ net.projection.T).max() < 1
+    left_over = np.linalg.norm(net.U, axis=-1) == 0
+    assert left_over.sum() == 1 and (net.s[left_over] == -1).all() and not net.V[:, :, -1][left_over.any(1)].any()
+    assert (net.num_layers, net.width) == (2, 4)
+
+
+def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():
+    x, labels = unit_points(6, 3)
+    with pytest.raises(ValueError, match="x must not be as small as 9e-292, where"):
+        memorize(1e-291 * x / np.abs(x).max() * 0.9, labels, 5, 3)
+    memorize(1e-288 * x / np.abs(x).max(), labels, 5, 3)
+    for shifted in (x + 2, -x - 2, x - x.min()):  # the largest entry is of either sign, the least may be 0
+        plain, large = (construction._whitener(scale * shifted) for scale in (1.0, 1e200))
+        np.testing.assert_allclose(large, plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "x, labels, num_classes, message",
+    [(np.ones((2, 1)), [-1, 0], 2, "got -1–0"), (np.eye(2), [0, 2], 2, "got 0–2"), (np.eye(2), [0, 0], 1.5, "got 1.5"),
+     (np.ones((1, 1, 1)), [0], 1, "got shape"), (np.ones((2, 0)), [0, 0], 1, "got shape"),
+     (np.eye(2), [0, 0], 0, "got 0")],
+)  # fmt: skip
+def test_samples_are_checked_one_fault_at_a_time(x, labels, num_classes, message):
+    with pytest.raises(ValueError, match=message):
+        memorize(x, labels, num_classes)
+    assert memorize(np.eye(2), [0, 0], 1, width=2).width == 2
+
+
+def test_a_number_that_is_not_finite_is_named_by_its_row_among_many():
+    x = np.ones((1600, 2))
+    x[1500, 1] = np.inf
+    with pytest.raises(ValueError, match="got inf in row 1500, column 1"):
+        memorize(x, np.zeros(1600, int), 1)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from theory.descent import balancedness, from_zero, saddle_escape, update_rules, widened
+from theory.descent import balancedness, from_zero, saddle_escape, update_rules, widened, zero_asymmetric
 from theory.linear import factorization, landscape, rotations
-from theory.memorization import construction, first_layer
-from theory.relu import linear_output
+from theory.memorization import blocks, construction, first_layer
+from theory.relu import linear_output, smooth_units
 from theory.shortcut import hessians, networks, stationarity
 from theory.shortcut.activations import Activation
 
@@ -63,6 +63,12 @@ MISTAKES = [
         "learning_rate must be at most 0.25 for an odd num_layers, got 0.5",
     ),
     (from_zero.excess_floor, (-np.ones(2), 1, 0.1), "num_layers must be at least 2, got 1"),
+    (zero_asymmetric.start, (0, 2), "num_layers must be at least 1, got 0"),
+    (zero_asymmetric.flow_bound, (EYE, -1.0), "time must be at least 0, got -1.0"),
+    (smooth_units.functional_lower_bound, (2, 1.0, 1.0), r"lipschitz must lie in \[0, 1\), got 1.0"),
+    (smooth_units.doubled_unit, (0.1,), r"radius must lie in \[0.2, 1\), got 0.1"),
+    (blocks.separating_block, (X[:1] * 0, X[:1], np.vstack([X, -X])), "point 0 of the block: it lies in the hull"),
+    (first_layer.lifted, (COMPLEX,), "x must be real numbers"),
     (from_zero.singular_risk_bound, (3, 1.0, 10), r"learning_rate must lie in \(0, ½\], got 1.0"),
     (from_zero.singular_risk_bound, (1, 0.1, 10), "num_layers must be at least 2, got 1"),
     (from_zero.step_bound, ([0.5, 2.0], 3, -0.1, 1e-6), "learning_rate must be positive"),

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import linalg, stats
 from unit_points import unit_points
 
-from theory.memorization import memorize
+from theory.memorization import first_layer, memorize
 from theory.memorization.first_layer import (
     _chernoff_exponent_argument,
     _common_bias_failure,
@@ -65,7 +65,14 @@ def test_a_common_bias_fails_a_point_as_often_as_its_norm_is_below_the_threshold
 
 
 @pytest.mark.parametrize(
-    "arguments, message", [((0, 1.0), "num_points"), ((5, 0.0), "rho"), ((5, 4.1), "rho"), ((5, 1.0, 1.0), "failure")]
+    "arguments, message",
+    [
+        ((0, 1.0), "num_points"),
+        ((5, 0.0), "rho"),
+        ((5, 4.1), "rho"),
+        ((5, 1.0, 1.0), "failure"),
+        ((5, 1.0, 0.0), "failure"),
+    ],
 )
 def test_widths_refuse_numbers_out_of_range(arguments, message):
     for width in (row_bias_width, common_bias_width):
@@ -111,16 +118,18 @@ def test_the_width_for_a_common_bias_is_the_least_at_which_the_union_bound_is_me
     assert _common_bias_failure(width, num_points, rho) == pytest.approx(union_bound(width, num_points, rho), rel=0.01)
 
 
-@pytest.mark.parametrize("c, t", [(0.0, 0.5), (0.5, 0.7), (-0.8, 0.1), (0.9, 0.95)])
+@pytest.mark.parametrize("c, t", [(0.0, 0.5), (0.5, 0.7), (-0.8, 0.1), (-0.8, 0.5), (-0.5, 0.9), (0.9, 0.95)])
 def test_chernoffs_argument_is_where_the_exponent_is_largest(c, t):
     a = np.linspace(0, 1 / (1 + c), 1_000_001)[:-1]
     best = a[np.argmax(a * t + 0.5 * np.log((1 - c * a) ** 2 - a**2))]
     assert _chernoff_exponent_argument(t, c) == pytest.approx(best, abs=3e-6)
 
 
-@pytest.mark.parametrize("num_points, rho, failure", [(100, 1.0, 0.01), (1000, 0.3, 0.1), (2, 3.9, 0.5), (7, 4, 0.01)])
+@pytest.mark.parametrize(
+    "num_points, rho, failure", [(100, 1.0, 0.01), (3, 0.2, 0.3), (2, 3.9, 0.5), (7, 4, 0.01), (1, 0.1, 0.9)]
+)
 def test_the_width_for_a_bias_per_row_is_its_formula_and_at_least_2(num_points, rho, failure):
-    width = 2.0 if rho == 4 else 2 * np.log(num_points**2 / 2 / failure) / np.log(4 / (4 - rho))
+    width = 2.0 if rho == 4 else 2 * np.log(max(1, num_points**2 / 2 / failure)) / np.log(4 / (4 - rho))
     assert row_bias_width(num_points, rho, failure) == max(2, np.ceil(width))
 
 
@@ -164,4 +173,45 @@ def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_
     np.fill_diagonal(a, np.inf)
     smallest = a.min()
     assert separation(x) == pytest.approx(4 * smallest * abs(smallest), rel=1e-6)
+    for scale in (1e-200, 1e200):
+        assert separation(scale * x[:9]) == pytest.approx(separation(x[:9]))
+        assert separation(-scale * np.abs(x[:9])) == pytest.approx(separation(np.abs(x[:9])))
+    assert separation(np.array([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0]])) < 0  # two are one point
     assert separation(x[:1]) == 4 and separation(np.array([[0.0, 0.0], [1.0, 2.0]])) == pytest.approx(4)
+
+
+def test_the_default_width_takes_the_separation_of_points_that_are_close():
+    x, _ = unit_points(30, 6)
+    assert 0 < separation(x) < 1 and default_width(x, "row_bias") == row_bias_width(30, separation(x))
+    assert common_bias_width(1, 4.0, 0.99) == 2
+
+
+@pytest.mark.parametrize("below, accepted", [(0, True), (1, False)])
+def test_a_default_width_may_be_as_large_as_the_largest_and_no_larger(monkeypatch, below, accepted):
+    x, _ = unit_points(30, 6)
+    width = row_bias_width(30, separation(x))
+    monkeypatch.setattr(first_layer, "MAX_WIDTH", width - below)
+    if accepted:
+        assert default_width(x, "row_bias") == width
+    else:
+        with pytest.raises(ValueError, match=f"needs width {width:,} for 30 points"):
+            default_width(x, "row_bias")
+
+
+@pytest.mark.parametrize("norm, accepted", [(0.9995, True), (0.9985, False), (1.0015, False)])
+def test_norms_count_as_one_within_a_thousandth(norm, accepted):
+    x = linalg.hadamard(4) * np.array([[1.0], [1], [1], [norm]])
+    if accepted:
+        assert default_width(x, "paper") == common_bias_width(4, 2.0)
+    else:
+        with pytest.raises(ValueError, match="got norms from"):
+            default_width(x, "paper")
+
+
+@pytest.mark.parametrize("cosine", [-1.5, 1.5, np.nan])
+def test_a_cosine_beyond_1_or_a_width_below_1_is_refused(cosine):
+    with pytest.raises(ValueError, match=f"cosine must lie in .*, got {cosine}"):
+        pair_failure_probability(np.array([0.0, cosine]), 3)
+    for width in (0, 1.5):
+        with pytest.raises(ValueError, match=f"width must be a whole number of at least 1, got {width}"):
+            pair_failure_probability(0.5, width)

@@ -344,3 +344,32 @@ def test_balanced_units_have_equal_norms_and_leave_the_network_as_it_is():
     expected = [max(np.linalg.svd(matrix)[1][0] for matrix in one.reshape(-1, 2, 3)) for one in balanced]
     np.testing.assert_allclose(networks.spectral_norm(balanced), expected)
     assert not networks.balance(0 * w).any()
+
+
+def test_the_categories_follow_their_tolerances():
+    """Critical to 1e-11 of f(0)/τ, global to 1e-18 of f(0), a unit zero below 1e-6 τ, on a kink below 1e-7."""
+    _, teachers, problem = make_problem(Setting(2, 1, 1, 40), n=1)
+    w = networks.balance(teachers)
+    zero = problem.risk_and_gradient(0 * w, np.arange(1))[0]
+    for factor, expected in ((1 + 1e-12, "global_minimum"), (1 + 1e-6, "not_converged")):
+        found = classify(problem, factor * w, 0.5)
+        f, g = problem.risk_and_gradient(factor * w, np.arange(1))
+        assert found["category"] == expected and found["risk"] == pytest.approx(f / zero)
+        assert np.isnan(found["curvature"][0]) == (expected == "not_converged")
+        assert found["gradient_norm"] == pytest.approx(0.5 * np.linalg.norm(g) / zero)
+        assert found["spectral_norm"] == pytest.approx(networks.spectral_norm(factor * w) / 0.5)
+    x = np.concatenate([problem.x, [[[-w[0, 0, 0, 0, 1], w[0, 0, 0, 0, 0]]]]], axis=1)  # u·x = 0
+    on_kink = Sample(x, forward(w, x))
+    assert classify(on_kink, w, 0.5)["category"] == "global_minimum"  # comes before the kink
+    assert classify(on_kink, 1.001 * w, 0.5)["category"] == "kink"
+    off = Sample(on_kink.x, on_kink.y + 1e-3)
+    assert np.isnan(classify(off, 1.001 * w, 0.5)["curvature"]).all()
+
+
+def test_the_starts_and_the_teachers_of_a_search_have_the_spectral_norms_of_its_setting():
+    setting = Setting(3, 2, 4, 10, 0.3)
+    w = search.draw_weights(np.random.default_rng(0), 500, setting, 0.5)
+    norms = np.linalg.norm(w, 2, axis=(-2, -1)) / 0.3
+    assert w.shape == (500, 2, 2, 4, 3) and 0.5 < norms.min() < 0.51 and 0.99 < norms.max() < 1
+    assert norms.mean() == pytest.approx(0.75, abs=0.01)
+    assert np.linalg.norm(search.draw_weights(np.random.default_rng(0), 500, setting), 2, axis=(-2, -1)).min() < 0.01

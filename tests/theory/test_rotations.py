@@ -156,3 +156,22 @@ def test_a_small_turn_minus_the_identity_keeps_its_digits(angle):
     np.testing.assert_allclose(difference, expected, rtol=4 * EPSILON, atol=1e-14 if abs(angle) > 1 else 0)
     if 1e-12 <= abs(angle) <= 1e-8:
         assert planes([angle], 3)[0, 0] - 1 == 0 != difference[0, 0]  # what a subtraction would leave
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("defect, refused", [(0.85e-10, True), (0.57e-10, False)])
+def test_a_matrix_is_normal_to_a_share_of_its_square(size, defect, refused):
+    U = np.diag([5.0, 4.0]) + np.array([[0.0, 1.0], [0.0, 0.0]]) * defect * 41
+    share = np.linalg.norm(U @ U.T - U.T @ U) / np.linalg.norm(U) ** 2
+    assert bool(share > 1e-10) is refused
+    if refused:
+        with pytest.raises(ValueError, match="U must be normal"):
+            rotations.block_diagonalize(size * U)
+    else:
+        rotations.block_diagonalize(size * U)
+
+
+@pytest.mark.parametrize("Q", [np.eye(3), 2 * np.eye(2), np.diag([1.0, 0.9]), np.array([[1.0, 1e-9], [0.0, 1.0]])])
+def test_roots_are_of_orthogonal_2_by_2_matrices(Q):
+    with pytest.raises(ValueError, match="Q must be orthogonal"):
+        rotations.rotation_roots(Q, 3)

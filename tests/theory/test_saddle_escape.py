@@ -116,3 +116,38 @@ def test_the_least_steps_are_the_integral_of_the_largest_slope(shortcut_depth):
     time = integrate.quad(lambda norm: norm ** (1 - shortcut_depth), start, end)[0] / slope
     for method, steps in (("descent", time), ("momentum", time / 10), ("orthogonalised", end - start)):
         assert saddle_escape.least_steps(method, weights, gap, 0.01) == pytest.approx(steps / 0.01, rel=1e-6)
+
+
+@pytest.mark.parametrize("gap", [0.5, 1.0, 2.0])
+def test_the_predicted_times_are_their_integrals_in_closed_form(gap):
+    share, rate, start = 1 - 0.5**0.5, 0.01, 0.03
+    times = {1: math.log((gap - start) / (gap - share * gap))}
+    end = (share * gap) ** 0.5
+    times[2] = math.log((end / start) ** 2 * (gap - start**2) / (gap - end**2)) / (2 * gap)
+    end = (share * gap) ** (1 / 3)
+    times[3] = integrate.quad(lambda w: 1 / (w**2 * (gap - w**3)), start, end)[0]
+    for n, time in times.items():
+        found = [saddle_escape.predicted_steps(method, n, gap, start, rate) for method in update_rules.METHODS]
+        assert found == pytest.approx([time / rate, 0.1 * time / rate, ((share * gap) ** (1 / n) - start) / rate])
+    assert saddle_escape.predicted_steps("descent", 1, gap, 0.0, rate) == pytest.approx(-math.log(1 - share) / rate)
+
+
+@pytest.mark.parametrize("method", update_rules.METHODS)
+def test_the_steps_to_leave_are_counted_until_the_loss_has_halved(method):
+    rng = np.random.default_rng(1)
+    gap, weights = rng.standard_normal((3, 3)), 0.2 * rng.standard_normal((2, 2, 3, 3))
+    here, buffer, steps = weights, 0 * weights, 0
+    while np.square(networks.linear_map(here) - np.eye(3) - gap).sum() > np.square(gap).sum() / 2:
+        gradient = saddle_escape.risk_and_gradient(here, gap)[1]
+        move, buffer = update_rules.direction(method, gradient, buffer)
+        here, steps = here - 0.02 * move, steps + 1
+    assert steps > 5 and saddle_escape.steps_to_leave(method, weights, gap, 0.02, steps) == steps
+    assert saddle_escape.steps_to_leave(method, weights, gap, 0.02, steps - 1) == math.inf
+
+
+def test_a_singular_value_a_billion_times_smaller_is_no_rounding_for_the_polar_factor():
+    u, v = orthogonal(seed=1), orthogonal(seed=2)
+    for scale in (1.0, 1e-280):
+        np.testing.assert_allclose(update_rules.polar_factor(scale * (u * [1, 0.1, 1e-9]) @ v), u @ v, atol=1e-6)
+        kept = update_rules.polar_factor(scale * (u * [1, 0.1, 1e-15]) @ v)
+        np.testing.assert_allclose(kept, u[:, :2] @ v[:2], atol=1e-12)

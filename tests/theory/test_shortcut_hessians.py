@@ -315,3 +315,38 @@ def test_one_unit_needs_no_derivative_of_pre_at_the_data_and_two_do():
     np.testing.assert_allclose(one, np.kron(s.T @ s / 2, np.eye(2)))
     with pytest.raises(ValueError, match="no derivative at the zeros"):
         sh.hessian_at_zero(x, y, 2, 1, pre="relu")
+    assert sh.hessian_at_zero(np.abs(x) + 1, y, 2, 1, pre="relu").shape == (8, 8)  # no zeros, but a 1
+    found = sh._merged(np.array([-3.0, 1e-9, 3.0, 3.0 + 9e-16]), 2)
+    assert found.multiplicities.tolist() == [2, 2, 4]
+    assert sh._merged(np.array([-3.0 - 9e-16, -3.0]), 1).multiplicities.tolist() == [2]
+
+
+def test_the_lower_bound_of_the_condition_number_is_its_formula_from_two_units_on():
+    rng = np.random.default_rng(2)
+    x, y = rng.standard_normal((20, 3)) * [3.0, 1.0, 0.5], rng.standard_normal((20, 3))
+    largest, least = np.linalg.eigvalsh(x.T @ x / 20)[-1], np.linalg.svd((x - y).T @ x / 20)[1][-1]
+    for units in (2, 5):
+        assert sh.condition_number_lower_bound(x, y, units) == pytest.approx(units * largest / least)
+        assert sh.condition_number_at_zero(x, y, units, 1) >= units * largest / least
+    for wrong, units in ((x, 1), (x[:, :1], 2)):
+        with pytest.raises(ValueError, match="needs d ≥ 2 and num_units ≥ 2"):
+            sh.condition_number_lower_bound(wrong, y[:, : wrong.shape[1]], units)
+    assert sh.condition_number_lower_bound(x, x, 2) == np.inf
+    assert sh.condition_number_lower_bound(1e-3 * x, 1e-3 * y, 2) == pytest.approx(2 * largest / least)
+
+
+@pytest.mark.parametrize("least, finite", [(1e-14, True), (1.2e-15, True), (8e-16, False), (4e-17, False)])
+def test_the_condition_number_is_infinite_where_the_least_eigenvalue_is_rounding(least, finite):
+    x = np.diag([2.0, 2 * least**0.5])  # with y = 0 M is diag(2, 2 least); 4 ε = 8.9e-16
+    found = sh.condition_number_at_zero(x, 0 * x, 1, 2)
+    assert (found == pytest.approx(1 / least)) if finite else found == np.inf
+
+
+@pytest.mark.parametrize("slope", [-0.5, 2.0])
+def test_the_spectrum_has_the_sizes_of_the_slope_times_the_moment_and_both_signs(slope):
+    rng = np.random.default_rng(4)
+    x, y = rng.standard_normal((2, 20, 3))
+    sigma = np.linalg.svd((x - y).T @ x / 20)[1]
+    found = sh.spectrum_at_zero(x, y, 2, 2, mid=(slope, 0.0))
+    np.testing.assert_allclose(found.eigenvalues, np.append(-abs(slope) * sigma, abs(slope) * sigma[::-1]))
+    assert found.multiplicities.tolist() == [6] * 6

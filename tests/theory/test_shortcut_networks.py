@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from repeatable import REPEATABLE
 from scipy import linalg
 
+from theory.derivatives import complex_step_gradient
+from theory.shortcut import hessians, stationarity
 from theory.shortcut import networks as sn
-from theory.shortcut.activations import ACTIVATIONS
+from theory.shortcut.activations import ACTIVATIONS, Activation
 
 REPEATABLE = settings(REPEATABLE, max_examples=60)
 SHAPES = {
@@ -116,3 +118,70 @@ def test_complex_weights_give_complex_step_derivatives(name):
     below, above = (sn.loss(weights + sign * step, x, y, mid=name) for sign in (-1, 1))
     derivative = sn.loss(weights + 1e-20j * step, x, y, mid=name).imag / 1e-20 / 1e-6
     assert derivative == pytest.approx((above - below) / 2e-6, rel=1e-6) and abs(derivative) > 1e-3
+
+
+@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (2, 3)])
+def test_equation_7_is_the_gradient_of_the_loss(num_units, shortcut_depth):
+    weights, x, y = problem(num_units, shortcut_depth, 3, 5)
+    expected = complex_step_gradient(naive_loss, weights, x, y)
+    np.testing.assert_allclose(sn.gradient(weights, x, y), expected, atol=1e-12)
+    W = sn.linear_map(weights)
+    np.testing.assert_allclose(sn.forward(weights, x), x @ W.T)
+
+
+@pytest.mark.parametrize("num_units, shortcut_depth, gain", [(1, 1, 1.0), (3, 2, 0.5), (2, 3, 2.0)])
+def test_the_growth_of_the_output_is_that_of_random_networks(num_units, shortcut_depth, gain):
+    rng, d = np.random.default_rng(0), 40
+    weights = rng.standard_normal((400, num_units, shortcut_depth, d, d)) * np.sqrt(gain / d)
+    seen = [np.square(sn.forward(one, np.eye(d)[:1])).sum() for one in weights[:, :, :, :, :]]
+    said = sn.output_growth(num_units, shortcut_depth, gain)
+    assert said == (1 + gain**shortcut_depth) ** num_units and np.mean(seen) == pytest.approx(said, rel=0.1)
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 0, 2, 2), (2, 2, 2, 3)])
+def test_weights_of_another_shape_are_refused(shape):
+    with pytest.raises(ValueError, match="weights must be"):
+        sn.checked_weights(np.ones(shape))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_single_number_that_is_not_finite_is_refused_in_x_and_in_y(bad):
+    good, wrong = np.ones((2, 2)), np.array([[1.0, bad], [1.0, 1.0]])
+    for x, y in ((good, wrong), (wrong, good)):
+        with pytest.raises(ValueError, match="x and y must be finite"):
+            sn.checked_data(x, y)
+
+
+@pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
+def test_near_zero_the_loss_changes_by_the_leading_term_and_is_stationary_of_its_order(shortcut_depth):
+    weights, x, y = problem(2, shortcut_depth, 3, 7)
+    names = {"pre": "tanh", "mid": (0.5, 0.0), "post": (3.0, 0.0)}
+    term = stationarity.leading_term(weights, x, y, **names)
+    zero = sn.loss(0 * weights, x, y)
+    functions = {"pre": "tanh"}
+    for place, slope in (("mid", 0.5), ("post", 3.0)):
+        functions[place] = Activation(lambda z, slope=slope: slope * np.tanh(z), None, (0.0, slope, 0.0))
+    changes = [(sn.loss(t * weights, x, y, **functions) - zero) / t**shortcut_depth for t in (1e-2, 1e-3)]
+    assert changes[1] == pytest.approx(term, rel=1e-2) and abs(changes[1] - term) < 0.3 * abs(changes[0] - term) + 1e-6
+    assert stationarity.order_of_stationarity(x, y, shortcut_depth, **names) == (shortcut_depth - 1, True)
+    flat = stationarity.order_of_stationarity(x, y, shortcut_depth, mid=(0.0, 1.0))
+    assert flat == (shortcut_depth - 1, shortcut_depth == 1)
+    assert not stationarity.order_of_stationarity(x, y, shortcut_depth, post=(0.0, 1.0)).exact
+    assert not stationarity.order_of_stationarity(x, x, shortcut_depth).exact
+    assert stationarity.order_of_stationarity(x, y, shortcut_depth, mid="relu").exact is (shortcut_depth == 1)
+
+
+@pytest.mark.parametrize("mid, sign", [((2.0, 0.0), 1), ((-2.0, 0.0), -1)])
+def test_the_escape_from_the_saddle_is_the_eigenvector_of_the_least_eigenvalue(mid, sign):
+    _, x, y = problem(2, 2, 3, 9)
+    direction, curvature = stationarity.escape_from_saddle(x, y, 2, mid=mid)
+    H = hessians.hessian_at_zero(x, y, 2, 2, mid=mid)
+    flat = direction.swapaxes(-1, -2).ravel()  # column, then row
+    np.testing.assert_allclose(H @ flat, curvature * flat, atol=1e-12)
+    assert np.linalg.norm(flat) == pytest.approx(1) and curvature == pytest.approx(np.linalg.eigvalsh(H)[0])
+    assert stationarity.escape_from_saddle(x, y, 1, mid=mid).curvature == curvature
+    small = stationarity.escape_from_saddle(1e-3 * x, 1e-3 * y, 1, mid=mid).curvature
+    assert small == pytest.approx(1e-6 * curvature)
+    for same in (y, x):
+        with pytest.raises(ValueError, match="no strict saddle"):
+            stationarity.escape_from_saddle(same, same, 1)

@@ -71,7 +71,8 @@ def test_a_descent_that_diverges_names_its_learning_rate():
 
 def test_a_subnormal_target_without_a_logarithm_is_factorized_by_polar_alone():
     R = 1e-310 * np.eye(2)
-    np.testing.assert_array_equal(factorization.factorize(R, 8, "best"), factorization.factorize(R, 8))
+    # Fewer layers are too near −I for float64.
+    np.testing.assert_array_equal(factorization.factorize(R, 40, "best"), factorization.factorize(R, 40))
     assert factorization.norm_bound(R, 8, "best") == factorization.norm_bound(R, 8)
     assert factorization.norm_bound(R, 1) == math.inf  # e^714 is no float64
 

@@ -30,6 +30,13 @@ def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
     return bool(1 - seen >= 0.98 * 2 * rate * len(A) * c ** (2 - 2 / len(A)))
 
 
+def _velocity_is_said(A: np.ndarray) -> bool:
+    """Whether the powers of W give the velocity of the product of these layers at R = 0, Σ = I."""
+    W, zero, identity = landscape.end_to_end(A), np.zeros((2, 2)), np.eye(2)
+    said = balancedness.product_velocity(W, 2 * W, len(A))
+    return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), said))
+
+
 def _margin_without_identity() -> bool:
     """Whether σ_min(W) ≥ c once f has fallen from 0.04 to 0.01: Σ = diag(1, 0.01), W now diag(1, 0)."""
     R, Sigma, start, later = np.eye(2), np.diag([1.0, 0.01]), np.diag([0.8, 1.0]), np.diag([1.0, 0.0])
@@ -49,6 +56,7 @@ def _drifts_with_a_long_step() -> bool:
     id="ach.theorem_1",
     source="Arora, Cohen & Hazan 2018, Theorem 1",
     statement="balanced layers, flow: dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ}",
+    hypotheses={"balanced layers": lambda: _velocity_is_said(UNBALANCED)},
     function=balancedness.product_velocity,
     mutation=larger,
 )
@@ -68,7 +76,9 @@ def velocity(rng: np.random.Generator, trials: int) -> Pairs:
 @restated(
     id="ach.claim_1",
     source="Arora, Cohen & Hazan 2018, Claim 1",
-    statement="depth acts as the preconditioner P_W with eigenvalues Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}",
+    statement=(
+        "balanced layers, flow: depth acts as the preconditioner P_W with eigenvalues Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}"
+    ),
     function=balancedness.preconditioner,
     mutation=larger,
 )

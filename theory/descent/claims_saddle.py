@@ -8,7 +8,8 @@ from theory.claim import claim
 from theory.descent import saddle_escape, update_rules
 from theory.descent.saddle_escape import HALVING_SHARE
 from theory.evidence import ROUNDING, Pairs, require
-from theory.mutations import larger, scaled, vanishing
+from theory.mutations import changed, larger, scaled, vanishing
+from theory.shortcut import hessians
 
 RATES = {"descent": 0.02, "momentum": 0.0005, "orthogonalised": 0.01}
 
@@ -16,7 +17,10 @@ RATES = {"descent": 0.02, "momentum": 0.0005, "orthogonalised": 0.01}
 @claim(
     id="ours.saddle_order",
     source="ours, beside Li et al., Theorem 1",
-    statement="to leave zero descent needs ∫dN/Nⁿ⁻¹/(ηg) steps, momentum (1 − μ) times it, orthogonalised ΔN/η",
+    statement=(
+        "linear, Σxx = I: to halve the loss descent needs ∫dN/Nⁿ⁻¹/(ηg) steps at least, momentum (1 − μ) times it, "
+        "orthogonalised ΔN/η"
+    ),
     function=saddle_escape.least_steps,
     mutation=(scaled(5), vanishing, scaled(0.7), larger),
     relation="≥",
@@ -63,7 +67,10 @@ def order(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="ours.saddle_time",
     source="ours, beside Li et al., Theorem 1",
-    statement="aligned starts w leave zero in 1, log(1/w), 1/w for n = 1, 2, 3; orthogonalised in (w₁ − w)/η",
+    statement=(
+        "linear, Σxx = I, one unit, small steps: aligned starts w leave zero in 1, log(1/w), 1/w for n = 1, 2, 3; "
+        "orthogonalised in (w₁ − w)/η"
+    ),
     function=saddle_escape.predicted_steps,
     mutation=(scaled(1.4), scaled(0.7), scaled(1.01)),
 )
@@ -82,6 +89,48 @@ def prediction(rng: np.random.Generator, trials: int) -> Pairs:
                     exact = _integral(depth, sigma, size) / rate
                     yield abs(said - exact), ROUNDING * exact
                 yield abs(seen - said), 0.1 * said + (10 if method == "momentum" else 2)
+
+
+@claim(
+    id="li.no_more_difficult",
+    source="Li et al., abstract, “makes training very deep models no more difficult than shallow ones”",
+    statement=(
+        "n = 2, linear, small starts: cond(H) at zero is the same at every depth; descent to a target near I takes no "
+        "more steps with 16 units than with one, to −I₂ several times as many"
+    ),
+    verdict=(
+        "depends on the reading: of the condition number at zero, holds; of the steps that training takes, false where "
+        "a product of units near I has far to go, as to −I₂, where the condition number is 1 at every depth"
+    ),
+    proof="wrong: the condition number at zero is not what decides: for n = 1 it grows, and the steps do not",
+    after="li.one_shortcut_growth",
+    function=saddle_escape.steps_to_leave,
+    mutation=(scaled(0), changed(lambda steps: 100 - steps)),
+)
+def depth_makes_no_difference(rng: np.random.Generator, trials: int) -> Pairs:
+    """Steps of descent to a hundredth of the loss with 1 and 16 units, near I and at −I₂; condition numbers; n = 1."""
+
+    def steps(units: int, depth: int, gap: np.ndarray, rate: float) -> float:
+        start = (0.05 if depth == 2 else 0) * rng.standard_normal((units, depth, 2, 2))
+        return saddle_escape.steps_to_leave("descent", start, gap, rate, 600, share=0.01)
+
+    def condition(gap: np.ndarray, units: int, depth: int) -> float:
+        return hessians.condition_number_at_zero(np.eye(2), np.eye(2) + gap.T, units, depth)
+
+    for _ in range(max(1, trials // 25)):
+        basis = np.linalg.qr(rng.standard_normal((2, 2)))[0]
+        gap = (basis * (rng.choice([-1, 1], 2) * rng.uniform(0.25, 0.5, 2))) @ basis.T
+        yield steps(16, 2, gap, 0.2), steps(1, 2, gap, 0.2)
+        yield abs(condition(gap, 16, 2) / condition(gap, 1, 2) - 1), ROUNDING
+        require(condition(gap, 16, 1) > 31, "for n = 1 the condition number does not grow")  # R/(2σ_min(gap)) ≥ 32
+        yield steps(16, 1, gap, 0.3 / 16), 2 * steps(2, 1, gap, 0.3 / 2)
+    far = -2 * np.eye(2)
+    shallow, deep = (float(np.median([steps(units, 2, far, 0.2) for _ in range(5)])) for units in (1, 16))
+    require(1 < shallow < deep / 1.5, f"to −I₂ one unit takes {shallow} steps, 16 take {deep}")
+    return (
+        f"target −I₂, cond(H) = {condition(far, 16, 2):.0f} at every depth, 5 starts: one unit takes {shallow:.0f} "
+        f"steps to a hundredth of the loss, 16 units {deep:.0f} (median)"
+    )
 
 
 def _integral(shortcut_depth: int, gap: float, start: float) -> float:

@@ -72,6 +72,7 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
             said = widened.guarantee(problem, num_layers)
             require(said.applies, "the guarantee does not apply where it should")
             layers, risks = widened.descend(problem, num_layers, said.learning_rate, 20)
+            yield abs(math.sqrt(risks[0]) / said.allowed - 1), 1e-8  # a root near 0 of numbers near 1
             yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), said.rate
             yield landscape.max_spectral_norm(layers), 1 / (2 * num_layers)
             continue

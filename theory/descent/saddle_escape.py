@@ -50,17 +50,22 @@ def risk_and_gradient(weights: np.ndarray, gap: np.ndarray) -> tuple[float, np.n
 
 
 def steps_to_leave(
-    method: update_rules.Method, weights: np.ndarray, gap: np.ndarray, learning_rate: float, max_steps: int
+    method: update_rules.Method,
+    weights: np.ndarray,
+    gap: np.ndarray,
+    learning_rate: float,
+    max_steps: int,
+    share: float = 0.5,
 ) -> float:
-    """Steps after which L ≤ ½ L(0), L(0) = ½‖gap‖²_F: measured; infinite where max_steps do not suffice.
+    """Steps after which L ≤ share·L(0), L(0) = ½‖gap‖²_F: measured; infinite where max_steps do not suffice.
 
     Args:
       weights: The start, [num_units, shortcut_depth, d, d]. gap: [d, d]. learning_rate: η.
     """
-    weights, buffer, half = real("weights", weights).copy(), np.zeros(weights.shape), np.square(gap).sum() / 4
+    weights, buffer, end = real("weights", weights).copy(), np.zeros(weights.shape), share * np.square(gap).sum() / 2
     for step in range(max_steps + 1):
         risk, gradient = risk_and_gradient(weights, gap)
-        if risk <= half:
+        if risk <= end:
             return step
         move, buffer = update_rules.direction(method, gradient, buffer)
         weights -= learning_rate * move

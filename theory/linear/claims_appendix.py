@@ -6,8 +6,8 @@ import numpy as np
 
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, relative_error, require
-from theory.linear import landscape, rotations
-from theory.mutations import first_transposed, larger, vanishing
+from theory.linear import landscape, paper_construction, rotations
+from theory.mutations import first_transposed, larger, scaled, vanishing
 
 
 @claim(
@@ -30,6 +30,26 @@ def claim_a_1(rng: np.random.Generator, trials: int) -> Pairs:
         norm = np.linalg.norm(W - np.eye(2), 2)
         yield abs(norm - 2 * math.sin(abs(angle) / 2 / num_roots)), ROUNDING
         yield norm, math.pi / num_roots
+
+
+@claim(
+    id="hm.exponential",
+    source="Hardt & Ma, A.1, “|e^x − 1| ≤ 3|x| for all |x| ≤ 1”",
+    statement="|e^x − 1| ≤ (e − 1)|x| ≤ 3|x| for |x| ≤ 1, with equality on the left at x = 1",
+    proof="none given",
+    our_text="minus signs and bars",
+    after="hm.theorem_2.1_psd",
+    function=paper_construction.exponential_bound,
+    mutation=(larger, scaled(0.9)),
+    hypotheses={"|x| ≤ 1": lambda: paper_construction.exponential_bound(2.0) >= math.expm1(2.0)},
+)
+def exponential(rng: np.random.Generator, trials: int) -> Pairs:
+    """|e^x − 1| against (e − 1)|x|, and that against 3|x|; both ends of the range."""
+    for x in (-1.0, *rng.uniform(-1, 1, trials), 1.0):
+        bound = paper_construction.exponential_bound(x)
+        yield abs(math.expm1(x)), bound * (1 + ROUNDING)
+        yield bound, 3 * abs(x)
+    yield paper_construction.exponential_bound(1.0), math.expm1(1) * (1 + ROUNDING)
 
 
 @claim(

@@ -204,6 +204,16 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 @claim(
+    id="li.small_norms",
+    source="Li et al. §4.1, of Hardt & Ma, “if all the weight matrixes have small norms”",
+    statement="for |||A||| < 1 there is no critical point but global minima, of which there are many",
+    verdict="holds: small is below 1; “the global optimum” is a set",
+    proof="none given",
+    restates="hm.no_critical_points",
+    relation="≥",
+    after="li.variance",
+)
+@claim(
     id="hm.no_critical_points",
     source="Hardt & Ma, §1.1, “no critical points other than the global optimum”; §1.2, “no bad critical point”",
     statement="none with |||A||| < 1; two layers −I are a critical point for every R, bad where RΣ ≠ 0",
@@ -231,7 +241,8 @@ def no_critical_points(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="review.theorem_1",
     source="review, Theorem 1",
-    statement="free critical points inside the ball are minima, KKT points on its boundary need not be",
+    statement="for τ < 1 free critical points inside the ball are minima, KKT points on its boundary need not be",
+    hypotheses={"τ < 1": lambda: _ends_at_minima(MINUS_IDENTITY, np.diag([2.0, 1.0]))},
     verdict="holds: of critical points of f(·), as it says; KKT points of its constrained problem need not be",
     proof="none given",
     function=landscape.stationarity_in_ball,

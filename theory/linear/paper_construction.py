@@ -32,6 +32,16 @@ def printed_bound(log_condition: float, num_layers: int) -> float:
     return (4 * math.pi + 3 * log_condition) / num_layers
 
 
+def exponential_bound(x: float) -> float:
+    """Returns (e − 1)|x| ≥ |e^x − 1| for |x| ≤ 1 (Hardt & Ma A.1, which has 3|x|).
+
+    By convexity, with equality at x = 0 and 1. ValueError: an |x| above 1, where it fails for x > 1.
+    """
+    if not abs(x) <= 1:
+        raise ValueError(f"x must lie in [−1, 1], got {x}")
+    return math.expm1(1) * abs(x)
+
+
 def allocation(log_condition: float, num_layers: int) -> Allocation:
     """Returns the best integers q, p ≥ 1 for the printed construction: the least max(2 sin(π/2q), e^{γ/p} − 1).
 

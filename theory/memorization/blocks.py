@@ -7,6 +7,7 @@
     T(h) = V ReLU(U h + s)         apply_block(U, V, s, h)
     s = −(1 − 2ρ')·1               s = −thresholds, taken from the points themselves
     q_1, …, q_r                    surrogates(z, r, rng)
+    S any subset, (3.6)            separating_block(points, targets, others)
 
 Unit i has the row U_i = α(i), so it wakes where <α(i), h> exceeds its threshold t_i. The printed
 threshold 1 − 2ρ' is wrong under the printed hypotheses: from |α(i) − α(j)|² ≥ 3ρ' follows only
@@ -14,7 +15,7 @@ threshold 1 − 2ρ' is wrong under the printed hypotheses: from |α(i) − α(j
 """
 
 import numpy as np
-from scipy import linalg
+from scipy import linalg, optimize
 
 # How the thresholds of a block are chosen, and which points must stay below t_i < |α(i)|²:
 #   common   one t for the whole block; all other points (Lemma B.1, with the threshold corrected)
@@ -90,6 +91,47 @@ def interpolating_block(
         raise NoThreshold(int(asleep[0]), f"its gap is lost in the rounding of a {points.dtype} bias")
     V = linalg.solve_triangular(activations, values, trans="T", lower=True, check_finite=False).T
     return points, V.astype(points.dtype), s
+
+
+def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Returns U, V, s of a block that moves the points and no other, wherever there is one (Hardt & Ma, (3.6)).
+
+    Not in the paper, which has one for any points. ReLU(u·h + s) is convex in h: where it is 0 on the others it is 0 in
+    their hull. So a point there stays, if the moves of the points are linearly independent, for V is then invertible.
+    If none lies there, one of the points is a corner of the hull of all, which a plane cuts off; then one is of those
+    that are left, and so on. These planes are the units, and V is solved for by substitution.
+
+    Args:
+      points: [p, k], distinct. targets: [p, k]. others: [m, k], m ≥ 1.
+
+    Returns:
+      U [p, k], V [k, p], s [p].
+
+    Raises:
+      NoThreshold: a ValueError. A point lies in the hull of the others.
+    """
+    U, s, order, left = np.empty(points.shape), np.empty(len(points)), [], list(range(len(points)))
+    while left:
+        for row in left:
+            plane = _plane(points[row], np.concatenate([others, points[[i for i in left if i != row]]]))
+            if plane is not None:
+                break
+        else:
+            raise NoThreshold(left[0], "it lies in the hull of the others")
+        U[row], s[row] = plane[:-1], plane[-1]
+        order.append(row)
+        left.remove(row)
+    activations = np.maximum(points @ U.T + s, 0)[np.ix_(order, order)]  # those after a point do not wake its unit
+    V = np.empty(points.shape)
+    V[order] = linalg.solve_triangular(activations, (targets - points)[order])
+    return U, V.T, s
+
+
+def _plane(point: np.ndarray, others: np.ndarray) -> np.ndarray | None:
+    """(u, s) with |u_i| ≤ 1 and u·h + s ≤ 0 on the others, as large as can be on the point; None where 0 is largest."""
+    rows, bounds = np.column_stack([others, np.ones(len(others))]), [(-1.0, 1.0)] * len(point) + [(None, None)]
+    found = optimize.linprog(-np.append(point, 1.0), A_ub=rows, b_ub=np.zeros(len(others)), bounds=bounds)
+    return found.x if -found.fun > 1e-9 * np.abs(others).max() else None
 
 
 def apply_block(U: np.ndarray, V: np.ndarray, s: np.ndarray, h: np.ndarray) -> np.ndarray:

@@ -108,6 +108,7 @@ def projection_scale(rng: np.random.Generator, trials: int) -> Pairs:
     statement="for ρ ≤ 1; Lemma B.1's own bias needs a distortion of at most ρ/(6 + ρ), one bias per row ρ/(2 + ρ)",
     verdict="depends on the reading: ρ ≤ 1, which one may assume, holds; ρ the least squared distance, up to 4, false",
     proof="repaired: 2ρ′ of Lemma B.2 is not 3ρ′ of Lemma B.1",
+    hypotheses={"ρ ≤ 1": lambda: 1.1 * (1 - 1.1 / 3) >= 2 * 1.1 / 3},
     function=first_layer.largest_distortion,
     mutation=larger,
 )

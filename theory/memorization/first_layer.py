@@ -5,7 +5,7 @@
     k = c (log n)/ρ², "c = 10 works"        row_bias_width: O(log(n)/ρ); common_bias_width: O(log(n)/ρ²)
     z(i) = A_0 x(i), A_0 ~ N(0, 1/k)        width = k
 
-c = 10 does not work: for 200 unit vectors all at squared distance ρ = 1 it gives k = 53, where some
+c = 10 does not work: for 200 unit vectors of R¹⁹⁹ at squared distances of ρ = 1 or more it gives k = 53, where some
 distance is off by more than ρ/3 and no common bias exists (`claims_first_layer.paper_width`). Not in the
 paper: the two widths below, which are proved. Peeling has no such condition: any distinct points, any k.
 """
@@ -151,6 +151,17 @@ def separation(x: np.ndarray) -> float:
 
     smallest = min(1.0, *in_parallel(smallest_in_panel, range(0, len(x), _PANEL)))
     return 4 * smallest * abs(smallest)
+
+
+def lifted(x: np.ndarray) -> np.ndarray:
+    """Returns (x, 1)/|(x, 1)| [n, d + 1]: unit vectors, different where the x are (Hardt & Ma §3, repaired).
+
+    "Without loss of generality … ‖x‖ = 1" is not so by dividing by ‖x‖, which makes x and 2x one point. With a constant
+    coordinate added first no two points are parallel, and the x come back as the quotient of the coordinates.
+    """
+    x = finite("x", x)
+    constant = np.column_stack([x, np.ones(len(x))])
+    return constant / np.linalg.norm(constant, axis=1, keepdims=True)
 
 
 def default_width(x: np.ndarray, method: str = "peeling") -> int:

@@ -55,6 +55,29 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 @claim(
+    id="hm.footnote_4",
+    source="Hardt & Ma, footnote 4, “typically r is less than 10³ and d is less than 10⁵ while n is larger than 10⁶”",
+    statement="in the paper's own data sets d and r are smaller than n; ImageNet has r = 1,000, d = 150,528",
+    verdict=(
+        "false: of none of its data sets; ImageNet's r is not below 10³ nor its d below 10⁵, and CIFAR's n, 50,000, is "
+        "not above 10⁶; what it is for, r, d < n, holds"
+    ),
+    proof="none given",
+    after="hm.last_layer",
+    function=table_1.data_sets,
+    mutation=changed(lambda sets: sets | {"ImageNet": sets["ImageNet"]._replace(examples=100_000)}),
+)
+def sizes_of_data(rng: np.random.Generator, trials: int) -> Pairs:
+    """d, r < n for the data sets of §4; and footnote 4's three numbers."""
+    sets = table_1.data_sets()
+    for sample in sets.values():
+        yield max(sample.dimension, sample.classes), sample.examples - 1
+        as_printed = sample.classes < 10**3 and sample.dimension < 10**5 and sample.examples > 10**6
+        require(not as_printed, "footnote 4 holds of a data set")
+    return "; ".join(f"{name}: n = {s.examples:,}, d = {s.dimension:,}, r = {s.classes:,}" for name, s in sets.items())
+
+
+@claim(
     id="hm.section_5",
     source="Hardt & Ma, §5, conjecture taken literally",
     statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are no global minima, for any small τ",

@@ -1,4 +1,4 @@
-"""A search for bad critical points of ReLU residual networks near zero: the open problem of Hardt & Ma, §5.
+"""A search for bad critical points of ReLU residual networks near zero: the conjecture of Hardt & Ma, §5.
 
 They conjecture "that a result analogous to Theorem 2.2 is true for the general non-linear case", layers
 x + V ReLU(U x). Read literally: with |||A||| = max(‖U_i‖, ‖V_i‖) ≤ τ < 1, every critical point is a global minimum.

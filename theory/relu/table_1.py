@@ -12,6 +12,24 @@ class Count(NamedTuple):
     weights: int
 
 
+class Sample(NamedTuple):
+    """The size of a data set: n, d and r of Hardt & Ma §3."""
+
+    examples: int
+    dimension: int
+    classes: int
+
+
+def data_sets() -> dict[str, Sample]:
+    """Returns the training sets of Hardt & Ma §4: images of 32 × 32 × 3 and, §4.2, of 224 × 224 × 3 numbers."""
+    small, large = 32 * 32 * 3, 224 * 224 * 3
+    return {
+        "CIFAR-10": Sample(50_000, small, 10),
+        "CIFAR-100": Sample(50_000, small, 100),
+        "ImageNet": Sample(1_281_167, large, 1000),
+    }
+
+
 def count_weights(biases: bool = False, projections: bool = False) -> Count:
     """Returns the count for Table 1: a 3 × 3 stem of 16 channels, then 9 blocks of two 3 × 3 convolutions a stage.
 

@@ -133,6 +133,36 @@ def eq_14(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 @claim(
+    id="li.one_shortcut",
+    source="Li et al., abstract, “The 1-shortcut … is essentially equivalent to no shortcuts”",
+    statement=(
+        "n = 1, linear: the gradient at W is that of the plain network at W + I, so descents agree from starts that "
+        "differ by I; at W = 0, R ≥ 2, the plain network is stationary, the other only if M = 0"
+    ),
+    verdict=(
+        "depends on the reading: up to a shift of the start by I, holds; of the same start, such as zero, false, but "
+        "for M = 0"
+    ),
+    proof="complete: by (14), for linear networks, with the start shifted",
+    after="li.eq_14",
+    function=networks.gradient,
+    mutation=transposed,
+)
+def one_shortcut_or_none(rng: np.random.Generator, trials: int) -> Pairs:
+    """The gradient of a 1-shortcut network at W against that of the plain one at W + I; and of both at zero."""
+    for trial in range(trials):
+        x, y = random_data(rng)
+        weights = 0.5 * rng.standard_normal((1 + trial % 4, 1, 3, 3))
+        plain = complex_step_gradient(_plain_loss, weights + np.eye(3), x, y)
+        yield relative_error(networks.gradient(weights, x, y), plain), ROUNDING
+    zero = np.zeros((2, 1, 3, 3))
+    slopes = networks.gradient(zero, x, y), complex_step_gradient(_plain_loss, zero, x, y)
+    with_shortcut, without = (np.abs(slope).max() for slope in slopes)
+    require(with_shortcut > 0 == without, "at zero both move, or none")
+    return f"at W = 0, R = 2: the gradient is up to {with_shortcut:.2f} with 1-shortcuts, {without:.0f} without"
+
+
+@claim(
     id="li.one_unit",
     source="Li et al. §4.2, R = 1",
     statement=(
@@ -154,7 +184,7 @@ def one_unit(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="li.eq_15",
     source="Li et al., (15)",
-    statement="the best linear map is Σyx Σxx⁻¹",
+    statement="where Σxx has an inverse the best linear map is Σyx Σxx⁻¹",
     function=networks.least_squares_map,
     mutation=scaled(1.01),
 )
@@ -189,6 +219,10 @@ def eq_16(rng: np.random.Generator, trials: int) -> Pairs:
         scale = np.square(y).sum() / (2 * len(x))
         yield abs(loss - least), 1e-7 * scale  # the inverse's free part is multiplied by the moment's rounding
         yield abs(_reaching(rng, x, y, units=1 + trial % 3, depth=1 + trial % 4) - least), ROUNDING * scale
+
+
+def _plain_loss(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> complex:
+    return networks.loss(weights, x, y, shortcut=False)
 
 
 def _plain_gradient(V: np.ndarray, x: np.ndarray, y: np.ndarray, units: int) -> np.ndarray:

@@ -1,0 +1,135 @@
+"""Runs that go on longer, begin with the weights of another network, or keep some layers as they are."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from refusals import refused
+
+from identity_matters import training
+from identity_matters.config import TrainConfig
+from identity_matters.model import ModelConfig, all_conv_resnet
+from identity_matters.runs import checkpoint
+from identity_matters.runs.tables import read_metrics
+from identity_matters.safe_loading import load_network
+from identity_matters.starting_weights import freeze, take_weights
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config):
+    return dataclasses.replace(tiny_config, train_steps=4, decay_steps=(3,), eval_every=2, checkpoint_every=2)
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    """A run of 8 updates without a break."""
+    run_dir = tmp_path_factory.mktemp("runs") / "whole"
+    training.train(dataclasses.replace(config, train_steps=8, decay_steps=(3, 6)), run_dir)
+    return run_dir
+
+
+def final(run_dir):
+    return checkpoint.load_newest(str(run_dir / "checkpoints"))
+
+
+def test_a_finished_run_goes_on_longer_to_the_bits_of_the_longer_run(config, whole, tmp_path):
+    assert training.train(config, tmp_path / "run")["step"] == 4
+    longer = dataclasses.replace(config, train_steps=8, decay_steps=(3, 6))
+    assert training.train(longer, tmp_path / "run")["step"] == 8
+    (step, arrays), (_, expected) = final(tmp_path / "run"), final(whole)
+    assert step == 8 and arrays.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(arrays[name], array, name)
+    rows, expected_rows = (read_metrics(str(path / "metrics.csv")) for path in (tmp_path / "run", whole))
+    assert [row["test_cross_entropy"] for row in rows] == [row["test_cross_entropy"] for row in expected_rows]
+    exported = load_network(str(tmp_path / "run" / "model.keras"))
+    assert all(np.array_equal(v, expected[f"variable/{v.path}"]) for v in exported.variables)
+    assert training.train(longer, tmp_path / "run")["step"] == 8  # and is finished
+
+
+@pytest.mark.parametrize(
+    "schedule, old_drops, changes, fields",
+    [
+        ("piecewise", (3,), {"decay_steps": (3, 6)}, ("train_steps", "decay_steps")),
+        ("piecewise", (3, 5), {"decay_steps": (3,)}, ("train_steps", "decay_steps")),  # the old one came not so far
+        ("piecewise", (3,), {"decay_steps": (2,)}, ("train_steps",)),
+        ("constant", (), {}, ("train_steps", "decay_steps")),
+        ("linear", (), {}, ()),
+        ("cosine", (), {}, ()),
+        ("piecewise", (3,), {"train_steps": 3}, ()),
+    ],
+)
+def test_what_may_differ_in_a_longer_run_is_what_the_updates_so_far_do_not_depend_on(
+    schedule, old_drops, changes, fields
+):
+    old = TrainConfig(train_steps=4, schedule=schedule, decay_steps=old_drops)
+    new = dataclasses.replace(old, **{"train_steps": 8} | changes)
+    assert new.continued(dataclasses.asdict(old)) == fields
+    if fields == ("train_steps", "decay_steps"):
+        rates = [training.learning_rate_schedule(config) for config in (old, new)]
+        assert [float(rates[0](step)) for step in range(4)] == [float(rates[1](step)) for step in range(4)]
+
+
+def test_a_schedule_that_ends_with_the_run_is_refused_with_what_to_do(config, tmp_path):
+    linear = dataclasses.replace(config, schedule="linear", decay_steps=(), train_steps=2)
+    training.train(linear, tmp_path / "run")
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    message = refused(training.train, dataclasses.replace(linear, train_steps=4), tmp_path / "run")
+    assert "train_steps (2, 4); a run goes on longer unless its schedule ends with it" in message
+    assert message.endswith("--init_from this") and (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_weights_are_taken_by_name_and_shape():
+    network, other = (
+        all_conv_resnet(ModelConfig(image_shape=(8, 8, 3), widths=(4, 8), blocks_per_stage=(1, blocks), stem_width=4,
+                                    num_classes=classes), seed)
+        for blocks, classes, seed in ((2, 7, 0), (1, 10, 1))
+    )  # fmt: skip
+    before = {variable.path: variable.numpy() for variable in network.variables}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("identity_matters.starting_weights.load_source", lambda source: other)
+        line = take_weights(network, "RUN")
+    new = {f"stage2_block2_conv{k}/kernel" for k in (1, 2)} | {"projection/kernel"}
+    for variable in network.variables:
+        expected = (
+            before[variable.path] if variable.path in new else other.get_layer(variable.path.split("/")[0]).kernel
+        )
+        np.testing.assert_array_equal(variable, expected, variable.path)
+    assert line == (
+        "5 of the network's 8 variables begin with the weights of RUN; new: stage2_block2_conv1/kernel [3, 3, 8, 8], "
+        "stage2_block2_conv2/kernel [3, 3, 8, 8], projection/kernel [8, 7]"
+    )
+
+
+def test_a_run_begins_with_another_and_keeps_what_is_frozen(config, whole, tmp_path, capfd):
+    tuned = dataclasses.replace(config, init_from=str(whole), freeze="stem,stage1")
+    training.train(tuned, tmp_path / "run")
+    assert "6 of the network's 6 variables begin with the weights of" in capfd.readouterr().err
+    _, expected = final(whole)
+    for variable in load_network(str(tmp_path / "run" / "model.keras")).variables:
+        is_kept = variable.path.startswith(("stem", "stage1", "projection"))  # the projection is not trained at all
+        assert np.array_equal(variable, expected[f"variable/{variable.path}"]) == is_kept, variable.path
+    row = training.train(config, tmp_path / "by_argument", init_from=whole / "model.keras")
+    assert row["step"] == 4
+
+
+def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(config, tiny_run, tmp_path):
+    named = "digits, cifar10_fast"
+    for source, reason in (("none", named), (tmp_path, "No such file"), (tmp_path / "x.keras", "No such file")):
+        message = refused(training.train, config, tmp_path / "run", init_from=source)
+        assert reason in message
+        assert not (tmp_path / "run" / "config.json").exists()
+    network = all_conv_resnet(ModelConfig(image_shape=(8, 8, 3), widths=(5,), blocks_per_stage=(1,), stem_width=5))
+    assert "has no weights of the names and shapes" in refused(take_weights, network, str(tiny_run))
+
+
+@pytest.mark.parametrize(
+    "prefixes, reason",
+    [
+        ("stem,nix", "freeze names 'nix', with which no layer begins that has weights; try stem, stage1, projection"),
+        ("s", "freeze s leaves nothing to train"),
+    ],
+)
+def test_layers_to_freeze_must_be_there_and_leave_some_to_train(prefixes, reason):
+    network = all_conv_resnet(ModelConfig(image_shape=(8, 8, 3), widths=(5,), blocks_per_stage=(1,), stem_width=5))
+    assert refused(freeze, network, prefixes) == reason

@@ -1,0 +1,168 @@
+"""The .npz files of strangers: what was checked is what is read, any header is one line, bombs stay packed."""
+
+import dataclasses
+import io
+import pathlib
+import struct
+import tempfile
+import tracemalloc
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from refusals import refused
+
+from identity_matters import training
+from identity_matters.config import TrainConfig
+from identity_matters.data import loading, user_arrays
+from identity_matters.data.user_arrays import load_npz, npz_digest
+from identity_matters.evaluation import evaluate
+from identity_matters.runs import checkpoint, npz
+from identity_matters.runs.config_json import read_config_json
+
+ARRAYS = {
+    "train_images": np.arange(6 * 8 * 8, dtype=np.uint8).reshape(6, 8, 8),
+    "train_labels": np.array([0, 1, 2, 0, 1, 2]),
+    "test_images": np.zeros((5, 8, 8), np.uint8),
+    "test_labels": np.array([2, 1, 0, 1, 2]),
+}
+
+
+def npy(array) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def with_header(header: bytes, values: bytes = b"", version=(1, 0)) -> bytes:
+    size = struct.pack("<H" if version == (1, 0) else "<I", len(header))
+    return b"\x93NUMPY" + bytes(version) + size + header + values
+
+
+def write(path, *others, compression=zipfile.ZIP_STORED, **changes) -> str:
+    """The four arrays, some changed to any bytes, and other members (name, content) after them."""
+    members = [(f"{name}.npy", changes.get(name, npy(array))) for name, array in ARRAYS.items()]
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression) as archive:
+        warnings.simplefilter("ignore")  # of names that come twice
+        for name, content in (*members, *others):
+            archive.writestr(name, content)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["train_images", "train_images.npy", "train_images.npy.npy/", "../train_images"])
+def test_a_member_that_shadows_another_or_is_no_array_is_refused(tmp_path, name):
+    """numpy.load takes the first of these for train_images, while checks and digest are of train_images.npy."""
+    other = npy(255 - ARRAYS["train_images"])
+    path = write(tmp_path / "x.npz", (name, other))
+    assert "it must hold arrays alone, NAME.npy, and each of them once" in refused(load_npz, path)
+    assert npz_digest(path) == ""
+    if name == "train_images":
+        assert np.load(path)["train_images"].tobytes() == (255 - ARRAYS["train_images"]).tobytes()
+
+
+HEADERS = [
+    b"{'descr': ('<f4',), 'fortran_order': False, 'shape': (6, 8, 8)}\n",  # an IndexError in NumPy
+    b"{'descr': '''<f4, 'fortran_order': False}\n",  # a tokenize.TokenError
+    b"(" * 5000, b"[" * 9999, b"-" * 9000 + b"1", b"9" * 9000, b"\xff" * 64, b"", b"{**{}}\n", b"{'shape': (1,)}\n",
+    b"{'descr': '<f4', 'fortran_order': False, 'shape': (" + b"9" * 4000 + b",)}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", HEADERS, ids=range(len(HEADERS)))
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0), (9, 9)])
+def test_a_damaged_header_is_one_short_line(tmp_path, header, version):
+    path = write(tmp_path / "x.npz", train_images=with_header(header, bytes(1000), version))
+    message = refused(load_npz, path)
+    assert message.startswith(f"cannot read {path} as an .npz file: ") and len(message) < 500
+    with open(write(tmp_path / "step_00000001.npz", step=1, a=with_header(header)), "rb"), pytest.warns(UserWarning):
+        assert checkpoint.load_newest(str(tmp_path)) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text("{}()[]'\"\\,:=-+*.#<>|fuO0123456789LFalse shapedcrotn_\n\té", max_size=200), st.integers(0, 3))
+def test_a_header_of_any_text_is_refused_or_that_of_the_array(text, version):
+    with tempfile.TemporaryDirectory() as folder:
+        content = with_header(text.encode(), ARRAYS["test_images"].tobytes(), (max(1, version), 0))
+        path = write(pathlib.Path(folder) / "x.npz", test_images=content)
+        assert len(refused(load_npz, path)) < 500
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 255)), min_size=1, max_size=8), st.booleans())
+def test_whatever_bytes_change_the_arrays_are_those_that_were_written_or_refused(flips, is_packed):
+    with tempfile.TemporaryDirectory() as folder:
+        method = zipfile.ZIP_DEFLATED if is_packed else zipfile.ZIP_STORED
+        path = write(pathlib.Path(folder) / "x.npz", compression=method)
+        content = bytearray(pathlib.Path(path).read_bytes())
+        for position, change in flips:
+            content[position % len(content)] ^= change
+        pathlib.Path(path).write_bytes(content)
+        try:
+            data = load_npz(path)
+        except ValueError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1000
+        else:
+            for name, array in ARRAYS.items():
+                np.testing.assert_array_equal(getattr(data, name).reshape(array.shape), array)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31 - 1) + bytes(5 * 10**7),  # a header of 2 GB
+        npy(ARRAYS["train_images"]) + bytes(5 * 10**7),  # more than it declares
+        with_header(b"{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000, 8, 8)}\n"),
+    ],
+    ids=["header", "tail", "shape"],
+)
+def test_no_memory_is_taken_for_what_a_small_file_declares_or_unpacks_to(tmp_path, content):
+    path = write(tmp_path / "x.npz", compression=zipfile.ZIP_DEFLATED, train_images=content)
+    tracemalloc.start()
+    try:
+        refused(load_npz, path)
+        assert tracemalloc.get_traced_memory()[1] < 5 * 10**6
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture
+def exchanged(tmp_path, monkeypatch):
+    """A config of an .npz file that somebody exchanges as soon as it has been read, and its digest before."""
+    path = write(tmp_path / "x.npz", train_labels=npy(np.array([0, 1, 2, 2, 1, 0])))
+    digest = npz_digest(path)
+    read = user_arrays._read
+
+    def read_and_exchange(*arguments):
+        found = read(*arguments)
+        write(tmp_path / "x.npz")
+        return found
+
+    monkeypatch.setattr(user_arrays, "_read", read_and_exchange)
+    return TrainConfig(npz=path), digest
+
+
+def test_a_run_records_the_digest_of_the_file_that_it_read(exchanged, tiny_config, tmp_path):
+    config, digest = exchanged
+    steps = {"train_examples": 0, "eval_examples": 0, "batch_size": 2, "npz": config.npz, "train_steps": 1}
+    training.train(dataclasses.replace(tiny_config, decay_steps=(), **steps), tmp_path / "run")
+    assert npz_digest(config.npz) != digest == read_config_json(str(tmp_path / "run"))["npz_digest"]
+    for path in ("saved_model", "model.keras"):
+        assert "has changed since" in refused(evaluate, tmp_path / "run" / path)
+
+
+def test_what_is_held_out_of_a_file_or_shortened_keeps_its_digest(exchanged):
+    config, digest = exchanged
+    config = dataclasses.replace(config, validation_examples=1, train_examples=2, image_size=9)
+    assert loading.load(config).file_digest == digest
+
+
+def test_an_open_file_gives_each_array_as_numpy_does(tmp_path):
+    arrays = {"f": np.asfortranarray(np.arange(12.0).reshape(3, 4)), "e": np.zeros((0, 3), ">i2"), "s": np.float16(2.5)}
+    np.savez(tmp_path / "x.npz", **arrays)
+    found = npz.read_arrays(str(tmp_path / "x.npz"))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape

@@ -1,0 +1,129 @@
+"""Claims on linear networks everywhere, not in a ball: what they express, convexity, local minima."""
+
+import functools
+
+import numpy as np
+
+from theory.claim import claim, restated
+from theory.derivatives import difference_hessian
+from theory.evidence import ROUNDING, Pairs, require
+from theory.linear import landscape, local_minima
+from theory.linear.claims_risk import draw_problem, risk_by_hand
+from theory.mutations import scaled, vanishing
+
+
+@claim(
+    id="hm.any_linear_map",
+    source="Hardt & Ma §2, “this model can express any linear transformation R”",
+    statement="for every R, of any determinant: A_1 = R − I, the others 0",
+    proof="none given",
+    after="hm.square_root",
+    function=landscape.end_to_end,
+    mutation=scaled(1.01),
+)
+def any_linear_map(rng: np.random.Generator, trials: int) -> Pairs:
+    """The product for A_1 = R − I, the others 0, against R: of either sign of det R, and singular."""
+    for trial in range(trials):
+        d, num_layers = int(rng.integers(1, 6)), int(rng.integers(1, 9))
+        R = rng.standard_normal((d, d))
+        R[0] *= (1, -1, 0)[trial % 3]
+        A = np.zeros((num_layers, d, d))
+        A[0] = R - np.eye(d)
+        yield np.abs(landscape.end_to_end(A) - R).max(), ROUNDING * (1 + np.abs(R).max())
+
+
+@claim(
+    id="hm.no_spurious_optima",
+    source="Hardt & Ma, abstract, “have no spurious local optima”",
+    statement="every local minimum of f is a global one, in no ball and for every R and Σ",
+    proof="repaired: Theorem 2.2 is about a ball with τ < 1; everywhere it is Kawaguchi's theorem, which it cites",
+    after="hm.no_critical_points",
+)
+@restated(
+    id="kaw.local_minima",
+    source="Kawaguchi 2016, linear networks",
+    statement=(
+        "every local minimum of f is a global one; other critical points are saddles, with ∇²f = 0 at some for ℓ ≥ 3 "
+        "and negative curvature at all for ℓ = 2"
+    ),
+    after="bhl.asymmetric",
+    proof="complete: after Laurent & von Brecht 2018, in docs/theory.md; the printed one was not read",
+    function=local_minima.escape,
+    mutation=lambda escape: lambda A, *a, **k: A,
+)
+def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
+    """Bad critical points, near which f falls; curvature −2σ or less at those of two layers, none at W = 0 of three."""
+    for trial in range(max(2, trials // 5)):
+        d, num_layers = int(rng.integers(1, 4)), int(rng.integers(2, 5))
+        R, kept = rng.standard_normal((d, d)), rng.random(d) < 0.5
+        kept[rng.integers(d)] = False
+        A = local_minima.bad_critical_point(R, num_layers, kept)
+        before = landscape.risk(A, R, np.eye(d))
+        lost = np.square(np.linalg.svd(R, compute_uv=False)[~kept]).sum()
+        require(abs(before / lost - 1) < ROUNDING, "the excess at the critical point is not that of the lost σ")
+        require(np.abs(landscape.gradient(A, R, np.eye(d))).max() < ROUNDING * lost**0.5, "it is no critical point")
+        product = landscape.end_to_end(local_minima.moved_freely(A, 0.3, rng))
+        require(np.abs(product - landscape.end_to_end(A)).max() < ROUNDING * (1 + np.abs(R).max()), "the output moves")
+        lower = local_minima.escape(A, R, np.eye(d), 0.3, rng)
+        yield np.linalg.norm(lower - A, 2, axis=(1, 2)).max(), 2 * 0.3
+        yield landscape.risk(lower, R, np.eye(d)), (1 - 1e-5) * before
+        if trial < 5:
+            two = local_minima.bad_critical_point(R, 2, kept)
+            hessian = difference_hessian(functools.partial(_risk_beside, two, R), two.size)
+            largest = np.linalg.svd(R, compute_uv=False)[~kept].max()
+            yield np.linalg.eigvalsh(hessian)[0], -2 * largest * (1 - 1e-5)
+    minus = -np.eye(2)[None].repeat(3, axis=0)
+    hessian = difference_hessian(functools.partial(_risk_beside, minus, np.eye(2)), minus.size)
+    yield np.abs(np.linalg.eigvalsh(hessian)).max(), 1e-5
+    lower = local_minima.escape(minus[:2], np.eye(2), np.eye(2), 0.1, rng)
+    fall = [landscape.risk(A, np.eye(2), np.eye(2)) for A in (minus[:2], lower)]
+    return (
+        f"outside the ball, A_1 = A_2 = −I, R = I₂: ∇f = 0, which Theorem 2.2 does not forbid; f = {fall[0]:.0f} falls "
+        f"to {fall[1]:.3f} within 0.2"
+    )
+
+
+@claim(
+    id="review.nonconvexity",
+    source="review, “Simply by adding depth … induces nonconvexity!”",
+    statement="for ℓ ≥ 2, Σ ≠ 0 and every R f is not convex, though it is for ℓ = 1 and the maps are the same",
+    proof="none given",
+    function=landscape.risk,
+    mutation=vanishing,
+    relation="≥",
+    hypotheses={"ℓ ≥ 2": lambda: _one_layer_bends(), "Σ ≠ 0": lambda: _bends(np.eye(2), np.zeros((2, 2)))},
+)
+def depth_bends(rng: np.random.Generator, trials: int) -> Pairs:
+    """f between two minima: N_1 = cI, N_2 = R/c for c = ½ and 2, whose mean is (25/16)R; for R = 0, I and 0 in turn."""
+    for _ in range(trials):
+        A, R, Sigma = draw_problem(rng, num_layers=int(rng.integers(2, 6)))
+        require(_bends(R, Sigma), "f is convex between two minima")
+        layers = _ends(R, len(A)).mean(0) - np.eye(len(R))
+        yield landscape.risk(layers, R, Sigma) * (1 + ROUNDING), (9 / 16) ** 2 * np.trace(R @ Sigma @ R.T)
+        none = _ends(0 * R, len(A)).mean(0) - np.eye(len(R))
+        yield landscape.risk(none, 0 * R, Sigma) * (1 + ROUNDING), np.trace(Sigma) / 16
+
+
+def _ends(R: np.ndarray, num_layers: int) -> np.ndarray:
+    """Two minima [2, ℓ, d, d] as layers N_i."""
+    identity = np.eye(len(R))
+    first = ((identity / 2, 2 * R), (2 * identity, R / 2)) if R.any() else ((identity, R), (R, identity))
+    return np.stack([np.stack([*pair, *[identity] * (num_layers - 2)]) for pair in first])
+
+
+def _bends(R: np.ndarray, Sigma: np.ndarray) -> bool:
+    """Whether f, ℓ = 2, is larger between two points than the mean of its values there."""
+    ends = _ends(R, 2) - np.eye(len(R))
+    mean = np.mean([landscape.risk(A, R, Sigma) for A in ends])
+    return landscape.risk(ends.mean(0), R, Sigma) > mean
+
+
+def _one_layer_bends() -> bool:
+    ends = np.array([[[[1.0]]], [[[-3.0]]]])
+    mean = np.mean([landscape.risk(A, np.ones((1, 1)), np.ones((1, 1))) for A in ends])
+    return landscape.risk(ends.mean(0), np.ones((1, 1)), np.ones((1, 1))) > mean
+
+
+def _risk_beside(A: np.ndarray, R: np.ndarray, vector: np.ndarray) -> np.longdouble:
+    """f at A + vector, Σ = I, in extended precision."""
+    return risk_by_hand(A + vector.reshape(A.shape), R, np.eye(len(R)))
