@@ -6,11 +6,12 @@ import subprocess
 import sys
 
 import pytest
+from processes import FLAGS
 
 
 def command(name, *flags, **options):
     command = [sys.executable, "-m", f"launch.{name}", *map(str, flags)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
 @pytest.mark.parametrize("gibibytes", [0.4, 1, 2, 3])
@@ -25,12 +26,11 @@ def test_too_little_address_space_is_one_line_before_anything_is_imported(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plot", "evaluate"])
-def test_a_backend_that_is_none_and_warnings_as_errors_end_no_command(tiny_run, name):
+def test_a_backend_that_is_none_and_warnings_as_errors_end_no_command(tmp_path):
     environment = os.environ | {"MPLBACKEND": "nonsense", "PYTHONWARNINGS": "error"}
-    flags = [f"--run_dir={tiny_run}"] if name == "plot" else [f"--saved_model={tiny_run}/model.keras"]
-    done = command(name, *flags, env=environment)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    for name, flags in (("train", [*FLAGS, "--train_steps=2", "--checkpoint_every=1"]), ("plot", ["--format=pdf"])):
+        done = command(name, f"--run_dir={tmp_path}/run", *flags, env=environment)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(
