@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from theory.derivatives import difference_gradient
 from theory.relu import claims as checks
@@ -181,3 +182,21 @@ def test_the_comparison_s_risks_are_shares_of_the_identity_s(monkeypatch, slope,
         assert row["critical"] == critical and (row["d"], row["width"], row["samples"]) == (2, 1, 40)
     again = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 5)
     assert [row["risk"] for row in again] == [row["risk"] for row in rows]
+
+
+def test_the_descent_with_an_output_has_the_gradient_of_the_risk_that_it_lowers(monkeypatch):
+    rng = np.random.default_rng(6)
+    x, w, W = rng.standard_normal((15, 2)), rng.standard_normal((2, 2, 2, 2)), rng.standard_normal((2, 2))
+    y, kept = rng.standard_normal((15, 2)), []
+
+    def minimize(function, start, **options):
+        kept.append((function, start))
+        return optimize.OptimizeResult(x=start)
+
+    monkeypatch.setattr(trained_output.optimize, "minimize", minimize)
+    trained_output.descend(w, W, x, y)
+    function, start = kept[0]
+    predicted = networks.forward(w[None], x[None])[0] @ W.T
+    assert function(start)[0] == pytest.approx(np.square(y - predicted).sum() / np.square(y - x).sum())
+    by_differences = difference_gradient(lambda flat: function(flat)[0], start)
+    np.testing.assert_allclose(function(start)[1], by_differences, atol=1e-8)

@@ -270,6 +270,13 @@ def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_se
         for name in search.CATEGORIES:
             assert row[name] == sum(point["category"] == name for point in points)
             assert row[f"{name}_low"] <= row[name] / 20 <= row[f"{name}_high"]
+        risks = [point["risk"] for point in points if point["category"] == "bad_local_minimum"]
+        if risks:
+            said = [row[f"bad_risk_{name}"] for name in ("least", "median", "largest")]
+            assert said == pytest.approx([min(risks), np.median(risks), max(risks)])
+        assert row["tenfold_tried"] == min(2, len(risks)) >= row["tenfold_bad"]
+        assert row["population_tried"] == (row["tenfold_tried"] if row["d"] == 2 else 0) >= row["population_bad"]
+    assert sum(row["tenfold_bad"] for row in rows) > 0 and sum(row["population_bad"] for row in rows) > 0
     assert sum(row["bad_local_minimum"] for row in rows) > 0 and sum(row["saddle"] for row in rows) > 0
     assert all(type(value) in (str, int, float) for row in rows + found for value in row.values())
 
