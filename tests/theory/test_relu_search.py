@@ -323,10 +323,10 @@ def test_the_least_curvature_is_across_the_free_directions_and_a_share_of_the_la
 @pytest.mark.parametrize("size, expected", [(1.0, True), (1e-7, True), (0.0, False)])
 def test_a_zero_unit_leaves_downhill_where_anything_is_left_to_explain_however_little(size, expected):
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((1, 30, 2))
-    problem, w = Sample(x, x + size * rng.standard_normal(x.shape)), np.zeros((1, 2, 2, 1, 2))
-    assert search._leaves_zero_units_downhill(problem, w, np.ones((1, 2, 1), bool)).tolist() == [expected]
-    assert not search._leaves_zero_units_downhill(problem, w, np.zeros((1, 2, 1), bool)).any()
+    x = rng.standard_normal((3, 30, 2))
+    problem, w = Sample(x, x + size * rng.standard_normal(x.shape)), np.zeros((3, 2, 2, 1, 2))
+    assert search._leaves_zero_units_downhill(problem, w, np.ones((3, 2, 1), bool)).tolist() == [expected] * 3
+    assert not search._leaves_zero_units_downhill(problem, w, np.zeros((3, 2, 1), bool)).any()
 
 
 def test_the_kink_margin_is_the_least_cosine_with_a_hidden_vector():
