@@ -380,3 +380,9 @@ def test_the_starts_and_the_teachers_of_a_search_have_the_spectral_norms_of_its_
     assert w.shape == (500, 2, 2, 4, 3) and 0.5 < norms.min() < 0.51 and 0.99 < norms.max() < 1
     assert norms.mean() == pytest.approx(0.75, abs=0.01)
     assert np.linalg.norm(search.draw_weights(np.random.default_rng(0), 500, setting), 2, axis=(-2, -1)).min() < 0.01
+
+
+def test_a_unit_that_is_zero_is_off_and_passes_no_gradient_back():
+    w, _, problem = make_problem(Setting(2, 1, 2, 6), n=1)
+    w[:, :, 0] = 0
+    assert not risk_and_gradient(w, problem.x, problem.y)[1].any()
