@@ -25,6 +25,7 @@ EMPTY = re.compile(r"(zeros|empty)(_like)?\(")
 # What only decides how much is computed at a time.
 SPEED = re.compile(
     r"_PANEL\b|_BYTES|^(_PIECES|_TASKS|_BLOCK|COLUMNS) = |chunk =|per_row|rows_per_panel|for start in range\("
+    r"|default_rng\(\d|ThreadPoolExecutor"
 )
 SKIPPED_FIELDS = ("decorator_list", "annotation", "returns")
 SKIPPED_ARGUMENTS = ("dtype", "seed", "initial", "copy", "check_finite", "optimize")
