@@ -206,3 +206,24 @@ def test_the_largest_size_may_be_that_of_a_negative_node():
     assert spectrum(-np.ones((2, 2))).max_abs == pytest.approx(2)
     skewed = 1e6 * np.array([[1.0, 1e-4], [0.0, 1.0]])  # asymmetric by less than a thousandth of its entries
     assert spectrum(skewed).max_abs == pytest.approx(1e6, rel=1e-3)
+
+
+@pytest.mark.parametrize("low, high", [(-1.2, 0.45), (-0.15, 0.3), (-5.0, 5.0), (-np.inf, 0.2), (0.31, 0.39)])
+def test_the_share_of_an_interval_is_known_but_for_the_nodes_at_its_ends(low, high):
+    least, most = [], []
+    for nodes, weights in zip(NODES, WEIGHTS):
+        inside = np.flatnonzero((nodes >= low) & (nodes <= high))
+        first, last = np.searchsorted(nodes, low), np.searchsorted(nodes, high, "right") - 1
+        kept = inside[:-1] if np.isneginf(low) else inside[1:-1]
+        least.append(weights[kept].sum())
+        most.append(weights[max(first - 1, 0) : last + 2].sum())
+    found = quad._shares(SEEN, low, high)
+    np.testing.assert_allclose(found, [np.mean(least), np.mean(most)], atol=1e-12)
+
+
+def test_what_counts_as_0_is_not_surely_negative():
+    nodes, weights = np.array([[-1.0, -1e-13, 1.0]]), np.array([[0.2, 0.5, 0.3]])
+    found = quad.summary(quad.Quadrature(nodes, weights, np.zeros((1, 3)), 1e-12))
+    assert found.index == pytest.approx(0.2) and found.index_range == pytest.approx((0, 1))
+    skewed = np.array([[-5.0, -1.0], [-1.003, -5.0]])  # by less than a thousandth of 5
+    assert spectrum(skewed).max_abs == pytest.approx(6, rel=1e-3)
