@@ -227,3 +227,9 @@ def test_what_counts_as_0_is_not_surely_negative():
     assert found.index == pytest.approx(0.2) and found.index_range == pytest.approx((0, 1))
     skewed = np.array([[-5.0, -1.0], [-1.003, -5.0]])  # by less than a thousandth of 5
     assert spectrum(skewed).max_abs == pytest.approx(6, rel=1e-3)
+
+
+def test_a_density_has_no_fewer_than_four_points_a_width_and_no_share_is_above_1():
+    assert len(quad.density(SEEN, 0.0123).grid) == math.ceil(4 * (5 + 12 * 0.0123) / 0.0123)
+    negative = SEEN._replace(nodes=-np.abs(NODES))
+    assert quad.summary(SEEN._replace(nodes=np.sort(negative.nodes)), 5).index_range[1] == 1
