@@ -32,9 +32,9 @@ def precious(tmp_path):
     assert {path.read_text() for path in folder.iterdir()} == {"mine"}
 
 
-@pytest.mark.parametrize("name", [f".tmp{os.getpid()}_file", f".tmp{os.getpid()}_file_old", "file"])
+@pytest.mark.parametrize("name", [".tmp{}_file", ".tmp{}_file_old", "file"])
 def test_a_link_of_the_name_that_a_temporary_file_had_is_not_followed(tmp_path, precious, name):
-    (tmp_path / name).symlink_to(precious / "mine")
+    (tmp_path / name.format(os.getpid())).symlink_to(precious / "mine")
     files.write_text(str(tmp_path / "file"), "new")
     assert (tmp_path / "file").read_text() == "new" and not (tmp_path / "file").is_symlink()
 

@@ -173,3 +173,7 @@ def test_along_the_loss_the_deviation_of_three_runs_is_that_of_a_sample():
 @pytest.mark.parametrize("change, insensitive", [(0.009, True), (-0.009, True), (0.011, False), (-0.011, False)])
 def test_a_loss_is_insensitive_where_it_changes_by_less_than_a_hundredth_either_way(change, insensitive):
     assert aggregation._is_insensitive({"loss": 2.0, "perturbed_loss": 2 * (1 + change)}) is insensitive
+
+
+def test_a_loss_of_1e_17_is_more_than_rounding():
+    assert best_rates(final(2, 0.1, 1e-17, 3e-17), "excess_loss")[2].mean == pytest.approx(2e-17, rel=1e-9, abs=0)

@@ -191,3 +191,16 @@ def test_a_run_has_diverged_a_million_times_above_its_first_loss_or_the_limit(se
 
     start = np.zeros((1, 1, 1, 2, 2))
     assert dynamics._loop(objective, start, np.ones(1), 1, np.array([]), limit, None).diverged_at.tolist() == [at]
+
+
+def test_the_limit_is_a_million_times_the_loss_of_an_output_of_zeros(monkeypatch):
+    seen = []
+
+    def loop(objective, weights, rates, num_epochs, snapshots, limit, on_epoch):
+        seen.append(limit)
+        return dynamics.Descent(*np.zeros((6, 1, 1)))
+
+    monkeypatch.setattr(dynamics, "_loop", loop)
+    x, y = np.random.default_rng(0).standard_normal((2, 7, 2))
+    descend(ShortcutNetwork(2, 1, 1), np.zeros((1, 1, 1, 2, 2)), x, y, np.ones(1), 1)
+    assert seen == [pytest.approx(1e6 * np.square(y).sum() / 14)]

@@ -139,3 +139,9 @@ def test_merged_stages_are_those_of_the_same_matrix(network):
         np.concatenate([np.kron(a, b) for a, b in zip(stages[0].right, stages[0].left)], axis=1)
     )
     np.testing.assert_allclose(np.linalg.eigvalsh(matrix), eigenvalues, atol=1e-12 * np.abs(eigenvalues).max())
+
+
+def test_of_two_eigenvalues_the_percentile_is_a_tenth_of_the_way():
+    weights, moment = np.array([0.5, 2.0]).reshape(1, 2, 1, 1), np.ones((1, 1))
+    exact = spectrum(hessian_from_moments(weights, moment, 0.3 * moment))
+    assert spectrum_by_counting(weights, moment, 0.3 * moment).p10_abs == pytest.approx(exact.p10_abs, rel=1e-3)

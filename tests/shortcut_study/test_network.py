@@ -134,7 +134,8 @@ def test_activations_of_tensors_are_those_of_arrays(name):
 
 
 @pytest.mark.parametrize(
-    "depth, shortcut_depth, num_units", [(6, 2, 3), (6, 6, 1), (7, 2, None), (0, 1, None), (4, 0, None)]
+    "depth, shortcut_depth, num_units",
+    [(6, 2, 3), (6, 6, 1), (5, 1, 5), (1, 1, 1), (7, 2, None), (0, 1, None), (4, 0, None)],
 )
 def test_a_network_of_a_depth_has_whole_units(depth, shortcut_depth, num_units):
     if num_units:

@@ -47,6 +47,7 @@ def test_hutchinson_stops_at_its_tolerance_but_not_before_five_vectors():
     found = quad.hutchinson(lambda v: samples.append(v @ matrix @ v) or matrix @ v, 2, 500, tolerance=0.2)
     errors = [np.std(samples[:n], ddof=1) / n**0.5 / abs(np.mean(samples[:n])) for n in range(5, len(samples) + 1)]
     assert errors[-1] <= 0.2 < min(errors[:-1]) and found.num_vectors == len(samples) < 500
+    assert quad.hutchinson(lambda v: -(matrix @ v), 2, 500, tolerance=0.2).num_vectors == len(samples)
 
 
 @pytest.mark.parametrize("dim", [50, 1_000])
@@ -188,7 +189,7 @@ def test_the_norm_of_numbers_whose_squares_leave_the_range_is_right():
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_single_entry_that_is_not_finite_is_refused(bad):
     with pytest.raises(ValueError, match="infinite or NaN entry"):
-        lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 2)
+        lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 1)
     with pytest.raises(ValueError, match="products must be finite"):
         quad.hutchinson(lambda v: np.append(v[:-1], bad), 4, 2)
 
@@ -203,3 +204,32 @@ def test_the_largest_size_may_be_that_of_a_negative_node():
     found = quad.summary(SEEN._replace(nodes=-NODES[:, ::-1], weights=WEIGHTS[:, ::-1]))
     assert found.max_abs == 3 and found.p10_abs == quad.summary(SEEN).p10_abs
     assert spectrum(-np.ones((2, 2))).max_abs == pytest.approx(2)
+    skewed = 1e6 * np.array([[1.0, 1e-4], [0.0, 1.0]])  # asymmetric by less than a thousandth of its entries
+    assert spectrum(skewed).max_abs == pytest.approx(1e6, rel=1e-3)
+
+
+@pytest.mark.parametrize("low, high", [(-1.2, 0.45), (-0.15, 0.3), (-5.0, 5.0), (-np.inf, 0.2), (0.31, 0.39)])
+def test_the_share_of_an_interval_is_known_but_for_the_nodes_at_its_ends(low, high):
+    least, most = [], []
+    for nodes, weights in zip(NODES, WEIGHTS):
+        inside = np.flatnonzero((nodes >= low) & (nodes <= high))
+        first, last = np.searchsorted(nodes, low), np.searchsorted(nodes, high, "right") - 1
+        kept = inside[:-1] if np.isneginf(low) else inside[1:-1]
+        least.append(weights[kept].sum())
+        most.append(weights[max(first - 1, 0) : last + 2].sum())
+    found = quad._shares(SEEN, low, high)
+    np.testing.assert_allclose(found, [np.mean(least), np.mean(most)], atol=1e-12)
+
+
+def test_what_counts_as_0_is_not_surely_negative():
+    nodes, weights = np.array([[-1.0, -1e-13, 1.0]]), np.array([[0.2, 0.5, 0.3]])
+    found = quad.summary(quad.Quadrature(nodes, weights, np.zeros((1, 3)), 1e-12))
+    assert found.index == pytest.approx(0.2) and found.index_range == pytest.approx((0, 1))
+    skewed = np.array([[-5.0, -1.0], [-1.003, -5.0]])  # by less than a thousandth of 5
+    assert spectrum(skewed).max_abs == pytest.approx(6, rel=1e-3)
+
+
+def test_a_density_has_no_fewer_than_four_points_a_width_and_no_share_is_above_1():
+    assert len(quad.density(SEEN, 0.0123).grid) == math.ceil(4 * (5 + 12 * 0.0123) / 0.0123)
+    negative = SEEN._replace(nodes=-np.abs(NODES))
+    assert quad.summary(SEEN._replace(nodes=np.sort(negative.nodes)), 5).index_range[1] == 1

@@ -338,3 +338,13 @@ def test_principal_is_refused_on_the_cut_and_not_beside_it_at_any_scale():
         assert relative(multiply(fz.factorize(R, 64, "principal")), R) < 1e-9
         with pytest.raises(ValueError, match="without eigenvalues on"):
             fz.factorize(scale * np.diag([-2.0, -0.5, 1.0]), 8, "principal")
+
+
+@pytest.mark.parametrize("scale", [1e306, 1e-306])
+def test_a_scale_that_float64_does_not_hold_is_refused(scale):
+    with pytest.raises(ValueError, match="R must not need a factor of e"):
+        fz.rescale(scale * np.eye(2))
+    R = np.array([[3.0, 1.0], [0.0, 0.2]])
+    scaled, factor = fz.rescale(scale**0.9 * R)
+    np.testing.assert_allclose(scaled, factor * scale**0.9 * R)
+    assert np.prod(linalg.svdvals(scaled)) == pytest.approx(1)

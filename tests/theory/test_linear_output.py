@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import optimize
 
 from theory.derivatives import difference_gradient
 from theory.relu import claims as checks
@@ -133,7 +134,7 @@ def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
 
 def test_the_slope_at_the_end_of_a_descent_is_a_share_of_the_risk_of_the_identity():
     rng = np.random.default_rng(4)
-    x, w = rng.standard_normal((20, 2)), 0.3 * rng.standard_normal((2, 2, 3, 2))
+    x, w = rng.standard_normal((20, 2)), 0.3 * rng.standard_normal((3, 2, 3, 2))
     y = x + rng.standard_normal((20, 2))
     w_end, W_end, slope = trained_output.descend(w, np.eye(2), x, y)
     h, features = trained_output.last_block(w_end, x)
@@ -166,8 +167,8 @@ def test_the_comparison_s_risks_are_shares_of_the_identity_s(monkeypatch, slope,
         return w, 1.5 * W, slope
 
     monkeypatch.setattr(trained_output, "descend", stay)
-    rows = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 5)
-    assert len(rows) == len(seen) >= 2
+    rows = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 0)
+    assert len(rows) == len(seen) >= 4 and max(row["last_block"] for row in rows) > 1e-4
     for row, (w, x, y) in zip(rows, seen):
         assert row["category"] in ("bad_local_minimum", "global_minimum")
         zero = np.square(x - y).sum()
@@ -177,7 +178,25 @@ def test_the_comparison_s_risks_are_shares_of_the_identity_s(monkeypatch, slope,
         assert row["risk"] == pytest.approx(np.square(y - predicted).sum() / zero, abs=1e-12)
         assert row["with_output"] == pytest.approx(np.square(y - 1.5 * predicted).sum() / zero)
         assert row["linear"] == pytest.approx(share_left(x, y) / zero)
-        assert row["last_block"] == pytest.approx(share_left(both, y) / zero, abs=1e-12)
+        assert row["last_block"] == pytest.approx(share_left(both, y) / zero, rel=1e-6, abs=1e-20)
         assert row["critical"] == critical and (row["d"], row["width"], row["samples"]) == (2, 1, 40)
-    again = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 5)
+    again = trained_output.compare(search.Setting(2, 2, 1, 40), 6, 0)
     assert [row["risk"] for row in again] == [row["risk"] for row in rows]
+
+
+def test_the_descent_with_an_output_has_the_gradient_of_the_risk_that_it_lowers(monkeypatch):
+    rng = np.random.default_rng(6)
+    x, w, W = rng.standard_normal((15, 2)), rng.standard_normal((2, 2, 2, 2)), rng.standard_normal((2, 2))
+    y, kept = rng.standard_normal((15, 2)), []
+
+    def minimize(function, start, **options):
+        kept.append((function, start))
+        return optimize.OptimizeResult(x=start)
+
+    monkeypatch.setattr(trained_output.optimize, "minimize", minimize)
+    trained_output.descend(w, W, x, y)
+    function, start = kept[0]
+    predicted = networks.forward(w[None], x[None])[0] @ W.T
+    assert function(start)[0] == pytest.approx(np.square(y - predicted).sum() / np.square(y - x).sum())
+    by_differences = difference_gradient(lambda flat: function(flat)[0], start)
+    np.testing.assert_allclose(function(start)[1], by_differences, atol=1e-8)

@@ -206,6 +206,8 @@ def test_the_first_layer_brings_the_largest_entry_into_one_half_to_one_and_units
     left_over = np.linalg.norm(net.U, axis=-1) == 0
     assert left_over.sum() == 1 and (net.s[left_over] == -1).all() and not net.V[:, :, -1][left_over.any(1)].any()
     assert (net.num_layers, net.width) == (2, 4)
+    alone = memorize(x[:1], labels[:1], 5, 2, seed=seed)  # whose two entries may both be negative
+    assert 0.5 <= np.abs(x[:1] @ alone.projection.T).max() < 1
 
 
 def test_points_that_are_too_small_are_refused_and_whitening_knows_no_scale():

@@ -270,6 +270,13 @@ def test_every_trial_is_counted_once_and_the_rows_agree_with_the_points(small_se
         for name in search.CATEGORIES:
             assert row[name] == sum(point["category"] == name for point in points)
             assert row[f"{name}_low"] <= row[name] / 20 <= row[f"{name}_high"]
+        risks = [point["risk"] for point in points if point["category"] == "bad_local_minimum"]
+        if risks:
+            said = [row[f"bad_risk_{name}"] for name in ("least", "median", "largest")]
+            assert said == pytest.approx([min(risks), np.median(risks), max(risks)])
+        assert row["tenfold_tried"] == min(2, len(risks)) >= row["tenfold_bad"]
+        assert row["population_tried"] == (row["tenfold_tried"] if row["d"] == 2 else 0) >= row["population_bad"]
+    assert sum(row["tenfold_bad"] for row in rows) > 0 and sum(row["population_bad"] for row in rows) > 0
     assert sum(row["bad_local_minimum"] for row in rows) > 0 and sum(row["saddle"] for row in rows) > 0
     assert all(type(value) in (str, int, float) for row in rows + found for value in row.values())
 
@@ -316,10 +323,10 @@ def test_the_least_curvature_is_across_the_free_directions_and_a_share_of_the_la
 @pytest.mark.parametrize("size, expected", [(1.0, True), (1e-7, True), (0.0, False)])
 def test_a_zero_unit_leaves_downhill_where_anything_is_left_to_explain_however_little(size, expected):
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((1, 30, 2))
-    problem, w = Sample(x, x + size * rng.standard_normal(x.shape)), np.zeros((1, 2, 2, 1, 2))
-    assert search._leaves_zero_units_downhill(problem, w, np.ones((1, 2, 1), bool)).tolist() == [expected]
-    assert not search._leaves_zero_units_downhill(problem, w, np.zeros((1, 2, 1), bool)).any()
+    x = rng.standard_normal((3, 30, 2))
+    problem, w = Sample(x, x + size * rng.standard_normal(x.shape)), np.zeros((3, 2, 2, 1, 2))
+    assert search._leaves_zero_units_downhill(problem, w, np.ones((3, 2, 1), bool)).tolist() == [expected] * 3
+    assert not search._leaves_zero_units_downhill(problem, w, np.zeros((3, 2, 1), bool)).any()
 
 
 def test_the_kink_margin_is_the_least_cosine_with_a_hidden_vector():
@@ -373,3 +380,9 @@ def test_the_starts_and_the_teachers_of_a_search_have_the_spectral_norms_of_its_
     assert w.shape == (500, 2, 2, 4, 3) and 0.5 < norms.min() < 0.51 and 0.99 < norms.max() < 1
     assert norms.mean() == pytest.approx(0.75, abs=0.01)
     assert np.linalg.norm(search.draw_weights(np.random.default_rng(0), 500, setting), 2, axis=(-2, -1)).min() < 0.01
+
+
+def test_a_unit_that_is_zero_is_off_and_passes_no_gradient_back():
+    w, _, problem = make_problem(Setting(2, 1, 2, 6), n=1)
+    w[:, :, 0] = 0
+    assert not risk_and_gradient(w, problem.x, problem.y)[1].any()

@@ -182,6 +182,8 @@ def test_the_escape_from_the_saddle_is_the_eigenvector_of_the_least_eigenvalue(m
     assert stationarity.escape_from_saddle(x, y, 1, mid=mid).curvature == curvature
     small = stationarity.escape_from_saddle(1e-3 * x, 1e-3 * y, 1, mid=mid).curvature
     assert small == pytest.approx(1e-6 * curvature)
+    flat = stationarity.escape_from_saddle(x, x * [0.5, 1.0, 1.0], 1)  # M is of rank 1
+    assert flat.curvature == pytest.approx(-np.linalg.norm(0.5 * x[:, 0] @ x / len(x)))
     for same in (y, x):
         with pytest.raises(ValueError, match="no strict saddle"):
             stationarity.escape_from_saddle(same, same, 1)
