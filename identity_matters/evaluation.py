@@ -14,7 +14,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
 from identity_matters.data.user_arrays import as_examples, as_numbers, has_changed, require_stored
 from identity_matters.errors import UserError
-from identity_matters.export import DATA_FIELDS, DATA_FILE, DIGEST, export
+from identity_matters.export import export
 from identity_matters.fields import converted, from_json, require
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.config_json import data_places
@@ -22,44 +22,38 @@ from identity_matters.runs.files import read_json
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
 
+DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
 _NO_DATASET = "a dataset must be a name, (images, labels), or batches of (images, labels)"
 
 
 def exported_data(saved_model: str) -> dict:
-    """Returns the data fields of the TrainConfig of the run that left a SavedModel, or a model.keras.
+    """Returns the data fields of the TrainConfig of the run that left a SavedModel, or a model.keras, in its directory.
 
     Raises:
-      UserError: the SavedModel does not hold them, no config.json lies beside model.keras, nothing has stored them, or
-        they are an .npz file that has changed.
+      UserError: no config.json of a run lies beside it, nothing has stored its data, or they are an .npz file that has
+        changed.
     """
     require(bool(saved_model), "name a dataset, an npz, or (images, labels) to evaluate on")
-    path = _data_path(saved_model)
+    path = _config_path(saved_model)
     try:
-        fields = read_json(path)
-        if saved_model.endswith(".keras"):
-            named = {name: fields["config"][name] for name in DATA_FIELDS}
-            fields = named | data_places(fields) | {DIGEST: fields.get(DIGEST, "")}
-        if not isinstance(fields, dict) or fields.keys() - {DIGEST} != set(DATA_FIELDS):
-            raise UserError(f"it does not hold {', '.join(DATA_FIELDS)}")
-        digest = fields.pop(DIGEST, "")
+        contents = read_json(path)
+        fields = {name: contents["config"][name] for name in DATA_FIELDS} | data_places(contents)
         from_json(TrainConfig(), fields)
     except FileNotFoundError as error:
         raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
     require_stored(fields["dataset"])
-    if has_changed(fields["npz"], digest):
+    if has_changed(fields["npz"], contents.get("npz_digest", "")):
         raise UserError(
             f"{fields['npz']} has changed since {saved_model} was trained on it; name the data to evaluate on"
         )
     return fields
 
 
-def _data_path(saved_model: str) -> str:
-    """Returns the path of the file that says what data a network was trained on."""
-    if saved_model.endswith(".keras"):
-        return os.path.join(os.path.dirname(saved_model), "config.json")
-    return os.path.join(saved_model, DATA_FILE)
+def _config_path(saved_model: str) -> str:
+    """Returns the path of the config.json of the run that left a network."""
+    return os.path.join(os.path.dirname(os.path.abspath(saved_model)), "config.json")
 
 
 def evaluate(
@@ -82,7 +76,7 @@ def evaluate(
     >>> network = all_conv_resnet(ModelConfig(image_shape=(8, 8, 1), widths=(16,), blocks_per_stage=(1,)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = os.path.join(folder, "saved_model")
-    ...     export(network, TrainConfig(), path)
+    ...     export(network, path)
     ...     evaluate(path, (np.zeros((4, 8, 8, 1)), np.array([0, 1, 2, 3])), trust_saved_model=True)
     {'top1_error': 1.0, 'top5_error': 1.0, 'num_examples': 4}
 
@@ -157,7 +151,7 @@ def _labelled_batches(
     fields: dict[str, Any] = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": size}
     if not dataset and not npz:
         fields = exported_data(model.path)
-        say_named_by(_data_path(model.path), fields, data_dir)
+        say_named_by(_config_path(model.path), fields, data_dir)
         fields |= {"data_dir": data_dir} if data_dir else {}
     if fields["npz"]:
         fields["num_classes"] = model.num_classes

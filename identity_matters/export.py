@@ -5,31 +5,22 @@ The SavedModel takes raw images and needs TensorFlow alone:
     serving_default: images float32 [n, h, w, c] in 0–255 -> logits, probabilities float32 [n, r]
 """
 
-import json
 import os
 from typing import Any
 
 import keras
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import UserError
-from identity_matters.model import standardize, taking_raw_images
+from identity_matters.model import standardize, takes_raw_images, taking_raw_images
 from identity_matters.runs.config_json import evaluated_split
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figures import convergence_figure, save_figure
 from identity_matters.runs.files import replacing
 
-DATA_FILE = os.path.join("assets.extra", "data.json")
-DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
-DIGEST = "npz_digest"  # beside them, where there is an .npz file: as config.json has it
 
-
-def export(network: keras.Model, config: TrainConfig, path: str, digest: str = "") -> None:
-    """Writes a network from standardised images to logits, standardisation included, as a SavedModel.
-
-    Which data of the config to evaluate on by default is stored beside it, with the digest of its .npz file (without
-    one, of the file as it is now). A SavedModel at this path is replaced.
+def export(network: keras.Model, path: str) -> None:
+    """Writes a network as a SavedModel, standardisation included, in place of a SavedModel at this path.
 
     Raises:
       UserError: the path holds other files.
@@ -46,7 +37,7 @@ def export(network: keras.Model, config: TrainConfig, path: str, digest: str = "
 
     @tf.function(input_signature=[signature])
     def serve(images: Any) -> dict[str, Any]:
-        logits = network(standardize(images), training=False)
+        logits = network(images if takes_raw_images(network) else standardize(images), training=False)
         return {"logits": logits, "probabilities": tf.nn.softmax(logits)}
 
     tf.get_logger().setLevel("WARNING")  # in a notebook it is INFO, and every SavedModel is announced twice
@@ -55,13 +46,6 @@ def export(network: keras.Model, config: TrainConfig, path: str, digest: str = "
             tf.saved_model.save(serving, temporary, signatures={"serving_default": serve})
         except tf.errors.OpError as error:  # "FILE; No space left on device [Op:SaveV2]"
             raise OSError(error.message.rpartition("; ")[2].partition(" [")[0]) from error
-        os.makedirs(os.path.join(temporary, "assets.extra"))
-        fields = {name: getattr(config, name) for name in DATA_FIELDS}
-        # The SavedModel may be evaluated from another working directory.
-        fields |= {name: os.path.abspath(fields[name]) for name in ("data_dir", "npz") if fields[name]}
-        fields |= {DIGEST: digest or npz_digest(config.npz)} if config.npz else {}
-        with open(os.path.join(temporary, DATA_FILE), "w") as file:
-            json.dump(fields, file)
 
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
@@ -70,4 +54,4 @@ def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], d
     with replacing(directory.file("model.keras")) as temporary:
         taking_raw_images(network).save(temporary)
     if keras.backend.backend() == "tensorflow":
-        export(network, config, directory.file("saved_model"), directory.contents.get(DIGEST, ""))
+        export(network, directory.file("saved_model"))

@@ -108,7 +108,7 @@ def finished(random, folder):
 @kind("config.json or model.keras: a stranger's run evaluated")
 def evaluated(random, folder):
     shutil.copytree(prepared.run(), folder / "run")
-    path = folder / "run" / pick(random, ["config.json", "saved_model/assets.extra/data.json"])
+    path = folder / "run" / "config.json"
     path.write_text(json.dumps(prepared.with_hostile_value(random, json.loads(path.read_text()))))
     name = pick(random, ["", "model.keras", "saved_model"])
     flags = [f"--saved_model={folder / 'run' / name}", "--max_examples=4"]

@@ -84,7 +84,7 @@ def test_the_saved_model_gives_bitwise_the_logits_of_the_network_for_raw_images(
 def test_every_variant_is_exported_as_it_answers_in_inference(tiny_config, digits, tmp_path, changes):
     network = all_conv_resnet(dataclasses.replace(tiny_config.model, **changes))
     for _ in range(2):  # the second replaces the first
-        export(network, tiny_config, str(tmp_path / "saved_model"))
+        export(network, str(tmp_path / "saved_model"))
     outputs = serve(str(tmp_path / "saved_model"), digits)
     assert {output.dtype for output in outputs.values()} == {np.dtype(np.float32)}
     np.testing.assert_array_equal(outputs["logits"], network(standardize(digits), training=False))
@@ -93,7 +93,7 @@ def test_every_variant_is_exported_as_it_answers_in_inference(tiny_config, digit
 
 def test_an_export_removes_nobodys_files(tiny_config, tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
-    assert "no SavedModel" in refused(export, all_conv_resnet(tiny_config.model), tiny_config, str(tmp_path))
+    assert "no SavedModel" in refused(export, all_conv_resnet(tiny_config.model), str(tmp_path))
     assert (tmp_path / "thesis.tex").read_text() == "years"
 
 
@@ -180,7 +180,6 @@ def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_train
     with RunDirectory(str(tmp_path / "begun"), config) as begun:
         begun.set_status("done")
     shutil.copy(tmp_path / "begun" / "config.json", run)
-    export(keras.models.load_model(run / "model.keras", compile=False), config, str(run / "saved_model"))
     expected = evaluate(str(run / network), npz=str(own), max_examples=config.eval_examples)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert evaluate(str(run / network)) == expected

@@ -1,6 +1,5 @@
 """Networks and SavedModels of others: a SavedModel runs on request alone, a .keras file holds known classes alone."""
 
-import dataclasses
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ import pytest
 import tensorflow as tf
 from refusals import refused
 
-from identity_matters.evaluation import evaluate, export
+from identity_matters.evaluation import evaluate
 from identity_matters.safe_loading import load_network
 
 IMAGES, LABELS = np.zeros((4, 28, 28, 1), np.float32), np.arange(4)
@@ -66,7 +65,7 @@ def test_what_fails_as_it_runs_is_one_line(tmp_path):
     assert f"{path} cannot be evaluated: strides[1]" in message
 
 
-@pytest.mark.parametrize("place", ["saved_model.pb", "variables/variables.index", "assets.extra/data.json", "new"])
+@pytest.mark.parametrize("place", ["saved_model.pb", "variables/variables.index", "new"])
 def test_a_pipe_in_a_saved_model_is_not_waited_for(tiny_run, tmp_path, place):
     path = tmp_path / "model"
     shutil.copytree(tiny_run / "saved_model", path)
@@ -174,17 +173,15 @@ def test_every_network_of_this_project_is_loaded(tmp_path):
         np.testing.assert_array_equal(loaded.get_weights()[0], network.get_weights()[0])
 
 
-def test_the_place_of_the_data_that_a_file_names_is_said(run, digits_npz, tiny_config, capfd):
-    export(load_network(str(run / "model.keras")), tiny_config, str(run / "saved_model"))
+def test_the_place_of_the_data_that_a_file_names_is_said(run, digits_npz, capfd):
     evaluate(str(run / "saved_model"))
     assert "note:" not in capfd.readouterr().err
-    own = dataclasses.replace(tiny_config, npz=str(digits_npz))
-    export(load_network(str(run / "model.keras")), own, str(run / "saved_model"))
+    record = json.loads((run / "config.json").read_text())
+    record["config"]["npz"] = str(digits_npz)
+    (run / "config.json").write_text(json.dumps(record))
     evaluate(str(run / "saved_model"))
     notes = [line for line in capfd.readouterr().err.splitlines() if line.startswith("note:")]
-    assert notes == [
-        f"note: the data are read from '{digits_npz}', which {run}/saved_model/assets.extra/data.json names"
-    ]
+    assert notes == [f"note: the data are read from '{digits_npz}', which {run}/config.json names"]
 
 
 FIELDS = {"dataset": "mnist_sample", "data_dir": "", "npz": "", "image_size": 0, "eval_examples": 0}
@@ -193,12 +190,12 @@ FIELDS = {"dataset": "mnist_sample", "data_dir": "", "npz": "", "image_size": 0,
 @pytest.mark.parametrize(
     "content",
     [
-        "", "[]", "[" * 100_000, *(json.dumps(FIELDS | {"dataset": value}) for value in (None, {})),
-        *(json.dumps(FIELDS | {"image_size": value}) for value in ("28", 1e400, -1, True)),
-        json.dumps(FIELDS | {"more": 1}), json.dumps(FIELDS | {"dataset": "x" * 200_000, "npz": 3}),
+        "", "[]", "[" * 100_000, *(json.dumps({"config": FIELDS | {"dataset": value}}) for value in (None, {})),
+        *(json.dumps({"config": FIELDS | {"image_size": value}}) for value in ("28", 1e400, -1, True)),
+        json.dumps({"config": FIELDS | {"dataset": "x" * 200_000, "npz": 3}}), json.dumps({"config": 1}),
     ],
 )  # fmt: skip
-def test_a_data_json_that_names_no_data_is_refused_in_one_short_line(run, content):
-    (run / "saved_model" / "assets.extra" / "data.json").write_text(content)
+def test_a_config_json_that_names_no_data_is_refused_in_one_short_line(run, content):
+    (run / "config.json").write_text(content)
     message = refused(evaluate, str(run / "saved_model"))
     assert "name a dataset" in message and len(message) < 500
