@@ -231,5 +231,13 @@ def test_what_counts_as_0_is_not_surely_negative():
 
 def test_a_density_has_no_fewer_than_four_points_a_width_and_no_share_is_above_1():
     assert len(quad.density(SEEN, 0.0123).grid) == math.ceil(4 * (5 + 12 * 0.0123) / 0.0123)
-    negative = SEEN._replace(nodes=-np.abs(NODES))
-    assert quad.summary(SEEN._replace(nodes=np.sort(negative.nodes)), 5).index_range[1] == 1
+    nodes, weights = np.array([[-2.0, -1.0, -0.5, 1.0, 2.0]]), np.array([[0.3, 0.3, 0.3, 0.05, 0.05]])
+    seen = quad.Quadrature(nodes, weights, 0 * nodes, 1e-12)
+    assert quad.summary(seen).index_range[1] == pytest.approx(0.95) and quad.summary(seen, 5).index_range[1] == 1
+
+
+def test_the_stop_waits_for_the_slower_end():
+    h = np.append(np.linspace(-1, 1, 60), 9.0)  # the largest stands alone, the least in a crowd
+    d = lz.lanczos(lambda v: h * v, 61, 60, stop=lz.converged(1, 1e-4))
+    bounds = lz.ritz(d).error_bounds
+    assert max(bounds[0], bounds[-1]) <= 9e-4 and len(d.diagonal) > 15
