@@ -7,6 +7,7 @@ optimizer, pictures, speed, weights.
 import logging
 import os
 import secrets
+import time
 from typing import Any
 
 import keras
@@ -132,8 +133,9 @@ def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
     tensorboardX's own thread would end with it, and the queue before that thread would then fill, and wait for ever.
     TensorBoard drops what earlier files of the folder say of purge_step and later ones.
     """
-    # The rest of the name is the second and the machine: a writer of the same second would replace the file.
-    writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{os.getpid()}.{secrets.token_hex(8)}")
+    # The rest of the name is the second and the machine. TensorBoard reads files in the order of their names, and
+    # nobody must guess them.
+    writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{time.time_ns()}.{secrets.token_hex(8)}")
     events = writer.file_writer.event_writer
     events.add_event = naming_file(folder)(events._ev_writer.write_event)
     events.flush = naming_file(folder)(events._ev_writer.flush)

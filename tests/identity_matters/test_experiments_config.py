@@ -61,7 +61,7 @@ def test_a_flag_that_the_experiment_overrides_is_refused_and_not_in_the_help(exp
 def test_a_flag_that_no_variant_overrides_or_at_its_own_value_is_taken(tmp_path, launch):
     flags = ["--batch_size=256", "--warmup_steps=10", "--optimizer=muon", "--widths=48,96,96"]
     _, _, err = launch("ablations", "--experiment=rivals", *flags, f"--npz={tmp_path}/none", f"--run_dir={tmp_path}/a")
-    assert "no such file" in err
+    assert "No such file" in err
     assert "\n  --widths=" in launch("ablations", "--experiment=rivals", "--help")[1]
 
 

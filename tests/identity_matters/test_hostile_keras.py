@@ -67,11 +67,17 @@ def set_images(*shape):
     return lambda layers: layers[0]["config"].update(batch_shape=[None, *shape])
 
 
+def first_convolution(layers):
+    return next(layer for layer in layers if layer["class_name"] == "Conv2D")
+
+
 HUGE = {
     "a dense layer": lambda path: described(path, set_units(400_000_000)),
-    "a convolution": lambda path: described(path, lambda layers: layers[1]["config"].update(filters=400_000_000)),
+    "a convolution": lambda path: described(
+        path, lambda layers: first_convolution(layers)["config"].update(filters=400_000_000)
+    ),
     "with weights to fit": lambda path: described(path, set_units(400_000_000), fill),
-    "many layers": lambda path: described(path, lambda layers: layers.extend(layers[1:2] * 3)),
+    "many layers": lambda path: described(path, lambda layers: layers.extend([first_convolution(layers)] * 3)),
     "images": lambda path: described(path, set_images(10**6, 10**6, 1)),
     "text": lambda path: rewrite(path, (contents(path) | {"config.json": b"[" * 10**7}).items()),
     "a bomb": lambda path: rewrite(path, (contents(path) | {WEIGHTS: bytes(10**8)}).items(), zipfile.ZIP_DEFLATED),

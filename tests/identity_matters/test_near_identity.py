@@ -12,7 +12,7 @@ from identity_matters import near_identity, training
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
-from identity_matters.model import all_conv_resnet
+from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.runs.tables import read_rows
 from identity_matters.safe_loading import load_network
 
@@ -143,7 +143,7 @@ def test_errors_without_a_block_are_those_of_networks_changed_by_hand():
 
 
 def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_path):
-    images = images_for(all_conv_resnet(tiny_config.model), count=5)
+    images = np.asarray(standardize(images_for(all_conv_resnet(tiny_config.model), count=5)))
     callback = near_identity.BlockCallback(images, tmp_path / "blocks.csv")
     config = dataclasses.replace(tiny_config, eval_every=2)
     training.train(config, tmp_path / "run", callbacks=callback)
@@ -152,5 +152,5 @@ def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_
     network = load_network(str(tmp_path / "run" / "model.keras"))
     for row, found in zip(rows[-2:], near_identity.measure(network, images, np.zeros(5, int), ablate=False)):
         for name in ("ratio", "ratio_low", "ratio_high", "cosine", "active", "dead"):
-            assert row[name] == pytest.approx(found[name], rel=1e-5), name
+            assert row[name] == pytest.approx(found[name], rel=1e-4), name  # model.keras standardises them once more
     assert rows[0]["ratio"] != rows[-2]["ratio"]
