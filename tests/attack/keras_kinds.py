@@ -123,6 +123,7 @@ def weights(random, folder):
                 array = np.asarray(file[name][() if file[name].size < 10**6 else slice(1)])
             except (AttributeError, KeyError, OSError, RuntimeError):
                 continue  # a link that was put there leads nowhere
+            array = array if array.dtype.kind in "fiu" else np.zeros(array.shape, np.float32)  # by an earlier case
             del file[name]
             case = random.integers(9)
             outside = str(folder / "run" / "model.keras")
@@ -141,7 +142,9 @@ def weights(random, folder):
                     random, [array[..., None], array.ravel(), array[:0], np.zeros((2, 2)), array * np.nan]
                 )
             elif case == 5:
-                file[name] = pick(random, [array.astype("S5"), array.astype(np.int8), 1j * array, "text"])
+                file[name] = pick(
+                    random, [array.astype("S5"), np.ones(array.shape, np.int8), 1j * np.ones(array.shape), "text"]
+                )
             elif case == 6:
                 file.create_dataset(name, array.shape, "f4", chunks=True, compression="gzip", data=array)
             elif case == 7:

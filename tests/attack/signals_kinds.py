@@ -1,5 +1,6 @@
 """Signals at any moment of a command, which the same command then continues."""
 
+import contextlib
 import signal
 import time
 from collections import Counter
@@ -98,7 +99,8 @@ def stopped(random, folder):
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for child in children:
                 if int(child) != os.getpid():
-                    os.kill(int(child), number)
+                    with contextlib.suppress(ProcessLookupError):  # one that has ended since
+                        os.kill(int(child), number)
             time.sleep(0.5)
 
     helper = multiprocessing.get_context("fork").Process(target=stop_and_go, args=(random.uniform(0, 3),))
