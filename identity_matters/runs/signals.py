@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from identity_matters.errors import EXIT_CONTINUE, Preempted
 from identity_matters.runs.files import remove_temporary_folders
@@ -152,9 +153,14 @@ def raising_keyboard_interrupt() -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, _AGAIN)
         raise KeyboardInterrupt
 
+    def report(lost: Any) -> None:
+        if lost.exc_type is not KeyboardInterrupt:  # which comes again; in a callback of the garbage collector, say
+            unraisable(lost)
+
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
+    unraisable, sys.unraisablehook = sys.unraisablehook, report
     before = [(number, signal.signal(number, interrupt)) for number in (signal.SIGINT, signal.SIGALRM)]
     try:
         yield
@@ -163,6 +169,7 @@ def raising_keyboard_interrupt() -> Iterator[None]:
             raise KeyboardInterrupt from error
         raise
     finally:
+        sys.unraisablehook = unraisable
         signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before:
             signal.signal(number, handler)

@@ -1,10 +1,12 @@
 """Ctrl-C that gets lost; SIGTERM and Ctrl-C of whole commands are in tests/launch/test_signals.py."""
 
 import contextlib
+import gc
 import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,6 +31,22 @@ def test_a_lost_ctrl_c_comes_again(monkeypatch):
         time.sleep(20)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_ctrl_c_that_the_garbage_collector_loses_comes_again_and_nothing_is_printed(monkeypatch):
+    """JAX has the collector call it back; Python drops what is raised there, and prints it."""
+    monkeypatch.setattr(signals, "_AGAIN", 0.05)
+    printed, pending = [], [signal.SIGINT]
+    monkeypatch.setattr(sys, "unraisablehook", lambda lost: printed.append(lost.exc_type))
+    gc.callbacks.append(collected := lambda *_: pending and signal.raise_signal(pending.pop()))
+    try:
+        with pytest.raises(KeyboardInterrupt), signals.raising_keyboard_interrupt():
+            gc.collect()
+            time.sleep(20)
+    finally:
+        gc.callbacks.remove(collected)
+    assert not pending and not printed and sys.unraisablehook(SimpleNamespace(exc_type=ValueError)) is None
+    assert printed == [ValueError]
 
 
 def test_an_error_after_ctrl_c_counts_as_one_and_any_other_stays():

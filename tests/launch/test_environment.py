@@ -50,3 +50,13 @@ def test_a_lack_of_memory_anywhere_is_one_line(launch, tmp_path, monkeypatch, er
     monkeypatch.setattr("launch.plot.read_config_json", fail)
     code, _, err = launch("plot", f"--run_dir={tmp_path}")
     assert (code, err) == (1, "error: there is not enough memory, or ulimit allows too little\n")
+
+
+def test_help_without_docstrings_is_one_line():
+    environment = os.environ | {"PYTHONOPTIMIZE": "2"}
+    command = [sys.executable, "-m", "launch.relu_search", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith(
+        "error: --help is made of docstrings, which PYTHONOPTIMIZE=2"
+    )
+    assert done.stderr.count("\n") == 1
