@@ -165,8 +165,13 @@ class TrainingState:
         """
 
         def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:
-            expected = {f"variable/{path}": f"{v.dtype} {list(v.shape)}" for path, v in self._variables.items()}
-            found = {k: f"{a.dtype.name} {list(a.shape)}" for k, a in arrays.items() if k.startswith("variable/")}
+            # Whole numbers are of 32 bits under one backend and of 64 under another.
+            variables = {f"variable/{path}": (v.dtype, v.shape) for path, v in self._variables.items()}
+            expected = {
+                k: f"{dtype.replace('int64', 'int32')} {list(shape)}" for k, (dtype, shape) in variables.items()
+            }
+            stored = {k: a for k, a in arrays.items() if k.startswith("variable/")}
+            found = {k: f"{a.dtype.name.replace('int64', 'int32')} {list(a.shape)}" for k, a in stored.items()}
             if found != expected:
                 name = min(name for name in {**found, **expected} if found.get(name) != expected.get(name))
                 return f"{name} is {found.get(name)}, this network's {expected.get(name)}"

@@ -82,7 +82,7 @@ def test_every_figure_leaves_its_rows_findings_picture_and_events(study, figure)
 @pytest.mark.slow
 def test_all_figures_together_share_their_data(launch, three_digits, tmp_path, monkeypatch):
     monkeypatch.setattr(convolutional, "jobs", lambda *_: [])  # longer than all others
-    code, _, err = launch(f"--run_dir={tmp_path}/run", *FLAGS)
+    code, _, err = launch("--figure=all", f"--run_dir={tmp_path}/run", *FLAGS)
     assert code == 0, err
     run_dir = tmp_path / "run"
     assert {path.name for path in run_dir.glob("*.png")} == {f"figure_{figure}.png" for figure in PAPER}
