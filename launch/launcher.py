@@ -21,6 +21,7 @@ from absl import flags
 from identity_matters.data.arrays import note
 from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line, reporting_lack_of_memory
 from identity_matters.runs import signals
+from identity_matters.runs.files import remove_temporary_folders
 from launch import config_flags, terminal
 
 REQUIRED_RUN_DIR = "Where the run's files go; the same command again continues it. Required."
@@ -125,6 +126,7 @@ def _leave(code: int) -> None:
     """Exits without the destructors of tf.data, which can stall for many seconds."""
     sys.stdout.flush()
     sys.stderr.flush()
+    remove_temporary_folders()  # those whose removal a Ctrl-C has ended
     os._exit(code)
 
 

@@ -72,6 +72,9 @@ def main(config: PlotConfig, run_dir: str) -> None:
     from identity_matters.runs.figures import save_figures
 
     if config.beside:
+        for name in ("beside", "names"):  # which stand in the legend
+            text = getattr(config, name)
+            require(text.isprintable(), f"--{name} holds characters that cannot be printed: {text!r}")
         others = split_names(config.beside)
         require(others, f"beside names no directory, got {config.beside!r}")
         figures = _comparison([run_dir, *others], config)

@@ -82,7 +82,9 @@ def temporary_folder(folder: str) -> Iterator[str]:
 def remove_temporary_folders() -> None:
     """Removes what the blocks of `temporary_folder` that are under way have written: the process ends in them."""
     for path in list(_temporary_folders):
-        remove(path)
+        with contextlib.suppress(OSError):
+            os.replace(path, f"{path}_ended")  # so that the thread under way puts nothing more into it
+        remove(f"{path}_ended")
 
 
 @contextlib.contextmanager

@@ -253,3 +253,10 @@ def test_plot_draws_a_report_from_another_folder_and_names_a_run_that_is_gone(ti
     shutil.rmtree(tmp_path / "there" / "a_b")
     with pytest.raises(UserError, match="report is a report on runs that are no longer there: .*there/a_b/c"):
         report.figures("report")
+
+
+def test_names_that_cannot_be_printed_are_refused_in_one_line(launch, tmp_path):
+    for flag, value in (("beside", f"{tmp_path}/\udcff"), ("names", "a,\x1b\udcff")):
+        flags = {"beside": f"{tmp_path}/b"} | {flag: value}
+        code, _, err = launch("plot", f"--run_dir={tmp_path}", *(f"--{name}={text}" for name, text in flags.items()))
+        assert code == 1 and err.startswith(f"error: --{flag} holds characters that cannot be printed: ")
