@@ -41,7 +41,7 @@ def render(runs: list[Run]) -> str:
     return environment.get_template("report.html").render(
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        date=datetime.datetime.now().astimezone().strftime("%d %B %Y, %H:%M %Z"),
+        date=datetime.datetime.now(datetime.timezone.utc).strftime("%d %B %Y, %H:%M UTC"),  # whatever TZ says
         summary=_summary(runs, drawn),
         figures=drawn,
         claims=table,
