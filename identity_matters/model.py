@@ -237,8 +237,13 @@ def training_flops(network: keras.Model) -> float:
     convolution needs no gradient for the images. Table 1's network needs 1.515e12 a batch of 128.
     """
     convolutions = [layer for layer in network.layers if isinstance(layer, layers.Conv2D)]
-    forward = [2.0 * np.prod((*layer.kernel.shape, *layer.output.shape[1:3])) for layer in convolutions]
-    return float(3 * sum(forward) - forward[0])
+    forward = [forward_flops(layer) for layer in convolutions]
+    return 3 * sum(forward) - forward[0]
+
+
+def forward_flops(convolution: layers.Conv2D) -> float:
+    """Returns the floating-point operations per image of one convolution, counted as in `training_flops`."""
+    return float(2.0 * np.prod((*convolution.kernel.shape, *convolution.output.shape[1:3])))
 
 
 def standardize(images: Any) -> Any:

@@ -18,6 +18,7 @@ from keras import layers, ops
 from scipy.sparse.linalg import LinearOperator, svds
 
 from identity_matters.errors import UserError
+from identity_matters.model import forward_flops
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.tables import write_metrics
 
@@ -256,8 +257,7 @@ def error_without(network: keras.Model, images: np.ndarray, labels: np.ndarray, 
 
 def operations(block: Block) -> float:
     """Returns the multiplications and additions per image of the convolutions of a branch."""
-    convolutions = [layer for layer in block.path if isinstance(layer, layers.Conv2D)]
-    return float(sum(2 * np.prod((*layer.kernel.shape, *layer.output.shape[1:3])) for layer in convolutions))
+    return sum(forward_flops(layer) for layer in block.path if isinstance(layer, layers.Conv2D))
 
 
 def _error(batches: Batches, labels: np.ndarray, head: keras.Model) -> float:
