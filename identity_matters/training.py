@@ -66,9 +66,9 @@ def train(
 ) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
-    docs/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted one on as
-    many cores of the same machine: under TensorFlow this turns op determinism on, for the whole process; JAX on GPUs
-    needs a flag of XLA's. Each worker calls this, before TensorFlow computes anything; only the chief uses its run_dir.
+    docs/guides/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted
+    one on as many cores of the same machine: under TensorFlow this turns op determinism on, for the whole process; JAX
+    on GPUs needs a flag of XLA's. Each worker calls this, before TensorFlow computes; only the chief uses its run_dir.
 
     Args:
       config: Its model's image_shape and num_classes are taken from the data.

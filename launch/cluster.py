@@ -9,7 +9,7 @@ minutes on 2 cores). When one dies all are ended and started again from the last
     python -m launch.cluster --slurm --nodes=4 --gpus_per_node=8 --run_dir=runs/gpus --write=job.sbatch
 
 writes a batch script for Slurm (--submit also submits it), --kubernetes an Indexed Job with its
-Service, --kubernetes --kubeflow a TFJob. All flags of launch.train are flags here too; see docs/cluster.md.
+Service, --kubernetes --kubeflow a TFJob. All flags of launch.train are flags here too; see docs/guides/cluster.md.
 Exit code: 0, or that of the worker that ended first, as launch.train's.
 """
 

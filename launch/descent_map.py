@@ -3,7 +3,7 @@
     python -m launch.descent_map --run_dir=runs/descent
 
 trains them by descent, momentum and orthogonalised updates at 11 step sizes, in about 3 minutes on
-2 cores, and leaves results.csv, and the data (CSV) and the figures (PNG) of docs/descent.md.
+2 cores, and leaves results.csv, and the data (CSV) and the figures (PNG) of docs/appendix/descent.md.
 Interrupted, the same command goes on.
 """
 

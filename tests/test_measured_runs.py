@@ -1,4 +1,4 @@
-"""docs/runs, the runs behind docs/results.md: that its figures are theirs, and that launch.plot draws them."""
+"""docs/runs, the runs behind docs/appendix/results.md: that its figures are theirs, and that launch.plot draws them."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ from identity_matters.runs.tables import ablation_table, read_metrics
 from launch import plot
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
-RESULTS = (DOCS / "results.md").read_text()
+RESULTS = (DOCS / "appendix" / "results.md").read_text()
 RUNS = sorted((DOCS / "runs").glob("*/config.json"))
 
 

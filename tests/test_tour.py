@@ -1,4 +1,4 @@
-"""docs/tour.ipynb: every cell runs, every section has its picture, and it is committed with its outputs."""
+"""docs/start/tour.ipynb: every cell runs, every section has its picture, and it is committed with its outputs."""
 
 import pathlib
 
@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-TOUR = pathlib.Path(__file__).parents[1] / "docs" / "tour.ipynb"
+TOUR = pathlib.Path(__file__).parents[1] / "docs" / "start" / "tour.ipynb"
 
 
 def sections(notebook) -> dict[str, list]:
@@ -47,9 +47,9 @@ def test_the_tour_imports_what_exists():
 
 
 def test_the_readme_and_the_index_link_the_tour():
-    root = TOUR.parents[1]
-    assert "docs/tour.ipynb" in (root / "README.md").read_text()
-    assert "(tour.ipynb)" in (root / "docs" / "index.md").read_text()
+    root = TOUR.parents[2]
+    assert "docs/start/tour.ipynb" in (root / "README.md").read_text()
+    assert "(start/tour.ipynb)" in (root / "docs" / "index.md").read_text()
 
 
 @pytest.mark.nightly

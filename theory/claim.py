@@ -139,7 +139,7 @@ def _several(one_or_several: Any) -> tuple:
 restated = functools.partial(
     claim,
     verdict="holds: as restated here; the printed constants were not verified",
-    proof="complete: ours, in docs/descent.md; the printed one was not read",
+    proof="complete: ours, in docs/appendix/descent.md; the printed one was not read",
 )
 
 

@@ -4,9 +4,9 @@
     check("hm.theorem_2.1")
 
 The claims stand in the files claims*.py of the subjects, each above its check; theory/claim.py says what their fields
-mean. docs/claims.md is this table:
+mean. docs/reference/claims.md is this table:
 
-    python -m theory.claims > docs/claims.md
+    python -m theory.claims > docs/reference/claims.md
 """
 
 import difflib
@@ -179,16 +179,16 @@ def markdown(checks: Sequence[Check] | None = None) -> str:
 
 
 def document() -> str:
-    """Returns docs/claims.md: what the columns mean, the count of statements and the table."""
+    """Returns docs/reference/claims.md: what the columns mean, the count of statements and the table."""
     restated = sum(bool(claim.restates) for claim in CLAIMS.values() if claim.id.startswith(SOURCES))
     return f"""# The claims, one by one
 
-Generated from the claims in theory/*/claims*.py by `python -m theory.claims > docs/claims.md`; `python -m
+Generated from the claims in theory/*/claims*.py by `python -m theory.claims > docs/reference/claims.md`; `python -m
 launch.check_theory --run_dir=runs/theory` tries every claim on random instances and writes the same table with what it
 measured. *Printed statement*: whether what the paper says is true. *Printed proof*: whether the printed proof or
 construction shows it. *Our text lost*: the papers were read as plain text, in which some minus signs, norms, transposes
-and ℓ are missing; this column says which, and no paper is blamed for it. [theory.md](theory.md) has proofs and
-pictures, and says what *review* and *blog* are.
+and ℓ are missing; this column says which, and no paper is blamed for it. [theory.md](../appendix/theory.md) has proofs
+and pictures, and says what *review* and *blog* are.
 
 One rule for all texts: a statement is judged as printed, with its quantifiers, under the hypotheses in force where it
 stands, and a failure that these let in makes it *false*, or, where it needs the smallest sizes or a set of measure zero

@@ -125,7 +125,7 @@ def test_the_smaller_networks_keep_the_crops_that_they_were_chosen_and_measured_
 
 
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
-    """§4.1 and Table 1, which do not say how many steps, nor how it crops: docs/choices.md does."""
+    """§4.1 and Table 1, which do not say how many steps, nor how it crops: docs/appendix/choices.md does."""
     preset, larger = TRAIN_PRESETS["cifar10"], TRAIN_PRESETS["cifar100"]
     assert larger == dataclasses.replace(preset, model=larger.model, dataset="cifar100")
     assert larger.model == dataclasses.replace(preset.model, num_classes=100)

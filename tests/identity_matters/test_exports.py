@@ -1,4 +1,4 @@
-"""The exports that docs/run_directory.md shows, run as written: TFLite and ONNX answer as the network does."""
+"""The exports that docs/guides/run_directory.md shows, run as written: TFLite and ONNX answer as the network does."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ from identity_matters.data.arrays import mnist_sample
 
 pytestmark = pytest.mark.slow
 
-PAGE = pathlib.Path(__file__).parents[2] / "docs" / "run_directory.md"
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "guides" / "run_directory.md"
 
 
 @pytest.fixture

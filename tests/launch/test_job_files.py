@@ -36,7 +36,7 @@ def test_the_slurm_script_is_a_shell_script_with_the_command():
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)(?:=(.*))?$", text, re.M))
     assert (options["nodes"], options["gpus-per-node"], options["partition"]) == ("4", "8", "gpu")
     assert (options["cpus-per-task"], options["mem"], options["time"]) == ("16", "64G", "30:00:00")
-    assert options["signal"] == "TERM@120"  # to srun's workers, before the time is up: docs/cluster.md
+    assert options["signal"] == "TERM@120"  # to srun's workers, before the time is up: docs/guides/cluster.md
     assert options["requeue"] == "" and options["open-mode"] == "append" and options["ntasks-per-node"] == "1"
     assert shlex.join(COMMAND) in text
     assert "\nsetup='. venv/bin/activate'\neval \"$setup\"\n" in text and "-lt 7 ]" in text

@@ -1,4 +1,6 @@
-"""The figures of docs/descent.md: data that say what the text says, and pictures from text as a CSV file has it."""
+"""The figures of docs/appendix/descent.md: data that say what the text says, and pictures from text as a CSV file has
+it.
+"""
 
 import numpy as np
 import pytest

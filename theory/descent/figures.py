@@ -1,4 +1,4 @@
-"""Figures of docs/descent.md: descent by eigenvalue, of rotations, from the saddle at zero, promised rates, the map.
+"""Figures of docs/appendix/descent.md: descent by eigenvalue, of rotations, from the saddle at zero, rates, the map.
 
 Of each figure the data, rows of plain numbers and words that go to a CSV file, and the drawing, from that file alone.
 """

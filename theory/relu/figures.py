@@ -1,4 +1,4 @@
-"""Figures of ReLU networks: the search in docs/theory.md, drawn from its two tables alone; two of docs/descent.md."""
+"""Figures of ReLU networks: the search in docs/appendix/theory.md and two of descent.md, drawn from their tables alone."""
 
 import numpy as np
 from matplotlib.axes import Axes
