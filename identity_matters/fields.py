@@ -29,7 +29,7 @@ def split_names(text: str) -> list[str]:
 
 
 def from_json(config: Any, values: Any) -> Any:
-    """Returns a config, a dataclass, with the values of a JSON file, lists in place of tuples, in place of its own.
+    """Returns a config, a dataclass that checks its fields, with the values of a JSON file in place of its own.
 
     Raises:
       UserError: it is no such dict, a name is no field's, a value is of another type or refused by the config.
@@ -40,14 +40,7 @@ def from_json(config: Any, values: Any) -> Any:
     for name, value in values.items():
         require(name in names, f"there is no field {truncated_repr(name)}")
         default = getattr(config, name)
-        if dataclasses.is_dataclass(default):
-            changes[name] = from_json(default, value)
-            continue
-        fits = type(value) in ((int, float) if isinstance(default, float) else (type(default),))
-        if isinstance(default, tuple):
-            fits = isinstance(value, list) and all(type(number) is int for number in value)
-        require(fits, f"{name} must be of type {type(default).__name__}, got {truncated_repr(value)}")
-        changes[name] = tuple(value) if isinstance(default, tuple) else value
+        changes[name] = from_json(default, value) if dataclasses.is_dataclass(default) else value
     return dataclasses.replace(config, **changes)
 
 
@@ -92,7 +85,7 @@ def converted(name: str, wanted: Any, value: Any) -> Any:
     if hasattr(value, "tolist"):  # of NumPy
         value = value.tolist()
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
-        require(isinstance(value, wanted), f"{name} must be a {wanted.__name__}, got {given!r}")
+        require(isinstance(value, wanted), f"{name} must be a {wanted.__name__}, got {truncated_repr(given)}")
     if wanted not in _EXPECTED:
         return value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -104,5 +97,6 @@ def converted(name: str, wanted: Any, value: Any) -> Any:
         return int(value)
     if wanted is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    require(wanted in (bool, str) and isinstance(value, wanted), f"{name} must be {_EXPECTED[wanted]}, got {given!r}")
+    is_of_type = wanted in (bool, str) and isinstance(value, wanted)
+    require(is_of_type, f"{name} must be {_EXPECTED[wanted]}, got {truncated_repr(given)}")
     return value

@@ -14,7 +14,7 @@ import numpy as np
 from identity_matters.config import TrainConfig
 from identity_matters.data import loading
 from identity_matters.data.arrays import MNIST_SAMPLE, examples_summary
-from identity_matters.data.user_arrays import has_changed
+from identity_matters.data.user_arrays import require_unchanged
 from identity_matters.errors import UserError
 from identity_matters.fields import from_json
 from identity_matters.runs.config_json import data_places, read_config_json
@@ -61,8 +61,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
     config = dataclasses.replace(config, **data_places(record))
-    if has_changed(config.npz, record.get("npz_digest", "")):
-        raise UserError(f"{config.npz} is not as saved_run {saved_run} was trained on it; give the file as it was")
+    require_unchanged(config.npz, record, f"saved_run {saved_run}")
     loading.say_named_by(os.path.join(saved_run, "config.json"), vars(config), data_dir)
     return dataclasses.replace(config, data_dir=data_dir or config.data_dir)
 

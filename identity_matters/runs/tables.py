@@ -33,7 +33,7 @@ def read_metrics(path: str) -> list[dict[str, float]]:
         for row in rows:
             _check_row(row)
         return [row | {"step": int(row["step"])} for row in rows]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"cannot read {path} as a run's metrics: {error}") from error
 
 
@@ -127,19 +127,16 @@ def read_rows(path: str) -> list[dict]:
         return []
     try:
         return [{name: _number_or_text(text) for name, text in row.items()} for row in _read_table(path)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"cannot read the table {path}: {error}") from error
 
 
 def _read_table(path: str) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, each with a cell for every column; raises ValueError if it is no such table."""
+    """Returns the rows of a CSV file, each with a cell for every column; raises ValueError or csv.Error for others."""
     text = read_text(path)
     require("\0" not in text, "it holds NUL bytes")
     require(text != "", "it is empty")
-    try:
-        header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    except csv.Error as error:
-        raise UserError(str(error)) from error
+    header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     require(len({*header, ""}) > len(header), "two columns have one name, or one has none")
     for number, row in enumerate([header, *rows], 1):
         require(not any(cell.startswith(("=", "@")) for cell in row), f"line {number} holds a spreadsheet's formula")
