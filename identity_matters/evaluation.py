@@ -39,8 +39,6 @@ def exported_data(saved_model: str) -> dict:
         contents = read_json(path)
         fields = {name: contents["config"][name] for name in DATA_FIELDS} | data_places(contents)
         from_json(TrainConfig(), fields)
-    except FileNotFoundError as error:
-        raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
     require_stored(fields["dataset"])

@@ -55,7 +55,8 @@ def check_fields(
 
     Values made in Python are first turned into the type of their field where that is harmless: a list or an array into
     a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's. Every number must be finite, and a whole
-    number, or the sum of several, at most what at_most has for its field, and below 2³².
+    number, or the sum of several, at most what at_most has for its field, and below 2³². Of several numbers each must
+    be at least what is asked, and there must be one.
 
     Raises:
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
@@ -74,7 +75,10 @@ def check_fields(
             require(total <= limit, f"{field.name} must be at most {limit}, got {total}")
     for least, names in ((1, at_least_1), (0, at_least_0)):
         for name in names:
-            require(getattr(config, name) >= least, f"{name} must be at least {least}, got {getattr(config, name)}")
+            value = getattr(config, name)
+            smallest = min(value, default=least - 1) if isinstance(value, tuple) else value
+            words = "numbers of " if isinstance(value, tuple) else ""
+            require(smallest >= least, f"{name} must be {words}at least {least}, got {value}")
     for name in above_0:
         require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
 

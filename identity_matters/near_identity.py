@@ -18,6 +18,7 @@ from keras import layers, ops
 from scipy.sparse.linalg import LinearOperator, svds
 
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.model import forward_flops
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.tables import write_metrics
@@ -72,8 +73,7 @@ def split(network: keras.Model) -> tuple[list[Block], keras.Model]:
         own_stream = None if stream is start else keras.Model(start, stream)
         blocks.append(Block(add.name.removesuffix("_add"), weighted, keras.Model(start, [branch, *hidden]), own_stream))
         start = add.output
-    if not blocks:
-        raise UserError(f"the network {network.name!r} has no residual blocks")
+    require(len(blocks) > 0, f"the network {network.name!r} has no residual blocks")
     return blocks, keras.Model(start, network.outputs[0])
 
 

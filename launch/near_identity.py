@@ -71,8 +71,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> None:
 
     images, labels = first_test_examples(run_config, config.examples)
     network, _ = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step)
-    with launcher.user_errors():
-        blocks, _ = near_identity.split(network)
+    blocks, _ = near_identity.split(network)
     with RunDirectory(run_dir, config, "near_identity", f"{len(images)} test images") as run:
         digest = trained_run.weights_digest(network)
         trained_run.require_same_weights(run, digest, config.saved_run)
@@ -117,11 +116,7 @@ def _measure(
         done = {row["block"] for row in table.rows}
     found: Iterator[dict[str, Any]] = near_identity.measure(network, images, labels, done, config.ablate)
 
-    def compute(_: object) -> list[dict]:
-        with launcher.user_errors():
-            return [next(found)]
-
-    table.run_all([Job({"block": name}, compute, name, num_rows=1) for name in names], bar)
+    table.run_all([Job({"block": name}, lambda _: [next(found)], name, num_rows=1) for name in names], bar)
     return read_rows(run.file(BLOCKS))
 
 

@@ -44,9 +44,8 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
     Raises:
       UserError: there are not four, or one of them is unfit, or the splits are not of one scale.
     """
-    if not isinstance(data, tuple | list) or len(data) != 4:
-        found = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
-        raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {found}")
+    found = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+    require(found == "4 of them", f"data must be (x_train, y_train, x_test, y_test), got {found}")
     arrays = {name: as_numbers(name, array) for name, array in zip(_ARRAYS, data)}
     unnamed = as_array_data("the data", arrays, num_classes)
     as_trained_on = (getattr(unnamed, name) for name in _ARRAYS)  # of whatever type they were given
@@ -137,11 +136,9 @@ def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _with_channels(what: str, images: np.ndarray) -> np.ndarray:
     """Returns images [n, h, w, c]."""
-    if images.ndim == 4 and images.shape[1] in (1, 3, 4) and min(images.shape[2:]) > 4:
-        raise UserError(
-            f"{what} have the shape {images.shape}, which looks like channels first; give [n, h, w, c]: "
-            "x.transpose(0, 2, 3, 1)"
-        )
+    are_first = images.ndim == 4 and images.shape[1] in (1, 3, 4) and min(images.shape[2:]) > 4
+    advice = "which looks like channels first; give [n, h, w, c]: x.transpose(0, 2, 3, 1)"
+    require(not are_first, f"{what} have the shape {images.shape}, {advice}")
     return images[..., None] if images.ndim == 3 else images
 
 

@@ -34,7 +34,7 @@ def read_metrics(path: str) -> list[dict[str, float]]:
             _check_row(row)
         return [row | {"step": int(row["step"])} for row in rows]
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"cannot read {path} as a run's metrics: {error}") from error
+        raise UserError(f"cannot read {path} as a run's metrics: {first_line(error)[:300]}") from error
 
 
 def _check_row(row: dict) -> None:
@@ -159,10 +159,7 @@ def reporting_damaged_table(path: str) -> Iterator[None]:
 
 
 def _metric(name: str, text: str) -> float | str:
-    try:
-        return text if name in _TEXT_COLUMNS else float(text or "nan")
-    except ValueError:
-        raise UserError(f"{name} is {text[:50]!r}, not a number") from None
+    return text if name in _TEXT_COLUMNS else float(text or "nan")
 
 
 def _number_or_text(text: str) -> int | float | str:
