@@ -21,6 +21,7 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
+from identity_matters.fields import require
 from identity_matters.model import (
     BATCH_NORM,
     all_conv_resnet,
