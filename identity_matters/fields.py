@@ -66,7 +66,8 @@ def check_fields(
         object.__setattr__(config, field.name, value)
         if get_origin(field.type) is Literal:
             choices = get_args(field.type)
-            require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
+            known = ", ".join(filter(None, choices))
+            require(value in choices, f"{field.name} must be one of {known}, got {truncated_repr(value)}")
         elif isinstance(value, float):
             require(math.isfinite(value), f"{field.name} must be a finite number, got {value}")
         elif isinstance(value, int) or value and isinstance(value, tuple) and all(isinstance(n, int) for n in value):

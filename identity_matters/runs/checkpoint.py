@@ -163,9 +163,9 @@ class TrainingState:
 
         def check(step: int, arrays: dict[str, np.ndarray]) -> None:
             # Whole numbers are of 32 bits under one backend and of 64 under another.
-            of_32_bits = lambda array, name: (name.replace("int64", "int32"), *array.shape)  # noqa: E731
-            expected = {f"variable/{path}": of_32_bits(v, v.dtype) for path, v in self._variables.items()}
-            stored = {k: of_32_bits(a, a.dtype.name) for k, a in arrays.items() if k.startswith("variable/")}
+            type_and_shape = lambda array, name: (name.replace("int64", "int32"), *array.shape)  # noqa: E731
+            expected = {f"variable/{path}": type_and_shape(v, v.dtype) for path, v in self._variables.items()}
+            stored = {k: type_and_shape(a, a.dtype.name) for k, a in arrays.items() if k.startswith("variable/")}
             name = min({name for name, _ in stored.items() ^ expected.items()}, default="")
             require(not name, f"{name} is {stored.get(name)}, this network's {expected.get(name)}")
             scalars = {name for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}

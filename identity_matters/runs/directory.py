@@ -140,8 +140,8 @@ class RunDirectory:
 
     def _require_same(self, found: dict, config: dict, longer: tuple[str, ...]) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
-        of_another = f"holds a run of launch.{found['kind']}, not of launch.{self._run_type}; choose another"
-        require(found["kind"] == self._run_type, f"{self.path} {of_another}")
+        types = f"launch.{found['kind']}, not of launch.{self._run_type}"
+        require(found["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
         known = found.get("npz_digest", "")
         same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
         differing = differences(found["config"], config, (*same, *longer))
