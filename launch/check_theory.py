@@ -5,8 +5,8 @@
 prints which printed statements are false, which checks fail, and how many statements hold: a minute
 or two. Exit code 1 if any check fails. With a run directory it leaves results.csv, claims.md, which has
 of each claim the statement as it is true, the worst instance against its bound and the verdicts on
-statement and proof, and the data (CSV) and the figures (PNG) of docs/appendix/theory.md; interrupted, the same
-command goes on. --verbose prints a line a claim, --claim=hm.theorem_2.1 all of one.
+statement and proof, and the data (CSV) and the figures (PNG) of docs/appendix/theory.md; interrupted, the
+same command goes on. --verbose prints a line a claim, --claim=hm.theorem_2.1 all of one.
 """
 
 import dataclasses
