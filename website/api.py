@@ -73,7 +73,7 @@ PAGES = {
         "Import the names from `shortcut_study.curvature`: `from shortcut_study import curvature`. "
         "[Hessians of my model](../../guides/hessians.md) is the guide.",
         {
-            "shortcut_study.curvature.model_spectrum": _ALL,
+            "shortcut_study.curvature.model_spectrum": ("ModelSpectrum", "spectrum", "trace_and_diagonal", "per_layer"),
             "shortcut_study.curvature.report": ("parts_table", "parts_figure"),
             "shortcut_study.curvature.callback": ("HessianCallback",),
             "shortcut_study.curvature.products": ("model_mvp",),

@@ -22,6 +22,18 @@ from website import api, claims_table, commands, notebook  # noqa: E402, MkDocs 
 SECTIONS = ("start", "guides", "papers", "reference", "appendix")
 # Files of the repository that are pages, and where.
 ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+# The pages that are made from source files, where links to these lead.
+SOURCE_PAGES = {
+    "launch": "reference/commands/index.md",
+    "identity_matters/presets.py": "reference/presets.md",
+    **dict.fromkeys(("identity_matters", "shortcut_study", "theory"), "reference/api/index.md"),
+    **{f"launch/{name}.py": f"reference/commands/{name}.md" for name in commands.launchers()},
+    **{
+        f"{module.replace('.', '/')}.py": f"reference/api/{name}.md"
+        for name, page in api.PAGES.items()
+        for module in page.members
+    },
+}
 _LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\((?!https?:|mailto:|#|/)([^)\s#]+)(#[^)\s]*)?\)(\{ download \})?")
 _FENCE = re.compile(r"^(```.*?^```|(?: {4}[^\n]*\n)+)", re.M | re.S)
 
@@ -71,7 +83,7 @@ def navigation(pages: list[str]) -> list:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Leads links that leave docs/, or that lead to a notebook, to where their target is on the site."""
+    """Makes links that leave docs/, or that lead to a notebook, lead to their target's page on the site."""
     root_pages = {target: source for source, target in ROOT_PAGES.items() if target != "index.md"}
     source = root_pages.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
@@ -88,8 +100,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _mapped(link: re.Match, source: str, uri: str, files: Files) -> str:
     text, target, anchor, download = link[1], link[2], link[3] or "", link[4]
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    if path in ROOT_PAGES:
-        place = ROOT_PAGES[path]
+    if path in ROOT_PAGES or path in SOURCE_PAGES:
+        place = ROOT_PAGES.get(path) or SOURCE_PAGES[path]
     elif path.startswith("docs/"):
         place = path.removeprefix("docs/")
         if not download and place.endswith(".ipynb"):
