@@ -21,7 +21,7 @@ from website import api, claims_table, commands, notebook  # noqa: E402, MkDocs 
 
 SECTIONS = ("start", "guides", "papers", "reference", "appendix")
 # Files of the repository that are pages, and where.
-ROOT_PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+ROOT_PAGES = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 # The pages that are made from source files, where links to these lead.
 SOURCE_PAGES = {
     "launch": "reference/commands/index.md",
@@ -34,7 +34,7 @@ SOURCE_PAGES = {
         for module in page.members
     },
 }
-_LINK = re.compile(r"(?<!\!)\[([^\]]*)\]\((?!https?:|mailto:|#|/)([^)\s#]+)(#[^)\s]*)?\)(\{ download \})?")
+_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#|/)([^)\s#]+)(#[^)\s]*)?\)(\{ download \})?")
 _FENCE = re.compile(r"^(```.*?^```|(?: {4}[^\n]*\n)+)", re.M | re.S)
 
 
@@ -48,9 +48,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     }
     made |= {f"reference/commands/{name}.md": commands.command_page(name) for name in commands.launchers()}
     made |= {f"reference/api/{name}.md": api.markdown(page) for name, page in api.PAGES.items()}
-    for source, page in ROOT_PAGES.items():
-        if page != "index.md":
-            made[page] = (ROOT / source).read_text(encoding="utf-8")
+    made |= {page: (ROOT / source).read_text(encoding="utf-8") for source, page in ROOT_PAGES.items()}
     for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
         folder, name = posixpath.split(file.src_uri.removesuffix(".ipynb"))
         text, pictures = notebook.as_markdown(file.content_string, name)
@@ -71,7 +69,7 @@ def navigation(pages: list[str]) -> list:
     ]
     order = {page: place for place, page in reversed(list(enumerate(links)))}
     ordered = sorted(pages, key=lambda page: (order.get(page, len(order)), page))
-    nav: list = ["index.md"]
+    nav: list = [{"Home": "index.md"}]
     for section in SECTIONS:
         entries: list = [page for page in ordered if page.startswith(f"{section}/") and page.count("/") == 1]
         for part, title in (("api", "API"), ("commands", "Commands")):
@@ -79,12 +77,13 @@ def navigation(pages: list[str]) -> list:
             below = [f"{section}/{part}/{name}.md" for name in ("index", *names)]
             entries += [{title: below}] if below[0] in pages else []
         nav.append({section.capitalize(): entries})
-    return [*nav, {"Project": ["contributing.md", "changelog.md"]}]
+    project = [{source.removesuffix(".md").capitalize(): page} for source, page in ROOT_PAGES.items()]
+    return [*nav, {"Project": project}]
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Makes links that leave docs/, or that lead to a notebook, lead to their target's page on the site."""
-    root_pages = {target: source for source, target in ROOT_PAGES.items() if target != "index.md"}
+    root_pages = {target: source for source, target in ROOT_PAGES.items()}
     source = root_pages.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def mapped(link: re.Match) -> str:
@@ -113,5 +112,6 @@ def _mapped(link: re.Match, source: str, uri: str, files: Files) -> str:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Gives the table of claims its filter."""
+    """Gives the table of claims its filter, and lets long commands in tables break into lines."""
+    html = re.sub(r"<td><code>([^<]{60,})</code>", r'<td class="long"><code>\1</code>', html)
     return claims_table.with_filter(html) if page.file.src_uri == claims_table.PAGE else html
