@@ -45,12 +45,14 @@ def test_norm_of_what_arpack_cannot_take():
 )  # fmt: skip
 def test_the_blocks_and_the_head_are_the_network(config):
     network = build_network(config)
-    blocks, head = near_identity.split(network)
+    blocks = near_identity.split(network)
     x = images = images_for(network)
     for block in blocks:
         stream, branch, *_ = block(x)
+        np.testing.assert_allclose(block.whole(x), stream + branch, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(block.without(x), stream)
         x = stream + branch
-    np.testing.assert_allclose(head(x), network(images, training=False), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(block.rest(x), network(images, training=False), rtol=1e-4, atol=1e-5)
     norms = [norm for block in blocks for norm in near_identity.path_norms(block)]
     assert len(norms) >= 2 * len(blocks) and min(norms) > 0
 
@@ -98,7 +100,7 @@ def test_measures_of_a_block_that_is_known():
 
 def test_the_bound_holds_on_images():
     network = all_conv_resnet(SMALL)
-    blocks, _ = near_identity.split(network)
+    blocks = near_identity.split(network)
     x = images_for(network)
     for block, row in zip(blocks, near_identity.measure(network, x, np.zeros(len(x), int), ablate=False)):
         stream, branch, *_ = block(x)
@@ -129,9 +131,10 @@ def test_errors_without_a_block_are_those_of_networks_changed_by_hand():
 
     for name in names:
         assert rows[name]["error_without"] == pytest.approx(zeroed(name))
-    found = near_identity.error_without(network, images, labels, names[1:3])
-    assert found == pytest.approx(zeroed(*names[1:3])) and 0 < found < 1
-    assert near_identity.error_without(network, images, labels, []) == 0
+    order, shares = [names[k] for k in (2, 3, 0, 1)], []  # the first block that changes is earlier, then later
+    found = near_identity.errors_without(network, images, labels, order, shares.append)
+    assert found == pytest.approx([zeroed(*order[:count]) for count in range(5)])
+    assert found[0] == 0 and 0 < found[2] < 1 and shares == [0.5, 0.5]  # 150 images are two batches
 
     for conv in ("conv1", "conv2"):  # the last two of stage 1 exchanged; the first begins with the stem
         first, second = (network.get_layer(f"stage1_block{k}_{conv}").kernel for k in (2, 3))
