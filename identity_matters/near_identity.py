@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import threadpoolctl
 from keras import layers, ops
 from scipy.sparse.linalg import LinearOperator, svds
 
 from identity_matters.errors import UserError
 from identity_matters.model import forward_flops
 from identity_matters.optimization import is_among_highest
-from identity_matters.runs.tables import write_metrics
+from identity_matters.runs.tables import read_rows, write_metrics
 
 BATCH_SIZE = 100
 Batches = list[np.ndarray]
@@ -161,7 +162,8 @@ def path_norms(block: Block) -> list[float]:
         follows = path and isinstance(path[0], layers.BatchNormalization) and path[0].input is layer.output
         scale = _bn_scale(path.pop(0)) if follows else 1.0
         kernel = ops.convert_to_numpy(layer.kernel)
-        norms.append(conv_norm(kernel, layer.input.shape[1:3], layer.strides[0], scale))
+        with threadpoolctl.threadpool_limits(1, "blas"):  # of many small products threads mostly wait for each other
+            norms.append(conv_norm(kernel, layer.input.shape[1:3], layer.strides[0], scale))
     return norms
 
 
@@ -230,7 +232,8 @@ class BlockCallback(keras.callbacks.Callback):
     Args:
       images: [n, h, w, c], standardised.
       path: A CSV file, written anew after each epoch (of `identity_matters.training.train`: after each evaluation), a
-        row a block: epoch, counted from 0 before the first; block, ratio and the other columns.
+        row a block: epoch, counted from 0 before the first; block, ratio and the other columns. A run that goes on
+        from a later epoch keeps the rows before it.
     """
 
     def __init__(self, images: np.ndarray, path: str | os.PathLike) -> None:
@@ -243,7 +246,9 @@ class BlockCallback(keras.callbacks.Callback):
         self._blocks = split(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Measures the network before the first update."""
+        """Measures the network before the first update, or takes over the rows of an interrupted run."""
+        if not self.rows and epoch:
+            self.rows = [row for row in read_rows(self._path) if row["epoch"] <= epoch]
         if not self.rows:
             self._measure(epoch)
 

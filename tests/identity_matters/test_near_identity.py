@@ -157,3 +157,21 @@ def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_
         for name in ("ratio", "ratio_low", "ratio_high", "cosine", "active", "dead"):
             assert row[name] == pytest.approx(found[name], rel=1e-4), name  # model.keras standardises them once more
     assert rows[0]["ratio"] != rows[-2]["ratio"]
+
+
+def test_the_callback_of_a_run_that_goes_on_keeps_its_rows(tmp_path):
+    network = one_block(first=[2.0, 2.0, -2.0, -2.0], second=0.5)
+    images, path = images_for(network), str(tmp_path / "blocks.csv")
+
+    def run(*epochs):
+        callback = near_identity.BlockCallback(images, path)
+        callback.set_model(network)
+        callback.on_train_begin()
+        for epoch in epochs:
+            callback.on_epoch_begin(epoch)
+            callback.on_epoch_end(epoch)
+        return [row["epoch"] for row in read_rows(path)]
+
+    assert run(0, 1) == [0, 1, 2]
+    assert run(1, 2) == [0, 1, 2, 3]  # the interrupted run's last epoch comes again
+    assert run(0) == [0, 1]
