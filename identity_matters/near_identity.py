@@ -9,6 +9,7 @@ that ReLU leaves above 0; and the error of the network without the block.
 """
 
 import itertools
+import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +18,8 @@ import keras
 import numpy as np
 import threadpoolctl
 from keras import layers, ops
-from scipy.sparse.linalg import LinearOperator, svds
 
+from identity_matters.convolution_norm import conv_norm
 from identity_matters.errors import UserError
 from identity_matters.model import forward_flops
 from identity_matters.optimization import is_among_highest
@@ -98,52 +99,6 @@ def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
             found.add(operation)
             to_do += operation._inbound_nodes[node].input_tensors
     return found
-
-
-def conv_norm(kernel: np.ndarray, shape: tuple[int, int], stride: int = 1, scale: np.ndarray | float = 1.0) -> float:
-    """Returns the spectral norm of a convolution, the largest ‖diag(scale) C x‖/‖x‖ over all images x.
-
-    The convolution is padded with zeros to keep the resolution, as Keras's "same". Found to 0.1 % by ARPACK.
-
-    >>> round(conv_norm(np.full((1, 1, 1, 1), -3.0), (4, 4)), 6)
-    3.0
-
-    Args:
-      kernel: [k, k, c, c'].
-      shape: Height and width of x, pixels.
-      stride: Its steps, pixels.
-      scale: float or [c']. Multiplies the output's channels.
-    """
-    size, num_inputs, num_outputs = kernel.shape[0], *kernel.shape[2:]
-    out = tuple(-(-side // stride) for side in shape)
-    padding = [max((o - 1) * stride + size - side, 0) for o, side in zip(out, shape)]
-    before = [total // 2 for total in padding]
-    padded = [side + total for side, total in zip(shape, padding)]
-    inner = np.s_[before[0] : before[0] + shape[0], before[1] : before[1] + shape[1]]
-    kernel = np.asarray(kernel * scale, np.float32)
-
-    def windows(i: int, j: int) -> tuple[slice, slice]:
-        return np.s_[i : i + stride * out[0] : stride, j : j + stride * out[1] : stride]
-
-    def multiply(x: np.ndarray) -> np.ndarray:
-        image, result = np.zeros((*padded, num_inputs), np.float32), np.zeros((*out, num_outputs), np.float32)
-        image[inner] = x.reshape(*shape, num_inputs)
-        for i, j in np.ndindex(size, size):
-            result += image[windows(i, j)][: out[0], : out[1]] @ kernel[i, j]
-        return result.ravel()
-
-    def multiply_transposed(y: np.ndarray) -> np.ndarray:
-        result, y = np.zeros((*padded, num_inputs), np.float32), y.reshape(*out, num_outputs)
-        for i, j in np.ndindex(size, size):
-            result[windows(i, j)][: out[0], : out[1]] += y @ kernel[i, j].T
-        return result[inner].ravel()
-
-    dims = int(np.prod(out)) * num_outputs, int(np.prod(shape)) * num_inputs
-    if not kernel.any() or min(dims) < 3:  # ARPACK finds fewer singular values than there are
-        return float(np.linalg.norm(np.stack([multiply(e) for e in np.eye(dims[1])]), 2)) if kernel.any() else 0.0
-    operator = LinearOperator(dims, matvec=multiply, rmatvec=multiply_transposed, dtype=np.float32)
-    start = np.random.default_rng(0).normal(size=min(dims)).astype(np.float32)
-    return float(svds(operator, k=1, tol=1e-3, v0=start, return_singular_vectors=False)[0])
 
 
 def path_norms(block: Block) -> list[float]:
@@ -286,9 +241,9 @@ def errors_without(
             first = positions[names[count - 1]] if count else 0
             for i, block in enumerate(blocks[first:], first):
                 is_left_out = block.name in names[:count]
-                output = block.without(streams[i]) if is_left_out else block.whole.predict_on_batch(streams[i])
+                output = block.without(streams[i]) if is_left_out else _compiled(block.whole, streams[i])
                 streams[i + 1 : i + 2] = [output]
-            num_wrong[count] += _num_wrong(truth, blocks[-1].rest.predict_on_batch(streams.pop()))
+            num_wrong[count] += _num_wrong(truth, _compiled(blocks[-1].rest, streams.pop()))
         progress(1 / len(batches))
     return list(num_wrong / len(labels))
 
@@ -303,9 +258,26 @@ def _error(batches: Batches, labels: np.ndarray, models: Sequence[keras.Model]) 
     num_wrong = 0
     for x, truth in zip(batches, _batches(labels)):
         for model in models:
-            x = model.predict_on_batch(x)  # compiled: 1.5 times as fast as a call of the model
+            x = _compiled(model, x)
         num_wrong += _num_wrong(truth, x)
     return num_wrong / len(labels)
+
+
+def _compiled(model: keras.Model, x: np.ndarray) -> np.ndarray:
+    """Returns the output of a model, which is compiled at the first call: 1.5 times as fast as a call of it.
+
+    TensorFlow takes the compilation of many models for that of one many times, and would warn of it.
+    """
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(_is_no_retracing)
+    try:
+        return model.predict_on_batch(x)
+    finally:
+        logger.removeFilter(_is_no_retracing)
+
+
+def _is_no_retracing(record: logging.LogRecord) -> bool:
+    return "tf.function retracing" not in record.getMessage()
 
 
 def _num_wrong(labels: np.ndarray, logits: np.ndarray) -> int:

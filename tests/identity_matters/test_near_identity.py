@@ -1,6 +1,7 @@
 """The blocks of a network against what is known of them: dense matrices, networks changed by hand, exact values."""
 
 import dataclasses
+import logging
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from network_in_numpy import SMALL
 from identity_matters import near_identity, training
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
+from identity_matters.convolution_norm import conv_norm
 from identity_matters.errors import UserError
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.runs.tables import read_rows
@@ -29,12 +31,12 @@ def test_norm_of_a_convolution_is_that_of_its_matrix(size, shape, stride):
     columns = keras.ops.conv(basis, kernel, strides=stride, padding="same")
     matrix = np.asarray(columns * scale).reshape(len(basis), -1)
     expected = np.linalg.norm(matrix, 2)
-    assert near_identity.conv_norm(kernel, shape, stride, scale) == pytest.approx(expected, rel=1e-3)
+    assert conv_norm(kernel, shape, stride, scale) == pytest.approx(expected, rel=1e-3)
 
 
 def test_norm_of_what_arpack_cannot_take():
-    assert near_identity.conv_norm(np.zeros((3, 3, 2, 2)), (4, 4)) == 0
-    assert near_identity.conv_norm(np.array([[[[3.0, 4.0]]]]), (1, 1)) == pytest.approx(5)
+    assert conv_norm(np.zeros((3, 3, 2, 2)), (4, 4)) == 0
+    assert conv_norm(np.array([[[[3.0, 4.0]]]]), (1, 1)) == pytest.approx(5)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,17 @@ def test_errors_without_a_block_are_those_of_networks_changed_by_hand():
         second.assign(first_value)
     assert rows["stage1_block2"]["error_swapped"] == pytest.approx(top1_error(network, images, labels))
     assert {name for name, row in rows.items() if not np.isnan(row["error_swapped"])} == {"stage1_block2"}
+
+
+def test_tensorflow_does_not_warn_of_many_compilations(monkeypatch):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("TensorFlow's warning")
+    logger, messages = logging.getLogger("tensorflow"), []
+    monkeypatch.setattr(logger, "handle", lambda record: messages.append(record) if logger.filter(record) else None)
+    network = all_conv_resnet(dataclasses.replace(SMALL, blocks_per_stage=(4,) * len(SMALL.blocks_per_stage)))
+    images = images_for(network, count=2)
+    assert len(near_identity.errors_without(network, images, np.zeros(2, int), ["stage1_block2"])) == 2
+    assert not messages and not logger.filters
 
 
 def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_path):
