@@ -4,9 +4,9 @@ Each is evaluated by default on images that it was not trained on: digits on mni
 and cifar10, the paper's own network, on CIFAR-10's. A network is found by the name of its preset too: `load("mnist")`
 is `load("digits")`.
 
-docs/appendix/results.md has the commands that trained them and their errors. The weights are in NumPy's .npz format,
-which holds no code; a network computes with them in float32. They are float16, but the convolution kernels of cifar10
-are 8-bit: array PATH of whole numbers, which array PATH/scale multiplies, one number an output channel.
+docs/papers/results.md has their errors, docs/appendix/runs.md how they were trained. The weights are in NumPy's .npz
+format, which holds no code; a network computes with them in float32. They are float16, but the convolution kernels of
+cifar10 are 8-bit: array PATH of integers, which array PATH/scale multiplies, one number an output channel.
 """
 
 import dataclasses
