@@ -7,7 +7,8 @@ builds its flags from them and `--help` must not wait for TensorFlow.
 import dataclasses
 from typing import Any, Literal
 
-from identity_matters.fields import check_fields, require
+from identity_matters.errors import UserError
+from identity_matters.fields import check_fields, from_json, require
 
 MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
 
@@ -204,15 +205,18 @@ class TrainConfig:
         self._check_strategy()
         self._check_steps()
 
-    def continued(self, old: dict[str, Any]) -> tuple[str, ...]:
-        """Returns the fields in which a run may differ from an earlier one of config `old` and yet go on with it.
+    def continued(self, fields: dict[str, Any]) -> tuple[str, ...]:
+        """Returns the fields in which a run may differ from an earlier one of these fields and yet go on with it.
 
         A longer run makes the same updates as far as the earlier one came, unless its schedule ends with it.
         """
-        end = old.get("train_steps")
-        if not isinstance(end, int) or self.train_steps <= end or self.schedule in ("linear", "cosine"):
+        try:
+            old = from_json(TrainConfig(), fields)
+        except UserError:  # it is of another version, or damaged
             return ()
-        drops = [[step for step in steps if step < end] for steps in (old.get("decay_steps", ()), self.decay_steps)]
+        if self.train_steps <= old.train_steps or self.schedule in ("linear", "cosine"):
+            return ()
+        drops = [[step for step in steps if step < old.train_steps] for steps in (old.decay_steps, self.decay_steps)]
         return ("train_steps", "decay_steps") if drops[0] == drops[1] else ("train_steps",)
 
     def _check_strategy(self) -> None:

@@ -161,17 +161,12 @@ def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.n
     if not ranges:
         return images
     low, high = min(least for least, _ in ranges.values()), max(most for _, most in ranges.values())
-    if low < 0 or high > 255:
-        raise UserError(
-            f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, got {low:.6g} … {high:.6g}; "
-            f"{_conversion(low, high)} converts those of both splits"
-        )
+    found = f"got {low:.6g} … {high:.6g}; {_conversion(low, high)} converts those of both splits"
+    require(0 <= low <= high <= 255, f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, {found}")
     for split, (_, most) in ranges.items():
-        if 0 < most <= 1 < high:
-            raise UserError(
-                f"{name}: {split}_images lie in 0 … {most:.4g}, which is read as of 0 … 1, but the others in 0 … "
-                f"{high:.4g}, of 0 … 255; bring both to one scale: images = images / 255, for the others"
-            )
+        scales = f"{split}_images lie in 0 … {most:.4g}, which is read as of 0 … 1, but the others in 0 … {high:.4g}"
+        advice = "of 0 … 255; bring both to one scale: images = images / 255, for the others"
+        require(not 0 < most <= 1 < high, f"{name}: {scales}, {advice}")
     top = 1 if high <= 1 else 255
     wide = np.promote_types(first.dtype, np.float32)  # float16 has too few digits
     rounded = {split: np.rint(array.astype(wide, copy=False) * (255 / top)) for split, array in images.items()}

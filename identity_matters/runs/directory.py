@@ -146,7 +146,9 @@ class RunDirectory:
         same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
         differing = differences(found["config"], config, (*same, *longer))
         if len(differing) == 1 and differing[0].startswith("train_steps "):
-            differing.append("a run goes on longer unless its schedule ends with it: else --init_from this in another")
+            differing.append(
+                "a run goes on longer unless its schedule ends with it: else begin another by --init_from this"
+            )
         require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
         file = f"{_npz(config)} has changed, of digest "
         for what, old, new in ((file, known, self._digest), ("", found.get("data"), self._data)):
