@@ -5,18 +5,44 @@ from typing import Any
 
 import griffe
 
+from website import api
+
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):$")
 _TABLE_ROW = re.compile(r"\S.* {3,}\S")  # of a table from the papers' symbols to names
 _ITEM = re.compile(r"  (?=\S)(\d\. |[\w, *]+: )?")
 
 
 class PlainText(griffe.Extension):
-    """Rewrites each docstring before Griffe looks for its sections."""
+    """Rewrites each docstring before Griffe looks for its sections; `on_package` comes before `on_object`."""
 
     def on_object(self, *, obj: griffe.Object, **options: Any) -> None:
         """Called by Griffe for every module, class, function and attribute."""
         if obj.docstring:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **options: Any) -> None:
+        """Called by Griffe when all modules of a package are there: names in backticks become links."""
+        for module in {module for page in api.PAGES.values() for module in page.members}:
+            if module.split(".")[0] == pkg.name:
+                _link_names(pkg[module.partition(".")[2]])
+
+
+def _link_names(module: griffe.Module) -> None:
+    """Makes links of the names in backticks of a module's docstrings that the same page shows."""
+    chosen = {name for page in api.PAGES.values() for name in page.members.get(module.path, ())}
+    shown = {
+        name: member
+        for name, member in module.members.items()
+        if not member.is_alias and member.docstring and not name.startswith("_") and (name in chosen or not chosen)
+    }
+    for member in shown.values():
+        for part in (member, *(part for part in member.members.values() if not part.is_alias)):
+            if part.docstring:
+                part.docstring.value = re.sub(
+                    r"(?<!\[)`(\w+)`(?!:)",
+                    lambda found: f"[{found[0]}][{shown[found[1]].path}]" if found[1] in shown else found[0],
+                    part.docstring.value,
+                )
 
 
 def as_markdown(text: str) -> str:
@@ -63,6 +89,6 @@ def _as_list_item(line: str, before: list[str], in_list: bool) -> tuple[bool, st
 
 
 def _escaped(text: str) -> str:
-    """Returns text of which Markdown takes no _ for emphasis and no < for a tag, outside of backticks."""
-    parts = re.split(r"(`[^`]*`)", text)
+    """Returns text in which no _ is emphasis and no < a tag, outside of backticks and the links of these."""
+    parts = re.split(r"(`[^`]*`(?:\]\[[^\]]*\])?)", text)
     return "".join(part if part.startswith("`") else part.replace("_", r"\_").replace("<", "&lt;") for part in parts)
