@@ -18,7 +18,7 @@ import numpy as np
 
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
-from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.model import taking_raw_images
 from identity_matters.presets import MODEL_PRESETS
 
@@ -47,8 +47,7 @@ LARGEST_CODE = 127  # of an 8-bit weight; −128 is left out, so that a kernel a
 def find(name: str) -> Pretrained:
     """Returns the shipped network of a name, its own or its preset's; raises UserError where there is none."""
     key = {"mnist": "digits"}.get(name, name)  # the one preset of another name
-    if key not in NETWORKS:
-        raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
+    require(key in NETWORKS, f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
     return NETWORKS[key]
 
 

@@ -140,8 +140,7 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     """Returns `base` with the given flags in place of its values; raises UserError for one that it refuses."""
     preset, changed = base(values, presets), changes(values, presets)
     for name, why in _refusals(preset, values).items():
-        if name in changed:
-            raise UserError(f"--{name} is {why}")
+        require(name not in changed, f"--{name} is {why}")
     return _replaced(preset, changed)
 
 
@@ -178,6 +177,11 @@ def _written(name: str, value: Any) -> str:
 
 def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> str:
     """Returns what --help prints: the manual and one entry a flag that is not refused beside those given."""
+    return wrapped_entries(manual, flag_entries(presets, values, run_dir_text))
+
+
+def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> list[tuple[str, str]]:
+    """Returns (flag with its default, what it means) of each flag that is not refused beside those given."""
     preset = next(iter(presets.values()))
     refused = _refusals(preset, values)
     entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
@@ -190,8 +194,7 @@ def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, ru
         if field.name not in refused:
             example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
             entries.append((example, _description(field, holder)))
-    entries.append(("--traceback", "Show where in the code an error arose."))
-    return wrapped_entries(manual, entries)
+    return [*entries, ("--traceback", "Show where in the code an error arose.")]
 
 
 def _description(field: dataclasses.Field, config: Any) -> str:

@@ -40,7 +40,9 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     There is no ½. On a sample the same holds with `sample_problem`.
 
     Args:
-      A: [ℓ, d, d]. R: [d, d]. Sigma: [d, d], symmetric, positive semidefinite.
+      A: [ℓ, d, d].
+      R: [d, d].
+      Sigma: [d, d], symmetric, positive semidefinite.
 
     >>> R = np.diag([2.0, 1.0])
     >>> A = np.zeros((3, 2, 2))
