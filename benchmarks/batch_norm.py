@@ -2,10 +2,10 @@
 
     python -m benchmarks.batch_norm                   3 minutes on 2 cores
 
-The networks are those of docs/appendix/results.md that normalise: cifar10_fast's twin, ResNet-20 and pre-activation
-ResNet-20, on random images, with momentum SGD. Both sides of a network have the same weights, and their losses are
-checked to agree over the first steps. The bound is the same network without any normalisation, where there is one:
-cifar10_fast.
+The networks are those of docs/papers/results.md that normalise: cifar10_fast's batch-normalised version, ResNet-20 and
+pre-activation ResNet-20, on random images, with momentum SGD. Both sides of a network have the same weights, and their
+losses are checked to agree over the first steps. The bound is the same network without any normalisation, where there
+is one: cifar10_fast.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, milliseconds a step of 128, medians of 5
 rounds of 5 steps, no other process busy (the ranges of the milliseconds are left out):

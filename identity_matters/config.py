@@ -68,18 +68,14 @@ class ModelConfig:
         stem = ("stem_width", "stem_kernel_size", "stem_stride", "stem_pool")
         check_fields(
             self,
-            at_least_1=("num_classes", *stem, "convs_per_block"),
+            at_least_1=("num_classes", *stem, "convs_per_block", "widths", "blocks_per_stage"),
             at_least_0=("weight_decay",),
             above_0=("projection_scale",),
             at_most={"blocks_per_stage": 10_000, "widths": 2**20, "stem_width": 2**20, "convs_per_block": 1_000},
         )
         require(
-            len(self.widths) == len(self.blocks_per_stage) > 0,
+            len(self.widths) == len(self.blocks_per_stage),
             f"widths and blocks_per_stage need one number per stage, got {self.widths} and {self.blocks_per_stage}",
-        )
-        require(
-            min(self.widths + self.blocks_per_stage) >= 1,
-            f"widths and blocks_per_stage must be at least 1, got {self.widths} and {self.blocks_per_stage}",
         )
         require(self.projection_scale <= 1e9, f"projection_scale must be at most 1e9, got {self.projection_scale}")
         is_growing = list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0]
@@ -196,7 +192,6 @@ class TrainConfig:
                 "newton_schulz_steps": 100,
             },
         )  # fmt: skip
-        require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
         require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")
         require(
             all(a < b for a, b in zip((0,) + self.decay_steps, self.decay_steps)),

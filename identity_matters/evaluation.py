@@ -12,7 +12,7 @@ from tqdm import tqdm
 from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import TrainConfig
 from identity_matters.data.loading import raw_test_batches, say_named_by
-from identity_matters.data.user_arrays import as_examples, as_numbers, has_changed, require_stored
+from identity_matters.data.user_arrays import as_examples, as_numbers, require_stored, require_unchanged
 from identity_matters.errors import UserError
 from identity_matters.export import export
 from identity_matters.fields import converted, from_json, require
@@ -39,15 +39,10 @@ def exported_data(saved_model: str) -> dict:
         contents = read_json(path)
         fields = {name: contents["config"][name] for name in DATA_FIELDS} | data_places(contents)
         from_json(TrainConfig(), fields)
-    except FileNotFoundError as error:
-        raise UserError(f"{saved_model} does not say what data it was trained on; name a dataset") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
     require_stored(fields["dataset"])
-    if has_changed(fields["npz"], contents.get("npz_digest", "")):
-        raise UserError(
-            f"{fields['npz']} has changed since {saved_model} was trained on it; name the data to evaluate on"
-        )
+    require_unchanged(fields["npz"], contents, saved_model)
     return fields
 
 

@@ -140,8 +140,7 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     """Returns `base` with the given flags in place of its values; raises UserError for one that it refuses."""
     preset, changed = base(values, presets), changes(values, presets)
     for name, why in _refusals(preset, values).items():
-        if name in changed:
-            raise UserError(f"--{name} is {why}")
+        require(name not in changed, f"--{name} is {why}")
     return _replaced(preset, changed)
 
 

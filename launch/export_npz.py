@@ -17,7 +17,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.loading import load
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
 from identity_matters.runs.files import replacing
 from launch import launcher, terminal
 
@@ -46,12 +46,10 @@ class ExportConfig:
 
 def main(config: ExportConfig) -> None:
     """Reads the data set and writes the file."""
-    if not config.npz:
-        raise UserError("--npz is missing: the file to write, e.g. --npz=cifar10.npz")
-    if os.path.exists(config.npz):
-        raise UserError(f"{config.npz} exists; name another file")
-    if not os.path.isdir(os.path.dirname(config.npz) or "."):
-        raise UserError(f"there is no folder {os.path.dirname(config.npz)} to write {config.npz} to")
+    require(config.npz != "", "--npz is missing: the file to write, e.g. --npz=cifar10.npz")
+    require(not os.path.exists(config.npz), f"{config.npz} exists; name another file")
+    folder = os.path.dirname(config.npz)
+    require(os.path.isdir(folder or "."), f"there is no folder {folder} to write {config.npz} to")
     options = {"data_dir": config.data_dir, "download": config.download, "image_size": config.image_size}
     with terminal.silenced_stderr():
         data = load(TrainConfig(dataset=config.dataset, **options))

@@ -238,14 +238,11 @@ def num_weights(model: "keras.Model") -> int:
 def check_order(order: int, model: "keras.Model") -> None:
     """Raises UserError where there are fewer steps to take, or no memory for their vectors."""
     dim, memory = num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if order > dim:
-        raise UserError(f"order must be at most the number of trained weights, {dim}, got {order}")
+    require(order <= dim, f"order must be at most the number of trained weights, {dim}, got {order}")
     possible = memory // (4 * dim) - NUM_SPARE_VECTORS
-    if order > possible:
-        raise UserError(
-            f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights and this "
-            f"machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
-        )
+    needed = f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights"
+    there = f"this machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
+    require(order <= possible, f"{needed} and {there}")
 
 
 cli = launcher.command(main, {"": SpectrumConfig()}, manual=__doc__)

@@ -99,9 +99,8 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
     """Returns the figure of several training runs, each named by as much of its path's end as tells them apart."""
     from identity_matters.runs.figures import comparison_figure
 
-    twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
-    require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
-    names = [name.strip() for name in config.names.split(",")] if config.names else shortest_unique_suffixes(run_dirs)
+    names = shortest_unique_suffixes(run_dirs)
+    names = [name.strip() for name in config.names.split(",")] if config.names else names
     require(len(names) == len(run_dirs), f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
     if _kind(run_dirs[0]) == "near_identity":
         return near_identity.comparison(dict(zip(names, run_dirs)))
@@ -118,8 +117,7 @@ def _kind(run_dir: str) -> str:
     if record := read_config_json(run_dir):
         return record["kind"]
     tables = {name for name in (os.listdir(run_dir) if os.path.isdir(run_dir) else ()) if name.endswith(".csv")}
-    if not tables:
-        raise UserError(f"{run_dir} holds no config.json, metrics.csv or other table of a run")
+    require(len(tables) > 0, f"{run_dir} holds no config.json, metrics.csv or other table of a run")
     for name, kind in (("metrics.csv", "train"), ("density.csv", "hessian_spectrum")):
         if name in tables:
             return kind

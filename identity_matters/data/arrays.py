@@ -40,11 +40,9 @@ class ArrayData:
         for split in ("train", "test"):
             images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
             check_arrays(f"{self.name}, {split}", images, labels, self.num_classes)
-        if self.train_images.shape[1:] != self.test_images.shape[1:]:
-            raise UserError(
-                f"{self.name}: training and test images differ in shape, "
-                f"{self.train_images.shape[1:]} and {self.test_images.shape[1:]}; bring them to one shape"
-            )
+        train, test = self.train_images.shape[1:], self.test_images.shape[1:]
+        different = f"training and test images differ in shape, {train} and {test}; bring them to one shape"
+        require(train == test, f"{self.name}: {different}")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -52,8 +52,7 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
     require_stored(name)
     try:
         parsed = tfds.core.naming.parse_builder_name_kwargs(name)[0]
-        if parsed.namespace:
-            raise ValueError("data sets of other parties bring code of theirs")
+        require(not parsed.namespace, "data sets of other parties bring code of theirs")
         if data_dir:
             require_mounted(data_dir)
             check_files(os.path.join(os.path.expanduser(data_dir), parsed.name))

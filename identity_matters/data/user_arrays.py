@@ -16,7 +16,6 @@ import dataclasses
 import hashlib
 import math
 import os
-import zipfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,9 +44,8 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
     Raises:
       UserError: there are not four, or one of them is unfit, or the splits are not of one scale.
     """
-    if not isinstance(data, tuple | list) or len(data) != 4:
-        found = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
-        raise UserError(f"data must be (x_train, y_train, x_test, y_test), got {found}")
+    found = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+    require(found == "4 of them", f"data must be (x_train, y_train, x_test, y_test), got {found}")
     arrays = {name: as_numbers(name, array) for name, array in zip(_ARRAYS, data)}
     unnamed = as_array_data("the data", arrays, num_classes)
     as_trained_on = (getattr(unnamed, name) for name in _ARRAYS)  # of whatever type they were given
@@ -99,9 +97,11 @@ def npz_digest(path: str) -> str:
     return ""
 
 
-def has_changed(path: str, known: str) -> bool:
-    """Returns whether an .npz file is another than the one whose digest is known, if one is and there is a file."""
-    return bool(path and known) and npz_digest(path) not in ("", known)
+def require_unchanged(path: str, record: dict, where: str) -> None:
+    """Raises UserError where an .npz file, if there is one, has another digest than a run's config.json knows."""
+    known = record.get("npz_digest")
+    is_same = not known or npz_digest(path) in ("", known)
+    require(is_same, f"{path} has changed since {where} was trained on it; give the file as it was, or other data")
 
 
 def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
@@ -136,11 +136,9 @@ def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _with_channels(what: str, images: np.ndarray) -> np.ndarray:
     """Returns images [n, h, w, c]."""
-    if images.ndim == 4 and images.shape[1] in (1, 3, 4) and min(images.shape[2:]) > 4:
-        raise UserError(
-            f"{what} have the shape {images.shape}, which looks like channels first; give [n, h, w, c]: "
-            "x.transpose(0, 2, 3, 1)"
-        )
+    are_first = images.ndim == 4 and images.shape[1] in (1, 3, 4) and min(images.shape[2:]) > 4
+    advice = "which looks like channels first; give [n, h, w, c]: x.transpose(0, 2, 3, 1)"
+    require(not are_first, f"{what} have the shape {images.shape}, {advice}")
     return images[..., None] if images.ndim == 3 else images
 
 
@@ -234,22 +232,20 @@ def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> tuple[dict[str, n
         with open_npz(path) as members:
             stored = _stored(members)
             if missing := [name for name in names if stored[name] is None]:
-                raise UserError(f"it lacks {', '.join(missing)}; it holds {_contents(members)}; {_ADVICE}")
+                raise UserError(f"it lacks {', '.join(missing)}; it holds {_contents(members)}")
             for name in names:
                 shape = stored[name].header()[0]
-                if math.prod(shape) > MAX_BYTES_IN_MEMORY:
-                    raise UserError(
-                        f"{name} declares {truncated_repr(shape)} values; at most {MAX_BYTES_IN_MEMORY:.3g} fit in "
-                        "memory, larger sets come through TFDS"
-                    )
+                advice = f"at most {MAX_BYTES_IN_MEMORY:.3g} fit in memory, larger sets come through TFDS"
+                require(
+                    math.prod(shape) <= MAX_BYTES_IN_MEMORY,
+                    f"{name} declares {truncated_repr(shape)} values; {advice}",
+                )
             return {name: stored[name].read() for name in names}, _digest(stored)
-    except zipfile.BadZipFile as error:
-        raise UserError(f"cannot read {path} as an .npz file: {first_line(error)[:200]}; {_ADVICE}") from error
     except MemoryError:
         raise
-    except Exception as error:  # zipfile raises almost any on a damaged file
-        reason = (isinstance(error, OSError) and error.strerror) or first_line(error)[:900]
-        raise UserError(f"cannot read {path} as an .npz file: {reason}") from error
+    except Exception as error:  # zipfile and NumPy raise almost any on a damaged file
+        reason = error if isinstance(error, UserError) else getattr(error, "strerror", None) or first_line(error)[:200]
+        raise UserError(f"cannot read {path} as an .npz file: {reason}; {_ADVICE}") from error
 
 
 def _stored(members: dict[str, Member]) -> dict[str, Member | None]:
@@ -266,12 +262,6 @@ def _digest(stored: dict[str, Member | None]) -> str:
 
 
 def _contents(members: dict[str, Member]) -> str:
-    """Returns the names of the first arrays, with shape and type where their headers can be read."""
-
-    def describe(name: str) -> str:
-        with contextlib.suppress(UserError):
-            shape, dtype, *_ = members[name].header()
-            return f"{name} {dtype} {list(shape)}"
-        return name
-
-    return ", ".join(map(describe, sorted(members)[:8])) or "nothing"
+    """Returns the names of the first arrays, with type and shape."""
+    headers = {name: members[name].header() for name in sorted(members)[:8]}
+    return ", ".join(f"{name} {dtype} {list(shape)}"[:80] for name, (shape, dtype, *_) in headers.items()) or "nothing"

@@ -23,6 +23,7 @@ from typing import Any
 
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
+from identity_matters.fields import require
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
@@ -121,10 +122,7 @@ class RunDirectory:
 
     def _read(self) -> None:
         """Takes the contents of config.json, which must be of this config; new ones where the directory is empty."""
-        found, config = read_config_json(self.path), as_json(self._config)
-        if found is None:
-            require_no_foreign_files(self.path)
-            found = read_config_json(self.path)  # another command may have begun its run since
+        found, config = read_own(self.path), as_json(self._config)
         self.is_begun = found is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
         current = {"kind": self._run_type, "command": command, "folder": os.getcwd(), "config": config}
@@ -133,39 +131,27 @@ class RunDirectory:
         if found is None:
             self.contents = current | {"versions": versions(), "status": "running"}
             return
-        self._require_same(found, config)
+        longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
+        self._require_same(found, config, longer)
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
         self.contents = found | current
-        if found["status"] == "done" and differences(found["config"], config, ("npz",)):
-            self.contents["status"] = "running"  # a longer run than the one that ended here
+        if found["status"] == "done" and longer:  # than the run that ended here
+            self.contents["status"] = "running"
 
-    def _require_same(self, found: dict, config: dict) -> None:
+    def _require_same(self, found: dict, config: dict, longer: tuple[str, ...]) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
-        if found["kind"] != self._run_type:
-            raise UserError(
-                f"{self.path} holds a run of launch.{found['kind']}, not of launch.{self._run_type}; choose another"
-            )
+        types = f"launch.{found['kind']}, not of launch.{self._run_type}"
+        require(found["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
         known = found.get("npz_digest", "")
         same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
-        longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
-        if differing := differences(found["config"], config, (*same, *longer)):
-            is_longer = [name.split()[0] for name in differing] == ["train_steps"] and not longer
-            advice = (
-                "; a run goes on longer unless its schedule ends with it: else begin another run_dir, --init_from this"
-            )
-            raise UserError(
-                f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}{advice * is_longer}"
-            )
-        if known and self._digest and not same:
-            raise UserError(
-                f"{self.path} holds a run on other data: {_npz(config)} has changed, its digest was "
-                f"{truncated_repr(known)} and is {self._digest!r}; give the file as it was, or choose another run_dir"
-            )
-        if self._data and self._data != (known := found.get("data", self._data)):
-            raise UserError(
-                f"{self.path} holds a run on other data: {truncated_repr(known)}, now {self._data!r}; "
-                "give the data as they were, or choose another run_dir"
-            )
+        differing = differences(found["config"], config, (*same, *longer))
+        if len(differing) == 1 and differing[0].startswith("train_steps "):
+            differing.append("a run goes on longer unless its schedule ends with it: else --init_from this in another")
+        require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
+        file = f"{_npz(config)} has changed, of digest "
+        for what, old, new in ((file, known, self._digest), ("", found.get("data"), self._data)):
+            other = f"{what}{truncated_repr(old)}, now {new!r}; give the data as they were, or choose another run_dir"
+            require(old == new or not (old and new), f"{self.path} holds a run on other data: {other}")
 
 
 def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
@@ -188,16 +174,17 @@ def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None
             time.sleep(1)
 
 
-def require_no_foreign_files(path: str) -> None:
-    """Raises UserError where a directory is no run's and holds files, which a run would mix with its own."""
-    try:
-        names = sorted(os.listdir(path)) if os.path.lexists(path) else []
-    except OSError as error:
-        raise UserError(f"cannot write to run_dir {path}: {error.strerror}") from error
+def read_own(path: str) -> dict | None:
+    """Returns a run's config.json, None where the directory is new.
+
+    Raises UserError where it is no run's and holds files, which a run would mix with its own.
+    """
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
-    # A run that another command has begun since has its config.json first.
-    if foreign and read_config_json(path) is None:
+    contents = read_config_json(path)  # after the names: a run that another command begins now has this file first
+    if foreign and contents is None:
         raise UserError(f"run_dir {path} holds {foreign[0]!r} but no config.json of a run; choose another")
+    return contents
 
 
 def as_json(config: Any) -> dict:
@@ -207,8 +194,7 @@ def as_json(config: Any) -> dict:
 
 def data_digest(config: Any) -> str:
     """Returns the digest of the .npz file that a config, or that of its training runs, names; empty where none is."""
-    npz = _npz(as_json(config))
-    return npz_digest(npz) if npz else ""
+    return npz_digest(_npz(as_json(config)))
 
 
 def _npz(config: dict) -> str:

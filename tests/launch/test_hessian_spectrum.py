@@ -309,7 +309,7 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_np
     with np.load(digits_npz) as arrays:
         np.savez(own, **dict(arrays) | {"train_labels": 9 - arrays["train_labels"]})
     code, _, err = launch(*flags(run_dir, tmp_path / "spectrum"))
-    assert code == 1 and f"{own} is not as saved_run {run_dir} was trained on it" in err.splitlines()[-1]
+    assert code == 1 and f"{own} has changed since saved_run {run_dir} was trained on it" in err.splitlines()[-1]
     assert not (tmp_path / "spectrum").exists()
 
 

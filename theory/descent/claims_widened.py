@@ -93,7 +93,7 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.widened_gradient_bound",
-    source="ours, beside (2.3)",
+    source="this project, beside (2.3)",
     statement=(
         "‖∇f‖² ≥ 4ℓ μ_A² μ_B² (1−τ)^{2ℓ−2} σ_min(Σ) f with fixed maps A [m, d], B [k, m] around the network, m ≥ d, k, "
         "max ‖W_i‖ ≤ τ < 1"

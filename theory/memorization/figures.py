@@ -1,4 +1,4 @@
-"""The figure of memorising networks in docs/appendix/theory.md: its data, and the drawing from their CSV file alone."""
+"""The figure of memorising networks in docs/papers/theorems.md: its data, and the drawing from their CSV file alone."""
 
 from collections.abc import Sequence
 
