@@ -4,12 +4,14 @@ import ast
 import functools
 import html
 import http.server
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import urllib.parse
 import urllib.request
 
 import numpy as np
@@ -199,15 +201,47 @@ class Probed(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """Where a strict build of the site is served."""
+def site(tmp_path_factory):
+    """A strict build of the site."""
     folder = tmp_path_factory.mktemp("site")
     done = build(folder, FORMULAS)
     assert done.returncode == 0, done.stderr[-3000:]
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Probed, directory=folder / "site"))
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Where the site is served."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Probed, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
+
+
+def broken_links(site: pathlib.Path) -> set[str]:
+    """The links of built pages, made from docstrings too, that lead to no file or to no place in a page."""
+    pages = {page: page.read_text() for page in site.rglob("*.html") if page.name != "404.html"}
+    places = {page: set(re.findall(r'(?:id|name)="([^"]+)"', text)) for page, text in pages.items()}
+    found = set()
+    for page, text in pages.items():
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+            path, _, place = html.unescape(link).partition("#")
+            if re.match(r"\w+:|//", path) or link == "#":
+                continue
+            target = pathlib.Path(os.path.normpath(page.parent / path)) if path else page
+            target = target / "index.html" if target.is_dir() else target
+            known = place in places.get(target, ()) or urllib.parse.unquote(place) in places.get(target, ())
+            if not target.is_file() or (place and not known):
+                found.add(f"{page.relative_to(site)}: {link}")
+    return found
+
+
+@pytest.mark.slow
+def test_every_link_of_a_built_page_leads_somewhere(site):
+    assert not broken_links(site)
+    with open(site / "index.html", "a") as file:
+        file.write('<a href="papers/theorems/#nowhere"></a><a href="nowhere/"></a>')
+    assert broken_links(site) == {"index.html: papers/theorems/#nowhere", "index.html: nowhere/"}
 
 
 @pytest.mark.slow
@@ -222,7 +256,7 @@ def test_a_file_of_docs_can_be_downloaded(address, path):
 @pytest.mark.parametrize(
     "page, width",
     [
-        ("", 400), ("", 1400), ("start/tour/", 830), ("appendix/theory/", 400), ("reference/api/theory_linear/", 400),
+        ("", 400), ("", 1400), ("start/tour/", 830), ("papers/theorems/", 400), ("reference/api/theory_linear/", 400),
         ("reference/commands/train/", 830), ("reference/claims/", 400), ("reference/claims/", 1400),
     ],
 )  # fmt: skip

@@ -91,4 +91,9 @@ def _as_list_item(line: str, before: list[str], in_list: bool) -> tuple[bool, st
 def _escaped(text: str) -> str:
     """Returns text in which no _ is emphasis and no < a tag, outside of backticks and the links of these."""
     parts = re.split(r"(`[^`]*`(?:\]\[[^\]]*\])?)", text)
-    return "".join(part if part.startswith("`") else part.replace("_", r"\_").replace("<", "&lt;") for part in parts)
+    return "".join(part if part.startswith("`") else _as_text(part) for part in parts)
+
+
+def _as_text(part: str) -> str:
+    part = part.replace("_", r"\_").replace("<", "&lt;")
+    return re.sub(r"docs/([\w/\\]+)\.md", lambda found: f"[{found[0]}](../../{found[1]}.md)".replace(r"\_", "_"), part)
