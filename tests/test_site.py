@@ -117,7 +117,10 @@ True
 
 Args:
   x_1: of a_b.
-  y, z: c."""
+  y, z: c.
+
+Returns:
+  A tuple: a_b."""
     assert (
         docstrings.as_markdown(text).replace("\n\n\n", "\n\n")
         == """Of &lt;z\\_i, q>, [`a_b`][m.a_b]:
@@ -134,7 +137,10 @@ True
 
 Args:
   x_1: of a\\_b.
-  y, z: c."""
+  y, z: c.
+
+Returns:
+  A tuple&#58; a\\_b."""
     )
 
 

@@ -9,7 +9,7 @@ from website import api
 
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns|Yields):$")
 _TABLE_ROW = re.compile(r"\S.* {3,}\S")  # of a table from the papers' symbols to names
-_ITEM = re.compile(r"  (?=\S)(\d\. |[\w, *]+: )?")
+_ITEM = re.compile(r" {1,3}(?=\S)(\d\. |[\w, *]+: )?")
 
 
 class PlainText(griffe.Extension):
@@ -51,15 +51,15 @@ def as_markdown(text: str) -> str:
     Sections stay for Griffe to read: only what follows the name of an argument is text.
     """
     text = re.sub(r"  # doctest: .*", "", text)
-    lines, section, fenced, in_list = [], False, False, False
+    lines, section, fenced, in_list = [], "", False, False
     for line in text.splitlines():
         if fenced and not line.strip():
             lines.append("```")
             fenced = False
         if _SECTION.match(line):
-            section = True
+            section = line
         elif line[:1].strip():
-            section = False
+            section = ""
         if _TABLE_ROW.match(line) and not fenced:
             line = "    " + line
         if line.startswith(">>> ") and not fenced:
@@ -68,12 +68,19 @@ def as_markdown(text: str) -> str:
         if fenced or line.startswith("    ") and not (section or in_list) or _SECTION.match(line):
             lines.append(line)
         elif section:
-            name, colon, rest = line.partition(": ") if re.match(r"  \S", line) else ("", "", line)
-            lines.append(name + colon + _escaped(rest))
+            lines.append(_in_section(line, section))
         else:
             in_list, line = _as_list_item(line, lines, in_list)
             lines.append(line)
     return "\n".join(lines + ["```"] * fenced)
+
+
+def _in_section(line: str, section: str) -> str:
+    """Returns a line of a section in which Griffe finds names of arguments and errors, but no type of a result."""
+    if section in ("Returns:", "Yields:"):
+        return _escaped(line).replace(": ", "&#58; ")
+    name, colon, rest = line.partition(": ") if re.match(r"  \S", line) else ("", "", line)
+    return name + colon + _escaped(rest)
 
 
 def _as_list_item(line: str, before: list[str], in_list: bool) -> tuple[bool, str]:
