@@ -3,8 +3,8 @@
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
-holds a summary of the data of a training run, a study or a spectrum, and of an .npz file a digest: data may
-be moved, but not be changed.
+holds a summary of the data of a training run, a study or a spectrum, and of an .npz file or a folder of images a
+digest: data may be moved, but not be changed.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import sys
 import time
 from typing import Any
 
+from identity_matters.data.image_files import folder_digest
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
 from identity_matters.runs.config_json import read_config_json
@@ -29,9 +30,11 @@ from identity_matters.runs.machine import machine
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")  # of files.temporary_folder
 _LOCK = ".lock"
+DATA_PLACES = ("npz", "images")  # fields that a digest of the data stands for
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
-    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files"
+    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files",
+    "class_names",
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
@@ -48,8 +51,8 @@ class RunDirectory:
     """A directory that belongs to one config; `with run:` makes it and keeps other processes from writing to it.
 
     The config and the summary of the data, unless it is empty, are compared with those of an earlier run. run_type is
-    the launcher that draws the figures again, digest that of the .npz file as it was read (None: as it is now). The
-    first `set_status` writes config.json: then the run `is_begun`.
+    the launcher that draws the figures again, digest that of the .npz file or folder as it was read (None: as it is
+    now). The first `set_status` writes config.json: then the run `is_begun`.
 
     Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
     what differs) or on other data, or files of no run, or cannot be written.
@@ -136,7 +139,7 @@ class RunDirectory:
         self._require_same(found, config)
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
         self.contents = found | current
-        if found["status"] == "done" and differences(found["config"], config, ("npz",)):
+        if found["status"] == "done" and differences(found["config"], config, DATA_PLACES):
             self.contents["status"] = "running"  # a longer run than the one that ended here
 
     def _require_same(self, found: dict, config: dict) -> None:
@@ -146,7 +149,7 @@ class RunDirectory:
                 f"{self.path} holds a run of launch.{found['kind']}, not of launch.{self._run_type}; choose another"
             )
         known = found.get("npz_digest", "")
-        same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
+        same = DATA_PLACES if self._digest and self._digest == known else ()  # wherever they lie now
         longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
         if differing := differences(found["config"], config, (*same, *longer)):
             is_longer = [name.split()[0] for name in differing] == ["train_steps"] and not longer
@@ -158,8 +161,8 @@ class RunDirectory:
             )
         if known and self._digest and not same:
             raise UserError(
-                f"{self.path} holds a run on other data: {_npz(config)} has changed, its digest was "
-                f"{truncated_repr(known)} and is {self._digest!r}; give the file as it was, or choose another run_dir"
+                f"{self.path} holds a run on other data: {_data_place(config)} has changed, its digest was "
+                f"{truncated_repr(known)} and is {self._digest!r}; give it as it was, or choose another run_dir"
             )
         if self._data and self._data != (known := found.get("data", self._data)):
             raise UserError(
@@ -206,14 +209,15 @@ def as_json(config: Any) -> dict:
 
 
 def data_digest(config: Any) -> str:
-    """Returns the digest of the .npz file that a config, or that of its training runs, names; empty where none is."""
-    npz = _npz(as_json(config))
-    return npz_digest(npz) if npz else ""
+    """Returns the digest of the .npz file or folder that a config, or that of its training runs, names; or ""."""
+    place = _data_place(as_json(config))
+    return folder_digest(place) if os.path.isdir(place) else npz_digest(place) if place else ""
 
 
-def _npz(config: dict) -> str:
-    """Returns the .npz file that a run's config names, or that of its training runs; empty where there is none."""
-    return config.get("npz") or config.get("train", {}).get("npz", "")
+def _data_place(config: dict) -> str:
+    """Returns the .npz file or the folder of images that a run's config names, or that of its training runs; or ""."""
+    places = (fields.get(name) for fields in (config, config.get("train", {})) for name in DATA_PLACES)
+    return next(filter(None, places), "")
 
 
 def versions() -> dict[str, str]:
