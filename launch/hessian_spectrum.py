@@ -149,7 +149,7 @@ def _compute(
         batches = -(-len(images) // config.batch_size)
         _whole(config, run, product, bar, batches)
         _parts(config, run, model, product, bar, batches)
-    save_figures(figures(run.path), run.path)
+    save_figures(lambda: figures(run.path), run.path)
 
 
 def _whole(config: SpectrumConfig, run: RunDirectory, product: tuple, bar: "tqdm", batches: int) -> None:

@@ -119,21 +119,20 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
     grid, heights, errors = (
         np.array([float(row[name]) for row in density]) for name in ("eigenvalue", "density", "standard_error")
     )
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(grid, heights, color="tab:blue", label="density")
-    axes.fill_between(grid, heights - errors, heights + errors, color="tab:blue", alpha=0.3)
+    axes.plot(grid, heights, color="C0", label="density")
+    axes.fill_between(grid, heights - errors, heights + errors, color="C0", alpha=0.3)
     quadrature, lowest = quadrature_from_rows(rows), heights.max()
-    for largest, name, colour in ((True, "largest", "tab:red"), (False, "smallest", "tab:green")):
+    for largest, name, colour in ((True, "largest", "C3"), (False, "smallest", "C2")):
         values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, largest)
         at = np.interp(values, grid, heights)
         axes.errorbar(values, at, xerr=bounds, fmt="v", ms=6, capsize=3, color=colour, label=f"{name}: {values[0]:.4g}")
         lowest = min(lowest, at.min())
     axes.axvline(0, color="0.6", linewidth=1, linestyle=":")
-    axes.set(xlabel="eigenvalue λ of the Hessian", ylabel="density", yscale="log")
+    axes.set(xlabel=r"eigenvalue $\lambda$ of the Hessian", ylabel="density", yscale="log")
     axes.set_title(title, parse_math=False)
     axes.set_ylim(0.1 * lowest, 3 * heights.max())
-    axes.grid(alpha=0.3)
     axes.legend()
     return figure
 
@@ -156,9 +155,9 @@ def parts_figure(rows: list[dict]) -> Figure:
     """Draws the extreme eigenvalues and the trace of rows as from `part_row`, with their errors, in their order."""
     names, at = [row["part"] for row in rows], np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
-    figure = Figure(figsize=(9, max(2.5, 1 + 0.22 * len(rows))), dpi=120, layout="constrained")
+    figure = Figure(figsize=(8, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for end, colour in (("largest", "tab:red"), ("smallest", "tab:green")):
+    for end, colour in (("largest", "C3"), ("smallest", "C2")):
         left.errorbar(
             column[end], at, xerr=column[f"{end}_error_bound"], fmt="o", ms=4, capsize=2, color=colour, label=end
         )
@@ -167,10 +166,9 @@ def parts_figure(rows: list[dict]) -> Figure:
     left.invert_yaxis()
     left.legend()
     error = np.nan_to_num(column["trace_standard_error"])
-    right.errorbar(column["trace"], at, xerr=error, fmt="s", ms=4, capsize=2, color="tab:blue")
+    right.errorbar(column["trace"], at, xerr=error, fmt="s", ms=4, capsize=2, color="C0")
     right.set(xlabel="trace of the block")
     for axes in (left, right):
-        axes.tick_params(axis="y", labelsize=7)
+        axes.tick_params(axis="y", labelsize="x-small")
         axes.locator_params(axis="x", nbins=6)
-        axes.grid(alpha=0.3)
     return figure
