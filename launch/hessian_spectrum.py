@@ -159,7 +159,7 @@ def _compute(
             if is_asked:
                 rows = curvature.per_layer(*measured, groups=groups, path=path, **options).rows
                 write_metrics(run.file(name), rows)
-    save_figures(figures(run.path), run.path)
+    save_figures(lambda: figures(run.path), run.path)
     for path in kept:
         if os.path.exists(path):
             os.remove(path)

@@ -19,7 +19,6 @@ from shortcut_study.curvature.quadrature import (
 
 NEAR_ZERO = 0.05  # of the largest |eigenvalue|
 _COLUMNS = ("eigenvalue", "weight", "error_bound")
-_BLUE, _ORANGE, _GREEN = "#0072B2", "#D55E00", "#009E73"  # told apart by the colour-blind too (Okabe & Ito)
 RESOLVED_FACTOR = 2.0  # between the ends of the range of the 10th percentile
 RESOLVED_SHARE = 0.1  # between the ends of the range of the share of negative eigenvalues
 NUM_MARKED = 3  # eigenvalues at either end
@@ -133,22 +132,21 @@ def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> F
     )
     quadrature = quadrature_from_rows(rows)
     errors *= confidence(len(quadrature.nodes))
-    figure = Figure(figsize=(7, 4), dpi=200, layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    axes.fill_between(grid, heights - errors, heights + errors, color=_BLUE, alpha=0.3, linewidth=0)
-    axes.plot(grid, heights, color=_BLUE, linewidth=1.2, label="density, and its 95 % range")
+    axes.fill_between(grid, heights - errors, heights + errors, color="C0", alpha=0.3, linewidth=0)
+    axes.plot(grid, heights, color="C0", linewidth=1.2, label="density, and its 95 % range")
     lowest = heights.max()
-    for largest, name, colour, marker in ((True, "largest", _ORANGE, "v"), (False, "smallest", _GREEN, "D")):
+    for largest, name, colour, marker in ((True, "largest", "C3", "v"), (False, "smallest", "C2", "D")):
         values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, largest)
         at = np.interp(values, grid, heights)
         label = f"{name}: {values[0]:.4g} ± {bounds[0]:.1g}"
         axes.errorbar(values, at, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
         lowest = min(lowest, at.min())
     axes.axvline(0, color="0.5", linewidth=1, linestyle=":")
-    axes.set(xlabel="eigenvalue λ of the Hessian", ylabel="density of the eigenvalues", yscale="log")
+    axes.set(xlabel=r"eigenvalue $\lambda$ of the Hessian", ylabel="density of the eigenvalues", yscale="log")
     axes.set_title(title, parse_math=False)
     axes.set_ylim(0.1 * lowest, 3 * heights.max())
-    axes.grid(alpha=0.3)
     axes.legend()
     return figure
 
@@ -171,9 +169,9 @@ def parts_figure(rows: list[dict]) -> Figure:
     """Draws the extreme eigenvalues and the trace of rows as `per_layer` makes them, with their errors."""
     names, at = [row["part"] for row in rows], np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
-    figure = Figure(figsize=(9, max(2.5, 1 + 0.22 * len(rows))), dpi=200, layout="constrained")
+    figure = Figure(figsize=(9, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for end, colour, marker in (("largest", _ORANGE, "v"), ("smallest", _GREEN, "D")):
+    for end, colour, marker in (("largest", "C3", "v"), ("smallest", "C2", "D")):
         left.errorbar(
             column[end], at, xerr=column[f"{end}_error_bound"], fmt=marker, ms=4, capsize=2, color=colour, label=end
         )
@@ -182,10 +180,9 @@ def parts_figure(rows: list[dict]) -> Figure:
     left.invert_yaxis()
     left.legend()
     error = np.nan_to_num(column["trace_error"])
-    right.errorbar(column["trace"], at, xerr=error, fmt="s", ms=4, capsize=2, color=_BLUE)
+    right.errorbar(column["trace"], at, xerr=error, fmt="s", ms=4, capsize=2, color="C0")
     right.set(xlabel="trace of the block, and its 95 % range")
     for axes in (left, right):
-        axes.tick_params(axis="y", labelsize=7)
+        axes.tick_params(axis="y", labelsize="x-small")
         axes.locator_params(axis="x", nbins=6)
-        axes.grid(alpha=0.3)
     return figure
