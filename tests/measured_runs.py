@@ -59,8 +59,8 @@ def training_line(name: str, record: dict) -> str:
     images = images if config["validation_examples"] or config["eval_examples"] else "test images"
     since = last["step"] - (rows(name)[-2]["step"] if len(rows(name)) > 1 else 0)
     cells = [f"`{name}`", f"{last['test_top1_error']:.2%}", images, f"{last['train_top1_error']:.2%} ({since:,})"]
-    cells += [f"{last['test_cross_entropy']:.3f}", f"{last['step']:,}", f"{last['train_flops']:.2g}"]
-    return "|" + "|".join(cell.replace("%", " %") for cell in [*cells, f"`{record['command']}`"]) + "|"
+    cells += [f"{last['test_cross_entropy']:.3f}", f"{last['step']:,}", f"{last['train_flops']:.1e}".replace("+", "")]
+    return "|" + "|".join(cell.replace("%", " %") for cell in cells) + "|"
 
 
 def seed_groups() -> dict[str, list[str]]:
@@ -81,9 +81,11 @@ def mean_error(names: list[str]) -> str:
 
 def document() -> str:
     """Returns docs/appendix/tables.md."""
-    columns = "run|test error|on|training error (steps)|test cross-entropy|steps|operations|command"
+    columns = "run|test error|on|training error (steps)|test cross-entropy|steps|operations"
     lines = [f"|{columns}|", "|---" * (columns.count("|") + 1) + "|"]
-    lines += [training_line(name, record) for name, record in records() if record["kind"] == "train"]
+    trained = [(name, record) for name, record in records() if record["kind"] == "train"]
+    lines += [training_line(name, record) for name, record in trained]
+    lines += ["\nTheir commands:\n", *(f"    {record['command']}" for _, record in trained)]
     seeds = ["|runs|n|test error|", "|---|---|---|"]
     seeds += [f"|`{group}_seed…`|{len(names)}|{mean_error(names)}|" for group, names in seed_groups().items()]
     experiments = [

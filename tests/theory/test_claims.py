@@ -115,8 +115,8 @@ def test_the_relative_error_is_that_of_the_largest_entry():
 
 def test_the_page_of_theorems_counts_the_statements_as_the_table_does():
     page = (ROOT / "docs" / "papers" / "theorems.md").read_text()
-    found = re.search(r"(\d+) printed statements.*?: (\d+) hold, and (\d+) are false", page, re.S)
-    total, holding, false = found.groups()
+    counted = re.search(r"(\d+) printed statements.*?: (\d+) hold, and (\d+) are false", page, re.S)
+    total, holding, false = counted.groups()
     counts = claims.summary()
     assert counts.startswith(f"{total} printed statements: {holding} hold,") and f" {false} are false" in counts
 

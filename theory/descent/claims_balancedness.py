@@ -102,7 +102,7 @@ def preconditioner(rng: np.random.Generator, trials: int) -> Pairs:
     source="Arora, Cohen, Golowich & Hu 2019, Definition 2",
     statement=(
         "Σ = I: σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f ≤ f(0); with it, c > 0, balanced layers, steps η ≤ 1/L: "
-        "rate 1 − 2ηℓc^{2−2/ℓ} (ours)"
+        "rate 1 − 2ηℓc^{2−2/ℓ} (this rate proved here)"
     ),
     hypotheses={
         "Σ = I": _margin_without_identity,

@@ -55,7 +55,7 @@ def recursion(rng: np.random.Generator, trials: int) -> Pairs:
     id="bhl.positive_definite",
     source="Bartlett, Helmbold & Long 2018, positive definite targets",
     statement=(
-        "Σ = I, φ > 0, steps η > 0 that cross no root: descent from zero needs poly(ℓ, κ, log(d/ε)) steps; ours, at "
+        "Σ = I, φ > 0, steps η > 0 that cross no root: descent from zero needs poly(ℓ, κ, log(d/ε)) steps; here, at "
         "the largest such η: κ^{2−2/ℓ} log(…) + 1, bounded in ℓ"
     ),
     hypotheses={
@@ -242,7 +242,7 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
     id="wwm.zero_asymmetric",
     source="Wu, Wang & Ma 2019",
     statement=(
-        "any R, of the same width: from N_ℓ = 0, the others I, descent reaches it in O(ℓ³ log(1/ε)) steps; ours: flow "
+        "any R, of the same width: from N_ℓ = 0, the others I, descent reaches it in O(ℓ³ log(1/ε)) steps; here: flow "
         "multiplies f − C by e^{−4σ_min(Σ)t} at most, at every depth"
     ),
     after="ours.widened_gradient_bound",

@@ -44,7 +44,7 @@ def definition_1(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.definition_4",
     source="Li et al., Definition 4",
     statement="unless cM = 0, zero is a stationary point of order n − 1 and of no higher: L(tW) − L(0) ~ tⁿ",
-    proof="complete: that the order is at least n − 1; that it is no higher is ours",
+    proof="complete: that the order is at least n − 1; that it is no higher is shown here",
     function=stationarity.order_of_stationarity,
     mutation=(higher_order, always_exact),
 )
