@@ -153,7 +153,7 @@ def parts_table(rows: list[dict]) -> str:
 
 def parts_figure(rows: list[dict]) -> Figure:
     """Draws the extreme eigenvalues and the trace of rows as from `part_row`, with their errors, in their order."""
-    names, at = [row["part"] for row in rows], np.arange(len(rows))
+    names, at = [row["part"].replace("_", " ") for row in rows], np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
     figure = Figure(figsize=(8, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
