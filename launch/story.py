@@ -1,10 +1,10 @@
-"""Draw both papers in one picture: condition numbers against depth, and how near to the identity trained blocks are.
+"""Draw both papers in one picture: condition numbers against depth, and what trained blocks add. A second.
 
     python -m launch.story --run_dir=docs/figures
 
-writes docs/figures/story.png. Left is Figure 5 of Li et al. from the results.csv of a run of launch.shortcut_study,
-right ‖branch‖/‖stream‖ of every block of the paper's network, at the start and trained, from those of runs of
-launch.near_identity. Nothing is computed.
+writes docs/figures/story.png. Left is Figure 5 of Li et al. from the results.csv of a run of
+launch.shortcut_study, right ‖branch‖/‖stream‖ of every block of the paper's network, at the start and
+trained, from those of runs of launch.near_identity. Nothing is computed.
 """
 
 import dataclasses

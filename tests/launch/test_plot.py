@@ -20,7 +20,7 @@ from identity_matters.experiments import figures as experiment_figures
 from identity_matters.near_identity_figure import blocks_figure
 from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_config_json
-from identity_matters.runs.figure_style import STYLES, styled
+from identity_matters.runs.figure_style import STYLES, fit, styled
 from identity_matters.runs.tables import write_metrics
 from launch import plot, report, train
 from shortcut_study.curvature.report import parts_figure, spectrum_figure
@@ -281,7 +281,9 @@ PART |= {"num_weights": 1, "trace_standard_error": 0.1}
 @pytest.mark.parametrize("style", STYLES)
 def test_figures_of_networks_are_legible(draw, style):
     with styled(style):
-        assert_legible(draw())
+        figure = draw()
+        fit(figure, style)
+        assert_legible(figure)
 
 
 def test_a_figure_for_a_paper_is_drawn_with_its_letters(tmp_path, launch):
