@@ -2,17 +2,17 @@
 
     python -m benchmarks.batch_norm                   3 minutes on 2 cores
 
-The networks are those of docs/appendix/results.md that normalise: cifar10_fast's twin, ResNet-20 and pre-activation
-ResNet-20, on random images, with momentum SGD. Both sides of a network have the same weights, and their losses are
-checked to agree over the first steps. The bound is the same network without any normalisation, where there is one:
-cifar10_fast.
+The networks are those of docs/papers/results.md that normalise: cifar10_fast's batch-normalised version, ResNet-20 and
+pre-activation ResNet-20, on random images, with momentum SGD. Both sides of a network have the same weights, and their
+losses are checked to agree over the first steps. The bound is the same network without any normalisation, where there
+is one: cifar10_fast.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, milliseconds a step of 128, medians of 5
 rounds of 5 steps, no other process busy (the ranges of the milliseconds are left out):
 
     | network                  | without | fused | Keras | Keras / fused |   min – max |
     | ------------------------ | ------: | ----: | ----: | ------------: | ----------: |
-    | cifar10_fast's twin      |     193 |   212 |   271 |          1.27 | 1.11 – 1.35 |
+    | cifar10_fast with BN     |     193 |   212 |   271 |          1.27 | 1.11 – 1.35 |
     | ResNet-20                |         |   183 |   272 |          1.49 | 1.44 – 1.56 |
     | pre-activation ResNet-20 |         |   184 |   272 |          1.47 | 1.38 – 1.52 |
 """
@@ -30,7 +30,7 @@ from launch import launcher
 
 _FAST = MODEL_PRESETS["cifar10_fast"]
 NETWORKS = {
-    "cifar10_fast's twin": dataclasses.replace(_FAST, use_batch_norm=True, residual_initializer="standard"),
+    "cifar10_fast with BN": dataclasses.replace(_FAST, use_batch_norm=True, residual_initializer="standard"),
     "ResNet-20": ModelConfig(network="resnet_20"),
     "pre-activation ResNet-20": ModelConfig(network="preact_resnet_20"),
 }
@@ -58,7 +58,7 @@ class BatchNormBenchmark:
 
 def main(benchmark: BatchNormBenchmark) -> None:
     """Times the three networks, each with both layers in turns, and prints the table."""
-    steps = {("cifar10_fast's twin", NONE): training_step(_FAST, benchmark)}
+    steps = {("cifar10_fast with BN", NONE): training_step(_FAST, benchmark)}
     for name, config in NETWORKS.items():
         both = {kind: training_step(config, benchmark, fused=kind == FUSED) for kind in (FUSED, KERAS)}
         losses = {kind: np.array([step() for _ in range(3)]) for kind, step in both.items()}

@@ -32,7 +32,6 @@ import numpy as np
 from scipy import linalg
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
-from identity_matters.errors import UserError
 from identity_matters.fields import check_fields
 from launch import launcher
 from theory.factorization import factorize
@@ -65,9 +64,7 @@ class FactorizationBenchmark:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats", "num_layers"), at_least_0=("seed",))
-        if min(self.dimensions, default=0) < 1:
-            raise UserError(f"dimensions must be whole numbers of at least 1, got {self.dimensions}")
+        check_fields(self, at_least_1=("repeats", "num_layers", "dimensions"), at_least_0=("seed",))
 
 
 def main(benchmark: FactorizationBenchmark) -> None:

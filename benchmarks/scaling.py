@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.harness import environment, ratios, spread, table
 from benchmarks.train_step import RUNS, StepBenchmark, our_training
-from identity_matters.errors import UserError
+from identity_matters.fields import require
 from launch import launcher
 from launch.jobs.local import free_ports, tf_config
 
@@ -55,11 +55,9 @@ PRESETS = {name: StepBenchmark(name, repeats=20, steps=steps) for name, steps in
 
 def main(benchmark: StepBenchmark) -> None:
     """Times the three setups in turns and prints the table."""
-    if not hasattr(os, "sched_getaffinity"):
-        raise UserError("this benchmark pins processes to cores, which macOS cannot")
+    require(hasattr(os, "sched_getaffinity"), "this benchmark pins processes to cores, which macOS cannot")
     cores = sorted(os.sched_getaffinity(0))[:2]
-    if len(cores) < 2:
-        raise UserError("two cores are needed")
+    require(len(cores) >= 2, "two cores are needed")
     setups = {
         BARE: _Setup(benchmark, [cores], False),
         STRATEGY: _Setup(benchmark, [cores], True),

@@ -21,7 +21,7 @@ not near 0: PyTorch's threads wait for each other, so a second busy process cost
 what each framework makes of it by default, which may be TF32.
 
 --preset=gpu was tried on a CPU alone, small. What training.train made of the same step on an NVIDIA H200 is in
-docs/appendix/results.md.
+docs/appendix/speed.md.
 
 Measured with TensorFlow 2.21 and Keras 3.15, on 2 cores of an AMD EPYC (Zen 3, AVX2), PyTorch 2.13, medians of 5:
 

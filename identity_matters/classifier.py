@@ -56,8 +56,6 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     folder, name = os.path.split(os.path.abspath(path))
     beside = os.path.join(folder, "model.keras")
     if name == "saved_model" and os.path.lexists(beside) and not trust_saved_model:
-        if not os.path.isdir(path):
-            raise UserError(f"{path} is not a SavedModel of this project: no such directory")
         return _network_classifier(load_network(beside), path)
     check_saved_model(path)
     if not trust_saved_model:

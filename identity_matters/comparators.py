@@ -21,7 +21,7 @@ import keras
 from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
-from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.model import (
     BATCH_NORM,
     all_conv_resnet,
@@ -149,8 +149,7 @@ def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
 
 def _repeats(depth: int, others: int) -> int:
     n, remainder = divmod(depth - others, 6)
-    if n < 1 or remainder:
-        raise UserError(f"depth must be 6n + {others} with n at least 1, got {depth}")
+    require(n >= 1 and not remainder, f"depth must be 6n + {others} with n at least 1, got {depth}")
     return n
 
 

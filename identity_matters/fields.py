@@ -29,7 +29,7 @@ def split_names(text: str) -> list[str]:
 
 
 def from_json(config: Any, values: Any) -> Any:
-    """Returns a config, a dataclass, with the values of a JSON file, lists in place of tuples, in place of its own.
+    """Returns a config, a dataclass that checks its fields, with the values of a JSON file in place of its own.
 
     Raises:
       UserError: it is no such dict, a name is no field's, a value is of another type or refused by the config.
@@ -40,14 +40,7 @@ def from_json(config: Any, values: Any) -> Any:
     for name, value in values.items():
         require(name in names, f"there is no field {truncated_repr(name)}")
         default = getattr(config, name)
-        if dataclasses.is_dataclass(default):
-            changes[name] = from_json(default, value)
-            continue
-        fits = type(value) in ((int, float) if isinstance(default, float) else (type(default),))
-        if isinstance(default, tuple):
-            fits = isinstance(value, list) and all(type(number) is int for number in value)
-        require(fits, f"{name} must be of type {type(default).__name__}, got {truncated_repr(value)}")
-        changes[name] = tuple(value) if isinstance(default, tuple) else value
+        changes[name] = from_json(default, value) if dataclasses.is_dataclass(default) else value
     return dataclasses.replace(config, **changes)
 
 
@@ -62,7 +55,8 @@ def check_fields(
 
     Values made in Python are first turned into the type of their field where that is harmless: a list or an array into
     a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's. Every number must be finite, and a whole
-    number, or the sum of several, at most what at_most has for its field, and below 2³².
+    number, or the sum of several, at most what at_most has for its field, and below 2³². Of several numbers each must
+    be at least what is asked, and there must be one.
 
     Raises:
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
@@ -72,7 +66,8 @@ def check_fields(
         object.__setattr__(config, field.name, value)
         if get_origin(field.type) is Literal:
             choices = get_args(field.type)
-            require(value in choices, f"{field.name} must be one of {', '.join(filter(None, choices))}, got {value!r}")
+            known = ", ".join(filter(None, choices))
+            require(value in choices, f"{field.name} must be one of {known}, got {truncated_repr(value)}")
         elif isinstance(value, float):
             require(math.isfinite(value), f"{field.name} must be a finite number, got {value}")
         elif isinstance(value, int) or value and isinstance(value, tuple) and all(isinstance(n, int) for n in value):
@@ -81,7 +76,10 @@ def check_fields(
             require(total <= limit, f"{field.name} must be at most {limit}, got {total}")
     for least, names in ((1, at_least_1), (0, at_least_0)):
         for name in names:
-            require(getattr(config, name) >= least, f"{name} must be at least {least}, got {getattr(config, name)}")
+            value = getattr(config, name)
+            smallest = min(value, default=least - 1) if isinstance(value, tuple) else value
+            words = "numbers of " if isinstance(value, tuple) else ""
+            require(smallest >= least, f"{name} must be {words}at least {least}, got {value}")
     for name in above_0:
         require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
 
@@ -92,7 +90,7 @@ def converted(name: str, wanted: Any, value: Any) -> Any:
     if hasattr(value, "tolist"):  # of NumPy
         value = value.tolist()
     if isinstance(wanted, type) and dataclasses.is_dataclass(wanted):
-        require(isinstance(value, wanted), f"{name} must be a {wanted.__name__}, got {given!r}")
+        require(isinstance(value, wanted), f"{name} must be a {wanted.__name__}, got {truncated_repr(given)}")
     if wanted not in _EXPECTED:
         return value
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -104,5 +102,6 @@ def converted(name: str, wanted: Any, value: Any) -> Any:
         return int(value)
     if wanted is str and isinstance(value, os.PathLike):
         return os.fspath(value)
-    require(wanted in (bool, str) and isinstance(value, wanted), f"{name} must be {_EXPECTED[wanted]}, got {given!r}")
+    is_of_type = wanted in (bool, str) and isinstance(value, wanted)
+    require(is_of_type, f"{name} must be {_EXPECTED[wanted]}, got {truncated_repr(given)}")
     return value

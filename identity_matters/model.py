@@ -25,6 +25,7 @@ from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.presets import MODEL_PRESETS as PRESETS
 from identity_matters.scalars import ScalarBias, ScalarMultiplier
 
@@ -287,10 +288,8 @@ def check_image_shape(config: ModelConfig) -> None:
     # How many pixels of an image one pixel of the last stage covers, along each side.
     factor = config.stem_stride * config.stem_pool * 2 ** (len(config.widths) - 1)
     if config.network != "all_conv_resnet":
-        if min(height, width) < SMALLEST_IMAGE:
-            raise UserError(
-                f"{config.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
-            )
+        needed = f"{config.network} needs images of at least {SMALLEST_IMAGE} pixels a side, got {height}x{width}"
+        require(min(height, width) >= SMALLEST_IMAGE, needed)
     elif height % factor or width % factor:
         size = max(1, round(max(height, width) / factor)) * factor  # the nearest that the strides divide
         raise UserError(
@@ -304,12 +303,7 @@ def require_usual_keras() -> None:
 
     All our layers say their precision, but Keras's losses and its casts take that of the setting.
     """
-    for name, setting, usual in (
-        ("image_data_format", keras.config.image_data_format(), "channels_last"),
-        ("floatx", keras.config.floatx(), "float32"),
-    ):
-        if setting != usual:
-            raise UserError(
-                f"Keras's {name} is {setting!r} and must be {usual!r}: keras.config.set_{name}({usual!r}), or change "
-                f"{os.path.join(os.environ.get('KERAS_HOME', '~/.keras'), 'keras.json')}"
-            )
+    file = os.path.join(os.environ.get("KERAS_HOME", "~/.keras"), "keras.json")
+    for name, usual in (("image_data_format", "channels_last"), ("floatx", "float32")):
+        setting, change = getattr(keras.config, name)(), f"keras.config.set_{name}({usual!r}), or change {file}"
+        require(setting == usual, f"Keras's {name} is {setting!r} and must be {usual!r}: {change}")

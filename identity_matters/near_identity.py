@@ -8,19 +8,23 @@ b(x) is C₂ReLU(C₁x) in Hardt & Ma. Their Theorem 2.1 gives linear networks o
 that ReLU leaves above 0; and the error of the network without the block.
 """
 
+import itertools
+import logging
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
+import threadpoolctl
 from keras import layers, ops
-from scipy.sparse.linalg import LinearOperator, svds
 
+from identity_matters.convolution_norm import conv_norm
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.model import forward_flops
 from identity_matters.optimization import is_among_highest
-from identity_matters.runs.tables import write_metrics
+from identity_matters.runs.tables import read_rows, write_metrics
 
 BATCH_SIZE = 100
 Batches = list[np.ndarray]
@@ -34,12 +38,16 @@ class Block(NamedTuple):
       path: The layers of the branch that hold weights, in their order.
       branch: keras.Model from the input [n, h, w, c] to a list: b(x) [n, h', w', c'], then what each ReLU in it gives.
       stream: keras.Model from the input to s(x) [n, h', w', c'], or None where that is x.
+      whole: keras.Model from the input to s(x) + b(x).
+      rest: keras.Model from s(x) + b(x) to logits, through all later blocks.
     """
 
     name: str
     path: tuple[keras.Layer, ...]
     branch: keras.Model
     stream: keras.Model | None
+    whole: keras.Model
+    rest: keras.Model
 
     @property
     def keeps_shape(self) -> bool:
@@ -48,14 +56,18 @@ class Block(NamedTuple):
 
     def __call__(self, x: np.ndarray) -> list[np.ndarray]:
         """Returns s(x), b(x) and the outputs of each ReLU inside the branch, in inference mode."""
-        stream = x if self.stream is None else self.stream(x, training=False)
-        return [ops.convert_to_numpy(part) for part in (stream, *self.branch(x, training=False))]
+        branch = [ops.convert_to_numpy(part) for part in self.branch(x, training=False)]
+        return [self.without(x), *branch]
+
+    def without(self, x: np.ndarray) -> np.ndarray:
+        """Returns s(x), what is left of the block without its branch."""
+        return x if self.stream is None else ops.convert_to_numpy(self.stream(x, training=False))
 
 
-def split(network: keras.Model) -> tuple[list[Block], keras.Model]:
-    """Returns the residual blocks of a network and its head, from the last block's output to logits.
+def split(network: keras.Model) -> list[Block]:
+    """Returns the residual blocks of a network, which share its weights.
 
-    They share the weights of the network, whose logits are those of the head after all blocks.
+    The network's logits are those of the last block's `rest` after all blocks.
 
     Raises:
       UserError: it is no chain of blocks that end in an Add layer of stream and branch.
@@ -70,11 +82,12 @@ def split(network: keras.Model) -> tuple[list[Block], keras.Model]:
         hidden = [layer.output for layer in path if isinstance(layer, layers.ReLU)]
         weighted = tuple(layer for layer in path if layer.weights)
         own_stream = None if stream is start else keras.Model(start, stream)
-        blocks.append(Block(add.name.removesuffix("_add"), weighted, keras.Model(start, [branch, *hidden]), own_stream))
+        models = keras.Model(start, add.output), keras.Model(add.output, network.outputs[0])
+        name = add.name.removesuffix("_add")
+        blocks.append(Block(name, weighted, keras.Model(start, [branch, *hidden]), own_stream, *models))
         start = add.output
-    if not blocks:
-        raise UserError(f"the network {network.name!r} has no residual blocks")
-    return blocks, keras.Model(start, network.outputs[0])
+    require(len(blocks) > 0, f"the network {network.name!r} has no residual blocks")
+    return blocks
 
 
 def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
@@ -86,52 +99,6 @@ def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
             found.add(operation)
             to_do += operation._inbound_nodes[node].input_tensors
     return found
-
-
-def conv_norm(kernel: np.ndarray, shape: tuple[int, int], stride: int = 1, scale: np.ndarray | float = 1.0) -> float:
-    """Returns the spectral norm of a convolution, the largest ‖diag(scale) C x‖/‖x‖ over all images x.
-
-    The convolution is padded with zeros to keep the resolution, as Keras's "same". Found to 0.1 % by ARPACK.
-
-    >>> round(conv_norm(np.full((1, 1, 1, 1), -3.0), (4, 4)), 6)
-    3.0
-
-    Args:
-      kernel: [k, k, c, c'].
-      shape: Height and width of x, pixels.
-      stride: Its steps, pixels.
-      scale: float or [c']. Multiplies the output's channels.
-    """
-    size, num_inputs, num_outputs = kernel.shape[0], *kernel.shape[2:]
-    out = tuple(-(-side // stride) for side in shape)
-    padding = [max((o - 1) * stride + size - side, 0) for o, side in zip(out, shape)]
-    before = [total // 2 for total in padding]
-    padded = [side + total for side, total in zip(shape, padding)]
-    inner = np.s_[before[0] : before[0] + shape[0], before[1] : before[1] + shape[1]]
-    kernel = np.asarray(kernel * scale, np.float32)
-
-    def windows(i: int, j: int) -> tuple[slice, slice]:
-        return np.s_[i : i + stride * out[0] : stride, j : j + stride * out[1] : stride]
-
-    def multiply(x: np.ndarray) -> np.ndarray:
-        image, result = np.zeros((*padded, num_inputs), np.float32), np.zeros((*out, num_outputs), np.float32)
-        image[inner] = x.reshape(*shape, num_inputs)
-        for i, j in np.ndindex(size, size):
-            result += image[windows(i, j)][: out[0], : out[1]] @ kernel[i, j]
-        return result.ravel()
-
-    def multiply_transposed(y: np.ndarray) -> np.ndarray:
-        result, y = np.zeros((*padded, num_inputs), np.float32), y.reshape(*out, num_outputs)
-        for i, j in np.ndindex(size, size):
-            result[windows(i, j)][: out[0], : out[1]] += y @ kernel[i, j].T
-        return result[inner].ravel()
-
-    dims = int(np.prod(out)) * num_outputs, int(np.prod(shape)) * num_inputs
-    if not kernel.any() or min(dims) < 3:  # ARPACK finds fewer singular values than there are
-        return float(np.linalg.norm(np.stack([multiply(e) for e in np.eye(dims[1])]), 2)) if kernel.any() else 0.0
-    operator = LinearOperator(dims, matvec=multiply, rmatvec=multiply_transposed, dtype=np.float32)
-    start = np.random.default_rng(0).normal(size=min(dims)).astype(np.float32)
-    return float(svds(operator, k=1, tol=1e-3, v0=start, return_singular_vectors=False)[0])
 
 
 def path_norms(block: Block) -> list[float]:
@@ -150,7 +117,8 @@ def path_norms(block: Block) -> list[float]:
         follows = path and isinstance(path[0], layers.BatchNormalization) and path[0].input is layer.output
         scale = _bn_scale(path.pop(0)) if follows else 1.0
         kernel = ops.convert_to_numpy(layer.kernel)
-        norms.append(conv_norm(kernel, layer.input.shape[1:3], layer.strides[0], scale))
+        with threadpoolctl.threadpool_limits(1, "blas"):  # of many small products threads mostly wait for each other
+            norms.append(conv_norm(kernel, layer.input.shape[1:3], layer.strides[0], scale))
     return norms
 
 
@@ -179,9 +147,9 @@ def measure(
     Raises:
       UserError: as `split` and `path_norms`.
     """
-    blocks, head = split(network)
+    blocks = split(network)
     batches = _batches(images)
-    for i, block in enumerate(blocks):
+    for block, following in itertools.zip_longest(blocks, blocks[1:]):
         inputs, (batches, streams, row) = batches, _through(block, batches)
         if block.name in skip:
             continue
@@ -189,10 +157,9 @@ def measure(
         row |= {f"norm_{k}": norm for k, norm in enumerate(norms, 1)} | {"lipschitz": float(np.prod(norms))}
         row |= {"error_without": np.nan, "error_swapped": np.nan}
         if ablate:
-            row["error_without"] = _error(_after(streams, blocks[i + 1 :]), labels, head)
-            if block.keeps_shape and i + 1 < len(blocks) and blocks[i + 1].keeps_shape:
-                swapped = _after(inputs, [blocks[i + 1], block, *blocks[i + 2 :]])
-                row["error_swapped"] = _error(swapped, labels, head)
+            row["error_without"] = _error(streams, labels, [block.rest])
+            if following and block.keeps_shape and following.keeps_shape:
+                row["error_swapped"] = _error(inputs, labels, [following.whole, block.whole, following.rest])
         yield {"block": block.name} | row
 
 
@@ -220,7 +187,8 @@ class BlockCallback(keras.callbacks.Callback):
     Args:
       images: [n, h, w, c], standardised.
       path: A CSV file, written anew after each epoch (of `identity_matters.training.train`: after each evaluation), a
-        row a block: epoch, counted from 0 before the first; block, ratio and the other columns.
+        row a block: epoch, counted from 0 before the first; block, ratio and the other columns. A run that goes on
+        from a later epoch keeps the rows before it.
     """
 
     def __init__(self, images: np.ndarray, path: str | os.PathLike) -> None:
@@ -230,10 +198,12 @@ class BlockCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Splits the network into its blocks; raises UserError as `split`."""
-        self._blocks, _ = split(self.model)
+        self._blocks = split(self.model)
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
-        """Measures the network before the first update."""
+        """Measures the network before the first update, or takes over the rows of an interrupted run."""
+        if not self.rows and epoch:
+            self.rows = [row for row in read_rows(self._path) if row["epoch"] <= epoch]
         if not self.rows:
             self._measure(epoch)
 
@@ -249,10 +219,33 @@ class BlockCallback(keras.callbacks.Callback):
         write_metrics(self._path, self.rows)
 
 
-def error_without(network: keras.Model, images: np.ndarray, labels: np.ndarray, names: Collection[str]) -> float:
-    """Returns the top-1 error of a network whose blocks of these names are left out, all at once."""
-    blocks, head = split(network)
-    return _error(_after(_batches(images), blocks, without=names), labels, head)
+def errors_without(
+    network: keras.Model,
+    images: np.ndarray,
+    labels: np.ndarray,
+    names: Sequence[str],
+    progress: Callable[[float], Any] = lambda share: None,
+) -> list[float]:
+    """Returns the top-1 errors of a network without the first 0, 1, 2, …, all of the blocks of these names.
+
+    Args:
+      images, labels: As those of `measure`.
+      progress: Is called with the share of the work that was done since the last call.
+    """
+    blocks = split(network)
+    positions = {block.name: i for i, block in enumerate(blocks)}
+    num_wrong = np.zeros(1 + len(names))
+    for batch, truth in zip(batches := _batches(images), _batches(labels)):
+        streams = [batch] * len(blocks)  # what each block takes, kept: what comes before a block does not change
+        for count in range(len(num_wrong)):
+            first = positions[names[count - 1]] if count else 0
+            for i, block in enumerate(blocks[first:], first):
+                is_left_out = block.name in names[:count]
+                output = block.without(streams[i]) if is_left_out else _compiled(block.whole, streams[i])
+                streams[i + 1 : i + 2] = [output]
+            num_wrong[count] += _num_wrong(truth, _compiled(blocks[-1].rest, streams.pop()))
+        progress(1 / len(batches))
+    return list(num_wrong / len(labels))
 
 
 def operations(block: Block) -> float:
@@ -260,18 +253,35 @@ def operations(block: Block) -> float:
     return sum(forward_flops(layer) for layer in block.path if isinstance(layer, layers.Conv2D))
 
 
-def _error(batches: Batches, labels: np.ndarray, head: keras.Model) -> float:
-    """Returns the top-1 error of a head on the last block's outputs."""
-    logits = ops.concatenate([head(batch, training=False) for batch in batches])
-    return float(1 - np.mean(ops.convert_to_numpy(is_among_highest(labels, logits, 1))))
+def _error(batches: Batches, labels: np.ndarray, models: Sequence[keras.Model]) -> float:
+    """Returns the top-1 error of the logits that the last of a chain of models gives."""
+    num_wrong = 0
+    for x, truth in zip(batches, _batches(labels)):
+        for model in models:
+            x = _compiled(model, x)
+        num_wrong += _num_wrong(truth, x)
+    return num_wrong / len(labels)
 
 
-def _after(batches: Batches, blocks: Sequence[Block], without: Collection[str] = ()) -> Batches:
-    """Returns what comes out of a sequence of blocks, of which those without leave their streams alone."""
-    for block in blocks:
-        outputs = (block(batch) for batch in batches)
-        batches = [stream if block.name in without else stream + branch for stream, branch, *_ in outputs]
-    return batches
+def _compiled(model: keras.Model, x: np.ndarray) -> np.ndarray:
+    """Returns the output of a model, which is compiled at the first call: 1.5 times as fast as a call of it.
+
+    TensorFlow takes the compilation of many models for that of one many times, and would warn of it.
+    """
+    logger = logging.getLogger("tensorflow")
+    logger.addFilter(_is_no_retracing)
+    try:
+        return model.predict_on_batch(x)
+    finally:
+        logger.removeFilter(_is_no_retracing)
+
+
+def _is_no_retracing(record: logging.LogRecord) -> bool:
+    return "tf.function retracing" not in record.getMessage()
+
+
+def _num_wrong(labels: np.ndarray, logits: np.ndarray) -> int:
+    return len(labels) - int(ops.sum(is_among_highest(labels, logits, 1)))
 
 
 def _sizes(stream: np.ndarray, branch: np.ndarray) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ MODEL_PRESETS = {
         image_shape=(28, 28, 1), widths=(16, 32, 64), blocks_per_stage=(2, 2, 2), residual_initializer="standard"
     ),
     "cifar10": _CIFAR,
-    # Not in the paper, but of its rules: for two cores, see docs/appendix/results.md.
+    # Not in the paper, but of its rules: for two cores, see docs/appendix/runs.md.
     "cifar10_fast": ModelConfig(
         stem_width=48, stem_pool=2, widths=(48, 96, 192), blocks_per_stage=(2, 2, 2), weight_decay=0.0
     ),
@@ -64,7 +64,7 @@ _IMAGENET = TrainConfig(
 )
 
 TRAIN_PRESETS = {
-    # Not in the paper: what trains for every seed tried, see docs/appendix/results.md.
+    # Not in the paper: what trains for every seed tried, see docs/appendix/runs.md.
     "mnist": TrainConfig(
         model=MODEL_PRESETS["mnist"],
         dataset="mnist_sample",
@@ -79,7 +79,7 @@ TRAIN_PRESETS = {
         checkpoint_every=100,
     ),
     "cifar10": TrainConfig(),
-    # Not in the paper, but of its rules; docs/appendix/results.md says how they were chosen.
+    # Not in the paper, but of its rules; docs/appendix/runs.md says how they were chosen.
     "cifar10_fast": _CIFAR10_FAST,
     "cifar10_wide": dataclasses.replace(
         _CIFAR10_FAST, model=MODEL_PRESETS["cifar10_wide"], train_steps=4_550, eval_every=455, checkpoint_every=91

@@ -4,9 +4,9 @@ Each is evaluated by default on images that it was not trained on: digits on mni
 and cifar10, the paper's own network, on CIFAR-10's. A network is found by the name of its preset too: `load("mnist")`
 is `load("digits")`.
 
-docs/appendix/results.md has the commands that trained them and their errors. The weights are in NumPy's .npz format,
-which holds no code; a network computes with them in float32. They are float16, but the convolution kernels of cifar10
-are 8-bit: array PATH of whole numbers, which array PATH/scale multiplies, one number an output channel.
+docs/papers/results.md has their errors, docs/appendix/runs.md how they were trained. The weights are in NumPy's .npz
+format, which holds no code; a network computes with them in float32. They are float16, but the convolution kernels of
+cifar10 are 8-bit: array PATH of integers, which array PATH/scale multiplies, one number an output channel.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ import numpy as np
 
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
-from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.model import taking_raw_images
 from identity_matters.presets import MODEL_PRESETS
 
@@ -47,8 +47,7 @@ LARGEST_CODE = 127  # of an 8-bit weight; −128 is left out, so that a kernel a
 def find(name: str) -> Pretrained:
     """Returns the shipped network of a name, its own or its preset's; raises UserError where there is none."""
     key = {"mnist": "digits"}.get(name, name)  # the one preset of another name
-    if key not in NETWORKS:
-        raise UserError(f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
+    require(key in NETWORKS, f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
     return NETWORKS[key]
 
 

@@ -48,9 +48,8 @@ def load_network(path: str) -> keras.Model:
     require_usual_keras()
     try:
         members = _read_members(path)
-        foreign = set(_class_names(json.loads(members["config.json"]))) - _CLASSES
-        if foreign:
-            raise UserError(f"it holds {truncated_repr(min(foreign))}, which no network of this project has")
+        foreign = sorted(set(_class_names(json.loads(members["config.json"]))) - _CLASSES)
+        require(not foreign, f"it holds {truncated_repr(foreign)}, which no network of this project has")
         with tempfile.TemporaryDirectory() as folder, _adding_no_weights_but(members["model.weights.h5"]):
             copy = os.path.join(folder, "model.keras")
             with zipfile.ZipFile(copy, "w") as archive:
@@ -104,10 +103,7 @@ def _adding_no_weights_but(stored: bytes) -> Iterator[None]:
 
     def add_stored_weight(layer: keras.layers.Layer, shape: Any = None, *args: Any, **options: Any) -> Any:
         shapes[tuple(shape)] -= 1
-        words = (
-            f"its layer {truncated_repr(layer.name)} needs weights {truncated_repr(tuple(shape))}, and it holds none"
-        )
-        require(shapes[tuple(shape)] >= 0, words)
+        require(shapes[tuple(shape)] >= 0, f"a layer needs weights {truncated_repr(tuple(shape))}, and it holds none")
         return add_weight(layer, shape, *args, **options)
 
     with mock.patch.object(keras.layers.Layer, "add_weight", add_stored_weight):

@@ -4,9 +4,8 @@ import os
 
 import keras
 
-from identity_matters.errors import UserError
-from identity_matters.fields import split_names
-from identity_matters.pretrained import NETWORKS, load
+from identity_matters.fields import require, split_names
+from identity_matters.pretrained import load
 from identity_matters.safe_loading import load_network
 
 
@@ -32,8 +31,7 @@ def take_weights(network: keras.Model, source: str) -> str:
             taken += 1
         else:
             new.append(f"{variable.path} {list(variable.shape)}")
-    if not taken:
-        raise UserError(f"init_from {source} has no weights of the names and shapes that this network has")
+    require(taken > 0, f"init_from {source} has no weights of the names and shapes that this network has")
     rest = f"new: {', '.join(new)}" if new else "none is new"
     return f"{taken} of the network's {taken + len(new)} variables begin with the weights of {source}; {rest}"
 
@@ -43,11 +41,7 @@ def load_source(source: str) -> keras.Model:
     path = os.path.join(source, "model.keras") if os.path.isdir(source) else source
     if os.path.lexists(path) or path.endswith(".keras"):
         return load_network(path)
-    try:
-        return load(source)
-    except UserError as error:
-        names = ", ".join(NETWORKS)
-        raise UserError(f"init_from {source} is no run with a model.keras, no such file and none of {names}") from error
+    return load(source)
 
 
 def freeze(network: keras.Model, prefixes: str) -> None:
@@ -58,12 +52,8 @@ def freeze(network: keras.Model, prefixes: str) -> None:
     """
     for prefix in split_names(prefixes):
         layers = [layer for layer in network.layers if layer.name.startswith(prefix) and layer.weights]
-        if not layers:
-            names = dict.fromkeys(layer.name.split("_")[0] for layer in network.layers if layer.weights)
-            raise UserError(
-                f"freeze names {prefix!r}, with which no layer begins that has weights; try {', '.join(names)}"
-            )
+        names = ", ".join(dict.fromkeys(layer.name.split("_")[0] for layer in network.layers if layer.weights))
+        require(len(layers) > 0, f"freeze names {prefix!r}, with which no layer begins that has weights; try {names}")
         for layer in layers:
             layer.trainable = False
-    if not network.trainable_variables:
-        raise UserError(f"freeze {prefixes} leaves nothing to train")
+    require(len(network.trainable_variables) > 0, f"freeze {prefixes} leaves nothing to train")

@@ -3,9 +3,9 @@
     python -m launch.check_theory --run_dir=runs/theory
 
 prints which printed statements are false, which checks fail, and how many statements hold: a minute
-or two. Exit code 1 if any check fails. With a run directory it leaves results.csv, claims.md, which has
-of each claim the statement as it is true, the worst instance against its bound and the verdicts on
-statement and proof, and the data (CSV) and the figures (PNG) of docs/appendix/theory.md; interrupted, the same
+or two. Exit code 1 if any check fails. With a run directory it leaves results.csv, claims.md (for each
+claim the statement as it is true, the worst instance against its bound and the verdicts on statement
+and proof), and the data (CSV) and the figures (PNG) of docs/papers/theorems.md; interrupted, the same
 command goes on. --verbose prints a line a claim, --claim=hm.theorem_2.1 all of one.
 
     python -m launch.check_theory --draw=identity_ball,memorized_plane,spectra --run_dir=runs/lecture
@@ -129,7 +129,7 @@ def _check(config: CheckConfig, run: RunDirectory | None) -> int:
     if run is not None:
         print(f"files: {run.path}")
     failed = [check.claim for check in checks if not check.holds]
-    print(f"checks failed: {', '.join(failed)}" if failed else "every check of ours holds")
+    print(f"checks failed: {', '.join(failed)}" if failed else "every check holds")
     return EXIT_ERROR if failed else 0
 
 
@@ -147,8 +147,7 @@ def _checks(config: CheckConfig, ids: list[str], run: RunDirectory | None) -> It
 def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[dict]:
     """Returns the row of a claim: what its check found, and the verdicts on the printed text."""
     check, claim = claims.check(claim_id, config.seed, config.trials), claims.CLAIMS[claim_id]
-    verdicts = {"verdict": check.verdict, "proof": claim.proof, "our_text": claim.our_text, "source": claim.source}
-    return [check._asdict() | verdicts]
+    return [check._asdict() | {"verdict": check.verdict, "proof": claim.proof, "source": claim.source}]
 
 
 def _measured(check: claims.Check) -> str:
@@ -163,8 +162,6 @@ def _lines(check: claims.Check) -> str:
     lines = [_measured(check), f"    {check.statement}"]
     lines.append(f"    printed statement: {check.verdict}")
     lines.append(f"    printed proof:     {claim.proof}")
-    if claim.our_text:
-        lines.append(f"    our text lost:     {claim.our_text}")
     if check.counterexample:
         lines.append(f"    {'shown' if check.holds else 'reason'}: {check.counterexample}")
     return "\n".join(lines)
@@ -178,7 +175,7 @@ def _summary(checks: list[claims.Check]) -> str:
 
 
 def _experiments(seed: int) -> dict[str, Callable[[], list[dict]]]:
-    """Returns what computes the data of every figure of docs/appendix/theory.md, by name."""
+    """Returns what computes the data of every figure of docs/papers/theorems.md, by name."""
     from theory.figures import EXPERIMENTS
 
     digits = mnist_sample()

@@ -22,7 +22,7 @@ from identity_matters.config import ignored_fields
 from identity_matters.errors import UserError
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.config_json import require_mounted
-from identity_matters.runs.directory import require_no_foreign_files
+from identity_matters.runs.directory import read_own
 from identity_matters.runs.files import write_text
 from launch import config_flags, launcher
 from launch.jobs import kubernetes, local, slurm
@@ -36,12 +36,9 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     require_mounted(run_dir)
     flags = config_flags.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
-        require_no_foreign_files(run_dir)  # before the log is one
+        read_own(run_dir)  # which refuses files of no run: before the log is one
         command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *flags]
-        try:
-            os.makedirs(run_dir, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot write to run_dir {run_dir}: {error.strerror}") from error
+        os.makedirs(run_dir, exist_ok=True)
         return local.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))
     text = (slurm.script if config.slurm else kubernetes.manifest)(config, run_dir, flags)
     if not config.write:

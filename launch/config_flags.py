@@ -21,8 +21,21 @@ from identity_matters.runs.config_json import data_places
 from identity_matters.runs.files import read_json
 
 # Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
-PATHS = {"config", "run_dir", "data_dir", "npz", "saved_model", "saved_run", "init_from", "runs", "beside", "write"}
-PATHS |= {"study", "blocks"}
+PATHS = {
+    "config",
+    "run_dir",
+    "data_dir",
+    "npz",
+    "images",
+    "saved_model",
+    "saved_run",
+    "init_from",
+    "runs",
+    "beside",
+    "write",
+    "study",
+    "blocks",
+}
 _INDENT = 30  # columns of --help
 
 
@@ -141,8 +154,7 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     """Returns `base` with the given flags in place of its values; raises UserError for one that it refuses."""
     preset, changed = base(values, presets), changes(values, presets)
     for name, why in _refusals(preset, values).items():
-        if name in changed:
-            raise UserError(f"--{name} is {why}")
+        require(name not in changed, f"--{name} is {why}")
     return _replaced(preset, changed)
 
 
@@ -179,6 +191,11 @@ def _written(name: str, value: Any) -> str:
 
 def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> str:
     """Returns what --help prints: the manual and one entry a flag that is not refused beside those given."""
+    return wrapped_entries(manual, flag_entries(presets, values, run_dir_text))
+
+
+def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text: str) -> list[tuple[str, str]]:
+    """Returns (flag with its default, what it means) of each flag that is not refused beside those given."""
     preset = next(iter(presets.values()))
     refused = _refusals(preset, values)
     entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
@@ -191,8 +208,7 @@ def help_page(manual: str, presets: dict[str, Any], values: flags.FlagValues, ru
         if field.name not in refused:
             example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
             entries.append((example, _description(field, holder)))
-    entries.append(("--traceback", "Show where in the code an error arose."))
-    return wrapped_entries(manual, entries)
+    return [*entries, ("--traceback", "Show where in the code an error arose.")]
 
 
 def _description(field: dataclasses.Field, config: Any) -> str:

@@ -14,7 +14,6 @@ Leaves results.csv, removed.csv and blocks.png. The same command again continues
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from tqdm import tqdm
 from identity_matters.config import TrainConfig
 from identity_matters.fields import check_fields, require
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.job_table import Job, JobTable, Progress
 from identity_matters.runs.tables import read_rows, reporting_damaged_table
 from launch import launcher, terminal, trained_run
 
@@ -71,8 +70,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> None:
 
     images, labels = first_test_examples(run_config, config.examples)
     network, _ = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step)
-    with launcher.user_errors():
-        blocks, _ = near_identity.split(network)
+    blocks = near_identity.split(network)
     with RunDirectory(run_dir, config, "near_identity", f"{len(images)} test images") as run:
         digest = trained_run.weights_digest(network)
         trained_run.require_same_weights(run, digest, config.saved_run)
@@ -111,17 +109,13 @@ def _measure(
     """Returns the rows of results.csv, those that are missing computed."""
     from identity_matters import near_identity
 
-    names = [block.name for block in near_identity.split(network)[0]]
+    names = [block.name for block in near_identity.split(network)]
     table = JobTable(run.file(BLOCKS))
     with reporting_damaged_table(run.file(BLOCKS)):
         done = {row["block"] for row in table.rows}
     found: Iterator[dict[str, Any]] = near_identity.measure(network, images, labels, done, config.ablate)
 
-    def compute(_: object) -> list[dict]:
-        with launcher.user_errors():
-            return [next(found)]
-
-    table.run_all([Job({"block": name}, compute, name, num_rows=1) for name in names], bar)
+    table.run_all([Job({"block": name}, lambda _: [next(found)], name, num_rows=1) for name in names], bar)
     return read_rows(run.file(BLOCKS))
 
 
@@ -131,18 +125,21 @@ def _remove(
     """Returns the rows of removed.csv: the error without the 0, 1, 2, … blocks of the smallest branches."""
     from identity_matters import near_identity
 
-    costs = {block.name: near_identity.operations(block) for block in near_identity.split(network)[0]}
+    costs = {block.name: near_identity.operations(block) for block in near_identity.split(network)}
     names = [row["block"] for row in sorted(rows, key=lambda row: row["ratio"])]
 
-    def compute(count: int, _: object) -> list[dict]:
-        left = 1 - sum(costs[name] for name in names[:count]) / sum(costs.values())
-        error = near_identity.error_without(network, images, labels, names[:count])
-        return [{"num_removed": count, "last": names[count - 1] if count else "", "error": error, "operations": left}]
+    def compute(progress: Progress) -> list[dict]:
+        errors = near_identity.errors_without(network, images, labels, names[:-1], progress)
+        left = 1 - np.cumsum([0, *(costs[name] for name in names[:-1])]) / sum(costs.values())
+        columns = {"num_removed": range(len(names)), "last": ["", *names[:-1]], "error": errors, "operations": left}
+        return [dict(zip(columns, values)) for values in zip(*columns.values())]
 
-    table = JobTable(run.file(REMOVED))
-    for count in range(len(names)):
-        table.run(Job({"num_removed": count}, functools.partial(compute, count), num_rows=1))
-        bar.update()
+    bar.set_description("several blocks left out")
+    before = bar.n
+    JobTable(run.file(REMOVED)).run(
+        Job({}, compute, "the errors without several blocks", len(names)), lambda share: bar.update(share * len(names))
+    )
+    bar.update(before + len(names) - bar.n)
     return read_rows(run.file(REMOVED))
 
 

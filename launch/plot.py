@@ -154,8 +154,7 @@ def _kind(run_dir: str) -> str:
     if record := read_config_json(run_dir):
         return record["kind"]
     tables = {name for name in (os.listdir(run_dir) if os.path.isdir(run_dir) else ()) if name.endswith(".csv")}
-    if not tables:
-        raise UserError(f"{run_dir} holds no config.json, metrics.csv or other table of a run")
+    require(len(tables) > 0, f"{run_dir} holds no config.json, metrics.csv or other table of a run")
     for name, kind in (("metrics.csv", "train"), ("density.csv", "hessian_spectrum")):
         if name in tables:
             return kind

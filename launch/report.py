@@ -15,7 +15,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.fields import require, split_names
+from identity_matters.fields import check_fields, require, split_names
 from identity_matters.runs.config_json import read_config_json, seen_from_start
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import shortest_unique_suffixes, write_text
@@ -36,6 +36,9 @@ class ReportConfig:
     """
 
     runs: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def main(config: ReportConfig, run_dir: str) -> None:

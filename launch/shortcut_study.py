@@ -103,8 +103,7 @@ def config_of(run_dir: str) -> StudyConfig:
     record = read_config_json(run_dir)
     names = {field.name for field in dataclasses.fields(StudyConfig)}
     fields = {name: value for name, value in record["config"].items() if name in names} if record else {}
-    with launcher.user_errors():
-        return from_json(StudyConfig(), fields)
+    return from_json(StudyConfig(), fields)
 
 
 def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> None:

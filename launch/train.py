@@ -10,7 +10,7 @@ trains the mnist preset on 4,000 embedded digits: about 1 minute on 2 cores, 2 %
 train on a data set that TFDS has prepared under DIR (add --download to have it fetched): a
 network of the paper's rules in 40 minutes on 2 cores (--preset=cifar10_wide: a larger one with four
 times the operations), and the paper's own, 50,000 steps for a GPU: 5.5 minutes on an NVIDIA H200
-under JAX, with --mixed_precision --steps_per_execution=100 (docs/appendix/results.md has its errors).
+under JAX, with --mixed_precision --steps_per_execution=100 (docs/papers/hardt_ma.md has its errors).
 
 The run leaves config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
 model.keras and saved_model in run_dir. The same command again continues an interrupted run

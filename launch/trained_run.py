@@ -13,10 +13,10 @@ import numpy as np
 
 from identity_matters.config import TrainConfig
 from identity_matters.data import loading
-from identity_matters.data.arrays import MNIST_SAMPLE, examples_summary
-from identity_matters.data.user_arrays import has_changed
+from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, examples_summary
+from identity_matters.data.user_arrays import require_unchanged
 from identity_matters.errors import UserError
-from identity_matters.fields import from_json
+from identity_matters.fields import from_json, require
 from identity_matters.runs.config_json import data_places, read_config_json
 
 if TYPE_CHECKING:
@@ -39,8 +39,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
     """
-    if saved_run and pretrained:
-        raise UserError("--saved_run and --pretrained are both given; give one of them")
+    require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step >= 0:
         raise UserError(f"--at_step={at_step} is of a run of launch.train: it goes with --saved_run, not --pretrained")
     if pretrained:
@@ -61,8 +60,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
     config = dataclasses.replace(config, **data_places(record))
-    if has_changed(config.npz, record.get("npz_digest", "")):
-        raise UserError(f"{config.npz} is not as saved_run {saved_run} was trained on it; give the file as it was")
+    require_unchanged(config.npz, record, f"saved_run {saved_run}")
     loading.say_named_by(os.path.join(saved_run, "config.json"), vars(config), data_dir)
     return dataclasses.replace(config, data_dir=data_dir or config.data_dir)
 
@@ -83,8 +81,11 @@ def training_examples(run_config: TrainConfig, count: int) -> tuple[np.ndarray, 
 
 def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
     """Yields uint8 images and labels, without augmentation: where they vary in size the central crop."""
-    if run_config.npz or run_config.dataset == MNIST_SAMPLE:
+    if run_config.npz or run_config.images or run_config.dataset == MNIST_SAMPLE:
         arrays = loading.load(run_config)
+        if not isinstance(arrays, ArrayData):
+            yield from arrays.raw_train_batches(size)
+            return
         for start in range(0, min(count, arrays.num_train), size):
             batch = slice(start, min(start + size, count))
             yield arrays.train_images[batch], arrays.train_labels[batch]
@@ -92,8 +93,9 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
     from identity_matters.data.tfds import TfdsSource, prepared_builder
 
     builder = prepared_builder(run_config.dataset, run_config.data_dir)
-    count = min(count, builder.info.splits["train"].num_examples - run_config.validation_examples)
-    source = TfdsSource(builder, "train", image_size=run_config.image_size, eval_examples=count)
+    split = run_config.train_split or "train"
+    count = min(count, builder.info.splits[split].num_examples - run_config.validation_examples)
+    source = TfdsSource(builder, split, image_size=run_config.image_size, eval_examples=count, train_split=split)
     yield from source.raw_test_batches(size)
 
 
@@ -155,7 +157,5 @@ def weights_digest(model: "keras.Model") -> str:
 
 def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
     """Raises UserError where a run that goes on began with weights of another digest."""
-    if run.contents.get(DIGEST, digest) != digest:
-        raise UserError(
-            f"{run.path} is on other weights than {saved_run or 'the network'} has now; choose another run_dir"
-        )
+    others = f"{run.path} is on other weights than {saved_run or 'the network'} has now; choose another run_dir"
+    require(run.contents.get(DIGEST, digest) == digest, others)

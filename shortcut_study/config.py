@@ -84,9 +84,6 @@ class StudyConfig:
             _AT_MOST,
         )
         require(1e-6 <= self.input_scale <= 1e6, f"input_scale must lie in 1e-06–1e+06, got {self.input_scale}")
-        for name in ("depths", "relu_depths", "conv_depths"):
-            depths = getattr(self, name)
-            require(depths and min(depths) >= 1, f"{name} must be numbers of at least 1, got {depths}")
         require(
             all(depth % 6 == 0 for depth in self.conv_depths),
             f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}",
@@ -103,7 +100,7 @@ class StudyConfig:
 
 _AT_LEAST_1 = (
     "num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
-    "depth", "descent_epochs", "num_levels",
+    "depth", "descent_epochs", "num_levels", "depths", "relu_depths", "conv_depths",
 )  # fmt: skip
 _AT_MOST = dict.fromkeys(
     ("depths", "relu_depths", "conv_depths", "depth", "rates_per_decade", "relu_rates_per_decade", "num_levels"), 10_000

@@ -15,12 +15,15 @@ else:
     import tomli as tomllib
 
 ROOT = pathlib.Path(__file__).parents[1]
-WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+WORKFLOW, SITE = (
+    yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text()) for name in ("ci", "site")
+)
 SETUP = (ROOT / "setup.cfg").read_text()
 
 
 def workflow_commands() -> list[str]:
-    return [step["run"] for job in WORKFLOW["jobs"].values() for step in job["steps"] if "run" in step]
+    jobs = [*WORKFLOW["jobs"].values(), *SITE["jobs"].values()]
+    return [step["run"] for job in jobs for step in job["steps"] if "run" in step]
 
 
 def pre_commit_commands() -> list[str]:
@@ -30,7 +33,7 @@ def pre_commit_commands() -> list[str]:
 
 def script_commands(name: str) -> list[str]:
     lines = (ROOT / ".ci" / name).read_text().splitlines()
-    return [line for line in lines if re.match(r"(python -m|pip|ruff|mypy)\b", line)]
+    return [line for line in lines if re.match(r"(python -m|pip|ruff|mypy|mkdocs)\b", line)]
 
 
 COMMANDS = [*workflow_commands(), *pre_commit_commands(), *script_commands("run"), *script_commands("nightly")]
@@ -54,7 +57,9 @@ def test_every_command_names_what_is_installed_here(command):
 
 def test_the_workflow_lints_as_ci_does_and_runs_the_readmes_commands():
     own = script_commands("run")
-    assert all(command in own for command in workflow_commands() if not command.startswith(("pip", "python -m launch")))
+    shared = [command for command in workflow_commands() if not command.startswith(("pip", "python -m launch"))]
+    assert "mkdocs build --strict" in shared
+    assert all(any(line.startswith(command) for line in own) for command in shared)
     readme = (ROOT / "README.md").read_text()
     assert all(command in readme for command in WORKFLOW_RUNS)
 

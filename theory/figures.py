@@ -1,4 +1,4 @@
-"""The figures of docs/appendix/theory.md and of docs/appendix/descent.md by name, collected from the subjects.
+"""The figures of docs/papers/theorems.md and of docs/appendix/descent.md by name, collected from the subjects.
 
 EXPERIMENTS return the data of a figure, rows for NAME.csv; FIGURES draw from those rows, also as a CSV file gives them.
 """

@@ -22,7 +22,8 @@ _LEAST_CHANCE = 1e-6  # of an order of examples, for it to be taken for a shuffl
 class ArrayData:
     """Images uint8 [n, h, w, c] and labels int32 [n], in 0 … num_classes − 1, held in memory.
 
-    file_digest is that of the .npz file that they were read from, if they were.
+    file_digest is that of the .npz file or the folder that they were read from, if they were; class_names has the names
+    of the classes where the data say them.
 
     Raises:
       UserError: the arrays do not fit together; the message says which and how.
@@ -35,16 +36,15 @@ class ArrayData:
     test_labels: np.ndarray
     num_classes: int
     file_digest: str = ""
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for split in ("train", "test"):
             images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
             check_arrays(f"{self.name}, {split}", images, labels, self.num_classes)
-        if self.train_images.shape[1:] != self.test_images.shape[1:]:
-            raise UserError(
-                f"{self.name}: training and test images differ in shape, "
-                f"{self.train_images.shape[1:]} and {self.test_images.shape[1:]}; bring them to one shape"
-            )
+        train, test = self.train_images.shape[1:], self.test_images.shape[1:]
+        different = f"training and test images differ in shape, {train} and {test}; bring them to one shape"
+        require(train == test, f"{self.name}: {different}")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -169,7 +169,7 @@ def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> Array
     """Returns the data with the first examples of each split alone (0: all); raises UserError as `first_examples`."""
     train = first_examples(data.name, "training", data.train_images, data.train_labels, train_examples)
     test = first_examples(data.name, "test", data.test_images, data.test_labels, eval_examples)
-    return ArrayData(data.name, *train, *test, data.num_classes, data.file_digest)
+    return ArrayData(data.name, *train, *test, data.num_classes, data.file_digest, data.class_names)
 
 
 def first_examples(

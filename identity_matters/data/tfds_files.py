@@ -4,6 +4,7 @@ TFDS would wait for a pipe, read a device without end, follow links and template
 """
 
 import contextlib
+import glob
 import os
 import re
 import stat
@@ -14,7 +15,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_info, naming
 
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY
-from identity_matters.errors import UserError, truncated_repr
+from identity_matters.errors import truncated_repr
 from identity_matters.fields import require
 from identity_matters.runs.files import open_file
 
@@ -32,20 +33,16 @@ def check_files(folder: str) -> None:
             require(is_regular, f"{path} is a link, a pipe or a device, and no regular file")
             is_small = status.st_size <= _MAX_TEXT or _SHARD.fullmatch(name) is not None
             require(is_small, f"the {status.st_size:,} bytes of {path} are too many")
-        if "dataset_info.json" in names:
-            info = dataset_info.read_proto_from_builder_dir(parent)
-            is_known = info.file_format in ("", "tfrecord")
-            require(is_known, f"its fileFormat is {truncated_repr(info.file_format)}, not tfrecord")
-            for split in info.splits:
-                require(_is_usual(info.name, split), f"its split is not as TFDS makes them: {truncated_repr(split)}")
-
-
-def _is_usual(name: str, split: dataset_info.dataset_info_pb2.SplitInfo) -> bool:
-    """Returns whether a split's files lie in the set, by their names, and its numbers are those of a set."""
-    are_inside = split.filepath_template in ("", naming.DEFAULT_FILENAME_TEMPLATE)
-    are_inside = are_inside and re.fullmatch(r"[\w.-]+ [\w.-]+", f"{name} {split.name}") is not None
-    lengths = split.shard_lengths
-    return are_inside and len(lengths) <= _MAX_SHARDS and 0 <= min(lengths, default=0) and sum(lengths) <= _MAX_EXAMPLES
+        info = dataset_info.read_proto_from_builder_dir(parent) if "dataset_info.json" in names else None
+        for split in info.splits if info else ():
+            # Its files lie in the set, by their names, and its numbers are those of a set.
+            are_records = info.file_format in ("", "tfrecord")
+            are_inside = split.filepath_template in ("", naming.DEFAULT_FILENAME_TEMPLATE)
+            are_named = re.fullmatch(r"[\w.-]+ [\w.-]+", f"{info.name} {split.name}") is not None
+            lengths = split.shard_lengths
+            are_few = len(lengths) <= _MAX_SHARDS and 0 <= min(lengths, default=0) and sum(lengths) <= _MAX_EXAMPLES
+            is_usual = are_records and are_inside and are_named and are_few
+            require(is_usual, f"its split is not as TFDS makes them: {truncated_repr(split)}")
 
 
 def check_records(name: str, folder: str) -> None:
@@ -53,16 +50,14 @@ def check_records(name: str, folder: str) -> None:
 
     In a larger set, which is streamed, that would read too much before the first step.
     """
-    entries = os.scandir(folder) if os.path.isdir(folder) else ()  # TFDS's own data_dir may be an address
-    shards = [entry for entry in entries if _SHARD.fullmatch(entry.name)]
-    if sum(shard.stat().st_size for shard in shards) > MAX_BYTES_IN_MEMORY:
-        return
-    for shard in shards:
-        with open_file(shard.path) as file:
-            end, position = os.fstat(file.fileno()).st_size, 0
+    shards = [path for path in glob.glob(f"{glob.escape(folder)}/*") if _SHARD.fullmatch(os.path.basename(path))]
+    is_streamed = sum(map(os.path.getsize, shards)) > MAX_BYTES_IN_MEMORY
+    for path in () if is_streamed else shards:
+        with open_file(path) as file:
+            end, position = os.path.getsize(path), 0
             while position < end:  # a record: its length, two checksums, what it holds
                 position += int.from_bytes(os.pread(file.fileno(), 8, position), "little") + 16
-            require(position == end, f"cannot read {name} in {folder}: {shard.name} ends inside a record")
+            require(position == end, f"cannot read {name} in {folder}: {os.path.basename(path)} ends inside a record")
 
 
 @contextlib.contextmanager
@@ -72,8 +67,8 @@ def features_of_tfds_alone() -> Iterator[None]:
     find = connector.cls_from_name
 
     def find_of_tfds(name: str) -> type:
-        if not name.startswith("tensorflow_datasets.core.features."):
-            raise UserError(f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
+        is_of_tfds = name.startswith("tensorflow_datasets.core.features.")
+        require(is_of_tfds, f"its features.json names the class {truncated_repr(name)}, which is not TFDS's own")
         return find(name)
 
     with mock.patch.object(connector, "cls_from_name", find_of_tfds):

@@ -24,6 +24,7 @@ from identity_matters.data.batches import ArrayBatches, planned_images
 from identity_matters.distributed import rendezvous
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.model import standardize
 from identity_matters.optimization import compile_model, is_among_highest, learning_rate_schedule
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
@@ -68,17 +69,12 @@ def join() -> Coordinator | None:
     """
     if (backend := keras.backend.backend()) != "tensorflow":
         raise UserError(f"strategy parameter_server needs KERAS_BACKEND=tensorflow, got {backend}")
-    if not os.environ.get("TF_CONFIG"):
-        raise UserError(
-            "strategy parameter_server needs several processes, named in TF_CONFIG: "
-            "python -m launch.cluster --strategy=parameter_server starts them on this machine"
-        )
+    advice = "python -m launch.cluster --strategy=parameter_server starts them on this machine"
+    named = f"strategy parameter_server needs several processes, named in TF_CONFIG: {advice}"
+    require(bool(os.environ.get("TF_CONFIG")), named)
     cluster, task_type, index = rendezvous.parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
-        if not cluster.get(needed):
-            raise UserError(
-                f"strategy parameter_server needs a chief, workers and ps in TF_CONFIG, there is no {needed}"
-            )
+        require(cluster.get(needed), f"strategy parameter_server needs {needed} in TF_CONFIG, which has none")
     address, task = cluster[task_type][index], f"{task_type} {index}"
     rendezvous.bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -21,20 +21,29 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import Batches, as_dataset
 from identity_matters.data.loading import load
 from identity_matters.errors import Diverged, EvaluationFailed, UserError, WorkerLost
+from identity_matters.fields import require
 from identity_matters.optimization import compile_model
 from identity_matters.runs.checkpoint import list_checkpoints
-from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, data_digest, differences, lock
+from identity_matters.runs.directory import (
+    DATA_PLACES,
+    LOCK_TIMEOUT,
+    RunDirectory,
+    as_json,
+    data_digest,
+    differences,
+    lock,
+)
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
+    from identity_matters.data.image_folder import FolderSource
     from identity_matters.data.tfds import TfdsSource
 
 
@@ -71,11 +80,9 @@ class Workers:
 
     def rows(self, batch_size: int) -> slice:
         """Returns this process's rows of every batch; raises UserError where all devices together do not divide it."""
-        if batch_size % self.num_replicas:
-            raise UserError(
-                f"batch_size must be a multiple of the number of devices, {self.num_replicas} "
-                f"on {self.num_processes} worker(s), got {batch_size}"
-            )
+        devices = f"{self.num_replicas} on {self.num_processes} worker(s)"
+        message = f"batch_size must be a multiple of the number of devices, {devices}, got {batch_size}"
+        require(batch_size % self.num_replicas == 0, message)
         share = batch_size // self.num_processes
         return slice(self.rank * share, (self.rank + 1) * share)
 
@@ -87,7 +94,9 @@ class Workers:
         """Returns the context in which a network, its optimiser and its metrics are made."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
-    def load_in_turn(self, config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "ArrayData | TfdsSource":
+    def load_in_turn(
+        self, config: TrainConfig, given: Sequence[Any] | None = None
+    ) -> "ArrayData | FolderSource | TfdsSource":
         """Loads the data as `load`; a chief that may download them comes first, others may find them on its disk."""
         in_turn = self.broadcast([config.download])[0]
         if in_turn and not self.is_chief:
@@ -243,8 +252,8 @@ def open_run(
             except ValueError as error:
                 contents["mistake"] = str(error)
         contents = json.loads(workers.broadcast_text(json.dumps(contents | {"config": compared})))
-        # An .npz file may lie elsewhere on each machine: its digest says whether it is the same.
-        _require_agreement(contents, differences(contents["config"], compared, same=("npz",)), workers)
+        # They may lie elsewhere on each machine: a digest says whether they are the same.
+        _require_agreement(contents, differences(contents["config"], compared, same=DATA_PLACES), workers)
         if contents["final_row"] or contents["status"] == "diverged":
             workers.barrier()  # until the others have heard it: a sum fails where one has left
         yield directory, contents
@@ -280,26 +289,20 @@ def _require_agreement(contents: dict, differing: list[str], workers: Workers) -
     num_differing = int(workers.all_reduce([bool(differing)])[0])
     if "mistake" in contents or num_differing:
         workers.barrier()
-    if "mistake" in contents:
-        raise UserError(contents["mistake"])
-    if differing:
-        raise UserError(
-            f"worker {workers.rank} has another config or other data than worker 0 (worker 0's, its own): "
-            f"{'; '.join(differing)}"
-        )
-    if num_differing:
-        raise UserError(
-            f"{num_differing} of {workers.num_processes} workers were started with another config than worker 0, or "
-            "on other data"
-        )
+    require("mistake" not in contents, contents.get("mistake", ""))
+    who = (
+        f"worker {workers.rank} has"
+        if differing
+        else f"{num_differing} of {workers.num_processes} workers were started with"
+    )
+    fields = f" (worker 0's, its own): {'; '.join(differing)}" if differing else ""
+    require(not num_differing, f"{who} another config or other data than worker 0{fields}")
 
 
 def _require_checkpoints(directory: RunDirectory, config: TrainConfig) -> None:
     """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
     if os.path.exists(metrics := directory.file("metrics.csv")) and not list_checkpoints(directory.file("checkpoints")):
         step = max((row["step"] for row in read_metrics(metrics)), default=0)
-        if directory.status == "done" or step >= config.checkpoint_every:
-            raise UserError(
-                f"{directory.path} holds a run of {step} steps without its checkpoints, so that nothing can be added; "
-                "bring them back, or choose another run_dir"
-            )
+        advice = "so that nothing can be added; bring them back, or choose another run_dir"
+        is_new = directory.status != "done" and step < config.checkpoint_every
+        require(is_new, f"{directory.path} holds a run of {step} steps without its checkpoints, {advice}")

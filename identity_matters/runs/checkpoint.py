@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from identity_matters.errors import Unreadable, UserError, first_line
+from identity_matters.fields import require
 from identity_matters.runs.files import replacing
 from identity_matters.runs.npz import read_arrays
 
@@ -34,7 +35,7 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
     try:
         os.makedirs(directory, exist_ok=True)
         with replacing(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, **arrays, step=step, num_arrays=len(arrays) + 2)
+            np.savez(file, **arrays, step=step)
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
@@ -45,20 +46,19 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
 
 
 def load_newest(
-    directory: str, find_mistake: Callable[[int, dict[str, np.ndarray]], str] = lambda step, arrays: ""
+    directory: str, check: Callable[[int, dict[str, np.ndarray]], None] = lambda step, arrays: None
 ) -> tuple[int, dict[str, np.ndarray]] | None:
     """Returns (step, arrays) of the newest intact checkpoint; None where there is none.
 
-    One that is damaged, or of which find_mistake says why it does not fit, is skipped with a warning.
+    One that is damaged, or for which check raises an error, is skipped with a warning.
 
     Raises Unreadable where the disk or the memory does not let a file be read now, which says nothing of what it holds;
     UserError where this user may not read it.
     """
     for step, path in reversed(list_checkpoints(directory)):
         try:
-            arrays = read_arrays(path)
-            if mistake := _find_damage(step, arrays) or find_mistake(step, arrays):
-                raise UserError(mistake)
+            arrays = _read(path, step)
+            check(step, arrays)
             return step, arrays
         except Exception as error:  # of almost any type: one flipped bit can make a file seem encrypted
             if isinstance(error, MemoryError) or getattr(error, "errno", None) not in _LASTING_ERRORS:
@@ -81,9 +81,7 @@ def find(directory: str, step: int) -> str:
 def load_weights(path: str, step: int, network: keras.Model) -> None:
     """Gives a network the weights of a step's checkpoint; raises UserError where it is damaged or of another one."""
     try:
-        arrays = read_arrays(path)
-        if mistake := _find_damage(step, arrays):
-            raise UserError(mistake)
+        arrays = _read(path, step)
         for variable in network.variables:
             variable.assign(arrays[f"variable/{variable.path}"])
     except Exception as error:  # as in `load_newest`
@@ -96,14 +94,13 @@ def _reason(error: Exception) -> str:
     return first_line(error)[:300]  # zipfile quotes what it found, however long
 
 
-def _find_damage(step: int, arrays: dict[str, np.ndarray]) -> str:
-    """Returns why arrays cannot be those of the checkpoint of this step; empty where they can."""
-    scalars = {name: int(array) for name, array in arrays.items() if array.ndim == 0 and array.dtype.kind in "ui"}
-    if scalars.get("num_arrays") != len(arrays):
-        return "arrays are missing"
-    if "step" not in scalars:
-        return "it does not say of which step it is"
-    return "" if scalars["step"] == step else f"it is of step {scalars['step']}, not of the step in its name"
+def _read(path: str, step: int) -> dict[str, np.ndarray]:
+    """Returns the arrays of a checkpoint; raises UserError where it is of another step, almost any if it is damaged."""
+    arrays = read_arrays(path)
+    found = arrays.get("step", np.empty(0))
+    require(found.ndim == 0 and found.dtype.kind in "ui", "it does not say of which step it is")
+    require(found == step, f"it is of step {found}, not of the step in its name")
+    return arrays
 
 
 def list_checkpoints(directory: str) -> list[tuple[int, str]]:
@@ -164,31 +161,24 @@ class TrainingState:
         `load_newest`.
         """
 
-        def find_mistake(step: int, arrays: dict[str, np.ndarray]) -> str:
+        def check(step: int, arrays: dict[str, np.ndarray]) -> None:
             # Whole numbers are of 32 bits under one backend and of 64 under another.
-            variables = {f"variable/{path}": (v.dtype, v.shape) for path, v in self._variables.items()}
-            expected = {
-                k: f"{dtype.replace('int64', 'int32')} {list(shape)}" for k, (dtype, shape) in variables.items()
-            }
-            stored = {k: a for k, a in arrays.items() if k.startswith("variable/")}
-            found = {k: f"{a.dtype.name.replace('int64', 'int32')} {list(a.shape)}" for k, a in stored.items()}
-            if found != expected:
-                name = min(name for name in {**found, **expected} if found.get(name) != expected.get(name))
-                return f"{name} is {found.get(name)}, this network's {expected.get(name)}"
-            scalars = {name: array for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
-            if missing := sorted(_FIGURES - scalars.keys()):
-                return f"it has no number {missing[0]}"
-            if not 1 <= scalars["steps_summed"] <= step <= num_steps:
-                return f"it is of step {step}, of {num_steps}, with figures of {scalars['steps_summed']} steps"
-            return ""
+            type_and_shape = lambda array, name: (name.replace("int64", "int32"), *array.shape)  # noqa: E731
+            expected = {f"variable/{path}": type_and_shape(v, v.dtype) for path, v in self._variables.items()}
+            stored = {k: type_and_shape(a, a.dtype.name) for k, a in arrays.items() if k.startswith("variable/")}
+            name = min({name for name, _ in stored.items() ^ expected.items()}, default="")
+            require(not name, f"{name} is {stored.get(name)}, this network's {expected.get(name)}")
+            scalars = {name for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
+            require(scalars >= _FIGURES, f"it has no number {', '.join(sorted(_FIGURES - scalars))}")
+            num_summed = arrays["steps_summed"]
+            is_possible = 1 <= num_summed <= step <= num_steps
+            require(is_possible, f"it is of step {step}, of {num_steps}, with figures of {num_summed} steps")
 
-        found = load_newest(directory, find_mistake)
+        found = load_newest(directory, check)
         if found is None:
-            if files := list_checkpoints(directory):
-                raise UserError(
-                    f"none of the {len(files)} checkpoint(s) in {directory} can be used; put an intact one there, or "
-                    "begin again in another run_dir"
-                )
+            count = len(list_checkpoints(directory))
+            advice = "put an intact one there, or begin again in another run_dir"
+            require(count == 0, f"none of the {count} checkpoint(s) in {directory} can be used; {advice}")
             return
         self.step, arrays = found
         for path, variable in self._variables.items():

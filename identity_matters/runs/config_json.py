@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from identity_matters.errors import UserError, truncated_repr
+from identity_matters.fields import require
 from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
@@ -36,8 +37,7 @@ def read_config_json(run_dir: str) -> dict | None:
     path = os.path.join(run_dir, "config.json")
     try:
         contents = read_json(path)
-        if mistake := _find_mistake(contents):
-            raise UserError(mistake)
+        _check(contents)
         return contents
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -46,9 +46,9 @@ def read_config_json(run_dir: str) -> dict | None:
 
 
 def data_places(contents: dict) -> dict[str, str]:
-    """Returns data_dir and npz of the config in a training run's config.json, each as `seen_from_start`."""
+    """Returns data_dir, npz and images of the config in a training run's config.json, each as `seen_from_start`."""
     config = contents["config"]
-    return {name: seen_from_start(contents, config[name]) for name in ("data_dir", "npz") if name in config}
+    return {name: seen_from_start(contents, config[name]) for name in ("data_dir", "npz", "images") if name in config}
 
 
 def seen_from_start(contents: dict, path: str) -> str:
@@ -67,19 +67,15 @@ def require_mounted(path: str) -> None:
         raise UserError(f"{path} is an address, not a directory: mount what it names, and give the folder")
 
 
-def _find_mistake(contents: Any) -> str:
-    """Returns what a reader of the contents would stumble over; empty where there is nothing."""
-    if not isinstance(contents, dict) or not isinstance(contents.get("config"), dict):
-        return "it holds no config"
-    if contents.get("kind") not in tuple(RUN_TYPES):  # a list cannot be looked up in a dict
-        return f"its kind is {truncated_repr(contents.get('kind'))}, none of {', '.join(RUN_TYPES)}"
-    if contents.get("status") not in STATUSES:
-        return f"its status is {truncated_repr(contents.get('status'))}, none of {', '.join(STATUSES)}"
-    if contents["status"] == "diverged" and type(contents.get("diverged_at_step")) is not int:
-        return "it does not say at which step the run diverged"
-    if not isinstance(contents.get("event_files", []), list):
-        return f"its event_files are {truncated_repr(contents['event_files'])}, no list"
-    return ""
+def _check(contents: Any) -> None:
+    """Raises UserError for what a reader of the contents would stumble over."""
+    require(isinstance(contents, dict) and isinstance(contents.get("config"), dict), "it holds no config")
+    for name, known in (("kind", tuple(RUN_TYPES)), ("status", STATUSES)):  # a list cannot be looked up in a dict
+        value = contents.get(name)
+        require(value in known, f"its {name} is {truncated_repr(value)}, none of {', '.join(known)}")
+    has_step = contents["status"] != "diverged" or type(contents.get("diverged_at_step")) is int
+    require(has_step, "it does not say at which step the run diverged")
+    require(isinstance(contents.get("event_files", []), list), "its event_files are no list")
 
 
 def flat(config: dict) -> dict[str, Any]:

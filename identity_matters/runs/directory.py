@@ -3,8 +3,8 @@
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
-holds a summary of the data of a training run, a study or a spectrum, and of an .npz file a digest: data may
-be moved, but not be changed.
+holds a summary of the data of a training run, a study or a spectrum, and of an .npz file or a folder of images a
+digest: data may be moved, but not be changed.
 """
 
 import contextlib
@@ -21,17 +21,21 @@ import sys
 import time
 from typing import Any
 
+from identity_matters.data.image_files import folder_digest
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
+from identity_matters.fields import require
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")  # of files.temporary_folder
 _LOCK = ".lock"
+DATA_PLACES = ("npz", "images")  # fields that a digest of the data stands for
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
-    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files"
+    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files",
+    "class_names",
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
@@ -48,8 +52,8 @@ class RunDirectory:
     """A directory that belongs to one config; `with run:` makes it and keeps other processes from writing to it.
 
     The config and the summary of the data, unless it is empty, are compared with those of an earlier run. run_type is
-    the launcher that draws the figures again, digest that of the .npz file as it was read (None: as it is now). The
-    first `set_status` writes config.json: then the run `is_begun`.
+    the launcher that draws the figures again, digest that of the .npz file or folder as it was read (None: as it is
+    now). The first `set_status` writes config.json: then the run `is_begun`.
 
     Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
     what differs) or on other data, or files of no run, or cannot be written.
@@ -121,10 +125,7 @@ class RunDirectory:
 
     def _read(self) -> None:
         """Takes the contents of config.json, which must be of this config; new ones where the directory is empty."""
-        found, config = read_config_json(self.path), as_json(self._config)
-        if found is None:
-            require_no_foreign_files(self.path)
-            found = read_config_json(self.path)  # another command may have begun its run since
+        found, config = read_own(self.path), as_json(self._config)
         self.is_begun = found is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
         current = {"kind": self._run_type, "command": command, "folder": os.getcwd(), "config": config}
@@ -133,39 +134,29 @@ class RunDirectory:
         if found is None:
             self.contents = current | {"versions": versions(), "status": "running"}
             return
-        self._require_same(found, config)
+        longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
+        self._require_same(found, config, longer)
         # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
         self.contents = found | current
-        if found["status"] == "done" and differences(found["config"], config, ("npz",)):
-            self.contents["status"] = "running"  # a longer run than the one that ended here
+        if found["status"] == "done" and longer:  # than the run that ended here
+            self.contents["status"] = "running"
 
-    def _require_same(self, found: dict, config: dict) -> None:
+    def _require_same(self, found: dict, config: dict, longer: tuple[str, ...]) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
-        if found["kind"] != self._run_type:
-            raise UserError(
-                f"{self.path} holds a run of launch.{found['kind']}, not of launch.{self._run_type}; choose another"
-            )
+        types = f"launch.{found['kind']}, not of launch.{self._run_type}"
+        require(found["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
         known = found.get("npz_digest", "")
-        same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
-        longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
-        if differing := differences(found["config"], config, (*same, *longer)):
-            is_longer = [name.split()[0] for name in differing] == ["train_steps"] and not longer
-            advice = (
-                "; a run goes on longer unless its schedule ends with it: else begin another run_dir, --init_from this"
+        same = DATA_PLACES if self._digest and self._digest == known else ()  # wherever they lie now
+        differing = differences(found["config"], config, (*same, *longer))
+        if len(differing) == 1 and differing[0].startswith("train_steps "):
+            differing.append(
+                "a run goes on longer unless its schedule ends with it: else begin another by --init_from this"
             )
-            raise UserError(
-                f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}{advice * is_longer}"
-            )
-        if known and self._digest and not same:
-            raise UserError(
-                f"{self.path} holds a run on other data: {_npz(config)} has changed, its digest was "
-                f"{truncated_repr(known)} and is {self._digest!r}; give the file as it was, or choose another run_dir"
-            )
-        if self._data and self._data != (known := found.get("data", self._data)):
-            raise UserError(
-                f"{self.path} holds a run on other data: {truncated_repr(known)}, now {self._data!r}; "
-                "give the data as they were, or choose another run_dir"
-            )
+        require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
+        file = f"{_data_place(config)} has changed, of digest "
+        for what, old, new in ((file, known, self._digest), ("", found.get("data"), self._data)):
+            other = f"{what}{truncated_repr(old)}, now {new!r}; give the data as they were, or choose another run_dir"
+            require(old == new or not (old and new), f"{self.path} holds a run on other data: {other}")
 
 
 def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
@@ -188,16 +179,17 @@ def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None
             time.sleep(1)
 
 
-def require_no_foreign_files(path: str) -> None:
-    """Raises UserError where a directory is no run's and holds files, which a run would mix with its own."""
-    try:
-        names = sorted(os.listdir(path)) if os.path.lexists(path) else []
-    except OSError as error:
-        raise UserError(f"cannot write to run_dir {path}: {error.strerror}") from error
+def read_own(path: str) -> dict | None:
+    """Returns a run's config.json, None where the directory is new.
+
+    Raises UserError where it is no run's and holds files, which a run would mix with its own.
+    """
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
-    # A run that another command has begun since has its config.json first.
-    if foreign and read_config_json(path) is None:
+    contents = read_config_json(path)  # after the names: a run that another command begins now has this file first
+    if foreign and contents is None:
         raise UserError(f"run_dir {path} holds {foreign[0]!r} but no config.json of a run; choose another")
+    return contents
 
 
 def as_json(config: Any) -> dict:
@@ -206,14 +198,15 @@ def as_json(config: Any) -> dict:
 
 
 def data_digest(config: Any) -> str:
-    """Returns the digest of the .npz file that a config, or that of its training runs, names; empty where none is."""
-    npz = _npz(as_json(config))
-    return npz_digest(npz) if npz else ""
+    """Returns the digest of the .npz file or folder that a config, or that of its training runs, names; or ""."""
+    place = _data_place(as_json(config))
+    return folder_digest(place) if os.path.isdir(place) else npz_digest(place) if place else ""
 
 
-def _npz(config: dict) -> str:
-    """Returns the .npz file that a run's config names, or that of its training runs; empty where there is none."""
-    return config.get("npz") or config.get("train", {}).get("npz", "")
+def _data_place(config: dict) -> str:
+    """Returns the .npz file or the folder of images that a run's config names, or that of its training runs; or ""."""
+    places = (fields.get(name) for fields in (config, config.get("train", {})) for name in DATA_PLACES)
+    return next(filter(None, places), "")
 
 
 def versions() -> dict[str, str]:

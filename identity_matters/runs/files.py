@@ -36,8 +36,8 @@ def shortest_unique_suffixes(paths: list[str]) -> list[str]:
     >>> shortest_unique_suffixes(["runs/a/first", "runs/b/first"])
     ['a/first', 'b/first']
     """
-    if len(set(map(os.path.abspath, paths))) < len(paths):
-        raise UserError(f"a directory is named twice: {', '.join(paths)}")
+    are_different = len(set(map(os.path.realpath, paths))) == len(paths)
+    require(are_different, f"the paths name a directory twice: {', '.join(paths)}")
     parts = [os.path.abspath(path).split(os.sep) for path in paths]
     ends = (["/".join(steps[-length:]) for steps in parts] for length in itertools.count(1))
     return next(names for names in ends if len(set(names)) == len(names))

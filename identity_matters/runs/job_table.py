@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tqdm import tqdm
 
-from identity_matters.errors import UserError
+from identity_matters.fields import require
 from identity_matters.runs.tables import as_written, read_rows, write_metrics
 
 Progress = Callable[[float], Any]  # is called with the share of the job that was done since the last call
@@ -59,11 +59,9 @@ class JobTable:
             others: list[dict] = []
             for row in self._unclaimed:
                 (found if all(row.get(column) == value for column, value in key) else others).append(row)
-            if found and job.num_rows not in (0, len(found)):
-                raise UserError(
-                    f"{self._path} holds {len(found)} of the {job.num_rows} rows of {job.label or job.key}; "
-                    "remove it to begin again"
-                )
+            part = f"{len(found)} of the {job.num_rows} rows of {job.label or job.key}"
+            is_whole = not found or job.num_rows in (0, len(found))
+            require(is_whole, f"{self._path} holds {part}; remove it to begin again")
             self._rows_of[key], self._unclaimed = found, others
         return self._rows_of[key]
 

@@ -33,8 +33,8 @@ def read_metrics(path: str) -> list[dict[str, float]]:
         for row in rows:
             _check_row(row)
         return [row | {"step": int(row["step"])} for row in rows]
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path} as a run's metrics: {error}") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"cannot read {path} as a run's metrics: {first_line(error)[:300]}") from error
 
 
 def _check_row(row: dict) -> None:
@@ -127,19 +127,16 @@ def read_rows(path: str) -> list[dict]:
         return []
     try:
         return [{name: _number_or_text(text) for name, text in row.items()} for row in _read_table(path)]
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise UserError(f"cannot read the table {path}: {error}") from error
 
 
 def _read_table(path: str) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, each with a cell for every column; raises ValueError if it is no such table."""
+    """Returns the rows of a CSV file, each with a cell for every column; raises ValueError or csv.Error for others."""
     text = read_text(path)
     require("\0" not in text, "it holds NUL bytes")
     require(text != "", "it is empty")
-    try:
-        header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    except csv.Error as error:
-        raise UserError(str(error)) from error
+    header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     require(len({*header, ""}) > len(header), "two columns have one name, or one has none")
     for number, row in enumerate([header, *rows], 1):
         require(not any(cell.startswith(("=", "@")) for cell in row), f"line {number} holds a spreadsheet's formula")
@@ -162,10 +159,7 @@ def reporting_damaged_table(path: str) -> Iterator[None]:
 
 
 def _metric(name: str, text: str) -> float | str:
-    try:
-        return text if name in _TEXT_COLUMNS else float(text or "nan")
-    except ValueError:
-        raise UserError(f"{name} is {text[:50]!r}, not a number") from None
+    return text if name in _TEXT_COLUMNS else float(text or "nan")
 
 
 def _number_or_text(text: str) -> int | float | str:

@@ -58,14 +58,16 @@ class Run(NamedTuple):
     @property
     def dataset(self) -> str:
         """Returns the name of the data set, also where launch.export_npz wrote it to a file; "" for a user's own."""
+        if self.settings.get("images"):
+            return ""
         if self.settings.get("npz"):
             return EXPORTED.get(str(self.contents.get("data")), "")
         return str(self.settings.get("dataset", ""))
 
     @property
     def data(self) -> str:
-        """Returns the name of the data set or of the .npz file of a training run, or of several on the same data."""
-        return self.dataset or str(self.settings.get("npz", ""))
+        """Returns the name of the data set, or of the .npz file or folder, of a training run or several on the same."""
+        return self.dataset or str(self.settings.get("npz") or self.settings.get("images", ""))
 
     @property
     def error(self) -> str:

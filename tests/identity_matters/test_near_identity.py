@@ -1,6 +1,7 @@
 """The blocks of a network against what is known of them: dense matrices, networks changed by hand, exact values."""
 
 import dataclasses
+import logging
 
 import keras
 import numpy as np
@@ -11,6 +12,7 @@ from network_in_numpy import SMALL
 from identity_matters import near_identity, training
 from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
+from identity_matters.convolution_norm import conv_norm
 from identity_matters.errors import UserError
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.runs.tables import read_rows
@@ -29,12 +31,12 @@ def test_norm_of_a_convolution_is_that_of_its_matrix(size, shape, stride):
     columns = keras.ops.conv(basis, kernel, strides=stride, padding="same")
     matrix = np.asarray(columns * scale).reshape(len(basis), -1)
     expected = np.linalg.norm(matrix, 2)
-    assert near_identity.conv_norm(kernel, shape, stride, scale) == pytest.approx(expected, rel=1e-3)
+    assert conv_norm(kernel, shape, stride, scale) == pytest.approx(expected, rel=1e-3)
 
 
 def test_norm_of_what_arpack_cannot_take():
-    assert near_identity.conv_norm(np.zeros((3, 3, 2, 2)), (4, 4)) == 0
-    assert near_identity.conv_norm(np.array([[[[3.0, 4.0]]]]), (1, 1)) == pytest.approx(5)
+    assert conv_norm(np.zeros((3, 3, 2, 2)), (4, 4)) == 0
+    assert conv_norm(np.array([[[[3.0, 4.0]]]]), (1, 1)) == pytest.approx(5)
 
 
 @pytest.mark.parametrize(
@@ -45,12 +47,14 @@ def test_norm_of_what_arpack_cannot_take():
 )  # fmt: skip
 def test_the_blocks_and_the_head_are_the_network(config):
     network = build_network(config)
-    blocks, head = near_identity.split(network)
+    blocks = near_identity.split(network)
     x = images = images_for(network)
     for block in blocks:
         stream, branch, *_ = block(x)
+        np.testing.assert_allclose(block.whole(x), stream + branch, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(block.without(x), stream)
         x = stream + branch
-    np.testing.assert_allclose(head(x), network(images, training=False), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(block.rest(x), network(images, training=False), rtol=1e-4, atol=1e-5)
     norms = [norm for block in blocks for norm in near_identity.path_norms(block)]
     assert len(norms) >= 2 * len(blocks) and min(norms) > 0
 
@@ -98,7 +102,7 @@ def test_measures_of_a_block_that_is_known():
 
 def test_the_bound_holds_on_images():
     network = all_conv_resnet(SMALL)
-    blocks, _ = near_identity.split(network)
+    blocks = near_identity.split(network)
     x = images_for(network)
     for block, row in zip(blocks, near_identity.measure(network, x, np.zeros(len(x), int), ablate=False)):
         stream, branch, *_ = block(x)
@@ -129,9 +133,10 @@ def test_errors_without_a_block_are_those_of_networks_changed_by_hand():
 
     for name in names:
         assert rows[name]["error_without"] == pytest.approx(zeroed(name))
-    found = near_identity.error_without(network, images, labels, names[1:3])
-    assert found == pytest.approx(zeroed(*names[1:3])) and 0 < found < 1
-    assert near_identity.error_without(network, images, labels, []) == 0
+    order, shares = [names[k] for k in (2, 3, 0, 1)], []  # the first block that changes is earlier, then later
+    found = near_identity.errors_without(network, images, labels, order, shares.append)
+    assert found == pytest.approx([zeroed(*order[:count]) for count in range(5)])
+    assert found[0] == 0 and 0 < found[2] < 1 and shares == [0.5, 0.5]  # 150 images are two batches
 
     for conv in ("conv1", "conv2"):  # the last two of stage 1 exchanged; the first begins with the stem
         first, second = (network.get_layer(f"stage1_block{k}_{conv}").kernel for k in (2, 3))
@@ -140,6 +145,17 @@ def test_errors_without_a_block_are_those_of_networks_changed_by_hand():
         second.assign(first_value)
     assert rows["stage1_block2"]["error_swapped"] == pytest.approx(top1_error(network, images, labels))
     assert {name for name, row in rows.items() if not np.isnan(row["error_swapped"])} == {"stage1_block2"}
+
+
+def test_tensorflow_does_not_warn_of_many_compilations(monkeypatch):
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("TensorFlow's warning")
+    logger, messages = logging.getLogger("tensorflow"), []
+    monkeypatch.setattr(logger, "handle", lambda record: messages.append(record) if logger.filter(record) else None)
+    network = all_conv_resnet(dataclasses.replace(SMALL, blocks_per_stage=(4,) * len(SMALL.blocks_per_stage)))
+    images = images_for(network, count=2)
+    assert len(near_identity.errors_without(network, images, np.zeros(2, int), ["stage1_block2"])) == 2
+    assert not messages and not logger.filters
 
 
 def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_path):
@@ -154,3 +170,21 @@ def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_
         for name in ("ratio", "ratio_low", "ratio_high", "cosine", "active", "dead"):
             assert row[name] == pytest.approx(found[name], rel=1e-4), name  # model.keras standardises them once more
     assert rows[0]["ratio"] != rows[-2]["ratio"]
+
+
+def test_the_callback_of_a_run_that_goes_on_keeps_its_rows(tmp_path):
+    network = one_block(first=[2.0, 2.0, -2.0, -2.0], second=0.5)
+    images, path = images_for(network), str(tmp_path / "blocks.csv")
+
+    def run(*epochs):
+        callback = near_identity.BlockCallback(images, path)
+        callback.set_model(network)
+        callback.on_train_begin()
+        for epoch in epochs:
+            callback.on_epoch_begin(epoch)
+            callback.on_epoch_end(epoch)
+        return [row["epoch"] for row in read_rows(path)]
+
+    assert run(0, 1) == [0, 1, 2]
+    assert run(1, 2) == [0, 1, 2, 3]  # the interrupted run's last epoch comes again
+    assert run(0) == [0, 1]

@@ -14,7 +14,7 @@ from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
 
 WEIGHTS = pathlib.Path(identity_matters.__file__).parent / "weights"
-# In docs/appendix/results.md: of mnist_sample's 1,000 test digits, and of CIFAR-10's 10,000 test images (a JPEG copy).
+# In docs/papers/results.md: of mnist_sample's 1,000 test digits, and of CIFAR-10's 10,000 test images (a JPEG copy).
 ERRORS = {"digits": 0.005, "cifar10_fast": 0.1473, "cifar10": 0.1077}
 FLOAT16_ERROR = 0.1076  # of the network cifar10 before its weights were cut to 8 bits, on the same images
 # Its logits then on the images of `patterns`.
@@ -68,7 +68,7 @@ def test_the_logits_of_the_paper_s_network_in_8_bits_are_those_in_float16_within
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_the_docs_state_the_error_of_a_network(name):
-    text = (pathlib.Path(__file__).parents[2] / "docs" / "appendix" / "results.md").read_text()
+    text = (pathlib.Path(__file__).parents[2] / "docs" / "papers" / "results.md").read_text()
     assert f"--pretrained={name}" in text and f"{100 * ERRORS[name]:.2f} %" in text
 
 

@@ -40,7 +40,7 @@ def test_relative_places_of_data_are_those_of_the_run(tiny_run, tmp_path, monkey
     "contents, reason",
     [
         ({"lerning_rate": 0.1}, "there is no field 'lerning_rate'"),
-        ({"train_steps": "many"}, "train_steps must be of type int, got 'many'"),
+        ({"train_steps": "many"}, "train_steps must be a whole number, got 'many'"),
         ({"train_steps": 0}, "train_steps must be at least 1, got 0"),
         ([1], "is no set of fields but [1]"),
         ({"kind": "hessian_spectrum", "config": {"saved_run": "x"}}, "there is no field 'saved_run'"),

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import pathlib
+import re
 
 import numpy as np
 import pytest
@@ -110,6 +111,14 @@ def test_evidence_is_the_worst_instance_with_its_slack():
 
 def test_the_relative_error_is_that_of_the_largest_entry():
     assert relative_error([1.0, 10.5], np.array([1.0, 10.0])) == pytest.approx(0.05)
+
+
+def test_the_page_of_theorems_counts_the_statements_as_the_table_does():
+    page = (ROOT / "docs" / "papers" / "theorems.md").read_text()
+    counted = re.search(r"(\d+) printed statements.*?: (\d+) hold, and (\d+) are false", page, re.S)
+    total, holding, false = counted.groups()
+    counts = claims.summary()
+    assert counts.startswith(f"{total} printed statements: {holding} hold,") and f" {false} are false" in counts
 
 
 def test_the_docs_hold_the_table_as_the_code_has_it():

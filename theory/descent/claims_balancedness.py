@@ -102,7 +102,7 @@ def preconditioner(rng: np.random.Generator, trials: int) -> Pairs:
     source="Arora, Cohen, Golowich & Hu 2019, Definition 2",
     statement=(
         "Σ = I: σ_min(W) ≥ c = σ_min(R) − ‖W₀ − R‖_F while f ≤ f(0); with it, c > 0, balanced layers, steps η ≤ 1/L: "
-        "rate 1 − 2ηℓc^{2−2/ℓ} (ours)"
+        "rate 1 − 2ηℓc^{2−2/ℓ} (this rate proved here)"
     ),
     hypotheses={
         "Σ = I": _margin_without_identity,
@@ -139,7 +139,7 @@ def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.margin_bound",
-    source="ours, beside (2.3) and Arora et al. 2019",
+    source="this project, beside (2.3) and Arora et al. 2019",
     statement="balanced layers, Σ = I: ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C), never below (2.3)",
     hypotheses={
         "balanced layers": lambda: _bound_holds(UNBALANCED, NEAR_IDENTITY, np.eye(2)),
@@ -165,7 +165,7 @@ def margin(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.imbalance_drift",
-    source="ours, beside Arora, Cohen & Hazan 2018",
+    source="this project, beside Arora, Cohen & Hazan 2018",
     statement="a step of descent adds exactly η²(G_{i+1}ᵀG_{i+1} − G_iG_iᵀ) to N_{i+1}ᵀN_{i+1} − N_iN_iᵀ",
     function=balancedness.imbalance_drift,
     mutation=scaled(2),
@@ -188,7 +188,7 @@ def conservation(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.drift_bound",
-    source="ours, beside Arora, Cohen & Hazan 2018",
+    source="this project, beside Arora, Cohen & Hazan 2018",
     statement=(
         "over any number of steps with η ≤ 1/L N_{i+1}ᵀN_{i+1} − N_iN_iᵀ moves by 2η(f(0) − f(T)) at most in nuclear "
         "norm"

@@ -55,7 +55,7 @@ def recursion(rng: np.random.Generator, trials: int) -> Pairs:
     id="bhl.positive_definite",
     source="Bartlett, Helmbold & Long 2018, positive definite targets",
     statement=(
-        "Σ = I, φ > 0, steps η > 0 that cross no root: descent from zero needs poly(ℓ, κ, log(d/ε)) steps; ours, at "
+        "Σ = I, φ > 0, steps η > 0 that cross no root: descent from zero needs poly(ℓ, κ, log(d/ε)) steps; here, at "
         "the largest such η: κ^{2−2/ℓ} log(…) + 1, bounded in ℓ"
     ),
     hypotheses={
@@ -157,7 +157,7 @@ def projected(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.monotone_descent",
-    source="ours, beside Bartlett, Helmbold & Long 2018",
+    source="this project, beside Bartlett, Helmbold & Long 2018",
     statement=(
         "symmetric R, Σ = I, from zero: no λ crosses its root exactly up to η = 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), for "
         "φ < 0, ℓ ≥ 2 1/(1 − φ)"
@@ -182,7 +182,7 @@ def monotone(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.singular_target",
-    source="ours, beside Bartlett, Helmbold & Long 2018",
+    source="this project, beside Bartlett, Helmbold & Long 2018",
     statement=(
         "symmetric R, Σ = I, from zero, ℓ ≥ 2, 0 < η ≤ 1: an eigenvalue 0 adds at most (1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)} after "
         "t steps"
@@ -215,7 +215,7 @@ def singular(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.straight_line",
-    source="ours, beside Bartlett, Helmbold & Long 2018",
+    source="this project, beside Bartlett, Helmbold & Long 2018",
     statement=(
         "normal R, Σ = I: under the flow from zero λ^ℓ goes straight from 1 to φ; with ℓ ≥ 2 it fails exactly for "
         "negative φ"
@@ -242,7 +242,7 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
     id="wwm.zero_asymmetric",
     source="Wu, Wang & Ma 2019",
     statement=(
-        "any R, of the same width: from N_ℓ = 0, the others I, descent reaches it in O(ℓ³ log(1/ε)) steps; ours: flow "
+        "any R, of the same width: from N_ℓ = 0, the others I, descent reaches it in O(ℓ³ log(1/ε)) steps; here: flow "
         "multiplies f − C by e^{−4σ_min(Σ)t} at most, at every depth"
     ),
     after="ours.widened_gradient_bound",

@@ -16,7 +16,7 @@ RATES = {"descent": 0.02, "momentum": 0.0005, "orthogonalised": 0.01}
 
 @claim(
     id="ours.saddle_order",
-    source="ours, beside Li et al., Theorem 1",
+    source="this project, beside Li et al., Theorem 1",
     statement=(
         "linear, Σxx = I: to halve the loss descent needs ∫dN/Nⁿ⁻¹/(ηg) steps at least, momentum (1 − μ) times it, "
         "orthogonalised ΔN/η"
@@ -66,7 +66,7 @@ def order(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.saddle_time",
-    source="ours, beside Li et al., Theorem 1",
+    source="this project, beside Li et al., Theorem 1",
     statement=(
         "linear, Σxx = I, one unit, small steps: aligned starts w leave zero in 1, log(1/w), 1/w for n = 1, 2, 3; "
         "orthogonalised in (w₁ − w)/η"
@@ -99,10 +99,10 @@ def prediction(rng: np.random.Generator, trials: int) -> Pairs:
         "more steps with 16 units than with one, to −I₂ several times as many"
     ),
     verdict=(
-        "depends on the reading: of the condition number at zero, holds; of the steps that training takes, false where "
-        "a product of units near I has far to go, as to −I₂, where the condition number is 1 at every depth"
+        "depends on the reading: of the condition number at zero, holds; of the number of training steps, "
+        "false for targets far from I, such as −I₂, where the condition number is 1 at every depth"
     ),
-    proof="wrong: the condition number at zero is not what decides: for n = 1 it grows, and the steps do not",
+    proof="wrong: the condition number at zero does not decide: for n = 1 it grows and the steps do not",
     after="li.one_shortcut_growth",
     function=saddle_escape.steps_to_leave,
     mutation=(scaled(0), changed(lambda steps: 100 - steps)),

@@ -45,7 +45,7 @@ def _bound_beyond_one() -> bool:
     source="Zou, Long & Gu 2020, Theorem 3.1",
     statement=(
         "fixed maps A [m, d], B [k, m], m ≥ d, k, √f(0) ≤ σ_min(Σ)μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖‖Σ‖^½): each step η ≤ 1/L "
-        "from zero multiplies f by 1 − 2ηℓσ_min(Σ)μ_A²μ_B²/e at most (our constants)"
+        "from zero multiplies f by 1 − 2ηℓσ_min(Σ)μ_A²μ_B²/e at most"
     ),
     hypotheses={
         "m ≥ d, k": lambda: widened.guarantee(NARROW, 2).applies,
@@ -93,7 +93,7 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.widened_gradient_bound",
-    source="ours, beside (2.3)",
+    source="this project, beside (2.3)",
     statement=(
         "‖∇f‖² ≥ 4ℓ μ_A² μ_B² (1−τ)^{2ℓ−2} σ_min(Σ) f with fixed maps A [m, d], B [k, m] around the network, m ≥ d, k, "
         "max ‖W_i‖ ≤ τ < 1"

@@ -9,7 +9,7 @@ eigenvalue of every layer           λ; w = λ^ℓ is that of the network
 Source: Peter Bartlett, Dave Helmbold and Philip Long, *Gradient descent with identity initialization efficiently learns
 positive definite linear transformations by deep residual networks*, ICML 2018. Their step counts are poly(ℓ, κ,
 log(d/ε)), with constants that we could not verify; the bounds of this module are ours, and proved in
-docs/appendix/descent.md.
+docs/appendix/proofs.md.
 
 Learning rates are those of `landscape.gradient_descent`, whose risk has no ½: η below is twice the learning rate.
 """

@@ -9,7 +9,7 @@ W_l = 0 at the start; A and B are not trained  layers = 0
 Source: Difan Zou, Philip Long and Quanquan Gu, *On the global convergence of training deep linear ResNets*, ICLR 2020.
 Their Theorem 3.1 has this form, rate 1 − ηL μ_A² μ_B² σ²/e for a loss with ½, under a bound on the loss at zero; its
 constants could not be verified. Those below are ours, for H&M's risk ‖E Σ^½‖²_F without ½, proved in
-docs/appendix/descent.md.
+docs/appendix/proofs.md.
 """
 
 import math

@@ -7,7 +7,7 @@ W_L ··· W_1, W_L = 0 and the others I          I + A_i, A = start(ℓ, d): A_
 Source: Lei Wu, Qingcan Wang and Chao Ma, *Global convergence of gradient descent for deep linear residual networks*,
 NeurIPS 2019, arXiv 1911.00645. Its abstract: with this start, for an arbitrary target, descent reaches an ε-optimal
 point in O(L³ log(1/ε)) iterations. We read no more of it; the rate below is ours, and proved in
-docs/appendix/descent.md.
+docs/appendix/proofs.md.
 """
 
 import math

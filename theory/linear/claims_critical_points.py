@@ -148,11 +148,10 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, §1.1",
     statement="in the standard parametrisation W = 0 is a bad critical point for ℓ ≥ 2 and RΣ ≠ 0",
     verdict=(
-        "holds but for degenerate cases: “always” takes in ℓ = 1, where 0 is no critical point, and RΣ = 0, where it "
-        "is no bad one"
+        "holds but for degenerate cases: “always” includes ℓ = 1, where 0 is not critical, and RΣ = 0, where "
+        "it is not bad"
     ),
     proof="none given",
-    our_text="ℓ",
     hypotheses={
         "ℓ ≥ 2": lambda: not landscape.standard_gradient(np.zeros((1, 2, 2)), np.eye(2), np.eye(2)).any(),
         "RΣ ≠ 0": lambda: landscape.risk(MINUS_IDENTITY, np.diag([1.0, 0.0]), np.diag([0.0, 1.0])) > 0,
@@ -178,7 +177,6 @@ def standard_critical_point(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, §1.1, “the gradients vanish only when f(A) = 0”",
     statement="for |||A||| < 1 the gradient vanishes only at zero excess risk: f = 0 without noise, f = C = d with it",
     verdict="holds: of (1.1), where y = Rx; with the noise of §2 it is f = C",
-    our_text="minus signs and norms",
     hypotheses={"|||A||| < 1": lambda: bound_holds(*BEYOND)},
     function=landscape.gradient,
     mutation=vanishing,

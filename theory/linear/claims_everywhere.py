@@ -47,7 +47,7 @@ def any_linear_map(rng: np.random.Generator, trials: int) -> Pairs:
         "and negative curvature at all for ℓ = 2"
     ),
     after="bhl.asymmetric",
-    proof="complete: after Laurent & von Brecht 2018, in docs/appendix/theory.md; the printed one was not read",
+    proof="complete: after Laurent & von Brecht 2018, in docs/appendix/proofs.md",
     function=local_minima.escape,
     mutation=lambda escape: lambda A, *a, **k: A,
 )

@@ -31,10 +31,10 @@ def _shallow_norm(gamma: float, bound: float) -> bool:
     statement="det R > 0, ℓ ≥ 3γ: some A has product R and |||A||| ≤ (4π+3γ)/ℓ",
     hypotheses={"det R > 0": POSITIVE_DETERMINANT, "ℓ ≥ 3γ": lambda: _shallow_norm(4, 4 * math.pi + 12)},
     proof=(
-        "repaired: with whole p and q the construction can miss the bound, as footnote 6 concedes (“rounding them "
-        "to closest integer will change final bound of the norm by small constant factor”); polar keeps it"
+        "repaired: with integer p and q the construction can miss the bound, as footnote 6 concedes (“rounding them "
+        "to closest integer will change final bound of the norm by small constant factor”); the polar "
+        "construction satisfies it"
     ),
-    our_text="ℓ and minus signs",
 )
 @claim(
     id="review.theorem_2",
@@ -70,10 +70,9 @@ def theorem_2_1(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, §1.1 and A.1, semidefinite R",
     statement="for positive definite R and ℓ ≥ γ, |||A||| ≤ 3γ/ℓ",
     verdict=(
-        "holds but for degenerate cases: §1.1's “any symmetric positive semidefinite matrix O” takes in singular ones, "
-        "such as diag(1, 0); A.1 has the theorem's det R > 0"
+        "holds but for degenerate cases: §1.1's “any symmetric positive semidefinite matrix O” includes "
+        "singular ones, such as diag(1, 0); A.1 has the theorem's det R > 0"
     ),
-    our_text="ℓ, minus signs",
     hypotheses={"positive definite R": POSITIVE_DETERMINANT, "ℓ ≥ γ": lambda: _shallow_norm(3, 9)},
     function=factorization.factorize,
     mutation=scaled(1.01),
@@ -105,7 +104,6 @@ def positive_definite(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.negative_determinant",
     source="Hardt & Ma, after Theorem 2.1",
     statement="det R < 0: x′ = [x, b], y′ = [y, −b] makes it positive and keeps γ",
-    our_text="the minus signs of −b, of the corner −1 and of det R′ = −det R",
     function=factorization.augment,
     mutation=scaled(-1),
 )
@@ -134,7 +132,6 @@ def negative_determinant(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, footnote 2",
     statement="d odd, det R < 0: y → −y turns R into −R, of positive determinant and the same γ",
     hypotheses={"d odd": POSITIVE_DETERMINANT[0], "det R < 0": POSITIVE_DETERMINANT[1]},
-    our_text="minus signs",
     function=factorization.factorize,
     mutation=reversed_layers,
 )
@@ -155,7 +152,6 @@ def odd_dimension(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, after Theorem 2.1",
     statement="R, not singular, can be scaled to γ = ½ log κ",
     hypotheses={"not singular": lambda: factorization.rescale(np.diag([0.0, 1.0]))[1] > 0},
-    our_text="the roots: σ_min = 1/√κ, σ_max = √κ, γ = log √κ",
     function=factorization.rescale,
     mutation=changed(lambda found: (2 * found[0], 2 * found[1])),
 )
@@ -178,7 +174,7 @@ def rescaling(rng: np.random.Generator, trials: int) -> Pairs:
     hypotheses={"det R > 0": POSITIVE_DETERMINANT, "ℓ ≥ 3γ": lambda: _shallow_norm(4, 4 * math.pi + 12)},
     verdict=(
         "depends on the reading: as a paraphrase (“Essentially, the theorem states”) of Theorem 2.1, holds; as it "
-        "stands, without det R > 0, false: with det R < 0 no γ will do from ℓ = 4π + 3γ on"
+        "stands, without det R > 0, false: with det R < 0 it fails from ℓ = 4π + 3γ on, whatever γ is"
     ),
     proof="none given",
     after="blog.theorem_2",

@@ -28,13 +28,12 @@ def bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
     id="hm.claim_2.3",
     source="Hardt & Ma, Claim 2.3",
     statement="f(A) = ‖EΣ^½‖²_F + C for every symmetric root Σ^½, of which there are several; on a sample R is W*",
-    our_text="the minus sign of R and the root of Σ",
 )
 @claim(
     id="hm.square_root",
     source="Hardt & Ma, Claim 2.3, “the unique symmetric matrix B”",
     statement="Σ^½ is the unique symmetric positive semidefinite B with B² = Σ; f is the same for every symmetric B",
-    verdict="misprint: “positive semidefinite” is missing; of symmetric roots there are several",
+    verdict="misprint: “positive semidefinite” is missing; there are several symmetric roots",
     proof="none given",
     function=landscape.risk,
     mutation=scaled(0.5),
@@ -66,7 +65,6 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, Lemma 2.4",
     statement="∇f exists in closed form: two dense products a layer around EΣ",
     proof="repaired: the last line of A.2 has its factors in reverse, the line above it is right",
-    our_text="the transposes",
     restates="hm.eq_2.5",
 )
 @claim(
@@ -74,7 +72,6 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, (2.5), and the last line of A.2",
     statement="∂f/∂A_i = 2 (I+A_{i+1})ᵀ···(I+A_ℓ)ᵀ EΣ (I+A_1)ᵀ···(I+A_{i−1})ᵀ",
     proof="repaired: the last line of A.2 has its factors in reverse, the line above it is right",
-    our_text="the transposes",
     function=landscape.gradient,
     mutation=transposed,
 )
@@ -96,10 +93,9 @@ def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.eq_2.3",
     source="Hardt & Ma, (2.3)",
-    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1; between the two lies our product form",
+    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1; a product form lies between the two",
     hypotheses={"|||A||| ≤ τ < 1": lambda: bound_holds(*BEYOND)},
     proof="repaired: its second line does not give the third; ‖EΣ‖_F ≥ σ_min(Σ^½)‖EΣ^½‖_F does",
-    our_text="ℓ, minus signs and norms",
     function=landscape.gradient_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",

@@ -12,7 +12,7 @@ printed construction (paper_construction.py). Not in the paper: the method `pola
 
     |||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 ≤ (π + 1.19 γ)/ℓ     (the last step for ℓ ≥ 3γ),
 
-and `norm_lower_bound`, which no factorisation can beat. docs/appendix/theory.md has the proofs.
+and `norm_lower_bound`, which no factorisation can beat. docs/appendix/proofs.md has the proofs.
 """
 
 import contextlib
@@ -131,7 +131,7 @@ def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
 
     in the plane of h and (I + A_i)h a layer multiplies by a z with |z − 1| ≤ ε; logarithms of
     lengths add up, angles add up to angle(x, Rx) at least, and for ε ≤ 1 {log z: |z − 1| ≤ ε} is
-    convex; docs/appendix/theory.md has the proof, also for ε > 1. The best x is sought from the singular
+    convex; docs/appendix/proofs.md has the proof, also for ε > 1. The best x is sought from the singular
     vectors and the invariant planes of R by BFGS; any x gives a valid bound, so a search that stops
     early costs tightness alone. For ℓ = 1 it is ‖R − I‖. ValueError: as `factorize`.
     """
@@ -281,10 +281,7 @@ def flip_label(R: np.ndarray, coordinate: int = 0) -> np.ndarray:
 
 
 def rescale(R: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns (sR, s) with σ_min(sR) = 1/√κ, σ_max(sR) = √κ, so that γ = ½ log κ, the least there is (Hardt & Ma §2).
-
-    The paper's text has lost the roots.
-    """
+    """Returns (sR, s) with σ_min(sR) = 1/√κ and σ_max(sR) = √κ, so that γ = ½ log κ is least (Hardt & Ma §2)."""
     R, (_, sigma, _) = singular_parts(R)
     exponent = -(math.log(sigma[0]) + math.log(sigma[-1])) / 2
     if abs(exponent) > _LARGEST_EXPONENT:

@@ -1,4 +1,4 @@
-"""Figures of linear networks in docs/appendix/theory.md: norms of factorisations, (2.3) and the descent that it
+"""Figures of linear networks in docs/papers/theorems.md: norms of factorisations, (2.3) and the descent that it
 promises.
 
 Of each figure the data, rows of plain numbers and words that go to a CSV file, and the drawing, from that file alone.

@@ -40,7 +40,9 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     There is no ½. On a sample the same holds with `sample_problem`.
 
     Args:
-      A: [ℓ, d, d]. R: [d, d]. Sigma: [d, d], symmetric, positive semidefinite.
+      A: [ℓ, d, d].
+      R: [d, d].
+      Sigma: [d, d], symmetric, positive semidefinite.
 
     >>> R = np.diag([2.0, 1.0])
     >>> A = np.zeros((3, 2, 2))
@@ -68,7 +70,7 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
 def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
     """Returns ∂f/∂A_i = 2 ((I + A_ℓ)···(I + A_{i+1}))ᵀ E Σ ((I + A_{i−1})···(I + A_1))ᵀ (Hardt & Ma, Lemma 2.4, (2.5)).
 
-    The text has lost the transposes, and the last line of A.2 has the factors in reverse.
+    The last line of A.2 has the factors in reverse; the line above it is right.
 
     Args and errors as `risk`; returns [ℓ, d, d].
     """

@@ -6,7 +6,7 @@ U, σ, Vᵀ of R, Σ = I                      a critical point for each subset o
 
 Kenji Kawaguchi, *Deep learning without poor local minima*, NeurIPS 2016 (arXiv 1605.07110): every local minimum of a
 deep linear network is a global one; other critical points are saddles, from three layers on some without a negative
-eigenvalue of the Hessian. Hardt & Ma cite it as [12]. The proof in docs/appendix/theory.md, for square layers, is after
+eigenvalue of the Hessian. Hardt & Ma cite it as [12]. The proof in docs/appendix/proofs.md, for square layers, is after
 Thomas Laurent and James von Brecht, *Deep linear networks with arbitrary loss: all local minima are global*, ICML 2018.
 """
 

@@ -39,12 +39,11 @@ waking = changed(lambda block: (block[0], block[1], block[2] + 0.5))
     id="hm.lemma_B.2",
     source="Hardt & Ma, Lemma B.2",
     statement="blocks bring any distinct points to surrogates q with ⟨q, z⟩ < |z|²",
-    verdict="holds under the paper's own caveat: w.h.p. over the q",
+    verdict="holds under the paper's own caveat: with high probability over the q",
     proof=(
-        "repaired: its hypothesis is not Lemma B.1's; in the order of decreasing norm, with one bias per row, none"
-        " is needed"
+        "repaired: its hypothesis is not Lemma B.1's; in the order of decreasing norm, with one bias per row, "
+        "no hypothesis is needed"
     ),
-    our_text="whether the distance is squared",
     after="hm.eq_B.1",
     function=blocks.transform_block,
     mutation=overshooting,
@@ -85,7 +84,6 @@ def lemma_b_2(rng: np.random.Generator, trials: int) -> Pairs:
     statement="a block moves k points and no other if D² > 2ρ′ with one bias per row, > 4ρ′ with one for all",
     verdict="depends on the reading: squared distances of at least 3ρ′, holds; unsquared, false for every k ≥ 2",
     proof="repaired: the bias −(1 − 2ρ′) fails at squared distance 3ρ′; one bias per row needs more than 2ρ′ only",
-    our_text="norms; whether the distance is squared",
     function=blocks.transform_block,
     mutation=overshooting,
 )
@@ -114,7 +112,6 @@ def lemma_b_1(rng: np.random.Generator, trials: int) -> Pairs:
     statement="⟨α_i, α_j⟩ ≤ 1 + ρ′ − D²/2",
     verdict="false: the ½ belongs to the distance too",
     proof="wrong: ⟨α_i, α_j⟩ = ½(|α_i|² + |α_j|² − |α_i − α_j|²)",
-    our_text="norms and minus signs",
     function=blocks.transform_block,
     mutation=waking,
 )
@@ -147,7 +144,6 @@ def eq_b_1(rng: np.random.Generator, trials: int) -> Pairs:
         "distinct points": lambda: construction.memorize(np.ones((2, 3)), np.arange(2), 2).width > 0,
     },
     proof="repaired: Lemma B.1's bias, Lemma B.2's hypothesis and the width fail; peeling needs none of them",
-    our_text="ℓ and norms",
 )
 @claim(
     id="blog.theorem_2",

@@ -15,7 +15,7 @@ from theory.mutations import changed, scaled
     id="hm.unit_norm",
     source="Hardt & Ma §3, “Without loss of generality we assume … ‖x‖ = 1”",
     statement="x → (x, 1)/|(x, 1)| takes distinct points to distinct unit vectors; x → x/|x| does not",
-    verdict="false: x and 2x become one point, of two labels, and points near them nearly; a constant coordinate helps",
+    verdict="false: x and 2x become one point, which may have two labels; appending a constant coordinate avoids this",
     proof="none given",
     after="hm.claim_C.2",
     function=first_layer.lifted,
@@ -47,10 +47,10 @@ def unit_norm(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.any_subset",
     source="Hardt & Ma, (3.5)–(3.6), “for any subset S of size k”",
     statement=(
-        "one block moves k points wherever one likes, and no other, exactly if none of them lies in the hull of the "
-        "others; so it does the k of largest norm"
+        "one block moves k points to arbitrary places, and no other point, exactly if none of them lies in the "
+        "convex hull of the others; the k points of largest norm qualify"
     ),
-    verdict="false: no block moves a point in the hull of those that stay; most subsets of random points have one",
+    verdict="false: no block moves a point in the convex hull of the points that stay",
     proof="wrong: it is Lemma B.1's, which has conditions on norms and distances",
     after="hm.distortion",
 )
@@ -160,12 +160,12 @@ def counted_parameters(rng: np.random.Generator, trials: int) -> Pairs:
     id="review.layers",
     source="review, “we need at least l = ⌈n/k⌉”",
     statement=(
-        "blocks that move k points each are ⌈n/k⌉; two blocks of one unit bring any n points of two classes apart on a "
-        "line to 0 and c"
+        "blocks that move k points each number ⌈n/k⌉; two blocks of one unit map any n points of two separated "
+        "classes on a line to 0 and c"
     ),
     verdict=(
-        "depends on the reading: of the construction, whose blocks move k points each, holds; of all blocks, false: "
-        "one can move any number of points"
+        "depends on the reading: of the construction, whose blocks move k points each, holds; of all blocks, "
+        "false: one block can move any number of points"
     ),
     proof="none given",
     after="review.parameters",

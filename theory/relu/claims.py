@@ -34,7 +34,8 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.parameters",
     source="Hardt & Ma §4.1, “13.59 million trainable parameters”",
     statement=(
-        "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper has not"
+        "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper "
+        "does not have"
     ),
     verdict="misprint: of Table 1, whose caption says 13.5M",
     proof="none given",
@@ -59,8 +60,8 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, footnote 4, “typically r is less than 10³ and d is less than 10⁵ while n is larger than 10⁶”",
     statement="in the paper's own data sets d and r are smaller than n; ImageNet has r = 1,000, d = 150,528",
     verdict=(
-        "false: of none of its data sets; ImageNet's r is not below 10³ nor its d below 10⁵, and CIFAR's n, 50,000, is "
-        "not above 10⁶; what it is for, r, d < n, holds"
+        "false: true of none of its data sets: ImageNet has r = 10³ and d > 10⁵, CIFAR n = 50,000; what the "
+        "proof uses, r, d < n, holds"
     ),
     proof="none given",
     after="hm.last_layer",
@@ -80,7 +81,7 @@ def sizes_of_data(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.section_5",
     source="Hardt & Ma, §5, conjecture taken literally",
-    statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are no global minima, for any small τ",
+    statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are not global minima, for any small τ",
     verdict=(
         "depends on the reading: every critical point in the ball, of the parameters, is a global minimum, false; of "
         "the layers as functions, holds (Bartlett, Evans & Long 2018)"
@@ -167,7 +168,7 @@ def chain(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.ball_risk",
-    source="ours, beside Hardt & Ma §5",
+    source="this project, beside Hardt & Ma §5",
     statement="ReLU student and teacher in B_τ: f ≤ 4((1 + τ²)^ℓ − 1)² E‖x‖², near 4ℓ²τ⁴E‖x‖², at any width",
     function=linear_output.ball_risk_bound,
     mutation=scaled(0.9),
@@ -193,7 +194,7 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.reordering_risk",
-    source="ours, beside Hardt & Ma §5",
+    source="this project, beside Hardt & Ma §5",
     statement="bad minima at a reordered teacher: f ≤ 4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², order τ⁸; others keep f/f(0)",
     function=linear_output.reordering_risk_bound,
     mutation=(scaled(0.005), scaled(1.01), lambda function: linear_output.ball_risk_bound),

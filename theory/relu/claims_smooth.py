@@ -21,7 +21,7 @@ def _steep_layers() -> bool:
     id="bel.functional",
     source="Bartlett, Evans & Long 2018, beside Hardt & Ma §5: layers as functions",
     statement=(
-        "layers h + g(h), g of Lipschitz constant ≤ ε < 1: Σ_i E‖∂f/∂h_i‖² ≥ 4f Σ_{k<ℓ}(1 − ε)^{2k} (bound ours), so "
+        "layers h + g(h), g of Lipschitz constant ≤ ε < 1: Σ_i E‖∂f/∂h_i‖² ≥ 4f Σ_{k<ℓ}(1 − ε)^{2k}, so "
         "where all derivatives in the layers as functions are 0, f is"
     ),
     function=smooth_units.functional_lower_bound,
@@ -62,7 +62,7 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
     source="Bartlett, Evans & Long 2018, beside Hardt & Ma §5: parameters",
     statement=(
         "networks of tanh or logistic units with |||A||| ≤ τ have critical points in their parameters with f > 0, "
-        "though a network of their size has f = 0: zero for any τ > 0, a doubled unit for 0.2 ≤ τ < 1 (points ours)"
+        "though a network of their size has f = 0: zero for any τ > 0, a doubled unit for 0.2 ≤ τ < 1"
     ),
     hypotheses={
         "0.2 ≤ τ < 1": (

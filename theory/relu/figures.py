@@ -1,4 +1,4 @@
-"""Figures of ReLU networks: the search in docs/appendix/theory.md and two of descent.md, from their tables alone."""
+"""Figures of ReLU networks: the search in docs/papers/theorems.md and two of descent.md, from their tables alone."""
 
 import numpy as np
 from matplotlib.axes import Axes

@@ -88,7 +88,6 @@ def eq_28(rng: np.random.Generator, trials: int) -> Pairs:
     source="Li et al., Lemma 1",
     statement="an n-th derivative at zero is nonzero only in one weight of each layer of one unit",
     proof="complete: where σ_pre has the derivatives that it takes",
-    our_text="sub- and superscripts",
     function=networks.loss,
     mutation=coupling,
 )
@@ -116,7 +115,6 @@ def lemma_1(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.lemma_2",
     source="Li et al., Lemma 2",
     statement="second derivatives at zero do not change when the units are moved",
-    our_text="w₂′ is in unit 1 + [r₁ ≠ r₂], not r₁ = r₂",
     function=hessians.hessian_at_zero,
     mutation=turned,
 )

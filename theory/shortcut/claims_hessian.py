@@ -19,7 +19,6 @@ SQUARE = Activation(lambda z: z * z, lambda z: 2 * z, (0.0, 0.0, 2.0))  # c = 0
     source="Li et al., Theorem 1.2, (11), (19)–(21)",
     statement="n = 2: H = I_R ⊗ [0 Aᵀ; A 0], A = c (I ⊗ M) P; a strict saddle exactly if cM ≠ 0",
     verdict="holds under the paper's own caveat: “except for degenerate cases”, which are cM = 0",
-    our_text="transposes; (12)'s number",
     function=stationarity.escape_from_saddle,
     mutation=(
         changed(lambda found: stationarity.Escape(found.direction[:, ::-1], found.curvature)),
@@ -79,7 +78,7 @@ def theorem_1_3(rng: np.random.Generator, trials: int) -> Pairs:
         "where it is infinite from the start, and d = 1 with Σyx = 2Σxx, where it is 1 for every R"
     ),
     hypotheses={"but for M = −Σxx": lambda: _grows_for_scalars(2.0)},
-    proof="wrong: Gray's theory needs blocks that are summable, which these are not; our lower bound shows it",
+    proof="wrong: Gray's theory needs summable blocks, which these are not; the lower bound below shows it",
     function=hessians.condition_number_at_zero,
     mutation=larger,
 )
@@ -114,11 +113,10 @@ def _grows_for_scalars(slope: float) -> bool:
     statement="n = 2: cond(H) = cond(M) at every depth if c ≠ 0, infinite where M is singular",
     verdict=(
         "holds but for degenerate cases: (1), of linear networks, always; (12), of any activations, not for c = 0, "
-        "where H is 0 whatever M is; the paper's own “degenerate cases” are of the strict saddle alone"
+        "where H is 0 whatever M is; the paper's “degenerate cases” concern the strict saddle only"
     ),
     hypotheses={"c ≠ 0": lambda: bool(np.isfinite(_without_slope()))},
     proof="complete: for c ≠ 0",
-    our_text="the roots",
     after="li.variance",
     function=hessians.condition_number_at_zero,
     mutation=larger,

@@ -17,7 +17,6 @@ from theory.shortcut.measured import random_data
     source="Li et al., (7)",
     statement="∂L/∂W^{r,l} = (W_after^r W_after^{r,l})ᵀ (W Σxx − Σyx) (W_before^{r,l} W_before^r)ᵀ",
     proof="none given",
-    our_text="sub- and superscripts; (8) and (9) lost 1/m",
     function=networks.gradient,
     mutation=transposed,
 )
@@ -35,7 +34,6 @@ def eq_7(rng: np.random.Generator, trials: int) -> Pairs:
     source="Li et al., (10)",
     statement="y = W_after (W_after^{r,l} W^{r,l} W_before^{r,l} + I) W_before x for every r and l",
     proof="none given",
-    our_text="sub- and superscripts",
     function=networks.forward,
     mutation=scaled(1.01),
 )
@@ -56,7 +54,7 @@ def eq_10(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.depth",
     source="Li et al. §3.2, a “(Σ(L_r − 1) + 1)-layer plain linear network”",
     statement="without shortcuts it is a plain network of Σ(L_r − 1) = nR weight matrices",
-    verdict="holds: layers of neurons, as L_r is counted; weight matrices are one fewer",
+    verdict="holds: L_r counts layers of neurons; there is one weight matrix fewer",
     proof="none given",
     function=networks.forward,
     mutation=scaled(1.01),
@@ -113,7 +111,6 @@ def variance_explosion(rng: np.random.Generator, trials: int) -> Pairs:
     statement="a 1-shortcut linear network moves as a plain one started at the identity, products to R",
     verdict="misprint: the products run to R, the number of units of (5), not to R − 1",
     proof="none given",
-    our_text="transposes",
     function=networks.gradient,
     mutation=transposed,
 )

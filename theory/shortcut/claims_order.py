@@ -21,7 +21,6 @@ always_exact = changed(lambda found: found._replace(exact=True))
     id="li.definition_1",
     source="Li et al., Definition 1, (3)",
     statement="for normal matrices the condition number is |λ|_max/|λ|_min",
-    our_text="the fractions",
     function=hessians.condition_number_at_zero,
     mutation=larger,
 )
@@ -45,8 +44,7 @@ def definition_1(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.definition_4",
     source="Li et al., Definition 4",
     statement="unless cM = 0, zero is a stationary point of order n − 1 and of no higher: L(tW) − L(0) ~ tⁿ",
-    proof="complete: that the order is at least n − 1; that it is no higher is ours",
-    our_text="the exponent of o(‖x − x₀‖^k)",
+    proof="complete: that the order is at least n − 1; that it is no higher is shown here",
     function=stationarity.order_of_stationarity,
     mutation=(higher_order, always_exact),
 )
@@ -72,8 +70,7 @@ def definition_4(rng: np.random.Generator, trials: int) -> Pairs:
         "at the data"
     ),
     verdict=(
-        "false: derivatives of σ_pre are asked for at 0, where it does not act; it acts on the data, where it may "
-        "have a pole"
+        "false: it requires derivatives of σ_pre at 0, but σ_pre is evaluated at the data, where it may have a pole"
     ),
     proof="wrong: Lemma 1 differentiates σ_pre near the data",
     function=stationarity.leading_term,
@@ -147,8 +144,8 @@ def theorem_1_1(rng: np.random.Generator, trials: int) -> Pairs:
         "E[(y − x)|w·x|] = 0 for every w"
     ),
     verdict=(
-        "depends on the reading: of ReLU itself at mid or post false, in general no Hessian exists for n = 2; of a "
-        "polynomial in its place true, of another loss"
+        "depends on the reading: of ReLU itself at mid or post, false: for n = 2 in general no Hessian exists; "
+        "of a polynomial in its place, holds, but of another loss"
     ),
     proof="none given",
     function=stationarity.order_of_stationarity,

@@ -1,4 +1,4 @@
-"""Figures of the Hessian at zero in docs/appendix/theory.md.
+"""Figures of the Hessian at zero in docs/papers/theorems.md.
 
 Of each figure the data, rows of plain numbers and words that go to a CSV file, and the drawing, from that file alone.
 """

@@ -14,7 +14,7 @@ Parameters are ordered as in Definition 5: unit, layer in the unit, column, row.
 
 σ_pre acts on the data, so what counts there is its values (and for n = 1 its derivative) at the
 data; σ_mid and σ_post act on zero, so what counts is their derivatives there. The paper also
-claims the theorem for ReLU: with it at mid or post in general no Hessian exists at zero (docs/appendix/theory.md
+claims the theorem for ReLU: with it at mid or post in general no Hessian exists at zero (docs/appendix/proofs.md
 says when one does), and these functions refuse it.
 """
 

@@ -1,0 +1,121 @@
+"""What MkDocs calls while it builds the site: for pages that are made, links that leave docs/, and the order of pages.
+
+Nothing here is committed twice: the API comes from docstrings, commands and presets from the launchers, the tour from
+its notebook, and CHANGELOG.md and CONTRIBUTING.md are read where they are.
+"""
+
+import os
+import pathlib
+import posixpath
+import re
+import sys
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files, InclusionLevel
+from mkdocs.structure.pages import Page
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from website import api, claims_table, commands, notebook  # noqa: E402, MkDocs loads this file by its path
+
+SECTIONS = ("start", "guides", "papers", "reference", "appendix")
+# Files of the repository that are pages, and where.
+ROOT_PAGES = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+# The pages that are made from source files, where links to these lead.
+SOURCE_PAGES = {
+    "launch": "reference/commands/index.md",
+    "identity_matters/presets.py": "reference/presets.md",
+    **dict.fromkeys(("identity_matters", "shortcut_study", "theory"), "reference/api/index.md"),
+    **{f"launch/{name}.py": f"reference/commands/{name}.md" for name in commands.launchers()},
+    **{
+        f"{module.replace('.', '/')}.py": f"reference/api/{name}.md"
+        for name, page in api.PAGES.items()
+        for module in page.members
+    },
+}
+_LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#|/)([^)\s#]+)(#[^)\s]*)?\)(\{ download \})?")
+_FENCE = re.compile(r"^(```.*?^```|(?: {4}[^\n]*\n)+)", re.M | re.S)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are made, and gives MkDocs the order of all of them."""
+    made: dict[str, str | bytes] = {
+        "reference/presets.md": commands.presets_page(),
+        "reference/commands/index.md": commands.commands_index(),
+        "reference/api/index.md": api.index(),
+        "assets/filter.js": (ROOT / "launch" / "reporting" / "templates" / "filter.js").read_text(encoding="utf-8"),
+    }
+    made |= {f"reference/commands/{name}.md": commands.command_page(name) for name in commands.launchers()}
+    made |= {f"reference/api/{name}.md": api.markdown(page) for name, page in api.PAGES.items()}
+    made |= {page: (ROOT / source).read_text(encoding="utf-8") for source, page in ROOT_PAGES.items()}
+    for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
+        folder, name = posixpath.split(file.src_uri.removesuffix(".ipynb"))
+        text, pictures = notebook.as_markdown(file.content_string, name)
+        made |= {f"{folder}/{name}.md": text} | {f"{folder}/{path}": picture for path, picture in pictures.items()}
+    for uri, content in made.items():
+        files.append(File.generated(config, uri, content=content, inclusion=InclusionLevel.INCLUDED))
+    config.nav = navigation([file.src_uri for file in files.documentation_pages()])
+    return files
+
+
+def navigation(pages: list[str]) -> list:
+    """Returns MkDocs's nav: the home, a section a folder, then what is about the project.
+
+    Within a section the pages stand as docs/index.md first links them, and behind them those that it does not name.
+    """
+    links = [
+        link.replace(".ipynb", ".md") for _, link, *_ in _LINK.findall((ROOT / "docs/index.md").read_text("utf-8"))
+    ]
+    order = {page: place for place, page in reversed(list(enumerate(links)))}
+    ordered = sorted(pages, key=lambda page: (order.get(page, len(order)), page))
+    nav: list = [{"Home": "index.md"}]
+    for section in SECTIONS:
+        entries: list = [page for page in ordered if page.startswith(f"{section}/") and page.count("/") == 1]
+        for part, title in (("api", "API"), ("commands", "Commands")):
+            names = list(api.PAGES) if part == "api" else commands.launchers()
+            below = [f"{section}/{part}/{name}.md" for name in ("index", *names)]
+            entries += [{title: below}] if below[0] in pages else []
+        nav.append({section.capitalize(): entries})
+    return [*nav, {"Project": [{"README": "overview.md"}, "contributing.md", "changelog.md"]}]
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Makes links that leave docs/, or that lead to a notebook, lead to their target's page on the site."""
+    root_pages = {target: source for source, target in ROOT_PAGES.items()}
+    source = root_pages.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+
+    def mapped(link: re.Match) -> str:
+        return _mapped(link, source, page.file.src_uri, files)
+
+    parts = _FENCE.split(markdown)  # code stands at odd places
+    text = "".join(part if place % 2 else _LINK.sub(mapped, part) for place, part in enumerate(parts))
+    if page.file.src_uri == claims_table.PAGE:
+        page.meta["hide"] = ["navigation", "toc"]
+    return text
+
+
+def _mapped(link: re.Match, source: str, uri: str, files: Files) -> str:
+    text, target, anchor, download = link[1], link[2], link[3] or "", link[4]
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+    if path in ROOT_PAGES or path in SOURCE_PAGES:
+        place = ROOT_PAGES.get(path) or SOURCE_PAGES[path]
+    elif path.startswith("docs/"):
+        place = path.removeprefix("docs/")
+        if not download and place.endswith(".ipynb"):
+            place = place.removesuffix(".ipynb") + ".md"
+    else:  # a file of the repository that is no page
+        base = os.environ.get("SOURCE_URL", "").rstrip("/")
+        return f"[{text}]({base}/{path})" if base else text
+    return f"[{text}]({posixpath.relpath(place, posixpath.dirname(uri) or '.')}{anchor}){download or ''}"
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Gives the table of claims its filter, and lets code in a line break between words alone, not within a flag."""
+    html = re.sub(r"<td><code>([^<]{60,})</code>", r'<td class="long"><code>\1</code>', html)
+    html = re.sub(r"(?<!<pre>)(?<!</span>)<code>([^<]*-[^<]*)</code>", _with_whole_words, html)
+    return claims_table.with_filter(html) if page.file.src_uri == claims_table.PAGE else html
+
+
+def _with_whole_words(code: re.Match) -> str:
+    return "<code>" + re.sub(r"\S*-\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[1]) + "</code>"
