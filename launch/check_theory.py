@@ -10,9 +10,9 @@ command goes on. --verbose prints a line a claim, --claim=hm.theorem_2.1 all of 
 
     python -m launch.check_theory --draw=identity_ball,memorized_plane,spectra --run_dir=runs/lecture
 
-checks nothing and draws three figures for a lecture in a few seconds: the landscape around the identity (Hardt & Ma,
-Theorem 2.2), a network that memorises points of the plane (Theorem 3.2), and the Hessian at zero with shortcuts over
-1, 2 and 3 layers (Li et al., Theorem 1).
+checks nothing and draws three figures for a lecture in a few seconds: the landscape around the identity
+(Hardt & Ma, Theorem 2.2), a network that memorises points of the plane (Theorem 3.2), and the Hessian at
+zero with shortcuts over 1, 2 and 3 layers (Li et al., Theorem 1).
 """
 
 import dataclasses

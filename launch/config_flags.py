@@ -33,6 +33,8 @@ PATHS = {
     "runs",
     "beside",
     "write",
+    "study",
+    "blocks",
 }
 _INDENT = 30  # columns of --help
 

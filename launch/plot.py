@@ -6,14 +6,14 @@ writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for
 launch.ablations, its figures from results.csv; for one of launch.check_theory or of
 launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png; for one
 of launch.near_identity, blocks.png.
---format=pdf or svg --style=paper draws them for a paper: letters and formulas of Times, both columns wide.
+--format=pdf or svg --style=paper draws them for a paper: in letters like Times, both columns wide.
 
     python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third
 
 writes runs/first/comparison.png: the errors of several training runs, or the blocks of several of
-launch.near_identity, in one figure. Training runs are named by the settings in which they differ, the seed aside,
-and runs of one name are drawn as one: mean, and a band of a standard deviation. --names="BN-free,BN-free,batch norm"
-gives them other names.
+launch.near_identity, in one figure. Training runs are named by the settings in which they differ, and
+runs that differ in the seed alone are drawn as one: mean, and a band of a standard deviation.
+--names="BN-free,BN-free,batch norm" gives other names; runs of one name are drawn as one.
 --level="6.38% as the paper prints it" adds a horizontal line at an error, with these words in the legend.
 """
 

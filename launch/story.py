@@ -1,10 +1,10 @@
-"""Draw both papers in one picture: condition numbers against depth, and how near to the identity trained blocks are.
+"""Draw both papers in one picture: condition numbers against depth, and what trained blocks add. A second.
 
     python -m launch.story --run_dir=docs/figures
 
-writes docs/figures/story.png. Left is Figure 5 of Li et al. from the results.csv of a run of launch.shortcut_study,
-right ‖branch‖/‖stream‖ of every block of the paper's network, at the start and trained, from those of runs of
-launch.near_identity. Nothing is computed.
+writes docs/figures/story.png. Left is Figure 5 of Li et al. from the results.csv of a run of
+launch.shortcut_study, right ‖branch‖/‖stream‖ of every block of the paper's network, at the start and
+trained, from those of runs of launch.near_identity. Nothing is computed.
 """
 
 import dataclasses
@@ -20,6 +20,8 @@ from launch import launcher
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,10 @@ def main(config: StoryConfig, run_dir: str) -> None:
 
     study = _rows(config.study)
     blocks = dict(zip(split_names(config.names), map(_rows, split_names(config.blocks))))
+    has_figure_5 = any(row.get("experiment") == "initial_spectrum" for row in study)
+    require(has_figure_5, f"{config.study} does not hold the data of Figure 5")
     os.makedirs(run_dir, exist_ok=True)
-    with reporting_damaged_table(run_dir):
+    with reporting_damaged_table(f"{config.study} or {config.blocks}"):
         draw = functools.partial(story_figure, study, blocks)
         print("\n".join(save_figures(lambda: {"story": draw()}, run_dir, config.format, config.style)))
 
@@ -73,7 +77,7 @@ def story_figure(study: list[dict], blocks: dict[str, list[dict]]) -> "Figure":
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.7), layout="constrained")
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_condition_numbers(left, study)
     _draw_blocks(right, blocks)
@@ -97,16 +101,22 @@ def _draw_condition_numbers(axes: "Axes", study: list[dict]) -> None:
     axes.set(yscale="log", ylabel=drawing.CONDITION_NUMBER)
     axes.set_title("Hessian where training starts (Li et al.)")
     drawing.depth_axis(axes, rows)
-    drawing.legend(axes, loc="upper left")
+    drawing.legend(axes, **_BELOW, ncols=2)
 
 
 def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
-    """Draws the median over images of ‖branch‖/‖stream‖, with quartiles, and a line between the stages."""
+    """Draws the median over images of ‖branch‖/‖stream‖, with quartiles, and a line between the stages.
+
+    Smaller ratios than SMALLEST_RATIO, of blocks that add nothing, are drawn there.
+    """
+    import numpy as np
+
+    from identity_matters.near_identity_figure import SMALLEST_RATIO
     from theory.arrays import column
 
     for k, (name, rows) in enumerate(blocks.items()):
         at, colour = range(1, len(rows) + 1), ("C7", "C0", "C1", "C2")[k % 4]
-        low, ratio, high = (column(rows, f"ratio{end}") for end in ("_low", "", "_high"))
+        low, ratio, high = (np.maximum(column(rows, f"ratio{end}"), SMALLEST_RATIO) for end in ("_low", "", "_high"))
         axes.plot(at, ratio, "o-", ms=4, color=colour, label=name)
         axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
     rows = next(iter(blocks.values()))
@@ -118,7 +128,7 @@ def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
     axes.annotate("as large as its input", (len(rows), 1), (0, 3), textcoords="offset points", ha="right", size="small")
     axes.set(xlabel="residual block; dotted: next stage", ylabel="‖branch‖ / ‖stream‖", yscale="log")
     axes.set_title("what each block adds (Hardt & Ma)")
-    axes.legend(loc="center right")
+    axes.legend(**_BELOW, ncols=2)
 
 
 cli = launcher.command(

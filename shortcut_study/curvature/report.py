@@ -167,9 +167,9 @@ def parts_table(rows: list[dict]) -> str:
 
 def parts_figure(rows: list[dict]) -> Figure:
     """Draws the extreme eigenvalues and the trace of rows as `per_layer` makes them, with their errors."""
-    names, at = [row["part"] for row in rows], np.arange(len(rows))
+    names, at = [row["part"].replace("_", " ") for row in rows], np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
-    figure = Figure(figsize=(9, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
+    figure = Figure(figsize=(8, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for end, colour, marker in (("largest", "C3", "v"), ("smallest", "C2", "D")):
         left.errorbar(

@@ -44,7 +44,7 @@ def _broken(band: Band) -> Band:
     """The band with NaN where its evenly spaced places leave some out, so that no line crosses what is not known."""
     steps = np.diff(band.x)
     gaps = np.flatnonzero(steps > 1.5 * steps.min()) + 1 if len(steps) else []
-    return Band(*(np.insert(column, gaps, np.nan) for column in band))
+    return Band(*(np.insert(column.astype(float), gaps, np.nan) for column in band))
 
 
 def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -> None:

@@ -181,7 +181,7 @@ def test_figures_are_drawn_alone(launch, tmp_path):
     assert (code, out) == (0, f"{tmp_path}/run/memorized_plane.png\n"), err
     assert not (tmp_path / "run" / "results.csv").exists()
     for flags, words in (
-        ([f"--run_dir={tmp_path}/other", "--draw=ball"], "draw names no figure ball; there are norms, "),
+        ([f"--run_dir={tmp_path}/other", "--draw=ball"], "draw names no figure 'ball'; there are norms, "),
         (["--draw=spectra"], "--draw needs a --run_dir"),
         (["--draw=spectra", "--claim=hm.theorem_2.1"], "exclude each other"),
     ):

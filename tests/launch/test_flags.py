@@ -60,6 +60,7 @@ def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
     none = {
         "claim",
         "dataset",
+        "draw",
         "freeze",
         "image",
         "job_name",

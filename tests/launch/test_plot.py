@@ -17,12 +17,13 @@ from matplotlib.text import Text
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.experiments import figures as experiment_figures
+from identity_matters.near_identity_figure import blocks_figure
 from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_config_json
-from identity_matters.runs.figure_style import styled
+from identity_matters.runs.figure_style import STYLES, fit, styled
 from identity_matters.runs.tables import write_metrics
 from launch import plot, report, train
-from shortcut_study.curvature.report import spectrum_figure
+from shortcut_study.curvature.report import parts_figure, spectrum_figure
 
 DOCS_RUNS = pathlib.Path(__file__).parents[2] / "docs" / "runs"
 
@@ -261,6 +262,28 @@ def test_every_run_of_the_docs_draws_legibly(run):
         assert drawn
         for figure in drawn.values():
             assert_legible(figure)
+
+
+BLOCK = dict.fromkeys(("ratio", "ratio_low", "ratio_high", "lipschitz", "active", "dead", "error_without"), 0.5)
+PART = dict.fromkeys(("largest", "smallest", "trace", "largest_error_bound", "smallest_error_bound"), 1.0)
+PART |= {"num_weights": 1, "trace_standard_error": 0.1}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        functools.partial(blocks_figure, [("a", [BLOCK | {"block": "stage1_block1"}], [])] * 3),
+        functools.partial(spectrum_figure, [EIGENVALUE], [EIGENVALUE]),
+        functools.partial(parts_figure, [PART | {"part": "stage1_block1_conv1"}]),
+    ],
+    ids=lambda draw: draw.func.__name__,
+)
+@pytest.mark.parametrize("style", STYLES)
+def test_figures_of_networks_are_legible(draw, style):
+    with styled(style):
+        figure = draw()
+        fit(figure, style)
+        assert_legible(figure)
 
 
 def test_a_figure_for_a_paper_is_drawn_with_its_letters(tmp_path, launch):

@@ -56,5 +56,7 @@ def test_the_command_writes_the_picture_and_names_a_table_that_is_missing(launch
     code, _, err = launch("story", "--study=nowhere", *tables[1:], f"--run_dir={tmp_path}/none")
     assert code == 1 and err == "error: nowhere holds no results.csv of a run, or an empty one\n"
     assert not (tmp_path / "none").exists()
+    code, _, err = launch("story", f"--study={tmp_path}/blocks", *tables[1:], f"--run_dir={tmp_path}/none")
+    assert code == 1 and err == f"error: {tmp_path}/blocks does not hold the data of Figure 5\n"
     code, _, err = launch("story", *tables, "--names=a,b", f"--run_dir={tmp_path}/none")
     assert code == 1 and err == "error: names has 2 names for 1 directories of blocks: a,b\n"

@@ -195,7 +195,7 @@ def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> l
     starts = [(_BALL * x, _BALL * y) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)] + [(-1.8, -0.2)]
     for path, start in enumerate(starts):
         A = np.array(start).reshape(2, 1, 1)
-        for _ in range(200):
+        for _ in range(450):
             rows.append(row("path", *A.ravel(), path))
             A = A - 0.02 * landscape.gradient(A, R, Sigma)
     return rows + [row("edge", -r, -r) | _steepness(r, R, Sigma) for r in np.linspace(0, 1, 41)]

@@ -120,7 +120,7 @@ def linear_output_figure(rows: list[dict]) -> Figure:
     for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items()):
         for k, depth in enumerate(depths):
             chosen = [row for row in bad if int(row["num_layers"]) == depth]
-            label = f"{depth} block{'s' * (depth > 1)}: {len(chosen)}"
+            label = f"{depth} block{'s' * (depth > 1)}"
             risk = np.maximum(column(chosen, name), 1e-16)
             axes.plot(column(chosen, "linear"), risk, "o", ms=4, alpha=0.5, color=f"C{k}", label=label)
         axes.plot([3e-2, 1], [3e-2, 1], "k-", lw=0.8, label="no better than linear")
