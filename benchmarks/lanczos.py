@@ -1,46 +1,31 @@
-"""Time Hessian products and Lanczos of a residual network against PyHessian, and check both against the exact Hessian.
+"""Time Hessian products and Lanczos of a residual network against PyHessian and curvlinops, on the same network.
 
     python -m benchmarks.lanczos                      1.5 minutes on 2 cores
 
 The network, 2 blocks a stage with widths 16, 32, 64, its kernels, images and labels are the
-same in both frameworks, and the products are checked to agree. Gradient and product are over all
+same in all frameworks, and the products are checked to agree. Gradient and product are over all
 examples, a batch at a time. Lanczos is --order steps with their reorthogonalisation: PyHessian's
 is hessian.density, whose torch.eig, which PyTorch has dropped, is replaced by torch.linalg.eigh.
-Then the largest eigenvalue of a small network by Lanczos of that order, and by PyHessian's power
-iteration with its defaults, and its trace by as many products of Hutchinson's method on both sides, against
-the exact ones in float64.
-PyHessian runs in a process of its own; without it (`pip install pyhessian torch`) its columns are left out.
+curvlinops' is its fast_lanczos, without reorthogonalisation. Then largest eigenvalue and trace of a small network, each
+by as many products as `curvature.spectrum` takes for both: ours; PyHessian's power iteration and Hutchinson's method;
+curvlinops' Lanczos and Hutch++. The exact ones are in float64.
+Peers run in processes of their own; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are
+left out.
 
-Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, PyTorch 2.14, PyHessian 0.1, 170,928
-weights, 128 examples, order 10, medians of 5, no other process busy:
-
-    | measured            |  ours | PyHessian | PyHessian / ours |
-    | ------------------- | ----: | --------: | ---------------: |
-    | gradient, s         | 0.104 |     0.117 |            0.972 |
-    | Hessian product, s  | 0.259 |     0.447 |             1.82 |
-    | Lanczos, s          |  2.97 |      5.19 |             1.73 |
-    | product / gradient  |  2.36 |      4.27 |              1.8 |
-
-    | estimate                               |     value |   error | error bound or bar |
-    | -------------------------------------- | --------: | ------: | -----------------: |
-    | largest eigenvalue, exact, 342 weights | 1.7321910 |         |                    |
-    | largest eigenvalue, ours               | 1.7321909 | 5.9e-08 |            9.0e-05 |
-    | largest eigenvalue, PyHessian          | 1.7292286 | 3.0e-03 |               none |
-    | trace, exact, 342 weights              | 5.3445286 |         |                    |
-    | trace, ours                            | 5.2949542 | 5.0e-02 |            2.9e-01 |
-    | trace, PyHessian                       | 4.9512565 | 3.9e-01 |               none |
+MEASURED
 """
 
 import contextlib
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks import peers
 from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
-from benchmarks.peers import EIGENVALUE, GRADIENT, LANCZOS, PRODUCT, TRACE, TRACE_VECTORS
+from benchmarks.peers import EIGENVALUE, GRADIENT, LANCZOS, PRODUCT, TRACE
 from benchmarks.train_step import kernels_of
 from identity_matters.config import ModelConfig
 from identity_matters.fields import check_fields
@@ -55,6 +40,7 @@ EXACT = ModelConfig(
 )
 MAX_DIFFERENCE = 1e-3  # of two products, over their norm
 NAMES = (GRADIENT, PRODUCT, LANCZOS)
+OURS, PEERS = "ours", {"PyHessian": peers.pyhessian, "curvlinops": peers.curvlinops}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,43 +66,42 @@ class LanczosBenchmark:
 
 
 def main(benchmark: LanczosBenchmark) -> None:
-    """Times both sides in turns, finds the largest eigenvalue of a small network, and prints the tables."""
+    """Times all sides in turns, finds largest eigenvalue and trace of a small network, and prints the tables."""
     side = ours(TIMED, benchmark)
-    timed = {("ours", name): functools.partial(seconds, side[name]) for name in NAMES}
-    sides, found = ["ours"], None
+    timed = {(OURS, name): functools.partial(seconds, side[name]) for name in NAMES}
+    estimates, num_products = our_estimates(benchmark)
     with contextlib.ExitStack() as stack:
-        try:
-            peer = stack.enter_context(pyhessian(TIMED, benchmark))
-            check_same_products(side, peer)
-            small = stack.enter_context(pyhessian(EXACT, benchmark))
-            found = {name: small.call(name) for name in (EIGENVALUE, TRACE)}
-            timed |= {("PyHessian", name): functools.partial(peer.call, name) for name in NAMES}
-            sides.append("PyHessian")
-        except ModuleNotFoundError as error:
-            print(f"PyHessian is left out: {error}\n")
-        turns = {(side, name): timed[side, name] for name in NAMES for side in sides}
-        times = interleaved(turns, benchmark.repeats)
+        for name, make in PEERS.items():
+            try:
+                peer = stack.enter_context(peer_of(make, TIMED, benchmark))
+                check_same_products(side, peer, name)
+                small = stack.enter_context(peer_of(make, EXACT, benchmark))
+                found = {estimate: small.call(estimate, num_products) for estimate in (EIGENVALUE, TRACE)}
+                estimates |= {(name, estimate): (value, "none") for estimate, value in found.items()}
+                measured = NAMES if make is peers.pyhessian else NAMES[1:]
+                timed |= {(name, what): functools.partial(peer.call, what) for what in measured}
+            except ModuleNotFoundError as error:
+                print(f"{name} is left out: {error}\n")
+        times = interleaved(
+            {key: timed[key] for key in sorted(timed, key=lambda key: NAMES.index(key[1]))}, benchmark.repeats
+        )
     print(environment())
     print(f"\n{side['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds\n")
-    print(table(("measured", *_columns(sides)), _rows(times, sides)))
-    print(f"\n{table(('estimate', 'value', 'error', 'error bound or bar'), _exact_rows(benchmark, found))}")
+    print(table(("measured", "median", "min – max", "over ours"), _rows(times)))
+    print(f"\nby {num_products} products each:\n")
+    print(table(("estimate", "value", "error", "its bound"), _exact_rows(estimates, *exact_numbers(benchmark))))
 
 
-def _columns(sides: list[str]) -> list[str]:
-    return [f"{side}{end}" for side in sides for end in ("", ", min – max")] + ["PyHessian / ours"] * (len(sides) > 1)
-
-
-def _rows(times: dict, sides: list[str]) -> list[tuple[str, ...]]:
+def _rows(times: dict) -> list[tuple[str, ...]]:
     """Returns the lines of the table: seconds of each side, and ratios taken within each round."""
-    by_name = {name: {side: times[side, name] for side in sides} for name in NAMES}
-    by_name["product / gradient"] = {side: ratios(times[side, PRODUCT], times[side, GRADIENT]) for side in sides}
     rows = []
-    for name, values in by_name.items():
-        cells = [cell for side in sides for cell in spread(values[side])]
-        if len(sides) > 1:
-            cells.append(spread(ratios(values["PyHessian"], values["ours"]))[0])
-        rows.append((name, *cells))
-    return rows + [(OTHERS, *spread(times[OTHERS]), *[""] * (len(_columns(sides)) - 2))]
+    for key in times:
+        if key == OTHERS:
+            continue
+        side, name = key
+        over = "" if side == OURS else spread(ratios(times[key], times[OURS, name]))[0]
+        rows.append((f"{name}, {side}", *spread(times[key]), over))
+    return [*rows, (OTHERS, *spread(times[OTHERS]), "")]
 
 
 def problem(config: ModelConfig, benchmark: LanczosBenchmark) -> tuple["keras.Model", np.ndarray, np.ndarray]:
@@ -160,14 +145,14 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
     }
 
 
-def pyhessian(config: ModelConfig, benchmark: LanczosBenchmark) -> Peer:
-    """Returns PyHessian on the same problem. Raises ModuleNotFoundError where it or PyTorch is not installed."""
+def peer_of(make: Callable, config: ModelConfig, benchmark: LanczosBenchmark) -> Peer:
+    """Returns a peer on the same problem. Raises ModuleNotFoundError where it or PyTorch is not installed."""
     network, images, labels = problem(config, benchmark)
     numbers = (benchmark.batch_size, benchmark.order, benchmark.seed)
-    return Peer(peers.pyhessian, config, kernels_of(network), images, labels, *numbers)
+    return Peer(make, config, kernels_of(network), images, labels, *numbers)
 
 
-def check_same_products(ours: dict, theirs: Peer) -> None:
+def check_same_products(ours: dict, theirs: Peer, name: str) -> None:
     """Raises ArithmeticError if the products with one vector differ by more than MAX_DIFFERENCE."""
     sizes = [int(np.prod(shape)) for shape in ours["shapes"]]
     parts = np.split(ours["vector"], np.cumsum(sizes)[:-1])
@@ -175,36 +160,40 @@ def check_same_products(ours: dict, theirs: Peer) -> None:
     found = [np.moveaxis(part, (0, 1), (-1, -2)).ravel() for part in theirs.call("apply", kernels)]
     exact = ours["apply"](ours["vector"])
     difference = np.linalg.norm(np.concatenate(found) - exact) / np.linalg.norm(exact)
-    print(f"difference of the Hessian products, ours and PyHessian's: {difference:.1e} of their norm\n")
+    print(f"difference of the Hessian products, ours and those of {name}: {difference:.1e} of their norm\n")
     if not difference <= MAX_DIFFERENCE:
-        raise ArithmeticError(f"PyHessian's product differs from ours by {difference:.1e}: not the same Hessian")
+        raise ArithmeticError(f"the product of {name} differs from ours by {difference:.1e}: not the same Hessian")
 
 
-def _exact_rows(benchmark: LanczosBenchmark, peer: dict[str, float] | None) -> list[tuple[str, ...]]:
-    """Returns the lines of the second table: the largest eigenvalue by |λ| and the trace of EXACT; the peer's given."""
-    from shortcut_study.curvature.copies import with_dtype
-    from shortcut_study.curvature.lanczos import lanczos, ritz
-    from shortcut_study.curvature.products import model_mvp
-    from shortcut_study.curvature.quadrature import hutchinson
+def exact_numbers(benchmark: LanczosBenchmark) -> tuple[dict[str, float], int]:
+    """Returns the largest eigenvalue and the trace of EXACT, by all products in float64, and its number of weights."""
+    from shortcut_study.curvature import model_mvp, with_dtype
 
     network, images, labels = problem(EXACT, benchmark)
     mvp_fn, dim = model_mvp(with_dtype(network, "float64"), images, labels, benchmark.batch_size)
     eigenvalues = np.linalg.eigvalsh(np.stack([mvp_fn(row) for row in np.eye(dim)]))
-    exact, trace = eigenvalues[np.abs(eigenvalues).argmax()], eigenvalues.sum()
-    apply = ours(EXACT, benchmark)["apply"]
-    found = ritz(lanczos(apply, dim, min(benchmark.order, dim), benchmark.seed, np.float32))
-    best = np.abs(found.values).argmax()
-    by_hutchinson = hutchinson(apply, dim, TRACE_VECTORS, benchmark.seed, dtype=np.float32)
-    rows = []
-    for name, true, value, bound in (
-        (EIGENVALUE, exact, found.values[best], found.error_bounds[best]),
-        (TRACE, trace, by_hutchinson.trace, by_hutchinson.trace_error),
-    ):
-        rows.append((f"{name}, exact, {dim} weights", f"{true:.7f}", "", ""))
-        rows.append((f"{name}, ours", f"{value:.7f}", f"{abs(value - true):.1e}", f"{bound:.1e}"))
-        if peer:
-            rows.append((f"{name}, PyHessian", f"{peer[name]:.7f}", f"{abs(peer[name] - true):.1e}", "none"))
-    return rows
+    return {EIGENVALUE: eigenvalues[-1], TRACE: eigenvalues.sum()}, dim
+
+
+def our_estimates(benchmark: LanczosBenchmark) -> tuple[dict[tuple[str, str], tuple[float, str]], int]:
+    """Returns (value, bound) by (side, estimate), of one call with its defaults, and the number of products."""
+    from shortcut_study import curvature
+
+    network, images, labels = problem(EXACT, benchmark)
+    batches = []
+    options = {"batch_size": benchmark.batch_size, "seed": benchmark.seed, "progress": False}
+    found = curvature.spectrum(network, images, labels, on_batch=lambda: batches.append(1), **options)
+    numbers = {EIGENVALUE: found.largest, TRACE: found.trace}
+    num_products = len(batches) * benchmark.batch_size // benchmark.examples
+    return {(OURS, name): (value, f"{bound:.1e}") for name, (value, bound) in numbers.items()}, num_products
+
+
+def _exact_rows(estimates: dict, exact: dict[str, float], dim: int) -> list[tuple[str, ...]]:
+    """Returns the lines of the second table."""
+    rows = [(f"{name}, exact, {dim} weights", f"{value:.6f}", "", "") for name, value in exact.items()]
+    for (side, name), (value, bound) in estimates.items():
+        rows.append((f"{name}, {side}", f"{value:.6f}", f"{abs(value - exact[name]):.1e}", bound))
+    return sorted(rows)
 
 
 cli = launcher.command(main, {"": LanczosBenchmark()}, manual=__doc__, has_run_dir=False)

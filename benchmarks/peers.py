@@ -16,7 +16,6 @@ EAGER, BFLOAT16 = "PyTorch's training step, images/s", "PyTorch's step in bfloat
 COMPILED = "PyTorch's compiled step in bfloat16, images/s"
 GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
 EIGENVALUE, TRACE = "largest eigenvalue", "trace"
-TRACE_VECTORS = 200
 
 
 def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
@@ -108,17 +107,17 @@ def pyhessian(
     config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
     order: int, seed: int,
 ) -> dict[str, Callable]:  # fmt: skip
-    """Returns PyHessian on the same network and examples: the seconds of each measurement, "apply" and "eigenvalue"."""
+    """Returns PyHessian on the same network and examples: the seconds of each measurement, "apply", and the estimates.
+
+    The latter are functions of the number of products.
+    """
     import torch
     from pyhessian import hessian
     from torch.nn import functional as F
 
     torch.eig = _eig
     warnings.filterwarnings("ignore", "Using backward")  # of a leak that PyHessian avoids
-    torch.manual_seed(seed)
-    model = _torch_module(config, kernels)
-    x, y = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
-    batches = list(zip(x.split(batch_size), y.split(batch_size)))
+    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed)
     peer = hessian(model, F.cross_entropy, dataloader=batches, cuda=False)
     peer.params = list(model.parameters())
     vector = [torch.randn_like(parameter) for parameter in peer.params]
@@ -136,9 +135,57 @@ def pyhessian(
         PRODUCT: lambda: seconds(peer.dataloader_hv_product, vector),
         LANCZOS: lambda: seconds(lambda: peer.density(iter=order, n_v=1)),
         "apply": apply,
-        EIGENVALUE: lambda: peer.eigenvalues()[0][0],
-        TRACE: lambda: float(np.mean(peer.trace(maxIter=TRACE_VECTORS, tol=0))),
+        EIGENVALUE: lambda products: peer.eigenvalues(maxIter=products, tol=0)[0][0],
+        TRACE: lambda products: float(np.mean(peer.trace(maxIter=products, tol=0))),
     }
+
+
+def curvlinops(
+    config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
+    order: int, seed: int,
+) -> dict[str, Callable]:  # fmt: skip
+    """Returns curvlinops on the same network and examples, as `pyhessian` does, but for the gradient.
+
+    Its Lanczos does not reorthogonalise; its trace is by Hutch++.
+    """
+    import torch
+    from curvlinops import HessianLinearOperator, hutchpp_trace
+    from curvlinops.papyan2020traces.spectrum import fast_lanczos
+
+    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed)
+    parameters, loss = list(model.parameters()), torch.nn.CrossEntropyLoss()
+    peer = HessianLinearOperator(model, loss, parameters, batches, check_deterministic=False)
+    vector = torch.randn(peer.shape[1])
+
+    def apply(parts: list[np.ndarray]) -> list[np.ndarray]:
+        flat = peer @ torch.cat([torch.from_numpy(part).reshape(-1) for part in parts])
+        return [
+            part.reshape(p.shape).numpy() for part, p in zip(flat.split([p.numel() for p in parameters]), parameters)
+        ]
+
+    return {
+        PRODUCT: lambda: seconds(lambda: peer @ vector),
+        LANCZOS: lambda: seconds(fast_lanczos, peer, order),
+        "apply": apply,
+        EIGENVALUE: lambda products: float(fast_lanczos(peer, products)[0].max()),
+        TRACE: lambda products: float(hutchpp_trace(peer, products - products % 3)),
+    }
+
+
+def _torch_problem(
+    config: ModelConfig,
+    kernels: dict[str, np.ndarray],
+    images: np.ndarray,
+    labels: np.ndarray,
+    batch_size: int,
+    seed: int,
+) -> tuple[Any, list]:
+    """Returns the network and the batches."""
+    import torch
+
+    torch.manual_seed(seed)
+    x, y = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
+    return _torch_module(config, kernels), list(zip(x.split(batch_size), y.split(batch_size)))
 
 
 def _torch_module(config: ModelConfig, kernels: dict[str, np.ndarray]) -> Any:

@@ -5,10 +5,15 @@ builds its flags from them and `--help` must not wait for TensorFlow.
 """
 
 import dataclasses
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from identity_matters.fields import check_fields, require
+from identity_matters.errors import UserError
+from identity_matters.fields import check_fields, from_json, require
 
+# The fields of a run on data that no config names.
+NO_PLACE: Mapping[str, Any] = dict(data_dir="", npz="", images="", test_share=0.0, train_split="", test_split="")
 MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
 
 
@@ -104,6 +109,12 @@ class TrainConfig:
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images
         [n,h,w] or [n,h,w,c], integers in 0–255, booleans, or floats in 0–1 or 0–255.
+      images: A folder of your own images in place of a dataset: PNG or JPEG files in a folder for each class, these in
+        train/ and test/, or, with test_share, in the folder itself. Images of several sizes need image_size.
+      test_share: Of images without train/ and test/: test on this share of them, chosen by their names, so that further
+        images move no others.
+      train_split: Of images or a dataset, the split to train on, by name (empty: train).
+      test_split: Of images or a dataset, the split to evaluate on, by name (empty: test, or what the dataset has).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
       num_classes: Number of classes of npz, where the training labels lack the last ones (0: their largest + 1).
@@ -146,6 +157,10 @@ class TrainConfig:
     dataset: str = "cifar10"
     data_dir: str = ""
     npz: str = ""
+    images: str = ""
+    test_share: float = 0.0
+    train_split: str = ""
+    test_split: str = ""
     download: bool = False
     image_size: int = 0
     num_classes: int = 0
@@ -184,7 +199,7 @@ class TrainConfig:
             ),
             at_least_0=(
                 "image_size", "num_classes", "train_examples", "validation_examples", "crop_padding", "clip_norm",
-                "seed", "eval_examples", "warmup_steps", "decoupled_weight_decay",
+                "seed", "eval_examples", "warmup_steps", "decoupled_weight_decay", "test_share",
             ),
             above_0=("learning_rate", "decay_factor"),
             at_most={
@@ -201,19 +216,35 @@ class TrainConfig:
             self.schedule != "exponential" or len(self.decay_steps) == 1,
             f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
         )
+        self._check_data()
         self._check_strategy()
         self._check_steps()
 
-    def continued(self, old: dict[str, Any]) -> tuple[str, ...]:
-        """Returns the fields in which a run may differ from an earlier one of config `old` and yet go on with it.
+    def continued(self, fields: dict[str, Any]) -> tuple[str, ...]:
+        """Returns the fields in which a run may differ from an earlier one of these fields and yet go on with it.
 
         A longer run makes the same updates as far as the earlier one came, unless its schedule ends with it.
         """
-        end = old.get("train_steps")
-        if not isinstance(end, int) or self.train_steps <= end or self.schedule in ("linear", "cosine"):
+        try:
+            old = from_json(TrainConfig(), fields)
+        except UserError:  # it is of another version, or damaged
             return ()
-        drops = [[step for step in steps if step < end] for steps in (old.get("decay_steps", ()), self.decay_steps)]
+        if self.train_steps <= old.train_steps or self.schedule in ("linear", "cosine"):
+            return ()
+        drops = [[step for step in steps if step < old.train_steps] for steps in (old.decay_steps, self.decay_steps)]
         return ("train_steps", "decay_steps") if drops[0] == drops[1] else ("train_steps",)
+
+    def _check_data(self) -> None:
+        require(not (self.npz and self.images), "npz and images are both given; give one of them")
+        require(self.test_share < 1, f"test_share must be below 1, got {self.test_share:g}")
+        require(not self.test_share or bool(self.images), f"test_share {self.test_share:g} needs images, a folder")
+        name = self.train_split
+        require(not name or name != self.test_split, f"train_split and test_split are both {name!r}; name two")
+        for field in ("train_split", "test_split"):
+            word = getattr(self, field)
+            require(re.fullmatch(r"[\w.-]*", word) is not None, f"{field} must be the name of a split, got {word!r}")
+        splits = self.train_split or self.test_split
+        require(not (self.npz and splits), f"an npz has no splits by name, got {splits!r}; leave that out")
 
     def _check_strategy(self) -> None:
         if self.strategy == "synchronous":
@@ -259,7 +290,10 @@ def ignored_fields(config: TrainConfig) -> dict[str, str]:
         ignored["newton_schulz_steps"] = f"optimizer is {config.optimizer}"
     if config.npz:
         ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "npz has the data")
+    elif config.images:
+        ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "images has the data")
     elif config.dataset == "mnist_sample":
+        ignored |= dict.fromkeys(("train_split", "test_split"), "dataset is mnist_sample, which has two splits")
         ignored["download"] = "dataset is mnist_sample, which comes with a package"
     if config.model.residual_initializer == "fixup" and config.model.train_projection:
         ignored["projection_scale"] = "residual_initializer is fixup, which starts a trained projection at 0"

@@ -1,8 +1,9 @@
 """The top-1 and top-5 error of a trained network: a SavedModel, a run's model.keras, or a Keras model."""
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -10,9 +11,11 @@ import numpy as np
 from tqdm import tqdm
 
 from identity_matters.classifier import Classifier, load_classifier
-from identity_matters.config import TrainConfig
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.data.arrays import note
+from identity_matters.data.given_batches import batches_of, is_batched
 from identity_matters.data.loading import raw_test_batches, say_named_by
-from identity_matters.data.user_arrays import as_examples, as_numbers, require_stored, require_unchanged
+from identity_matters.data.user_arrays import as_examples, as_integers, as_numbers, require_stored, require_unchanged
 from identity_matters.errors import UserError
 from identity_matters.export import export
 from identity_matters.fields import converted, from_json, require
@@ -22,7 +25,9 @@ from identity_matters.runs.files import read_json
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
 
-DATA_FIELDS = ("dataset", "data_dir", "npz", "image_size", "eval_examples")
+DATA_FIELDS = (
+    "dataset", "data_dir", "npz", "images", "test_share", "train_split", "test_split", "image_size", "eval_examples"
+)  # fmt: skip
 _NO_DATASET = "a dataset must be a name, (images, labels), or batches of (images, labels)"
 
 
@@ -37,7 +42,9 @@ def exported_data(saved_model: str) -> dict:
     path = _config_path(saved_model)
     try:
         contents = read_json(path)
-        fields = {name: contents["config"][name] for name in DATA_FIELDS} | data_places(contents)
+        defaults = {name: getattr(TrainConfig(), name) for name in DATA_FIELDS}  # of what older runs lack
+        fields = defaults | {name: contents["config"][name] for name in DATA_FIELDS if name in contents["config"]}
+        fields |= {"dataset": contents["config"]["dataset"]} | data_places(contents)
         from_json(TrainConfig(), fields)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
@@ -60,11 +67,13 @@ def evaluate(
     batch_size: int = 100,
     progress: bool = False,
     trust_saved_model: bool = False,
+    images: str | os.PathLike = "",
+    test_share: float = 0.0,
+    test_split: str = "",
 ) -> dict[str, float]:
     """Returns the top-1 and top-5 error of a trained network on test images.
 
-    An example counts as wrong where another class scores as high as its label's: on black images, whose logits are
-    all 0, everything is wrong.
+    Where another class scores as high as its label's, an example is wrong: so are all black ones, whose logits are 0.
 
     >>> import tempfile
     >>> from identity_matters.model import ModelConfig, all_conv_resnet
@@ -78,10 +87,9 @@ def evaluate(
     Args:
       saved_model: The directory of a SavedModel, or what else `load_classifier` takes, or gives.
       dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images, labels) as
-        identity_matters.data.user_arrays takes them, or a list of these two arrays; or an iterable of batches, images
-        [n, h, w, c] in 0–255 and labels [n]; or None: npz or, without it, the data of the run that exported the model.
-      data_dir, npz: As in TrainConfig, but that an npz may lack the training arrays. Images of another size than the
-        network's are resized, and a line says so.
+        identity_matters.data.user_arrays takes them; or batches, images [n, h, w, c] in 0–255 and labels [n] or
+        one-hot, of tf.data, a PyDataset or another iterable; or None: npz, images or the data of the run.
+      data_dir, npz, images, test_share, test_split: As in launch.evaluate.
       max_examples: How many examples to use, from the first on (0: all).
       batch_size: Images that are evaluated at once, or fewer where a network's layers would take more memory than 1 GB.
       progress: Show a progress bar.
@@ -95,11 +103,13 @@ def evaluate(
     """
     max_examples, batch_size = converted("max_examples", int, max_examples), converted("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
-    require(dataset is None or not npz, "a dataset and an npz are both given; give one of them")
+    given = ["a dataset"] * (dataset is not None) + ["an npz"] * bool(npz) + ["images"] * bool(images)
+    require(len(given) < 2, f"{' and '.join(given)} are both given; give one of them")
     require(batch_size >= 1, f"batch_size must be at least 1, got {batch_size}")
     model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
     batch_size = min(batch_size, model.max_batch)
-    batches = _first_examples(_labelled_batches(dataset, data_dir, npz, batch_size, model), max_examples)
+    named = {"data_dir": data_dir, "npz": npz, "images": images, "test_share": test_share, "test_split": test_split}
+    batches = _first_examples(_labelled_batches(dataset, named, batch_size, model), max_examples)
     top1, top5, num_examples = _num_right(model, batches, progress)
     require(num_examples > 0, "there are no examples to evaluate on")
     return {
@@ -124,11 +134,7 @@ def _num_right(model: Classifier, batches: Iterable, progress: bool) -> tuple[in
 
 
 def _labelled_batches(
-    dataset: str | tuple | Iterable | None,
-    data_dir: str | os.PathLike,
-    npz: str | os.PathLike,
-    batch_size: int,
-    model: Classifier,
+    dataset: str | tuple | Iterable | None, named: dict[str, Any], batch_size: int, model: Classifier
 ) -> Iterable:
     """Returns batches of raw images and labels from any of the forms that `evaluate` takes."""
     if isinstance(dataset, list) and len(dataset) == 2 and all(hasattr(array, "shape") for array in dataset):
@@ -139,18 +145,42 @@ def _labelled_batches(
         require(len(images) == len(labels), f"{len(images)} images, but {len(labels)} labels")
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
     if dataset is not None and not isinstance(dataset, str):
-        require(isinstance(dataset, Iterable) or hasattr(dataset, "__getitem__"), _NO_DATASET)
-        return dataset
+        require(is_batched(dataset), _NO_DATASET)
+        return batches_of("the dataset", dataset)
+    return _named_batches(named | {"dataset": dataset or ""}, batch_size, model)
+
+
+def _named_batches(named: dict[str, Any], batch_size: int, model: Classifier) -> Iterable:
+    """Returns batches of raw images and labels of the data that fields of a TrainConfig name, or those of the run."""
     height, width = model.image_shape[:2]
     size = height if height == width else 0  # a run's image_size makes squares
-    fields: dict[str, Any] = {"dataset": dataset or "", "data_dir": data_dir, "npz": npz, "image_size": size}
-    if not dataset and not npz:
+    given = {name: value for name, value in named.items() if value}
+    fields: dict[str, Any] = {"image_size": size}
+    if not given.keys() & {"dataset", "npz", "images"}:
         fields = exported_data(model.path)
-        say_named_by(_config_path(model.path), fields, data_dir)
-        fields |= {"data_dir": data_dir} if data_dir else {}
-    if fields["npz"]:
+        say_named_by(_config_path(model.path), fields, given.get("data_dir", ""))
+    fields |= given
+    class_names: Sequence[str] = ()
+    if fields.get("images"):
+        class_names = _take_share(fields, model.path)
+    if fields.get("npz"):
         fields["num_classes"] = model.num_classes
-    return raw_test_batches(dataclasses.replace(TrainConfig(), **fields), batch_size)
+    network = ModelConfig(image_shape=model.image_shape, num_classes=model.num_classes)
+    return raw_test_batches(dataclasses.replace(TrainConfig(model=network), **fields), batch_size, class_names)
+
+
+def _take_share(fields: dict[str, Any], path: str) -> Sequence[str]:
+    """Sets the share of images to evaluate on, of which a run has one; returns the names of the run's classes."""
+    known, names = 0.0, tuple[str, ...]()
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # no run, or a damaged one
+        contents = read_json(_config_path(path))
+        known = from_json(TrainConfig(), contents["config"]).test_share
+        names = tuple(map(str, contents.get("class_names", ())))
+    if known and not fields.get("test_share"):
+        fields["test_share"] = known
+        note(f"{fields['images']}: without a test/, the test_share {known:g} that the run has is evaluated on")
+    fields["test_share"] = fields.get("test_share", 0.0) % 1  # 1: all
+    return names
 
 
 def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -160,6 +190,8 @@ def _first_examples(batches: Iterable, max_examples: int) -> Iterator[tuple[np.n
         require(isinstance(batch, tuple | list) and len(batch) == 2, _NO_DATASET)
         images, labels = as_numbers("images", batch[0]), as_numbers("labels", batch[1])
         require(images.ndim > 0 and labels.ndim > 0, _NO_DATASET)
+        if labels.ndim == 2:  # one-hot
+            labels, _ = as_integers("labels", labels, say=lambda line: None)
         if max_examples:
             images, labels = images[:num_left], labels[:num_left]
         yield images.astype(np.float32, copy=False), labels

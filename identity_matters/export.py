@@ -15,7 +15,7 @@ from identity_matters.errors import UserError
 from identity_matters.model import standardize, takes_raw_images, taking_raw_images
 from identity_matters.runs.config_json import evaluated_split
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.figures import convergence_figure, save_figure
+from identity_matters.runs.figures import convergence_figure, save_figures
 from identity_matters.runs.files import replacing
 
 
@@ -50,7 +50,7 @@ def export(network: keras.Model, path: str) -> None:
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
     """Writes the figure of the rows of metrics.csv, model.keras and, under TensorFlow, the SavedModel of a run."""
-    save_figure(convergence_figure(rows, split=evaluated_split(vars(config))), directory.file("convergence.png"))
+    save_figures(lambda: {"convergence": convergence_figure(rows, split=evaluated_split(vars(config)))}, directory.path)
     with replacing(directory.file("model.keras")) as temporary:
         taking_raw_images(network).save(temporary)
     if keras.backend.backend() == "tensorflow":

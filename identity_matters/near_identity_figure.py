@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+
+from identity_matters.runs.figure_style import PAGE
+from identity_matters.runs.figures import PERCENT
 
 SMALLEST_RATIO = 1e-6  # what is below, exact zeros too, is drawn here
 
@@ -16,7 +18,7 @@ def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
     Args:
       networks: Of each the title, and the rows of results.csv and of removed.csv as launch.near_identity writes them.
     """
-    figure = Figure(figsize=(1.5 + 4.5 * len(networks), 9), dpi=120, layout="constrained")
+    figure = Figure(figsize=(PAGE if len(networks) > 1 else 5.5, 8), layout="constrained")
     grid = figure.subplots(4, len(networks), sharey="row", squeeze=False)
     for (title, rows, removed), (ratios, hidden, errors, left) in zip(networks, grid.T):
         ratios.set_title(title, parse_math=False)
@@ -31,7 +33,7 @@ def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
     for axes, label in zip(grid[:, 0], ("‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error")):
         axes.set(ylabel=label)
     for axes in grid[:2, 0]:
-        axes.legend(fontsize=8)
+        axes.legend()
     return figure
 
 
@@ -42,40 +44,37 @@ def _column(rows: list[dict], name: str) -> np.ndarray:
 def _ratios(axes: Axes, rows: list[dict]) -> None:
     low, ratio, high = (np.maximum(_column(rows, f"ratio{end}"), SMALLEST_RATIO) for end in ("_low", "", "_high"))
     at = np.arange(len(rows))
-    axes.vlines(at, low, high, color="tab:blue", linewidth=2, alpha=0.5)
-    axes.plot(at, ratio, "o", ms=4, color="tab:blue", label="on images: median, quartiles")
+    axes.vlines(at, low, high, color="C0", linewidth=2, alpha=0.5)
+    axes.plot(at, ratio, "o", ms=4, color="C0", label="on images: median, quartiles")
     axes.plot(
         at, np.maximum(_column(rows, "lipschitz"), SMALLEST_RATIO), "_", color="0.4", label="bound for all inputs"
     )
     axes.axhline(1, color="0.6", linewidth=1, linestyle=":")
     axes.set(yscale="log")
-    axes.grid(alpha=0.3)
 
 
 def _hidden(axes: Axes, rows: list[dict]) -> None:
     at = np.arange(len(rows))
     axes.bar(at, _column(rows, "dead"), color="0.75", label="channels that are 0 on all images")
-    axes.plot(at, _column(rows, "active"), "o", ms=4, color="tab:orange", label="values above 0")
+    axes.plot(at, _column(rows, "active"), "o", ms=4, color="C1", label="values above 0")
     axes.set(ylim=(0, 1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.grid(alpha=0.3)
+    axes.yaxis.set_major_formatter(PERCENT)
 
 
 def _errors(axes: Axes, rows: list[dict]) -> None:
-    axes.plot(np.arange(len(rows)), _column(rows, "error_without"), "o", ms=4, color="tab:red")
+    axes.plot(np.arange(len(rows)), _column(rows, "error_without"), "o", ms=4, color="C3")
     _as_error(axes)
 
 
 def _left(axes: Axes, removed: list[dict]) -> None:
     if removed:
-        axes.plot(_column(removed, "num_removed"), _column(removed, "error"), "o-", ms=3, color="tab:red")
+        axes.plot(_column(removed, "num_removed"), _column(removed, "error"), "o-", ms=3, color="C3")
     _as_error(axes)
 
 
 def _as_error(axes: Axes) -> None:
     axes.set(ylim=(0, 1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.grid(alpha=0.3)
+    axes.yaxis.set_major_formatter(PERCENT)
 
 
 def _mark_stages(axes: Axes, rows: list[dict], named: bool) -> None:
@@ -86,6 +85,13 @@ def _mark_stages(axes: Axes, rows: list[dict], named: bool) -> None:
         if start:
             axes.axvline(start - 0.5, color="0.4", linewidth=1)
         if named:
-            axes.text((start + end - 1) / 2, 0.98, stage, ha="center", va="top", transform=axes.get_xaxis_transform())
+            axes.text(
+                (start + end - 1) / 2,
+                0.98,
+                stage.replace("stage", "stage "),
+                ha="center",
+                va="top",
+                transform=axes.get_xaxis_transform(),
+            )
         start = end
     axes.set(xticks=[], xlim=(-0.5, len(rows) - 0.5))

@@ -14,15 +14,14 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 
 from identity_matters.batch_norm import fuse
 from identity_matters.comparators import build_network
-from identity_matters.config import TrainConfig
+from identity_matters.config import NO_PLACE, TrainConfig
 from identity_matters.data.arrays import ArrayData, note
 from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches
 from identity_matters.data.loading import reporting_unreadable_data
@@ -50,6 +49,7 @@ from identity_matters.runs.tables import read_metrics
 from identity_matters.starting_weights import freeze, take_weights
 
 if TYPE_CHECKING:
+    from identity_matters.data.image_folder import FolderSource
     from identity_matters.data.tfds import TfdsSource
 
 __all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
@@ -60,7 +60,7 @@ _FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
 def train(
     config: TrainConfig,
     run_dir: str | bytes | os.PathLike,
-    data: Sequence[ArrayLike] | None = None,
+    data: Sequence[Any] | None = None,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = None,
     init_from: str | os.PathLike = "",
 ) -> dict[str, float]:
@@ -73,7 +73,8 @@ def train(
     Args:
       config: Its model's image_shape and num_classes are taken from the data.
       run_dir: A directory of its own for the run.
-      data: (x_train, y_train, x_test, y_test) in place of npz and dataset; see identity_matters.data.user_arrays.
+      data: (x_train, y_train, x_test, y_test), as user_arrays takes them, or (train, test): batches (images, labels)
+        of a tf.data.Dataset, a PyDataset or another iterable.
       init_from: In place of the config's: the network whose weights the run begins with.
       callbacks: Of Keras, one or several, for one process alone; identity_matters.runs.callbacks says what is called.
 
@@ -103,11 +104,10 @@ def train(
     config = dataclasses.replace(config, init_from=os.fspath(init_from or config.init_from))
     rows = workers.check(config, callbacks)
     loaded = workers.load_in_turn(config, data)
-    model_config = dataclasses.replace(config.model, image_shape=loaded.image_shape, num_classes=loaded.num_classes)
-    check_image_shape(model_config)  # before there is a run directory
-    config = dataclasses.replace(config, model=model_config)
-    if data is not None:
-        config = dataclasses.replace(config, dataset=loaded.name, data_dir="", npz="")
+    model = dataclasses.replace(config.model, image_shape=loaded.image_shape, num_classes=loaded.num_classes)
+    check_image_shape(model)  # before there is a run directory
+    named = {} if data is None else {"dataset": loaded.name, **NO_PLACE}
+    config = dataclasses.replace(config, model=model, **named)
     opened = open_run(config, os.fsdecode(run_dir), workers, loaded.summary, getattr(loaded, "file_digest", ""))
     with workers.active(), opened as (directory, contents):
         if contents["status"] == "diverged":
@@ -164,7 +164,7 @@ class Training:
     def __init__(
         self,
         config: TrainConfig,
-        data: "ArrayData | TfdsSource",
+        data: "ArrayData | FolderSource | TfdsSource",
         rows: slice,
         workers: Workers,
         directory: RunDirectory | None,
@@ -182,6 +182,8 @@ class Training:
         # that what interrupts that does not have the next call train on.
         self.has_ended = False
         if directory:
+            if names := getattr(data, "class_names", ()):  # what the numbers that the network gives mean
+                directory.contents["class_names"] = list(names)
             self.state.restore(directory.file("checkpoints"), config.train_steps)
             metrics = directory.file("metrics.csv")
             if directory.status == "done" and os.path.exists(metrics):

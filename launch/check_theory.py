@@ -7,6 +7,12 @@ or two. Exit code 1 if any check fails. With a run directory it leaves results.c
 claim the statement as it is true, the worst instance against its bound and the verdicts on statement
 and proof), and the data (CSV) and the figures (PNG) of docs/papers/theorems.md; interrupted, the same
 command goes on. --verbose prints a line a claim, --claim=hm.theorem_2.1 all of one.
+
+    python -m launch.check_theory --draw=identity_ball,memorized_plane,spectra --run_dir=runs/lecture
+
+checks nothing and draws three figures for a lecture in a few seconds: the landscape around the identity (Hardt & Ma,
+Theorem 2.2), a network that memorises points of the plane (Theorem 3.2), and the Hessian at zero with shortcuts over
+1, 2 and 3 layers (Li et al., Theorem 1).
 """
 
 import dataclasses
@@ -20,7 +26,7 @@ from tqdm import tqdm
 
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.errors import EXIT_ERROR
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require, split_names
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.job_table import Job, JobTable
@@ -40,6 +46,7 @@ class CheckConfig:
       claim: Check this claim alone, by its id, e.g. hm.theorem_2.1 (empty: all of them).
       trials: Random instances a claim, to within a factor that depends on what one costs.
       seed: Seed of the instances.
+      draw: Draw these figures alone, by name with commas between them, and check nothing (empty: all, after checks).
       figures: Draw the figures too, where there is a run directory and all claims are checked.
       verbose: Print a line for each claim: its worst instance against its bound, and the verdict.
     """
@@ -47,15 +54,20 @@ class CheckConfig:
     claim: str = ""
     trials: int = 100
     seed: int = 0
+    draw: str = ""
     figures: bool = True
     verbose: bool = False
 
     def __post_init__(self) -> None:
         check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
+        require(not (self.claim and self.draw), "claim and draw exclude each other: a claim has no figure")
 
 
 def main(config: CheckConfig, run_dir: str | None) -> int:
     """Checks the claims; returns the exit code, 1 if a check failed."""
+    if config.draw:
+        require(run_dir, "--draw needs a --run_dir, where the figures go")
+        return _draw(config, str(run_dir))
     if config.claim:
         with launcher.user_errors():
             claims.claim_named(config.claim)
@@ -69,6 +81,29 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
         code = _check(config, run)
         run.set_status("failed" if code else "done", seconds=time.perf_counter() - start)
     return code
+
+
+def _draw(config: CheckConfig, run_dir: str) -> int:
+    """Computes the data of the figures that are asked for, and draws them."""
+    experiments, names = _experiments(config.seed), split_names(config.draw)
+    unknown = ", ".join(name for name in names if name not in experiments)
+    require(
+        names and not unknown, f"draw names no figure {unknown or config.draw!r}; there are {', '.join(experiments)}"
+    )
+    with RunDirectory(run_dir, config, "check_theory") as run:
+        run.set_status("running")
+        for name in names:
+            write_metrics(run.file(f"{name}.csv"), experiments[name]())
+        print("\n".join(_save(run)))
+        run.set_status("done")
+    return 0
+
+
+def _save(run: RunDirectory) -> list[str]:
+    """Draws the figures whose data a run has; returns their paths."""
+    from identity_matters.runs.figures import save_figures
+
+    return save_figures(lambda: figures(run.path), run.path)
 
 
 def _check(config: CheckConfig, run: RunDirectory | None) -> int:
@@ -89,9 +124,7 @@ def _check(config: CheckConfig, run: RunDirectory | None) -> int:
             write_metrics(run.file(f"{name}.csv"), experiment())
             bar.update()
     if drawn:
-        from identity_matters.runs.figures import save_figures
-
-        save_figures(figures(run.path), run.path)
+        _save(run)
     print(_lines(checks[0]) if config.claim else _summary(checks))
     if run is not None:
         print(f"files: {run.path}")

@@ -21,7 +21,19 @@ from identity_matters.runs.config_json import data_places
 from identity_matters.runs.files import read_json
 
 # Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
-PATHS = {"config", "run_dir", "data_dir", "npz", "saved_model", "saved_run", "init_from", "runs", "beside", "write"}
+PATHS = {
+    "config",
+    "run_dir",
+    "data_dir",
+    "npz",
+    "images",
+    "saved_model",
+    "saved_run",
+    "init_from",
+    "runs",
+    "beside",
+    "write",
+}
 _INDENT = 30  # columns of --help
 
 

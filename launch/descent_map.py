@@ -50,7 +50,7 @@ def main(config: MapConfig, run_dir: str | None) -> None:
         with reporting_damaged_table(run.path):
             from identity_matters.runs.figures import save_figures
 
-            save_figures(figures(run.path), run.path)
+            save_figures(lambda: figures(run.path), run.path)
         run.set_status("done")
     print(f"files: {run_dir}")
 
@@ -83,14 +83,15 @@ def _map(seed: int, path: str | None) -> None:
 
 def figures(run_dir: str) -> "dict[str, Figure]":
     """Returns the figures whose data a run directory holds, by name."""
-    from theory.descent.figures import map_figure
+    from theory.descent.figures import map_figures
     from theory.figures import DESCENT_FIGURES
 
     drawn = {}
-    for name, figure in {**DESCENT_FIGURES, "map": map_figure}.items():
-        if rows := read_rows(os.path.join(run_dir, f"{'results' if name == 'map' else name}.csv")):
+    for name, figure in DESCENT_FIGURES.items():
+        if rows := read_rows(os.path.join(run_dir, f"{name}.csv")):
             drawn[name] = figure(rows)
-    return drawn
+    rows = read_rows(os.path.join(run_dir, "results.csv"))
+    return drawn | (map_figures(rows) if rows else {})
 
 
 def _line(cell: dict, rows: list[dict]) -> str:

@@ -19,7 +19,7 @@ import dataclasses
 import json
 
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, require
 from launch import launcher, terminal
 
 
@@ -36,6 +36,10 @@ class EvaluateConfig:
       data_dir: Where TFDS keeps prepared data sets (empty: as in that run; for a set that is named, TFDS's default).
       npz: Your own data instead: test_images and test_labels of an .npz file, as for training; it may lack the training
         arrays. Images of another size than the network's are resized, and a line says so.
+      images: A folder of your own images instead: class folders, in test/ or by themselves, of names that the run on
+        images has too.
+      test_share: Of images without test/: the share to evaluate on, chosen by their names (0: that of the run, 1: all).
+      test_split: The split of a dataset or of images to evaluate on, by name (empty: that of the run, or test).
       max_examples: Use this many examples from the start (0: all).
       batch_size: Examples at a time.
       json: Print one line of JSON; errors are fractions.
@@ -48,13 +52,18 @@ class EvaluateConfig:
     dataset: str = ""
     data_dir: str = ""
     npz: str = ""
+    images: str = ""
+    test_share: float = 0.0
+    test_split: str = ""
     max_examples: int = 0
     batch_size: int = 100
     json: bool = False
     trust_saved_model: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("batch_size",), at_least_0=("max_examples",))  # before TensorFlow is imported
+        # Before TensorFlow is imported.
+        check_fields(self, at_least_1=("batch_size",), at_least_0=("max_examples", "test_share"))
+        require(self.test_share <= 1, f"test_share must be at most 1, got {self.test_share:g}")
         if self.saved_model and self.pretrained:
             raise UserError("--saved_model and --pretrained are both given; give one of them")
 
@@ -67,7 +76,7 @@ def main(config: EvaluateConfig) -> None:
         from identity_matters import evaluation, pretrained
 
     dataset = config.dataset
-    if config.pretrained and not config.npz:
+    if config.pretrained and not (config.npz or config.images):
         dataset = dataset or pretrained.find(config.pretrained).dataset
     network = config.saved_model or pretrained.load(config.pretrained)
     model = evaluation.load_classifier(network, config.trust_saved_model)
@@ -76,6 +85,9 @@ def main(config: EvaluateConfig) -> None:
         dataset or None,
         data_dir=config.data_dir,
         npz=config.npz,
+        images=config.images,
+        test_share=config.test_share,
+        test_split=config.test_split,
         max_examples=config.max_examples,
         batch_size=config.batch_size,
         progress=True,

@@ -31,6 +31,8 @@ class ExportConfig:
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
+      images, test_share: A folder of images in place of a dataset, as for launch.train.
+      train_split, test_split: The splits to write, by name, as for launch.train.
       npz: The file to write; it must not be there yet. Required.
     """
 
@@ -38,6 +40,10 @@ class ExportConfig:
     data_dir: str = ""
     download: bool = False
     image_size: int = 0
+    images: str = ""
+    test_share: float = 0.0
+    train_split: str = ""
+    test_split: str = ""
     npz: str = ""
 
     def __post_init__(self) -> None:
@@ -50,9 +56,9 @@ def main(config: ExportConfig) -> None:
     require(not os.path.exists(config.npz), f"{config.npz} exists; name another file")
     folder = os.path.dirname(config.npz)
     require(os.path.isdir(folder or "."), f"there is no folder {folder} to write {config.npz} to")
-    options = {"data_dir": config.data_dir, "download": config.download, "image_size": config.image_size}
     with terminal.silenced_stderr():
-        data = load(TrainConfig(dataset=config.dataset, **options))
+        import keras  # noqa: F401  # before the data, whose lines are to be seen
+    data = load(TrainConfig(**{name: value for name, value in vars(config).items() if name != "npz"}))
     if not isinstance(data, ArrayData):
         raise UserError(f"{data.name} does not fit in memory, or its images vary in size; no .npz can hold it")
     with replacing(config.npz) as temporary, open(temporary, "wb") as file:

@@ -3,25 +3,23 @@
     python -m launch.hessian_spectrum --saved_run=runs/first --run_dir=runs/first_spectrum
 
 takes the network that launch.train left in runs/first and the mean cross-entropy over its first
-500 training images, not augmented: 2 minutes on 2 cores for the mnist preset. Prints the extreme
-eigenvalues with error bounds (some eigenvalue lies within), and the condition number and the share
-of negative eigenvalues with the range that they can lie in, two standard errors of sampling included;
-the range alone where it is wide, because a larger --order or more --num_vectors are needed. With as
-many steps as weights all eigenvalues are known, but for rounding. Leaves results.csv (every Ritz
-value of every starting vector), density.csv and spectrum.png. The same command again continues after
-the last finished starting vector.
+500 training images, not augmented. Prints the extreme eigenvalues with error bounds (some eigenvalue
+lies within), the trace within its range of 95 %, the share of eigenvalues near 0 and, where they are
+resolved, condition number and share of negative eigenvalues. Leaves results.csv (every known
+eigenvalue and every Ritz value), density.csv and spectrum.png. The same command again continues after
+the last finished product.
 
 --per_layer and --per_block add the spectra of the diagonal blocks of the Hessian that belong to
 single layers and to residual blocks, in layers.csv and blocks.csv with a picture each. Every
 layer takes as many Hessian products as the whole network does.
 
 The weight penalty is left out of the loss: (λ/2)‖w‖² adds λ to each eigenvalue. Batch
-normalisation is in inference mode. Memory is order × weights × 4 bytes and a batch's
-activations: 80 steps on the 13.5 million weights of --preset=cifar10 peaked at 6.2 GB in all.
+normalisation is in inference mode. Memory is order × weights × 4 bytes, the eigenvectors that
+are found, and a batch's activations; until the end the products are on the disk, weights × 4 bytes
+each.
 """
 
 import dataclasses
-import functools
 import math
 import os
 import shutil
@@ -34,16 +32,16 @@ from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing
-from identity_matters.runs.job_table import Job, JobTable, Progress
 from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
 from launch import launcher, terminal, trained_run
 
 if TYPE_CHECKING:
     import keras
     from matplotlib.figure import Figure
-    from tqdm import tqdm
 
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
+PRODUCTS = "products.bin", "products_of_layers.bin", "products_of_blocks.bin"
+_OPTIONS = "batch_size", "order", "num_vectors", "tolerance", "seed", "gauss_newton"  # of curvature.spectrum
 NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
@@ -58,14 +56,14 @@ class SpectrumConfig:
       at_step: Of the run's weights after N updates: 0, the initial ones, or a checkpoint that is still there; the
         run need not be finished (-1: of the finished run).
       examples: The loss is over the first N training examples (or all, if there are fewer).
-      order: Lanczos steps per starting vector, a Hessian product each; more resolve more eigenvalues.
-      tolerance: End with fewer steps than order once the error bounds of the num_eigenvalues at either end are at most
-        this share of the largest |eigenvalue| (0: never).
+      order: Most Hessian products of an iteration; more resolve more eigenvalues.
+      tolerance: The first iteration ends with fewer once the extreme two eigenvalues are known to that share of the
+        largest |eigenvalue| (0: never).
       gauss_newton: The Gauss-Newton matrix in place of the Hessian.
       batch_moments: Normalise each batch by its own moments, as in training; batch_size then belongs to the loss.
       per_layer: Also the spectrum of each layer's block of the matrix.
       per_block: Also that of each residual block's.
-      num_vectors: Random starting vectors; more make density, condition number and index surer.
+      num_vectors: Random vectors for the eigenvalues that are not found one by one; more make the trace surer.
       num_eigenvalues: How many to print at either end.
       batch_size: Examples at a time; sets the memory, not the result.
       seed: Seed of the starting vectors.
@@ -76,13 +74,13 @@ class SpectrumConfig:
     pretrained: str = ""
     at_step: int = -1
     examples: int = 500
-    order: int = 50
-    tolerance: float = 0.0
+    order: int = 60
+    tolerance: float = 1e-3
     gauss_newton: bool = False
     batch_moments: bool = False
     per_layer: bool = False
     per_block: bool = False
-    num_vectors: int = 2
+    num_vectors: int = 24
     num_eigenvalues: int = 5
     batch_size: int = 100
     seed: int = 0
@@ -132,74 +130,39 @@ def _compute(
     config: SpectrumConfig, run: RunDirectory, model: "keras.Model", images: np.ndarray, labels: np.ndarray,
     digest: str, checkpoint: str,
 ) -> None:  # fmt: skip
-    """Writes all tables, a starting vector or a part at a time, then the figures."""
-    from tqdm import tqdm
+    """Writes all tables, then the figures. Products are kept one by one until these are there."""
+    import keras
 
     from identity_matters.runs.figures import save_figures
     from shortcut_study import curvature
+    from shortcut_study.curvature import quadrature, report
 
-    matrix = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
+    def begin() -> None:
+        """After the first batch, not before: what is refused leaves no run."""
+        if not run.contents.get(trained_run.DIGEST):
+            run.set_status("running", **{trained_run.DIGEST: digest})
+        kept = run.file(CHECKPOINT)
+        if checkpoint and not os.path.exists(kept):  # which a run that goes on removes sooner or later
+            with replacing(kept) as temporary:
+                shutil.copyfile(checkpoint, temporary)
+
+    options = {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "on_batch": begin}
+    options |= {name: getattr(config, name) for name in _OPTIONS} | {"training": config.batch_moments}
+    measured = [model, images, labels]
+    kept = [run.file(name) for name in PRODUCTS]
     with launcher.user_errors():
-        product = curvature.model_mvp(model, images, labels, config.batch_size, on_batch=lambda: bar.update(), **matrix)
-    run.set_status("running", **{trained_run.DIGEST: digest})  # not before: what model_mvp refuses leaves no run
-    if checkpoint:  # which a run that goes on removes sooner or later
-        with replacing(run.file(CHECKPOINT)) as temporary:
-            shutil.copyfile(checkpoint, temporary)
-    with tqdm(desc="Hessian products, by batch", unit="batch", dynamic_ncols=True) as bar:
-        batches = -(-len(images) // config.batch_size)
-        _whole(config, run, product, bar, batches)
-        _parts(config, run, model, product, bar, batches)
-    save_figures(figures(run.path), run.path)
-
-
-def _whole(config: SpectrumConfig, run: RunDirectory, product: tuple, bar: "tqdm", batches: int) -> None:
-    """Writes results.csv and density.csv, of the whole network's Hessian."""
-    from shortcut_study.curvature import lanczos, quadrature, report
-
-    path, order = run.file("results.csv"), config.order
-    table, memory = JobTable(path), np.empty((order, product[1]), np.float32)  # one basis serves all vectors
-    stop = lanczos.converged(config.num_eigenvalues, config.tolerance) if config.tolerance else None
-
-    def job(vector: int) -> Job:
-        def compute(_: Progress) -> list[dict]:
-            start = [config.seed, vector]
-            found = lanczos.lanczos(*product, order, start, np.float32, out=memory, stop=stop)
-            return report.ritz_rows(vector, lanczos.ritz(found))
-
-        return Job({"vector": vector}, compute, f"vector {vector}", num_rows=0 if stop else order)
-
-    for vector in range(config.num_vectors):
-        bar.total = config.num_vectors * order * batches
-        # The first vector takes as many steps as the tolerance asks for, and all others as many as the first.
-        order, stop = len(table.run(job(vector))), None
-        bar.total = config.num_vectors * order * batches
-        bar.update((vector + 1) * order * batches - bar.n)  # by more than 0 for a vector that was done before
-    # From the file's digits, so that an interrupted run and one without a break draw the same.
-    with reporting_damaged_table(path):
-        density = quadrature.density(report.quadrature_from_rows(read_rows(path)))
-        write_metrics(run.file("density.csv"), report.density_rows(density))
-
-
-def _parts(
-    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", product: tuple, bar: "tqdm", batches: int
-) -> None:
-    """Writes layers.csv and blocks.csv, if asked for: the Hessian of each part, the others' weights fixed."""
-    from shortcut_study.curvature.model_spectrum import part_row, parts
-
-    for name, is_asked in ((LAYERS, config.per_layer), (BLOCKS, config.per_block)):
-        if not is_asked:
-            continue
-        table, chosen = JobTable(run.file(name)), parts(model, by_block=name == BLOCKS)
-        num_batches = {part: min(config.order, len(chosen[part])) * config.num_vectors * batches for part in chosen}
-        bar.total += sum(num_batches.values())
-
-        def compute(part: str, entries: np.ndarray, _: Progress) -> list[dict]:
-            return [part_row(product, entries, part, config.order, config.num_vectors, config.seed)]
-
-        for part, entries in chosen.items():
-            end = bar.n + num_batches[part]
-            table.run(Job({"part": part}, functools.partial(compute, part, entries), part, num_rows=1))
-            bar.update(end - bar.n)
+        found = curvature.spectrum(*measured, path=kept[0], **options)
+        write_metrics(run.file("results.csv"), report.quadrature_rows(found.quadrature))
+        write_metrics(run.file("density.csv"), report.density_rows(quadrature.density(found.quadrature)))
+        asked = (LAYERS, "layer", config.per_layer), (BLOCKS, "block", config.per_block)
+        for path, (name, groups, is_asked) in zip(kept[1:], asked):
+            if is_asked:
+                rows = curvature.per_layer(*measured, groups=groups, path=path, **options).rows
+                write_metrics(run.file(name), rows)
+    save_figures(lambda: figures(run.path), run.path)
+    for path in kept:
+        if os.path.exists(path):
+            os.remove(path)
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
@@ -219,10 +182,8 @@ def _results(config: SpectrumConfig, run: RunDirectory, dim: int) -> str:
     with reporting_damaged_table(results := run.file("results.csv")):
         quadrature = quadrature_from_rows(read_rows(results))
         text = report(quadrature, config.num_eigenvalues, dim)
-    vectors, order = quadrature.nodes.shape
-    minutes = run.contents.get("minutes")
-    lines = [f"{vectors} x {order} products with the {'Gauss-Newton matrix' if config.gauss_newton else 'Hessian'}"]
-    lines[0] += f", {minutes} minutes" if minutes is not None else ""
+    minutes, matrix = run.contents.get("minutes"), "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
+    lines = [f"spectrum of the {matrix}" + (f", {minutes} minutes" if minutes is not None else "")]
     lines.append(text)
     for path in (run.file(LAYERS), run.file(BLOCKS)):
         with reporting_damaged_table(path):

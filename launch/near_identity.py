@@ -80,7 +80,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> None:
             removed = _remove(run, network, images, labels, rows, bar) if config.ablate else []
         from identity_matters.runs.figures import save_figures
 
-        save_figures(figures(run.path), run.path)
+        save_figures(lambda: figures(run.path), run.path)
         run.set_status("done", num_examples=len(images))
     print(table(rows))
     if removed:

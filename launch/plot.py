@@ -6,17 +6,19 @@ writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for
 launch.ablations, its figures from results.csv; for one of launch.check_theory or of
 launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png; for one
 of launch.near_identity, blocks.png.
---format=pdf or svg draws them for a paper.
+--format=pdf or svg --style=paper draws them for a paper: letters and formulas of Times, both columns wide.
 
     python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third
 
 writes runs/first/comparison.png: the errors of several training runs, or the blocks of several of
-launch.near_identity, in one figure. With
---names="BN-free,BN-free,batch norm" the legend has these names, and runs of one name are drawn as one group.
+launch.near_identity, in one figure. Training runs are named by the settings in which they differ, the seed aside,
+and runs of one name are drawn as one: mean, and a band of a standard deviation. --names="BN-free,BN-free,batch norm"
+gives them other names.
 --level="6.38% as the paper prints it" adds a horizontal line at an error, with these words in the legend.
 """
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import os
@@ -25,13 +27,16 @@ from typing import TYPE_CHECKING, Literal
 
 from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, require, split_names
-from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.config_json import flat, read_config_json
 from identity_matters.runs.files import shortest_unique_suffixes
 from identity_matters.runs.tables import read_metrics, read_rows, reporting_damaged_table
 from launch import launcher, near_identity, train
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+MAX_DIFFERENCES = 3  # settings that name a run in a legend; of more its directory is the better name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +46,17 @@ class PlotConfig:
     Attributes:
       title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study have their own.
       format: What kind of file to write.
+      style: Whether the figures are for the screen (200 dpi) or for a paper (smaller, with its letters, 300 dpi).
       beside: Directories of other runs of this kind, with commas between them, to compare this one with.
-      names: A name for each of the runs compared, this one's first, with commas between them (empty: directories). Runs
-        of one name share a colour and a line of the legend, which gives the mean of their errors.
+      names: A name for each of the runs compared, this one's first, with commas between them (empty: the settings in
+        which they differ, or their directories). Runs of one name are drawn as one, with the mean of their errors.
       level: An error to draw as a line in a figure of training runs: text that begins with its percentage, which the
         legend shows (empty: none).
     """
 
     title: str = ""
     format: Literal["png", "pdf", "svg"] = "png"
+    style: Literal["screen", "paper"] = "screen"
     beside: str = ""
     names: str = ""
     level: str = ""
@@ -77,8 +84,8 @@ def main(config: PlotConfig, run_dir: str) -> None:
             require(text.isprintable(), f"--{name} holds characters that cannot be printed: {text!r}")
         others = split_names(config.beside)
         require(others, f"beside names no directory, got {config.beside!r}")
-        figures = _comparison([run_dir, *others], config)
-        print("\n".join(save_figures(figures, run_dir, config.format)))
+        compare = functools.partial(_comparison, [run_dir, *others], config)
+        print("\n".join(save_figures(compare, run_dir, config.format, config.style)))
         return
     record, kind = read_config_json(run_dir), _kind(run_dir)
     draw = importlib.import_module(f"launch.{kind}").figures
@@ -86,8 +93,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     require("levels" in takes or not config.level, f"level is of training runs; {run_dir} is one of launch.{kind}")
     options = {name: getattr(config, name) for name in ("title", "levels") if name in takes}
     with reporting_damaged_table(run_dir):
-        figures = draw(run_dir, **options)
-        paths = save_figures(figures, run_dir, config.format)
+        paths = save_figures(lambda: draw(run_dir, **options), run_dir, config.format, config.style)
     if not paths:
         is_done = record is not None and record["status"] == "done"
         advice = "the run is done, and has none" if is_done else f"let launch.{kind} end, with its figures"
@@ -96,11 +102,12 @@ def main(config: PlotConfig, run_dir: str) -> None:
 
 
 def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
-    """Returns the figure of several training runs, each named by as much of its path's end as tells them apart."""
+    """Returns the figure of several training runs, or of the blocks of several networks."""
     from identity_matters.runs.figures import comparison_figure
 
-    names = shortest_unique_suffixes(run_dirs)
-    names = [name.strip() for name in config.names.split(",")] if config.names else names
+    twice = f"run_dir and beside name a directory twice: {', '.join(run_dirs)}"
+    require(len(set(map(os.path.realpath, run_dirs))) == len(run_dirs), twice)
+    names = [name.strip() for name in config.names.split(",")] if config.names else names_of_runs(run_dirs)
     require(len(names) == len(run_dirs), f"names has {len(names)} names for {len(run_dirs)} runs: {config.names}")
     if _kind(run_dirs[0]) == "near_identity":
         return near_identity.comparison(dict(zip(names, run_dirs)))
@@ -110,6 +117,36 @@ def _comparison(run_dirs: list[str], config: PlotConfig) -> "dict[str, Figure]":
         split, place = train.what_is_drawn(path, rows)
         runs.append((name, split, rows, place))
     return {"comparison": comparison_figure(runs, config.title, config.levels)}
+
+
+def names_of_runs(run_dirs: list[str]) -> list[str]:
+    """Returns a name for each run: the settings in which training runs differ, where these are few, or its directory.
+
+    Runs that differ in the seed alone get the same name.
+    """
+    records = [read_config_json(path) for path in run_dirs]
+    if all(record and record["kind"] == "train" for record in records):
+        settings = [flat(record["config"]) for record in records if record]
+        fields = dict.fromkeys(name for found in settings for name in found)
+        differing = [name for name in fields if len({str(found.get(name)) for found in settings}) > 1]
+        named = [name for name in differing if name != "seed"]
+        if differing and not named:
+            return [f"seeds {', '.join(str(found['seed']) for found in settings)}"] * len(run_dirs)
+        if 0 < len(named) <= MAX_DIFFERENCES:
+            return [", ".join(_setting(name, found.get(name)) for name in named) for found in settings]
+    return shortest_unique_suffixes(run_dirs)
+
+
+def _setting(name: str, value: object) -> str:
+    """A field of a config and its value in words.
+
+    >>> [_setting("use_batch_norm", False), _setting("learning_rate", 0.1), _setting("widths", [16, 32])]
+    ['no batch norm', 'learning rate 0.1', 'widths 16, 32']
+    """
+    words = name.removeprefix("use_").replace("_", " ")
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    return f"{words} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 
 
 def _kind(run_dir: str) -> str:

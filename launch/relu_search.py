@@ -76,7 +76,7 @@ def _draw(run_dir: str) -> None:
 
     table = relu_figures.table(read_rows(os.path.join(run_dir, "results.csv")))
     write_text(os.path.join(run_dir, "search.md"), table + "\n")
-    save_figures(figures(run_dir), run_dir)
+    save_figures(lambda: figures(run_dir), run_dir)
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":

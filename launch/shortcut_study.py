@@ -70,7 +70,7 @@ def _compute(config: StudyConfig, run: RunDirectory, jobs: list[Job]) -> tuple[l
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
         with reporting_damaged_table(path):
-            save_figures(figures(run.path), run.path)
+            save_figures(lambda: figures(run.path), run.path)
             _write_events(run, rows, config.hparams)
             text = report.report(rows, smoke_size(run.path))
         write_text(run.file("results.md"), text)
@@ -108,12 +108,13 @@ def config_of(run_dir: str) -> StudyConfig:
 
 def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> None:
     """Writes the figures as images and, on request, a run of the HParams page for every network and learning rate."""
+    from identity_matters.runs.figure_style import styled
     from identity_matters.runs.figures import figure_to_array
     from identity_matters.runs.metrics_log import open_events, session
     from shortcut_study.report import sessions
 
     with temporary_folder(run.path) as folder:
-        with open_events(folder) as writer:
+        with open_events(folder) as writer, styled():
             for name, figure in figures(run.path).items():
                 writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
         for found in sessions(rows) if has_hparams else ():

@@ -13,7 +13,7 @@ import numpy as np
 
 from identity_matters.config import TrainConfig
 from identity_matters.data import loading
-from identity_matters.data.arrays import MNIST_SAMPLE, examples_summary
+from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, examples_summary
 from identity_matters.data.user_arrays import require_unchanged
 from identity_matters.errors import UserError
 from identity_matters.fields import from_json, require
@@ -81,8 +81,11 @@ def training_examples(run_config: TrainConfig, count: int) -> tuple[np.ndarray, 
 
 def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
     """Yields uint8 images and labels, without augmentation: where they vary in size the central crop."""
-    if run_config.npz or run_config.dataset == MNIST_SAMPLE:
+    if run_config.npz or run_config.images or run_config.dataset == MNIST_SAMPLE:
         arrays = loading.load(run_config)
+        if not isinstance(arrays, ArrayData):
+            yield from arrays.raw_train_batches(size)
+            return
         for start in range(0, min(count, arrays.num_train), size):
             batch = slice(start, min(start + size, count))
             yield arrays.train_images[batch], arrays.train_labels[batch]
@@ -90,8 +93,9 @@ def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterato
     from identity_matters.data.tfds import TfdsSource, prepared_builder
 
     builder = prepared_builder(run_config.dataset, run_config.data_dir)
-    count = min(count, builder.info.splits["train"].num_examples - run_config.validation_examples)
-    source = TfdsSource(builder, "train", image_size=run_config.image_size, eval_examples=count)
+    split = run_config.train_split or "train"
+    count = min(count, builder.info.splits[split].num_examples - run_config.validation_examples)
+    source = TfdsSource(builder, split, image_size=run_config.image_size, eval_examples=count, train_split=split)
     yield from source.raw_test_batches(size)
 
 

@@ -67,23 +67,34 @@ def over_seeds(rows: list[dict], x: str, y: str, log: bool = True) -> Band:
     return Band(places, *np.array(summary).reshape(-1, 3).T)
 
 
-def along_loss(rows: list[dict], loss: str, y: str, log: bool = True, num_points: int = 200) -> Band:
+def along_loss(
+    rows: list[dict], loss: str, y: str, log: bool = True, num_points: int = 200, largest_gap: float = np.inf
+) -> Band:
     """Returns y (or log₁₀ y) against log₁₀ of the loss, interpolated linearly in each run, as the paper does.
 
-    A run counts only between its lowest and highest loss, and not next to a value that is not finite; a point needs
-    half of all runs, those included that have fewer than two losses.
+    A run counts only between its lowest and highest loss, not next to a value that is not finite, and not where its
+    next loss is lower by more than a factor of largest_gap; a point needs half of all runs, those included that have
+    fewer than two losses.
     """
     seeds = sorted({row["seed"] for row in rows})
     runs = [run for seed in seeds if (run := _run_along_loss(select(rows, seed=seed), loss, y, log))]
     if not runs:
         return Band(*np.empty((4, 0)))
     grid = np.linspace(min(losses[0] for losses, _ in runs), max(losses[-1] for losses, _ in runs), num_points)
-    values = np.array([np.interp(grid, *run, left=np.nan, right=np.nan) for run in runs])
+    values = np.array([_interpolated(grid, *run, np.log10(largest_gap)) for run in runs])
     count = np.isfinite(values).sum(0)
     kept = 2 * count >= len(seeds)
     mean = np.nanmean(values[:, kept], axis=0)
     squares = np.nansum((values[:, kept] - mean) ** 2, axis=0)
     return Band(grid[kept], mean, np.sqrt(squares / np.maximum(count[kept] - 1, 1)), count[kept])
+
+
+def _interpolated(grid: np.ndarray, losses: np.ndarray, values: np.ndarray, largest_gap: float) -> np.ndarray:
+    """A run's values at the points of a grid, NaN outside of its losses and in gaps between them."""
+    found = np.interp(grid, losses, values, left=np.nan, right=np.nan)
+    above = np.clip(np.searchsorted(losses, grid), 1, len(losses) - 1)  # of the pair around each point
+    is_in_gap = (losses[above] - losses[above - 1] > largest_gap) & (grid > losses[above - 1]) & (grid < losses[above])
+    return np.where(is_in_gap, np.nan, found)
 
 
 def _run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.ndarray, np.ndarray] | None:

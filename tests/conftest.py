@@ -12,6 +12,14 @@ from launching import launched
 from identity_matters.config import ModelConfig, TrainConfig
 
 
+@pytest.fixture(scope="session", autouse=True)
+def image_cache(tmp_path_factory):
+    """Keeps decoded images of tests, and of the programs that they start, out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IDENTITY_MATTERS_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_config() -> TrainConfig:
     """Two stages of one block, for the embedded digits: well under a second of training."""

@@ -11,7 +11,7 @@ from launch import config_flags, launcher
 
 LAUNCHERS = (
     "train evaluate plot ablations check_theory relu_search descent_map shortcut_study hessian_spectrum near_identity "
-    "cluster export_npz report"
+    "cluster export_npz report story"
 ).split()
 
 

@@ -4,12 +4,15 @@ import ast
 import functools
 import html
 import http.server
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import threading
+import urllib.parse
+import urllib.request
 
 import numpy as np
 import pytest
@@ -103,36 +106,71 @@ def test_the_filter_of_the_claims_knows_every_row_and_refuses_a_lost_one():
 
 def test_docstrings_become_markdown():
     docstrings = pytest.importorskip("website.docstrings", reason="pip install -e '.[docs]'")
-    text = "Of <z_i, q>:\n  polar: R = Q\n    P.\n\n    x_1 = 2\n\n>>> 1 < 2\nTrue\n\nArgs:\n  x_1: of a_b.\n  y, z: c."
-    assert docstrings.as_markdown(text) == (
-        "Of &lt;z\\_i, q>:\n\n- `polar`: R = Q\n    P.\n\n    x_1 = 2\n\n\n```pycon\n>>> 1 < 2\nTrue\n```\n\n"
-        "Args:\n  x_1: of a\\_b.\n  y, z: c."
+    text = """Of <z_i, q>, [`a_b`][m.a_b]:
+  polar: R = Q
+    P.
+
+    x_1 = 2
+
+>>> 1 < 2
+True
+
+Args:
+  x_1: of a_b.
+  y, z: c.
+
+Returns:
+  A tuple: a_b."""
+    assert (
+        docstrings.as_markdown(text).replace("\n\n\n", "\n\n")
+        == """Of &lt;z\\_i, q>, [`a_b`][m.a_b]:
+
+- `polar`: R = Q
+    P.
+
+    x_1 = 2
+
+```pycon
+>>> 1 < 2
+True
+```
+
+Args:
+  x_1: of a\\_b.
+  y, z: c.
+
+Returns:
+  A tuple&#58; a\\_b."""
     )
 
 
-def build(site: pathlib.Path, *flags: str) -> subprocess.CompletedProcess:
+def build(folder: pathlib.Path, addition: str) -> subprocess.CompletedProcess:
+    """Builds FOLDER/site strictly from a copy of docs/ whose home has an addition."""
     pytest.importorskip("mkdocs", reason="pip install -e '.[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={site}", *flags]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    docs = shutil.copytree(ROOT / "docs", folder / "docs")
+    with open(docs / "index.md", "a") as file:
+        file.write(f"\n\n{addition}\n")
+    settings = re.sub("^docs_dir: .*", f"docs_dir: {docs}", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
+    changed = ROOT / f".{folder.name}.yml"  # beside mkdocs.yml, whose paths are relative
+    changed.write_text(settings)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", f"--site-dir={folder / 'site'}"]
+    try:
+        return subprocess.run([*command, f"--config-file={changed}"], cwd=ROOT, capture_output=True, text=True)
+    finally:
+        changed.unlink()
 
 
 @pytest.mark.slow
 def test_links_to_nothing_end_a_strict_build(tmp_path):
-    docs = shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    with open(docs / "index.md", "a") as file:
-        file.write("\n\n[a](nowhere.md) [b](reference/claims.md#nowhere) [c](/absolute.md)\n")
-    settings = re.sub("^docs_dir: .*", f"docs_dir: {docs}", (ROOT / "mkdocs.yml").read_text(), flags=re.M)
-    changed = ROOT / f".{tmp_path.name}.yml"  # beside mkdocs.yml, whose paths are relative
-    changed.write_text(settings)
-    try:
-        done = build(tmp_path / "site", f"--config-file={changed}")
-    finally:
-        changed.unlink()
+    done = build(tmp_path, "[a](nowhere.md) [b](reference/claims.md#nowhere) [c](/absolute.md)")
     assert done.returncode == 1
     assert all(target in done.stderr for target in ("'nowhere.md'", "'reference/claims.md#nowhere'", "'/absolute.md'"))
     assert done.stderr.count("WARNING") == 3
 
 
+FORMULAS = r"""A formula $\lVert A_i\rVert \le \tfrac{4\pi + 3\gamma}{\ell}$, and
+
+$$\max_i \lVert A_i\rVert \ge \Bigl\lvert\exp\tfrac1\ell\log\frac{\lvert Rx\rvert}{\lvert x\rvert} - 1\Bigr\rvert .$$"""
 # What a browser makes of a page, as attributes of <html>.
 PROBE = b"""<script>
 const found = document.documentElement.dataset;
@@ -169,15 +207,54 @@ class Probed(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    """Where a strict build of the site is served."""
-    site = tmp_path_factory.mktemp("site")
-    done = build(site)
+def site(tmp_path_factory):
+    """A strict build of the site."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(folder, FORMULAS)
     assert done.returncode == 0, done.stderr[-3000:]
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Where the site is served."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Probed, directory=site))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
+
+
+def broken_links(site: pathlib.Path) -> set[str]:
+    """The links of built pages, made from docstrings too, that lead to no file or to no place in a page."""
+    pages = {page: page.read_text() for page in site.rglob("*.html") if page.name != "404.html"}
+    places = {page: set(re.findall(r'(?:id|name)="([^"]+)"', text)) for page, text in pages.items()}
+    found = set()
+    for page, text in pages.items():
+        for link in re.findall(r'(?:href|src)="([^"]+)"', text):
+            path, _, place = html.unescape(link).partition("#")
+            if re.match(r"\w+:|//", path) or link == "#":
+                continue
+            target = pathlib.Path(os.path.normpath(page.parent / path)) if path else page
+            target = target / "index.html" if target.is_dir() else target
+            known = place in places.get(target, ()) or urllib.parse.unquote(place) in places.get(target, ())
+            if not target.is_file() or (place and not known):
+                found.add(f"{page.relative_to(site)}: {link}")
+    return found
+
+
+@pytest.mark.slow
+def test_every_link_of_a_built_page_leads_somewhere(site):
+    assert not broken_links(site)
+    with open(site / "index.html", "a") as file:
+        file.write('<a href="papers/theorems/#nowhere"></a><a href="nowhere/"></a>')
+    assert broken_links(site) == {"index.html: papers/theorems/#nowhere", "index.html: nowhere/"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["runs/paper/metrics.csv", "runs/paper/config.json", "start/tour.ipynb"])
+def test_a_file_of_docs_can_be_downloaded(address, path):
+    with urllib.request.urlopen(address + path) as answer:
+        assert answer.read() == (ROOT / "docs" / path).read_bytes()
 
 
 @pytest.mark.slow
@@ -185,7 +262,7 @@ def address(tmp_path_factory):
 @pytest.mark.parametrize(
     "page, width",
     [
-        ("", 400), ("", 1400), ("start/tour/", 830), ("appendix/theory/", 400), ("reference/api/theory_linear/", 400),
+        ("", 400), ("", 1400), ("start/tour/", 830), ("papers/theorems/", 400), ("reference/api/theory_linear/", 400),
         ("reference/commands/train/", 830), ("reference/claims/", 400), ("reference/claims/", 1400),
     ],
 )  # fmt: skip
@@ -195,7 +272,7 @@ def test_a_page_asks_no_other_host_and_is_whole(address, tmp_path, page, width):
     assert [url for url in found.requests if not url.startswith(address)] == [] and found.requests
     assert not found.console
     assert (probe["broader"], probe["drawn"]) == ("false", "true")
-    assert probe["formulas"] == probe["rendered"]
+    assert probe["formulas"] == probe["rendered"] and (page or int(probe["formulas"]) >= 2)
     if page == "reference/claims/":
         rows = [int(count) for count in probe["rows"].split(",")]
         assert rows[0] == len(CLAIMS) and rows[0] > rows[1] > rows[2] >= 1

@@ -24,7 +24,8 @@ def sections(notebook) -> dict[str, list]:
 def assert_whole(notebook) -> None:
     """Whether no output is an error or a warning, and every section has its picture."""
     outputs = sections(notebook)
-    assert list(outputs)[1:-1] == ["The network", "A training run", "A theorem", "A Hessian", "A spectrum"]
+    theorems = ["A theorem", "The landscape near the identity", "A network that memorises"]
+    assert list(outputs)[1:-1] == ["The network", "A training run", *theorems, "A Hessian", "A spectrum"]
     for heading in list(outputs)[1:-1]:
         kinds = {output.output_type for output in outputs[heading]}
         assert "display_data" in kinds, heading
@@ -37,6 +38,11 @@ def test_the_tour_is_committed_with_its_pictures_and_small():
     assert_whole(notebook)
     assert TOUR.stat().st_size < 1e6
     assert "/work" not in TOUR.read_text() and "/home" not in TOUR.read_text()
+
+
+def test_the_first_cell_says_how_to_install():
+    first, *_ = nbformat.read(TOUR, as_version=4).cells
+    assert "pip install -e ." in first.source and "jupyter notebook docs/start/tour.ipynb" in first.source
 
 
 def test_the_tour_imports_what_exists():

@@ -4,6 +4,7 @@ import configparser
 import importlib
 import inspect
 import pathlib
+import re
 from typing import Any
 
 from identity_matters.config import ModelConfig
@@ -34,8 +35,14 @@ def command_page(name: str) -> str:
     text = options.get("run_dir_text") or (launcher.REQUIRED_RUN_DIR if needs_run_dir else launcher.OPTIONAL_RUN_DIR)
     entries = config_flags.flag_entries(options["presets"], values, text)
     rows = "".join(f"| `{flag}` | {_cell(meaning)} |\n" for flag, meaning in entries)
-    manual = inspect.cleandoc(options["manual"])
+    manual = re.sub(r"^(?! {4}).*", _as_markdown, inspect.cleandoc(options["manual"]), flags=re.M)
     return f"# launch.{name}\n\n{manual}\n\n## Flags\n\n| flag and default | meaning |\n| --- | --- |\n{rows}"
+
+
+def _as_markdown(line: re.Match) -> str:
+    """Returns a line of running text with its flags as code and links to the pages that it names."""
+    text = re.sub(r'(?<![\w`-])--\w+(=("[^"]*"|[\w./|,-]*\w))?', r"`\g<0>`", line[0])
+    return re.sub(r"docs/([\w/]+\.md)", r"[\g<0>](../../\1)", text)
 
 
 def commands_index() -> str:

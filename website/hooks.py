@@ -77,8 +77,7 @@ def navigation(pages: list[str]) -> list:
             below = [f"{section}/{part}/{name}.md" for name in ("index", *names)]
             entries += [{title: below}] if below[0] in pages else []
         nav.append({section.capitalize(): entries})
-    project = [{source.removesuffix(".md").capitalize(): page} for source, page in ROOT_PAGES.items()]
-    return [*nav, {"Project": project}]
+    return [*nav, {"Project": [{"README": "overview.md"}, "contributing.md", "changelog.md"]}]
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -112,6 +111,11 @@ def _mapped(link: re.Match, source: str, uri: str, files: Files) -> str:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Gives the table of claims its filter, and lets long commands in tables break into lines."""
+    """Gives the table of claims its filter, and lets code in a line break between words alone, not within a flag."""
     html = re.sub(r"<td><code>([^<]{60,})</code>", r'<td class="long"><code>\1</code>', html)
+    html = re.sub(r"(?<!<pre>)(?<!</span>)<code>([^<]*-[^<]*)</code>", _with_whole_words, html)
     return claims_table.with_filter(html) if page.file.src_uri == claims_table.PAGE else html
+
+
+def _with_whole_words(code: re.Match) -> str:
+    return "<code>" + re.sub(r"\S*-\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[1]) + "</code>"

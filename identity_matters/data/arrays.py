@@ -22,7 +22,8 @@ _LEAST_CHANCE = 1e-6  # of an order of examples, for it to be taken for a shuffl
 class ArrayData:
     """Images uint8 [n, h, w, c] and labels int32 [n], in 0 … num_classes − 1, held in memory.
 
-    file_digest is that of the .npz file that they were read from, if they were.
+    file_digest is that of the .npz file or the folder that they were read from, if they were; class_names has the names
+    of the classes where the data say them.
 
     Raises:
       UserError: the arrays do not fit together; the message says which and how.
@@ -35,6 +36,7 @@ class ArrayData:
     test_labels: np.ndarray
     num_classes: int
     file_digest: str = ""
+    class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for split in ("train", "test"):
@@ -167,7 +169,7 @@ def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> Array
     """Returns the data with the first examples of each split alone (0: all); raises UserError as `first_examples`."""
     train = first_examples(data.name, "training", data.train_images, data.train_labels, train_examples)
     test = first_examples(data.name, "test", data.test_images, data.test_labels, eval_examples)
-    return ArrayData(data.name, *train, *test, data.num_classes, data.file_digest)
+    return ArrayData(data.name, *train, *test, data.num_classes, data.file_digest, data.class_names)
 
 
 def first_examples(

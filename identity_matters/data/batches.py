@@ -1,14 +1,10 @@
 """The batch stream of a data set in memory: a pure function of (seed, step).
 
-A batch is planned on the host and made on the device. The plan of a step is four integers per example, from a
-counter-based generator (Philox) keyed by the seed, so any step's plan is computed without those before it: a resumed
-run sees the batches it would have seen, and N workers together see the batch that one would. The images stay on the
-device, where a whole batch is looked up, cropped and flipped at once, under every backend.
-
-    plan    int32 [n, 4]: of each image its index, two offsets of the crop, and whether it is mirrored
+A batch is planned on the host, see plans.py, and made on the device: a resumed run sees the batches it would have seen,
+and N workers together see the batch that one would. The images stay on the device, where a whole batch is looked up,
+cropped and flipped at once, under every backend.
 """
 
-import functools
 import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,50 +15,12 @@ from keras import ops
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
+from identity_matters.data.plans import plan_batch
 from identity_matters.model import standardize
 
 if TYPE_CHECKING:
+    from identity_matters.data.image_folder import FolderSource
     from identity_matters.data.tfds import TfdsSource
-
-_ORDER, _AUGMENTATION = 0, 1  # what a Philox key is used for
-
-
-def _random_words(seed: int, purpose: int, index: int, count: int) -> np.ndarray:
-    """Returns uint64 [count], raw output of Philox, which is the same in every NumPy version."""
-    # Raw words, not a Generator's integers or permutation: NumPy may change how it makes these of the same stream.
-    return np.random.Philox(key=[seed, purpose], counter=[0, 0, 0, index]).random_raw(count)
-
-
-@functools.lru_cache(maxsize=4)
-def epoch_order(seed: int, epoch: int, num_examples: int) -> np.ndarray:
-    """Returns the order of the examples in one epoch: int64 [num_examples], a permutation."""
-    return np.argsort(_random_words(seed, _ORDER, epoch, num_examples), kind="stable")
-
-
-def plan_batch(
-    seed: int, step: int, batch_size: int, num_examples: int, crop_padding: int = 0, random_flip: bool = False
-) -> np.ndarray:
-    """Returns the plan of one step: which examples its batch holds, and how each is augmented.
-
-    Every epoch visits each example once; a batch may end one epoch and begin the next. Steps count from 0. Crops are
-    offset by −crop_padding … crop_padding pixels; with random_flip half of the images are mirrored.
-
-    >>> plan_batch(seed=7, step=2, batch_size=3, num_examples=20, crop_padding=4, random_flip=True).tolist()
-    [[2, 2, -3, 0], [19, 1, 0, 1], [12, -3, -2, 0]]
-
-    Returns:
-      int32 [batch_size, 4]: example, row offset, column offset, flipped (0 or 1).
-    """
-    position = step * batch_size + np.arange(batch_size)
-    epoch = position // num_examples
-    example = np.empty(batch_size, np.int64)
-    for e in np.unique(epoch):
-        in_epoch = epoch == e
-        example[in_epoch] = epoch_order(seed, int(e), num_examples)[position[in_epoch] % num_examples]
-    words = _random_words(seed, _AUGMENTATION, step, 3 * batch_size).reshape(3, batch_size)
-    offsets = (words[:2] % np.uint64(2 * crop_padding + 1)).astype(np.int64) - crop_padding
-    flipped = words[2] >> np.uint64(63) if random_flip else np.zeros(batch_size)
-    return np.stack([example, *offsets, flipped], axis=1).astype(np.int32)
 
 
 class DeviceImages(keras.layers.Layer):
@@ -167,7 +125,7 @@ class StreamedBatches:
     weighted_test_batches yields `test_steps` batches.
     """
 
-    def __init__(self, source: "TfdsSource", config: TrainConfig, rows: slice = slice(None)) -> None:
+    def __init__(self, source: "FolderSource | TfdsSource", config: TrainConfig, rows: slice = slice(None)) -> None:
         self._source, self._config = source, config
         self._rows = range(config.batch_size)[rows]
         self.test_steps = -(-source.num_test // config.batch_size)

@@ -1,7 +1,7 @@
-"""Labelled images: the embedded MNIST sample, your own .npz file, or any TFDS set by name.
+"""Labelled images: the embedded MNIST sample, your own .npz file or folder of images, or any TFDS set by name.
 
-A set that fits in memory becomes `ArrayData`; one that does not, or whose images vary in
-size, stays a `tfds.TfdsSource`. batches.py turns either into batches.
+A set that fits in memory becomes `ArrayData`; one that does not, or a TFDS set whose images vary in size, stays an
+`image_folder.FolderSource` or a `tfds.TfdsSource`. batches.py turns any of them into batches.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import (
@@ -31,19 +30,28 @@ from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
 
 if TYPE_CHECKING:
+    from identity_matters.data.image_folder import FolderSource
     from identity_matters.data.tfds import TfdsSource
 
 
-def load(config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "ArrayData | TfdsSource":
-    """Returns the data that the config names, or those that are given: (x_train, y_train, x_test, y_test).
+def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData | FolderSource | TfdsSource":
+    """Returns the data that the config names, or those that are given: four arrays, or (train, test) in batches.
 
-    A set too large for memory, or of varying image size, stays a TfdsSource.
+    A set too large for memory stays a FolderSource or a TfdsSource, and so does a TFDS set of varying image size.
 
     Raises UserError for no such data set, one that is not prepared (the message says what to run), and data that cannot
     be trained on.
     """
     if given is not None:
+        if isinstance(given, tuple | list) and len(given) == 2:
+            from identity_matters.data.given_batches import examples_of  # which imports Keras
+
+            given = (*examples_of("train", given[0]), *examples_of("test", given[1]))
         data = given_arrays(given, config.num_classes)
+    elif config.images:
+        from identity_matters.data.image_folder import load_folder  # which imports Keras
+
+        return load_folder(config)
     elif config.npz:
         data = load_npz(config.npz, config.num_classes)
     elif config.num_classes:
@@ -91,7 +99,7 @@ def _tfds_source(config: TrainConfig) -> "TfdsSource":
 def say_named_by(path: str, fields: Mapping[str, Any], data_dir: str | os.PathLike) -> None:
     """Says in a line that a file, by its `fields`, and no flag (data_dir) has named the place of the data, if so."""
     reads_data_dir = not data_dir and fields["dataset"] != MNIST_SAMPLE
-    if place := fields["npz"] or (reads_data_dir and fields["data_dir"]):
+    if place := fields["npz"] or fields["images"] or (reads_data_dir and fields["data_dir"]):
         note(f"the data are read from {truncated_repr(place)}, which {path} names")
 
 
@@ -107,14 +115,22 @@ def reporting_unreadable_data() -> Iterator[None]:
         raise UserError(found[1]) from error
 
 
-def raw_test_batches(config: TrainConfig, batch_size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def raw_test_batches(
+    config: TrainConfig, batch_size: int, class_names: Sequence[str] = ()
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
 
-    The npz may lack the training arrays. Where all images are resized, a line says so first.
+    The npz may lack the training arrays. A folder of images has classes of these names (none: those of its folders),
+    and gives images of the shape that config.model takes. Where all images are resized, a line says so first.
 
     Raises:
       UserError: as `load`.
     """
+    if config.images:
+        from identity_matters.data.image_folder import folder_test_batches  # which imports Keras
+
+        yield from folder_test_batches(config, batch_size, class_names)
+        return
     if not config.npz and config.dataset != MNIST_SAMPLE:
         source = _tfds_source(config)
         _say_resizing(source.name, source.stored_shape, config.image_size)

@@ -6,28 +6,21 @@ training sets it to the config's. Starting inside an epoch reads, but does not d
 """
 
 import contextlib
-import difflib
-import logging
 import math
-import os
 import re
-import shlex
 from collections.abc import Iterator
 
 import keras
 import numpy as np
-import requests
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from tensorflow_datasets.core.download import downloader
 
 from identity_matters.config import MAX_CLASSES, TrainConfig
-from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, MNIST_SAMPLE, ArrayData
-from identity_matters.data.tfds_files import check_files, check_records, features_of_tfds_alone
-from identity_matters.data.user_arrays import require_stored
-from identity_matters.errors import Preempted, UserError, VaryingSizes, first_line
+from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData
+from identity_matters.data.tfds_builder import image_and_label, prepared_builder
+from identity_matters.data.tfds_files import check_records
+from identity_matters.errors import UserError, VaryingSizes
 from identity_matters.fields import require
-from identity_matters.runs.config_json import require_mounted
 
 if keras.backend.backend() != "tensorflow":  # which only reads data then, and would take the memory of the GPUs
     with contextlib.suppress(RuntimeError):  # it is running already
@@ -47,69 +40,8 @@ _MAX_SIDE = 2**14  # pixels, or channels
 CROP_FRACTION = 224 / 256
 
 
-def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> tfds.core.DatasetBuilder:
-    """Returns the builder of a data set whose files are there, or are downloaded on request; else raises UserError."""
-    require_stored(name)
-    try:
-        parsed = tfds.core.naming.parse_builder_name_kwargs(name)[0]
-        require(not parsed.namespace, "data sets of other parties bring code of theirs")
-        if data_dir:
-            require_mounted(data_dir)
-            check_files(os.path.join(os.path.expanduser(data_dir), parsed.name))
-        with features_of_tfds_alone():
-            builder = tfds.builder(name, data_dir=data_dir or None)
-    except tfds.core.DatasetNotFoundError:
-        near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
-        hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
-        raise UserError(f"there is no data set {name!r}{hint}") from None
-    except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
-        raise UserError(f"TFDS cannot make {name!r}: {first_line(error)[:300]}") from error
-    if not builder.is_prepared():
-        if not download:
-            place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
-            raise UserError(
-                f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --data_dir "
-                f"(data_dir=…) names another place; --download of launch.train (download=True) has TFDS fetch it, or "
-                f"python -m launch.export_npz --dataset={name}{place} --download --npz={builder.name}.npz"
-            )
-        _download(name, builder)
-    return builder
-
-
-def _download(name: str, builder: tfds.core.DatasetBuilder) -> None:
-    """Has TFDS download and prepare a set, or raises UserError after a few seconds where it cannot be reached."""
-    # TFDS would try ten times in the course of 200 seconds, with a warning each time.
-    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
-    retries, downloader.MAX_RETRIES = downloader.MAX_RETRIES, 3
-    try:
-        builder.download_and_prepare()
-    except Preempted:
-        raise
-    except requests.exceptions.ConnectionError as error:
-        url = getattr(error.request, "url", None) or "the server"
-        raise UserError(
-            f"TFDS cannot download {name}: {url} cannot be reached from here; without a network, copy a prepared "
-            f"{name} to --data_dir (data_dir=…)"
-        ) from error
-    except Exception as error:  # no space, or files to be fetched by hand: TFDS raises anything
-        raise UserError(f"TFDS cannot download {name}: {' '.join(str(error).split())}") from error
-    finally:
-        downloader.MAX_RETRIES = retries
-
-
-def supervised_keys(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
-    """Returns the names of an example's image and label, or raises UserError where the set has other ones."""
-    keys, features = builder.info.supervised_keys, builder.info.features
-    types = (tfds.features.Image, tfds.features.ClassLabel)
-    if keys and len(keys) == 2 and isinstance(features, tfds.features.FeaturesDict):
-        found = dict(features.items())
-        if all(isinstance(key, str) and isinstance(found.get(key), kind) for key, kind in zip(keys, types)):
-            return keys
-    raise UserError(f"{builder.name} is not an image-classification set")
-
-
 class TfdsSource:
-    """A prepared TFDS image-classification set, tested on the labelled eval_split.
+    """A prepared TFDS image-classification set: trained on train_split, tested on the labelled eval_split.
 
     Attributes:
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
@@ -127,15 +59,20 @@ class TfdsSource:
         image_size: int = 0,
         train_examples: int = 0,
         eval_examples: int = 0,
+        train_split: str = "train",
     ) -> None:
         self.name, self._builder = builder.name, builder
-        self._image_key, self._label_key = supervised_keys(builder)
+        self._image_key, self._label_key = image_and_label(builder)
         check_records(self.name, str(builder.data_dir))
-        for split in ("train", eval_split):
+        self._whole_splits = (train_split, eval_split)
+        for split in self._whole_splits:
             if split not in builder.info.splits:
-                raise UserError(f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}")
+                raise UserError(
+                    f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}; --train_split and "
+                    "--test_split (train_split=…, test_split=…) name two of them"
+                )
         self._splits = {
-            "train": _shortened_split("train", train_examples, builder),
+            "train": _shortened_split(train_split, train_examples, builder),
             "test": _shortened_split(eval_split, eval_examples, builder),
         }
         self.num_train = builder.info.splits[self._splits["train"]].num_examples
@@ -165,7 +102,7 @@ class TfdsSource:
     def is_streamed(self) -> bool:
         """Returns whether the set, before it is shortened, is too large for memory, or has images of varying size."""
         splits = self._builder.info.splits
-        count = sum(splits[name].num_examples for name in ("train", _test_split(self._builder)))
+        count = sum(splits[name].num_examples for name in self._whole_splits)
         return self._varies or math.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
 
     def load(self) -> ArrayData:
@@ -239,8 +176,10 @@ class TfdsSource:
 
     def _whole_images(self, split: str) -> tf.data.Dataset:
         """Returns (image, label) of every example of a split, decoded."""
-        images = self._builder.as_dataset(split=self._splits[split], as_supervised=True, read_config=_IN_ORDER)
-        return images.map(lambda image, label: (self._sized(image), label), tf.data.AUTOTUNE)
+        examples = self._builder.as_dataset(split=self._splits[split], read_config=_IN_ORDER)
+        return examples.map(
+            lambda found: (self._sized(found[self._image_key]), found[self._label_key]), tf.data.AUTOTUNE
+        )
 
     def _sized(self, image: tf.Tensor) -> tf.Tensor:
         """Returns a whole image at image_size, if there is one."""
@@ -300,7 +239,14 @@ def _shortened_split(split: str, count: int, builder: tfds.core.DatasetBuilder) 
 def tfds_source(config: TrainConfig) -> TfdsSource:
     """Returns the TFDS set that the config names, not yet read; raises UserError as prepared_builder and TfdsSource."""
     builder = prepared_builder(config.dataset, config.data_dir, config.download)
-    return TfdsSource(builder, _test_split(builder), config.image_size, config.train_examples, config.eval_examples)
+    return TfdsSource(
+        builder,
+        config.test_split or _test_split(builder),
+        config.image_size,
+        config.train_examples,
+        config.eval_examples,
+        config.train_split or "train",
+    )
 
 
 def _window(

@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,6 +30,11 @@ from identity_matters.runs.npz import Member, open_npz
 # The four arrays, and what Keras's users call them.
 _ARRAYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
 _ADVICE = "numpy.savez(path, train_images=…, train_labels=…, test_images=…, test_labels=…) writes one"
+# Of labels that are names; searchsorted gives wrong numbers for a name that the training set lacks, index refuses it.
+_NAMES_ADVICE = (
+    "names = sorted(set(y_train)); y_train, y_test = ([names.index(y) for y in ys] for ys in (y_train, y_test)) "
+    "converts names"
+)
 _PREFIX = "arrays "  # of what config.json calls them
 _LEAST_LEVELS = 16  # of 256: floats that rounding would leave fewer were divided twice, say, or are no pixels
 
@@ -45,7 +50,8 @@ def given_arrays(data: Sequence[ArrayLike], num_classes: int = 0) -> ArrayData:
       UserError: there are not four, or one of them is unfit, or the splits are not of one scale.
     """
     found = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
-    require(found == "4 of them", f"data must be (x_train, y_train, x_test, y_test), got {found}")
+    expected = "(train, test), two data sets of batches (images, labels), or (x_train, y_train, x_test, y_test)"
+    require(found == "4 of them", f"data must be {expected}, got {found}")
     arrays = {name: as_numbers(name, array) for name, array in zip(_ARRAYS, data)}
     unnamed = as_array_data("the data", arrays, num_classes)
     as_trained_on = (getattr(unnamed, name) for name in _ARRAYS)  # of whatever type they were given
@@ -64,6 +70,10 @@ def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
         array = np.asarray(array)
     except ValueError as error:  # rows of several lengths
         raise UserError(f"{what} must be one array: {error}") from error
+    if array.dtype.kind in "SUO" and "label" in what:
+        raise UserError(
+            f"{what} must be whole numbers, got {truncated_repr(array.ravel()[:1].tolist())}; {_NAMES_ADVICE}"
+        )
     require(array.dtype.kind in "buif", f"{what} must be numbers, got {array.dtype}")
     return array
 
@@ -161,17 +171,12 @@ def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.n
     if not ranges:
         return images
     low, high = min(least for least, _ in ranges.values()), max(most for _, most in ranges.values())
-    if low < 0 or high > 255:
-        raise UserError(
-            f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, got {low:.6g} … {high:.6g}; "
-            f"{_conversion(low, high)} converts those of both splits"
-        )
+    found = f"got {low:.6g} … {high:.6g}; {_conversion(low, high)} converts those of both splits"
+    require(0 <= low <= high <= 255, f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, {found}")
     for split, (_, most) in ranges.items():
-        if 0 < most <= 1 < high:
-            raise UserError(
-                f"{name}: {split}_images lie in 0 … {most:.4g}, which is read as of 0 … 1, but the others in 0 … "
-                f"{high:.4g}, of 0 … 255; bring both to one scale: images = images / 255, for the others"
-            )
+        scales = f"{split}_images lie in 0 … {most:.4g}, which is read as of 0 … 1, but the others in 0 … {high:.4g}"
+        advice = "of 0 … 255; bring both to one scale: images = images / 255, for the others"
+        require(not 0 < most <= 1 < high, f"{name}: {scales}, {advice}")
     top = 1 if high <= 1 else 255
     wide = np.promote_types(first.dtype, np.float32)  # float16 has too few digits
     rounded = {split: np.rint(array.astype(wide, copy=False) * (255 / top)) for split, array in images.items()}
@@ -210,15 +215,19 @@ def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.nd
     return _with_channels("images", _in_range("images", images)), as_integers("labels", labels)[0]
 
 
-def as_integers(what: str, labels: np.ndarray) -> tuple[np.ndarray, int]:
-    """Returns labels int32 [n], and how many classes they speak of."""
+def as_integers(what: str, labels: np.ndarray, say: Callable[[str], None] = note) -> tuple[np.ndarray, int]:
+    """Returns labels int32 [n], and how many classes they speak of; says in a line where they were of another form."""
     classes = 0
     if labels.ndim == 2 and labels.shape[1] == 1:
-        note(f"{what} [n, 1] are taken as [n]")
+        say(f"{what} [n, 1] are taken as [n]")
         labels = labels[:, 0]
     elif labels.ndim == 2 and labels.size and np.isin(labels, (0, 1)).all() and np.all(labels.sum(axis=1) == 1):
-        note(f"{what} are one-hot rows of {labels.shape[1]} classes")
+        say(f"{what} are one-hot rows of {labels.shape[1]} classes")
         labels, classes = labels.argmax(axis=1), labels.shape[1]
+    elif labels.ndim == 2 and labels.size and np.isin(labels, (0, 1)).all():
+        row = labels[labels.sum(axis=1) != 1][0]
+        many = f"{what} have a row of {int(row.sum())} classes: multi-label is not supported"
+        raise UserError(f"{many}; give each image one class")
     if labels.dtype.kind == "f" and not np.all(labels == np.rint(labels)):
         raise UserError(f"{what} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
     low, high = (labels.min(), labels.max()) if labels.size else (0, 0)
@@ -234,12 +243,15 @@ def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> tuple[dict[str, n
             if missing := [name for name in names if stored[name] is None]:
                 raise UserError(f"it lacks {', '.join(missing)}; it holds {_contents(members)}")
             for name in names:
-                shape = stored[name].header()[0]
+                shape, dtype, *_ = stored[name].header()
+                is_numbers = "labels" not in name or dtype.kind not in "SUO"
+                require(is_numbers, f"{name} must be whole numbers, got {dtype}; {_NAMES_ADVICE}")
                 advice = f"at most {MAX_BYTES_IN_MEMORY:.3g} fit in memory, larger sets come through TFDS"
                 require(
                     math.prod(shape) <= MAX_BYTES_IN_MEMORY,
                     f"{name} declares {truncated_repr(shape)} values; {advice}",
                 )
+            _say_what_is_not_read(path, members)
             return {name: stored[name].read() for name in names}, _digest(stored)
     except MemoryError:
         raise
@@ -251,6 +263,14 @@ def _read(path: str, names: Sequence[str] = tuple(_ARRAYS)) -> tuple[dict[str, n
 def _stored(members: dict[str, Member]) -> dict[str, Member | None]:
     """Returns the four arrays by their names, whichever a file has; None where it lacks one."""
     return {name: members.get(name) or members.get(other) for name, other in _ARRAYS.items()}
+
+
+def _say_what_is_not_read(path: str, members: dict[str, Member]) -> None:
+    """Says in a line which arrays of a file nothing reads: val_images, say."""
+    read = {name if name in members else other for name, other in _ARRAYS.items()}
+    if unread := sorted(members.keys() - read):
+        note(f"{os.path.basename(path)}: {', '.join(unread)[:200]} are not read; test_images are what is evaluated on, "
+             "validation_examples holds out some of train_images")  # fmt: skip
 
 
 def _digest(stored: dict[str, Member | None]) -> str:

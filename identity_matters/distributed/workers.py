@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-from numpy.typing import ArrayLike
 
 from identity_matters.config import TrainConfig
 from identity_matters.data.arrays import ArrayData
@@ -31,11 +30,20 @@ from identity_matters.errors import Diverged, EvaluationFailed, UserError, Worke
 from identity_matters.fields import require
 from identity_matters.optimization import compile_model
 from identity_matters.runs.checkpoint import list_checkpoints
-from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, data_digest, differences, lock
+from identity_matters.runs.directory import (
+    DATA_PLACES,
+    LOCK_TIMEOUT,
+    RunDirectory,
+    as_json,
+    data_digest,
+    differences,
+    lock,
+)
 from identity_matters.runs.signals import StopRequest
 from identity_matters.runs.tables import read_metrics
 
 if TYPE_CHECKING:
+    from identity_matters.data.image_folder import FolderSource
     from identity_matters.data.tfds import TfdsSource
 
 
@@ -86,7 +94,9 @@ class Workers:
         """Returns the context in which a network, its optimiser and its metrics are made."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
-    def load_in_turn(self, config: TrainConfig, given: Sequence[ArrayLike] | None = None) -> "ArrayData | TfdsSource":
+    def load_in_turn(
+        self, config: TrainConfig, given: Sequence[Any] | None = None
+    ) -> "ArrayData | FolderSource | TfdsSource":
         """Loads the data as `load`; a chief that may download them comes first, others may find them on its disk."""
         in_turn = self.broadcast([config.download])[0]
         if in_turn and not self.is_chief:
@@ -242,8 +252,8 @@ def open_run(
             except ValueError as error:
                 contents["mistake"] = str(error)
         contents = json.loads(workers.broadcast_text(json.dumps(contents | {"config": compared})))
-        # An .npz file may lie elsewhere on each machine: its digest says whether it is the same.
-        _require_agreement(contents, differences(contents["config"], compared, same=("npz",)), workers)
+        # They may lie elsewhere on each machine: a digest says whether they are the same.
+        _require_agreement(contents, differences(contents["config"], compared, same=DATA_PLACES), workers)
         if contents["final_row"] or contents["status"] == "diverged":
             workers.barrier()  # until the others have heard it: a sum fails where one has left
         yield directory, contents

@@ -192,7 +192,7 @@ def _draw(run: RunDirectory) -> list[dict]:
     """Draws the figures of all finished runs; returns the rows of results.csv."""
     rows = tables.read_rows(run.file("results.csv"))
     rows = [{name: value for name, value in row.items() if value != ""} for row in rows]
-    figures.save_figures(draw(rows), run.path)
+    figures.save_figures(lambda: draw(rows), run.path)
     return rows
 
 

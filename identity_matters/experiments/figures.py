@@ -9,47 +9,79 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
-from identity_matters.runs.figures import learning_rate_drops
+from identity_matters.experiments.variants import EXPERIMENTS
+from identity_matters.runs.figure_style import PAGE
+from identity_matters.runs.figures import PERCENT, learning_rate_drops, mean_over_runs
 from identity_matters.runs.tables import final_rows
 
 # The panels of the figures of errors at the end of runs: column and label.
 _ERRORS = {"test_top1_error": "test error", "train_top1_error": "training error"}
+_MUON, _OTHER = "Muon", "momentum SGD"  # by the optimizer of a variant
+_COLOURS = {_MUON: "C0", _OTHER: "C3"}
+_NORM = r"average $\|W\|_F$"
 
 
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the error of every variant, test (left) and training (right), at the end of each run.
 
-    A dot is a seed, a bar the mean of those that did not diverge; how many diverged is written beside. A dotted line
-    goes through the first variant's mean, with which the others are compared. Training errors are means over the last
-    part of a run.
+    The lowest mean test error comes first. A dot is a seed, a bar the mean of those that did not diverge; how many
+    diverged stands beside the variant's name. The colour is the optimiser's. A dotted line goes through the mean of the
+    variant with which the others are compared, whose name is bold. Training errors are means over the last part of a
+    run.
     """
     final = final_rows(rows)
-    names = list(dict.fromkeys(row["variant"] for row in final))
-    figure = Figure(figsize=(10, 1.2 + 0.36 * len(names)), dpi=120, layout="constrained")
+    names = _sorted_by_mean(final)
+    lines = [_name_in_lines(name, final) for name in names]
+    figure = Figure(figsize=(PAGE, 1.2 + 0.32 * len(names)), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
+    compared = next((row["variant"] for row in final), None)
     for axes, (column, label) in zip(panels, _ERRORS.items()):
         for i, name in enumerate(names):
             values = [row[column] for row in final if row["variant"] == name and row["status"] != "diverged"]
-            lost = sum(row["variant"] == name and row["status"] == "diverged" for row in final)
-            axes.plot(values, [i] * len(values), "o", color="tab:blue", alpha=0.5, markersize=5)
+            colour = _COLOURS[_optimizer(name)]
+            axes.plot(values, [i] * len(values), "o", color=colour, alpha=0.5, markersize=5)
             if values:
                 mean = np.mean(values)
-                axes.plot([mean] * 2, [i - 0.3, i + 0.3], color="tab:blue", linewidth=2)
-                if i == 0:
+                axes.plot([mean] * 2, [i - 0.3, i + 0.3], color=colour, linewidth=2)
+                if name == compared:
                     axes.axvline(mean, color="0.4", linewidth=1, linestyle=":", zorder=1)
-            if lost:
-                place = {"transform": axes.get_yaxis_transform(), "ha": "right", "va": "bottom"}  # above the dots
-                axes.text(0.98, i - 0.1, f"{lost} diverged", **place)
-        labels = [textwrap.fill(name, 48) for name in names]
-        axes.set(yticks=range(len(names)), yticklabels=labels, xlabel=f"top-1 {label}")
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.set(xlabel=f"top-1 {label}")
+        axes.set_yticks(range(len(names)), lines)
+        axes.xaxis.set_major_formatter(PERCENT)
         axes.locator_params(axis="x", nbins=5)
-        axes.grid(alpha=0.3)
+    for text, name in zip(panels[0].get_yticklabels(), names):
+        text.set_fontweight("bold" if name == compared else "normal")
     panels[0].set_ylim(max(len(names), 1) - 0.5, -0.5)  # of those without a dot too
+    if len(optimizers := {_optimizer(name) for name in names}) > 1:
+        handles = [Line2D([], [], color=_COLOURS[name], marker="o", label=name) for name in sorted(optimizers)]
+        figure.legend(handles=handles, loc="outside lower right", ncols=2)
     figure.suptitle(title, parse_math=False)
     return figure
+
+
+def _sorted_by_mean(final: list[dict]) -> list[str]:
+    """The variants, the lowest mean test error first, those of which every run diverged last."""
+    errors: dict[str, list[float]] = {}
+    for row in final:
+        found = errors.setdefault(row["variant"], [])
+        if row["status"] != "diverged":  # its row may lack the column
+            found.append(row["test_top1_error"])
+    return sorted(errors, key=lambda name: np.mean(errors[name]) if errors[name] else np.inf)
+
+
+def _name_in_lines(name: str, final: list[dict]) -> str:
+    statuses = [row["status"] for row in final if row["variant"] == name]
+    lost = statuses.count("diverged")
+    return textwrap.fill(f"{name} ({lost} of {len(statuses)} diverged)" if lost else name, 38)
+
+
+def _optimizer(name: str) -> str:
+    """The optimiser of a variant, by its name."""
+    found = [variant.train for of in EXPERIMENTS.values() for variant in of if variant.name == name]
+    return _OTHER if found and found[0].get("optimizer") == "momentum" else _MUON
 
 
 def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str = "") -> Figure:
@@ -60,10 +92,10 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
     """
     ended = [row for row in final_rows(rows) if row["status"] != "diverged"]
     ticks = sorted({depth for of_initializer in depths.values() for depth in of_initializer.values()})
-    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(PAGE, 3.4), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for axes, (column, label) in zip(panels, _ERRORS.items()):
-        for initializer, marker, colour in zip(depths, "os", ("tab:blue", "tab:orange")):
+        for initializer, marker, colour in zip(depths, "os", ("C0", "C1")):
             means = []
             for name, depth in sorted(depths[initializer].items(), key=lambda item: item[1]):
                 values = [row[column] for row in ended if row["variant"] == name]
@@ -74,10 +106,9 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
         axes.set(xlabel="convolutions", ylabel=f"top-1 {label}", xscale="log")
         axes.set_xticks(ticks, ticks)
         axes.minorticks_off()
-        axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=1))
+        axes.yaxis.set_major_formatter(PERCENT)
         axes.yaxis.set_tick_params(labelleft=True)
-        axes.grid(alpha=0.3)
-        axes.legend()
+    panels[0].legend()
     figure.suptitle(title, parse_math=False)
     return figure
 
@@ -86,29 +117,29 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the average Frobenius norm of the kernels along training, as Figure 2 of Li et al.
 
     Above against steps; below against the training cross-entropy, as theirs, with a circle where the learning rate
-    first drops and a triangle where it drops again. A line is a run, a column of panels holds the variants that differ
-    in the number in their names alone.
+    first drops and a triangle where it drops again. A line is the mean over the seeds, above with a band of a standard
+    deviation; a column of panels holds the variants that differ in the number in their names alone.
     """
     tested = [row for row in rows if row["phase"] == "test" and np.isfinite(row.get("kernel_norm", np.nan))]
     families = by_depth(row["variant"] for row in tested)
-    figure = Figure(figsize=(5 * len(families) or 5, 7.6), dpi=120, layout="constrained")
+    figure = Figure(figsize=(PAGE / 2 * max(len(families), 1), 6.4), layout="constrained")
     panels = figure.subplots(2, len(families) or 1, squeeze=False, sharey="col")
     for i, (family, names) in enumerate(families.items()):
-        for axes, column in zip(panels[:, i], ("step", "train_cross_entropy")):
-            for j, name in enumerate(names):
-                of_variant = [row for row in tested if row["variant"] == name]
-                colour = colormaps["viridis"](j / max(len(names), 1))
-                for k, seed in enumerate(dict.fromkeys(row["seed"] for row in of_variant)):
-                    run = [row for row in of_variant if row["seed"] == seed]
-                    _draw_norms(axes, run, column, color=colour, label=None if k else name)
-            axes.grid(alpha=0.3, which="both")
-        panels[0, i].set(title=family, xlabel="steps", ylabel="average ‖W‖_F", xlim=(0, None), ylim=(0, None))
-        panels[1, i].set(xlabel="training cross-entropy", ylabel="average ‖W‖_F", xscale="log")
+        by_step, by_loss = panels[:, i]
+        for j, name in enumerate(names):
+            runs: dict[int, list[dict]] = {}
+            for row in (row for row in tested if row["variant"] == name):
+                runs.setdefault(row["seed"], []).append(row)
+            number = re.search(r"\d+", name)
+            colour, label = colormaps["viridis"](j / max(len(names), 1)), number[0] if number else name
+            _draw_norms(by_step, by_loss, list(runs.values()), colour, label)
+        by_step.set(title=family, xlabel="steps", ylabel=_NORM, xlim=(0, None), ylim=(0, None))
+        by_step.legend(title="$N$" if len(names) > 1 else None, ncols=2)
+        by_loss.set(xlabel="training cross-entropy", ylabel=_NORM, xscale="log")
         # The losses span less than a decade, whose labels would be 1.2 × 10⁰ and overlap.
-        panels[1, i].xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-        panels[1, i].xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        panels[1, i].xaxis.set_minor_formatter(NullFormatter())
-        panels[0, i].legend(fontsize=8)
+        by_loss.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        by_loss.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        by_loss.xaxis.set_minor_formatter(NullFormatter())
     figure.suptitle(title, parse_math=False)
     return figure
 
@@ -127,10 +158,14 @@ def by_depth(names: Iterable[str]) -> dict[str, list[str]]:
     }
 
 
-def _draw_norms(axes: Axes, run: list[dict], column: str, **style: Any) -> None:
-    """Draws the norms of a run against a column, and marks where the learning rate drops."""
-    axes.plot([row[column] for row in run], [row["kernel_norm"] for row in run], **style)
-    drops = learning_rate_drops(run)
-    for marker, step in zip("o^", drops if column != "step" else ()):
-        at = next(row for row in run if row["step"] == step)
-        axes.plot(at[column], at["kernel_norm"], marker, color=style["color"])
+def _draw_norms(by_step: Axes, by_loss: Axes, runs: list[list[dict]], colour: Any, label: str) -> None:
+    """Draws the mean norm of the runs of a variant against steps and loss, and marks where the learning rate drops."""
+    steps, mean, spread = mean_over_runs(runs, "kernel_norm")
+    _, loss, _ = mean_over_runs(runs, "train_cross_entropy")
+    by_step.plot(steps, mean, color=colour, label=label)
+    if len(runs) > 1:
+        by_step.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.25, lw=0)
+    by_loss.plot(loss, mean, color=colour)
+    for marker, step in zip("o^", learning_rate_drops(runs[0])):
+        at = np.flatnonzero(steps == step)
+        by_loss.plot(loss[at], mean[at], marker, color=colour)

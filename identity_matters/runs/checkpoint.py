@@ -176,11 +176,9 @@ class TrainingState:
 
         found = load_newest(directory, check)
         if found is None:
-            if files := list_checkpoints(directory):
-                raise UserError(
-                    f"none of the {len(files)} checkpoint(s) in {directory} can be used; put an intact one there, or "
-                    "begin again in another run_dir"
-                )
+            count = len(list_checkpoints(directory))
+            advice = "put an intact one there, or begin again in another run_dir"
+            require(count == 0, f"none of the {count} checkpoint(s) in {directory} can be used; {advice}")
             return
         self.step, arrays = found
         for path, variable in self._variables.items():

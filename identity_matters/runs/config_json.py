@@ -46,9 +46,9 @@ def read_config_json(run_dir: str) -> dict | None:
 
 
 def data_places(contents: dict) -> dict[str, str]:
-    """Returns data_dir and npz of the config in a training run's config.json, each as `seen_from_start`."""
+    """Returns data_dir, npz and images of the config in a training run's config.json, each as `seen_from_start`."""
     config = contents["config"]
-    return {name: seen_from_start(contents, config[name]) for name in ("data_dir", "npz") if name in config}
+    return {name: seen_from_start(contents, config[name]) for name in ("data_dir", "npz", "images") if name in config}
 
 
 def seen_from_start(contents: dict, path: str) -> str:

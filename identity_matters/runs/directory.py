@@ -3,8 +3,8 @@
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that had something to do, its versions those of the first. It
-holds a summary of the data of a training run, a study or a spectrum, and of an .npz file a digest: data may
-be moved, but not be changed.
+holds a summary of the data of a training run, a study or a spectrum, and of an .npz file or a folder of images a
+digest: data may be moved, but not be changed.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import sys
 import time
 from typing import Any
 
+from identity_matters.data.image_files import folder_digest
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
 from identity_matters.fields import require
@@ -30,9 +31,11 @@ from identity_matters.runs.machine import machine
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")  # of files.temporary_folder
 _LOCK = ".lock"
+DATA_PLACES = ("npz", "images")  # fields that a digest of the data stands for
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
-    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files"
+    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files",
+    "class_names",
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 # Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
@@ -49,8 +52,8 @@ class RunDirectory:
     """A directory that belongs to one config; `with run:` makes it and keeps other processes from writing to it.
 
     The config and the summary of the data, unless it is empty, are compared with those of an earlier run. run_type is
-    the launcher that draws the figures again, digest that of the .npz file as it was read (None: as it is now). The
-    first `set_status` writes config.json: then the run `is_begun`.
+    the launcher that draws the figures again, digest that of the .npz file or folder as it was read (None: as it is
+    now). The first `set_status` writes config.json: then the run `is_begun`.
 
     Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
     what differs) or on other data, or files of no run, or cannot be written.
@@ -143,12 +146,14 @@ class RunDirectory:
         types = f"launch.{found['kind']}, not of launch.{self._run_type}"
         require(found["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
         known = found.get("npz_digest", "")
-        same = ("npz",) if self._digest and self._digest == known else ()  # wherever the file lies now
+        same = DATA_PLACES if self._digest and self._digest == known else ()  # wherever they lie now
         differing = differences(found["config"], config, (*same, *longer))
         if len(differing) == 1 and differing[0].startswith("train_steps "):
-            differing.append("a run goes on longer unless its schedule ends with it: else --init_from this in another")
+            differing.append(
+                "a run goes on longer unless its schedule ends with it: else begin another by --init_from this"
+            )
         require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
-        file = f"{_npz(config)} has changed, of digest "
+        file = f"{_data_place(config)} has changed, of digest "
         for what, old, new in ((file, known, self._digest), ("", found.get("data"), self._data)):
             other = f"{what}{truncated_repr(old)}, now {new!r}; give the data as they were, or choose another run_dir"
             require(old == new or not (old and new), f"{self.path} holds a run on other data: {other}")
@@ -193,13 +198,15 @@ def as_json(config: Any) -> dict:
 
 
 def data_digest(config: Any) -> str:
-    """Returns the digest of the .npz file that a config, or that of its training runs, names; empty where none is."""
-    return npz_digest(_npz(as_json(config)))
+    """Returns the digest of the .npz file or folder that a config, or that of its training runs, names; or ""."""
+    place = _data_place(as_json(config))
+    return folder_digest(place) if os.path.isdir(place) else npz_digest(place) if place else ""
 
 
-def _npz(config: dict) -> str:
-    """Returns the .npz file that a run's config names, or that of its training runs; empty where there is none."""
-    return config.get("npz") or config.get("train", {}).get("npz", "")
+def _data_place(config: dict) -> str:
+    """Returns the .npz file or the folder of images that a run's config names, or that of its training runs; or ""."""
+    places = (fields.get(name) for fields in (config, config.get("train", {})) for name in DATA_PLACES)
+    return next(filter(None, places), "")
 
 
 def versions() -> dict[str, str]:

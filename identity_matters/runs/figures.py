@@ -2,20 +2,21 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import FuncFormatter, StrMethodFormatter
 
 from identity_matters.runs.config_json import AT_THE_END
+from identity_matters.runs.figure_style import fit, styled
 from identity_matters.runs.files import replacing
 
 # More drops than this (an exponential schedule) would hide the curves.
 MAX_MARKED_DROPS = 5
+PERCENT = FuncFormatter(lambda share, _: f"{100 * share:g}%")
 
 
 def convergence_figure(
@@ -34,15 +35,20 @@ def convergence_figure(
       levels: Errors that are drawn as horizontal lines, fractions, by what the legend says of each.
     """
     steps = [row["step"] for row in rows]
-    figure = Figure(figsize=(6, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
-    for column, name, colour, style in (("train", "train", "tab:blue", "--"), ("test", split, "tab:red", "-")):
+    for column, name, colour, style in (("train", "train", "C0", "--"), ("test", split, "C3", "-")):
         errors = [row[f"{column}_top1_error"] for row in rows]
         last = f" ({errors[-1]:.2%} {place})" if errors and np.isfinite(errors[-1]) else ""
-        axes.plot(steps, errors, style, color=colour, marker="." if len(rows) < 40 else "", label=f"{name} error{last}")
+        axes.plot(steps, errors, style, color=colour, marker=_marker(rows), label=f"{name} error{last}")
     _mark_drops(axes, rows, "0.6", "learning rate drops")
     _label_errors(axes, title, levels)
     return figure
+
+
+def _marker(rows: list[dict[str, float]]) -> str:
+    """A dot for each evaluation where they are few."""
+    return "." if len(rows) < 40 else ""
 
 
 def _mark_drops(axes: Axes, rows: list[dict[str, float]], colour: str, label: str | None) -> None:
@@ -53,15 +59,16 @@ def _mark_drops(axes: Axes, rows: list[dict[str, float]], colour: str, label: st
             axes.axvline(step, color=colour, linewidth=1, linestyle=":", label=None if i else label)
 
 
-def _label_errors(axes: Axes, title: str, levels: Mapping[str, float], **legend: Any) -> None:
-    """Labels axes on which errors are drawn against steps, after the levels; legend: options of its legend."""
+def _label_errors(axes: Axes, title: str, levels: Mapping[str, float]) -> None:
+    """Labels axes on which errors are drawn against steps, after the levels."""
     for text, error in levels.items():
         axes.axhline(error, color="black", linewidth=1, linestyle="-.", label=text)
     axes.set(xlabel="steps", ylabel="top-1 error", xlim=(0, None), ylim=(0, None))
     axes.set_title(title, parse_math=False)
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.grid(alpha=0.3)
-    for text in axes.legend(**legend).get_texts():  # names of directories may hold the signs of formulas
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.yaxis.set_major_formatter(PERCENT)
+    below = axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14))  # within the axes it would hide lines
+    for text in below.get_texts():  # names of directories may hold the signs of formulas
         text.set_parse_math(False)
 
 
@@ -70,34 +77,60 @@ def comparison_figure(
 ) -> Figure:
     """Returns a figure of the top-1 errors of several runs against steps: test or held-out solid, training dashed.
 
-    Runs of one name share a colour and a line of the legend, which has the mean of their errors at the end, the
-    standard deviation, and how many they are. Those that did not come to their end are named there one by one.
+    Runs of one name are drawn as one: the mean of their errors, with a band of a standard deviation to either side. The
+    legend has the mean at the end, the standard deviation, and how many they are. Those that did not come to their end
+    are named there one by one.
 
     Args:
       runs: Of each run its name, what `config_json.evaluated_split` says, the rows of its metrics.csv and what
         `config_json.final_row_label` says.
       title, levels: As of `convergence_figure`.
     """
-    ends: dict[tuple[str, str], dict[str, list[float]]] = {}
+    groups: dict[tuple[str, str], list[tuple[list[dict], str]]] = {}
     for name, split, rows, place in runs:
-        ends.setdefault((name, split), {}).setdefault(place, []).append(rows[-1]["test_top1_error"])
-    figure = Figure(figsize=(6, 4 + 0.2 * len(ends)), dpi=120, layout="constrained")
+        groups.setdefault((name, split), []).append((rows, place))
+    figure = Figure(figsize=(6, 4 + 0.2 * len(groups)), layout="constrained")
     axes = figure.add_subplot()
-    for i, ((name, split), by_place) in enumerate(ends.items()):
-        places = sorted(by_place, key=lambda place: (place != AT_THE_END, place))
-        words = "; ".join(_last_errors(by_place[place], split, place) for place in places)
-        same_name = [rows for *key, rows, _ in runs if key == [name, split]]
-        for k, rows in enumerate(same_name):
-            label = None if k else f"{name} ({words})"
-            for column, style, text in (("test", "-", label), ("train", "--", None)):
-                ys, marker = [row[f"{column}_top1_error"] for row in rows], "." if len(rows) < 40 else ""
-                axes.plot([row["step"] for row in rows], ys, style, color=f"C{i % 10}", marker=marker, label=text)
-            _mark_drops(axes, rows, f"C{i % 10}", None if k else f"learning rate drops, {name}")
+    for i, ((name, split), found) in enumerate(groups.items()):
+        tables, colour = [rows for rows, _ in found], f"C{i}"
+        for column, style, text in (("test", "-", f"{name} ({_ends(found, split)})"), ("train", "--", None)):
+            steps, mean, spread = mean_over_runs(tables, f"{column}_top1_error")
+            axes.plot(steps, mean, style, color=colour, marker=_marker(tables[0]), label=text)
+            if len(tables) > 1:
+                axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.25, lw=0)
+        _mark_drops(axes, tables[0], colour, f"learning rate drops, {name}")
     axes.plot([], [], "--", color="0.4", label="training error")
-    _label_errors(
-        axes, title, levels, loc="upper center", bbox_to_anchor=(0.5, -0.14)
-    )  # below: many runs would hide the lines
+    if any(len(found) > 1 for found in groups.values()):
+        axes.fill_between([], [], [], color="0.4", alpha=0.25, lw=0, label="± a standard deviation over runs")
+    _label_errors(axes, title, levels)
     return figure
+
+
+def mean_over_runs(tables: list[list[dict]], column: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns steps, the mean of a column over runs and its standard deviation (0 for one run).
+
+    Runs that were evaluated at different steps are interpolated; a run counts between its first step and its last.
+    """
+    steps = np.unique([row["step"] for rows in tables for row in rows])
+    values = np.array(
+        [
+            np.interp(steps, [row["step"] for row in rows], [row[column] for row in rows], left=np.nan, right=np.nan)
+            for rows in tables
+        ]
+    )
+    count = np.maximum(np.isfinite(values).sum(0), 1)
+    mean = np.where(np.isfinite(values).any(0), np.nansum(values, 0) / count, np.nan)
+    squares = np.nansum((values - mean) ** 2, 0)
+    return steps, mean, np.sqrt(squares / np.maximum(count - 1, 1))
+
+
+def _ends(found: list[tuple[list[dict], str]], split: str) -> str:
+    """The last errors of the runs of one name in words, those at their end first."""
+    by_place: dict[str, list[float]] = {}
+    for rows, place in found:
+        by_place.setdefault(place, []).append(rows[-1]["test_top1_error"])
+    places = sorted(by_place, key=lambda place: (place != AT_THE_END, place))
+    return "; ".join(_last_errors(by_place[place], split, place) for place in places)
 
 
 def _last_errors(errors: list[float], split: str, place: str) -> str:
@@ -116,25 +149,31 @@ def learning_rate_drops(rows: list[dict[str, float]]) -> list[int]:
     return [a["step"] for a, b in pairs if stays and b["learning_rate"] < a["learning_rate"]]
 
 
-def save_figure(figure: Figure, path: str) -> None:
-    """Writes a figure as a PNG, PDF or SVG file, as the path ends, whole or not at all."""
-    with replacing(path) as temporary:
-        write_picture(figure, temporary, os.path.splitext(path)[1][1:])
+def save_figures(
+    draw: Callable[[], dict[str, Figure]], folder: str, extension: str = "png", style: str = "screen"
+) -> list[str]:
+    """Draws figures in a style of `figure_style` and writes them as FOLDER/NAME.png, or with another extension.
+
+    Args:
+      draw: Returns the figures by name. They are drawn here because colours and fonts are those of the moment.
+
+    Returns:
+      The paths.
+    """
+    paths = []
+    with styled(style):
+        for name, figure in draw().items():
+            fit(figure, style)
+            paths.append(os.path.join(folder, f"{name}.{extension}"))
+            with replacing(paths[-1]) as temporary:
+                write_picture(figure, temporary, extension)
+    return paths
 
 
 def write_picture(figure: Figure, file: str | BinaryIO, extension: str, **options: Any) -> None:
     """Writes a figure as png, pdf or svg, without a date and random names: the same figure gives the same bytes."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    with matplotlib.rc_context({"svg.hashsalt": "identity-matters"}):
-        figure.savefig(file, format=extension, metadata=dates.get(extension), **options)
-
-
-def save_figures(figures: dict[str, Figure], folder: str, extension: str = "png") -> list[str]:
-    """Writes figures by name as FOLDER/NAME.png, or with another extension; returns their paths."""
-    paths = {os.path.join(folder, f"{name}.{extension}"): figure for name, figure in figures.items()}
-    for path, figure in paths.items():
-        save_figure(figure, path)
-    return list(paths)
+    figure.savefig(file, format=extension, metadata=dates.get(extension), **options)
 
 
 def figure_to_array(figure: Figure) -> np.ndarray:

@@ -20,6 +20,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.errors import naming_file
 from identity_matters.runs.config_json import evaluated_split, flat
 from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.figure_style import styled
 from identity_matters.runs.figures import convergence_figure, figure_to_array
 from identity_matters.runs.tables import as_written, read_metrics, write_metrics
 
@@ -87,7 +88,9 @@ class MetricsLog:
             if isinstance(layer, keras.layers.Conv2D):
                 kernel = keras.ops.convert_to_numpy(layer.kernel)
                 self._writer.add_histogram(f"weights/{layer.name}", kernel, row["step"], bins=HISTOGRAM_BINS)
-        figure = figure_to_array(convergence_figure(self.rows, split=self._split, place=f"at step {row['step']:,}"))
+        with styled():
+            place = f"at step {row['step']:,}"
+            figure = figure_to_array(convergence_figure(self.rows, split=self._split, place=place))
         self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again

@@ -122,7 +122,8 @@ def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
     require(os.path.isabs(volume), f"volume_path must be an absolute path, got {volume}")
     lost = f"run_dir must lie under volume_path, {volume}, where it outlives a pod, got {run_dir}"
     require(_is_under(volume, run_dir), lost)
-    for field, path in (("data_dir", config.train.data_dir), ("npz", config.train.npz)):
+    for field in ("data_dir", "npz", "images"):
+        path = getattr(config.train, field)
         if path and not _is_under(volume, path):
             note(f"{field} {path} is not under volume_path, {volume}: the image must hold it")
     is_taken = re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_SVG = 1_000_000  # bytes; a larger picture, of many points, is embedded as pixels
-BROAD = 8  # inches
+BROAD = 7  # inches
 MAX_ROWS = 12  # of a table of evaluations
 NOT_RECORDED = "not recorded"
 # What config.json says of launch.export_npz's file of a data set. It is told by its labels: the pixels may be a copy's.
@@ -58,14 +58,16 @@ class Run(NamedTuple):
     @property
     def dataset(self) -> str:
         """Returns the name of the data set, also where launch.export_npz wrote it to a file; "" for a user's own."""
+        if self.settings.get("images"):
+            return ""
         if self.settings.get("npz"):
             return EXPORTED.get(str(self.contents.get("data")), "")
         return str(self.settings.get("dataset", ""))
 
     @property
     def data(self) -> str:
-        """Returns the name of the data set or of the .npz file of a training run, or of several on the same data."""
-        return self.dataset or str(self.settings.get("npz", ""))
+        """Returns the name of the data set, or of the .npz file or folder, of a training run or several on the same."""
+        return self.dataset or str(self.settings.get("npz") or self.settings.get("images", ""))
 
     @property
     def error(self) -> str:
@@ -122,7 +124,7 @@ def read_run(path: str, report_dir: str) -> Run:
         rows = read_rows(os.path.join(path, "metrics.csv" if run.kind == "train" else "results.csv"))
         if not rows:
             return run._replace(problem=f"it holds no results: its status is {contents['status']}")
-        pictures = {name: picture(figure) for name, figure in figures_of(path).items()}
+        pictures = pictures_of(path)
         return run._replace(rows=rows, pictures=pictures, **_details(run, rows))
     except Exception as error:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
@@ -132,6 +134,14 @@ def read_run(path: str, report_dir: str) -> Run:
 def figures_of(path: str) -> "dict[str, Figure]":
     """Returns the figures of a run directory by name, drawn by the launcher that made it."""
     return importlib.import_module(f"launch.{read_config_json(path)['kind']}").figures(path)
+
+
+def pictures_of(path: str) -> dict[str, Picture]:
+    """Returns the pictures of a run directory by name."""
+    from identity_matters.runs.figure_style import styled
+
+    with styled():
+        return {name: picture(figure) for name, figure in figures_of(path).items()}
 
 
 def _details(run: Run, rows: list[dict]) -> dict[str, Any]:

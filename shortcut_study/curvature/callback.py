@@ -2,17 +2,20 @@
 
 import os
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from shortcut_study.curvature.checks import check_examples, check_model, without_averages
+from shortcut_study.curvature.examples import gathered, loss_of
 from shortcut_study.curvature.products import Loss, compiled_product, label_spec, mean_product
-from shortcut_study.curvature.quadrature import Quadrature, lanczos_quadrature, trace_mean
+from shortcut_study.curvature.quadrature import Quadrature, extreme_eigenvalues, lanczos_quadrature, mean_eigenvalue
 
 NUM_LEVELS = 1000  # of the density in a histogram
 _UNKNOWN = dict.fromkeys(("largest", "smallest", "trace"), np.nan)
+_UNKNOWN_ERRORS = dict.fromkeys(("largest_error_bound", "smallest_error_bound", "trace_error"), np.nan)
 
 
 class HessianCallback(keras.callbacks.Callback):
@@ -29,15 +32,17 @@ class HessianCallback(keras.callbacks.Callback):
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
 
     Args:
-      images, labels, batch_size, loss: The mean loss over these examples, as for `model_mvp`.
-      log_dir: str or path.
+      images, labels, batch_size, loss, gauss_newton: The mean loss over these examples, as for `model_mvp`; the loss
+        is by default that with which the model is compiled. Data sets and batches are read once, now.
+      log_dir: str or path. None writes nothing.
       every: int. Number of epochs between two measurements.
       order: int. Number of Lanczos steps a starting vector, each about three gradients.
       num_vectors: int. Random starting vectors.
       seed: int. Of the starting vectors, the same each time.
 
     Attributes:
-      history: list of dict. epoch, largest, smallest, trace, and its standard error (NaN for one vector).
+      history: list of dict. epoch, largest, smallest, trace; largest_error_bound, smallest_error_bound, trace_error,
+        the last by Student's t for 95 times in 100 (NaN for one vector).
 
     Raises:
       ValueError: every, order or num_vectors is not positive; from fit, as `model_mvp`.
@@ -45,31 +50,38 @@ class HessianCallback(keras.callbacks.Callback):
 
     def __init__(
         self,
-        images: np.ndarray,
-        labels: np.ndarray,
-        log_dir: str | os.PathLike,
+        images: Any,
+        labels: Any = None,
+        log_dir: str | os.PathLike | None = None,
         every: int = 1,
         order: int = 20,
         num_vectors: int = 1,
-        batch_size: int = 100,
+        batch_size: int | None = None,
         loss: Loss = None,
         seed: int = 0,
+        gauss_newton: bool = False,
     ) -> None:
         super().__init__()
-        check_examples(images, labels, loss, batch_size)
         if min(every, order, num_vectors) < 1:
             raise ValueError(f"every, order and num_vectors must be at least 1, got {every}, {order} and {num_vectors}")
-        self._images, self._labels, self._batch_size, self._loss = images, labels, batch_size, loss
+        self._examples, self._loss, self._gauss_newton = gathered(images, labels, batch_size), loss, gauss_newton
+        check_examples(*self._examples[:2], loss or "that of compile", self._examples.batch_size)
         self._every, self._lanczos = every, (order, num_vectors, seed)
-        self._log_dir, self._writer = os.fspath(log_dir), None
+        self._log_dir, self._writer = log_dir, None
         self.history: list[dict[str, float]] = []
 
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Compiles the products."""
         check_model(self.model)
-        check_examples(self._images, self._labels, self._loss, self._batch_size, self.model)
-        self._product = compiled_product(self.model, loss=self._loss, label_spec=label_spec(self.model, self._labels))
-        self._writer = tf.summary.create_file_writer(self._log_dir)
+        x, y, batch_size = self._examples
+        loss = loss_of(self.model, self._loss)
+        check_examples(x, y, loss, batch_size, self.model)
+        labels = label_spec(self.model, y)
+        self._product = compiled_product(self.model, False, loss, self._gauss_newton, labels)
+        is_written = self._log_dir is not None
+        self._writer = (
+            tf.summary.create_file_writer(os.fspath(self._log_dir)) if is_written else tf.summary.create_noop_writer()
+        )
         self._is_measured = False
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -90,21 +102,23 @@ class HessianCallback(keras.callbacks.Callback):
 
     def _measure(self, epoch: int) -> dict[str, float]:
         order, num_vectors, seed = self._lanczos
-        mvp_fn, dim = mean_product(self._product, self.model, self._images, self._labels, self._batch_size)
+        mvp_fn, dim = mean_product(self._product, self.model, *self._examples)
         try:
             quadrature = lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32)
         except ValueError as reason:
             warnings.warn(f"the Hessian after {epoch} epochs is not measured: {reason}", stacklevel=2)
-            self.history.append({"epoch": epoch} | _UNKNOWN | {"trace_standard_error": np.nan})
+            self.history.append({"epoch": epoch} | _UNKNOWN | _UNKNOWN_ERRORS)
             return _UNKNOWN
-        mean, error = trace_mean(quadrature, lambda values: values)
-        row = {"largest": float(quadrature.nodes.max()), "smallest": float(quadrature.nodes.min()), "trace": mean * dim}
+        ends = [extreme_eigenvalues(quadrature, 1, largest) for largest in (True, False)]
+        numbers, errors = zip(*((float(value[0]), float(bound[0])) for value, bound in ends))
+        mean, error = mean_eigenvalue(quadrature)
+        row = dict(zip(_UNKNOWN, (*numbers, mean * dim)))
         with self._writer.as_default(epoch):
             for name, value in row.items():
                 tf.summary.scalar(f"hessian/{name}", value)
             tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
             self._writer.flush()
-        self.history.append({"epoch": epoch} | row | {"trace_standard_error": error * dim})
+        self.history.append({"epoch": epoch} | row | dict(zip(_UNKNOWN_ERRORS, (*errors, error * dim))))
         return row
 
 

@@ -67,7 +67,10 @@ def check_examples(
     is_class = labels.shape[1:] in ((), (1,)) and labels.dtype.kind in "iub"
     if not image_shape[:1] > (0,) or labels.shape[:1] != image_shape[:1] or not (loss or is_class):
         found = f"got {image_shape}, {labels.shape} of {labels.dtype}"
-        raise ValueError(f"need one label an image, a whole number by default, and one image at least, {found}")
+        raise ValueError(
+            "need one label an image, a whole number without a loss (compile the model, or pass loss=…), and one image "
+            f"at least, {found}"
+        )
     if labels.dtype.kind in "iu" and np.abs(labels.astype(np.float64)).max() > np.iinfo(np.int32).max:
         raise ValueError(f"labels that are whole numbers must be within int32, got {labels.min()}–{labels.max()}")
     if not getattr(model, "inputs", None):
@@ -157,7 +160,8 @@ def check_twice_differentiable(
         operation = operation.inputs[0].op
     if takes_logits and operation.type == "Softmax":
         raise ValueError(
-            f"the model must give logits, but {operation.name} makes probabilities of them; take the layer before it"
+            f"the model must give logits, but {operation.name} makes probabilities of them; take the layer "
+            "before it, compile the model, or pass loss=…"
         )
 
 

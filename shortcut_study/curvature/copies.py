@@ -136,7 +136,9 @@ def copy_model(model: keras.Model, clone_function: Callable, dtype: str = "") ->
         """Copies models in the model in the same way; Keras's own recursion would make their inputs float32."""
         return copy_model(layer, clone_function, dtype) if getattr(layer, "inputs", None) else clone_function(layer)
 
-    copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone)
+    with _uncompiled(model):
+        copy = keras.models.clone_model(model, input_tensors=inputs, clone_function=clone)
+    copy.loss, copy._compile_loss = model.loss, model._compile_loss  # what `loss_of` reads
     for layer, cloned in zip(model.layers, copy.layers):
         if [weight.shape for weight in layer.weights] != [weight.shape for weight in cloned.weights]:
             raise ValueError(f"{named(layer)} has other weights as a copy: {_COPIED_WHOLE}")
@@ -147,6 +149,17 @@ def copy_model(model: keras.Model, clone_function: Callable, dtype: str = "") ->
         if hasattr(layer, "finalize_state"):  # Normalization computes by constants that it makes of its weights here
             layer.finalize_state()
     return copy
+
+
+@contextlib.contextmanager
+def _uncompiled(model: keras.Model) -> Iterator[None]:
+    """Opens a context in which Keras does not copy a model's loss, as it cannot where that is a user's function."""
+    compiled = model.compiled
+    model.compiled = False
+    try:
+        yield
+    finally:
+        model.compiled = compiled
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:

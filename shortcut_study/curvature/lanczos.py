@@ -93,11 +93,11 @@ def lanczos(
     dtype: type = np.float64,
     out: np.ndarray | None = None,
     stop: Callable | None = None,
+    deflated: np.ndarray | None = None,
 ) -> Decomposition:
     """Returns `order` steps of symmetric Lanczos from a random vector, fully reorthogonalised.
 
-    >>> decomposition = lanczos(lambda v: np.array([1.0, 2.0, 4.0]) * v, dim=3, order=3)
-    >>> [round(float(value), 12) for value in ritz(decomposition).values]
+    >>> [round(float(value), 12) for value in ritz(lanczos(lambda v: np.array([1.0, 2.0, 4.0]) * v, 3, 3)).values]
     [1.0, 2.0, 4.0]
 
     Every product is made orthogonal to all vectors before it, twice: one pass leaves a part of size ε‖Hq‖/β along
@@ -105,8 +105,7 @@ def lanczos(
 
     Where the Krylov space is exhausted (β within rounding of 0: H has no more distinct eigenvalues that the vector
     sees) it goes on with a random vector orthogonal to the basis and a 0 in off_diagonal. So at order = dim the Ritz
-    values are all eigenvalues, repeated ones included; the weights stay those of the first vector. Costs order products
-    with H and 2 · order² · dim multiplications.
+    values are all eigenvalues, repeated ones included; the weights stay those of the first vector.
 
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
@@ -115,19 +114,22 @@ def lanczos(
       dtype: float64, or float32 to halve the memory.
       out: [≥ order, dim] of dtype. Memory for the basis; None allocates it.
       stop: callable. Given the decomposition so far after every fifth step; true ends it early. See `converged`.
+      deflated: [k, dim] of dtype, orthonormal rows. The decomposition is that of (I − P)H(I − P), P the projection on
+        them, in the space orthogonal to them; order is at most dim − k.
 
     Raises:
       ValueError: an impossible order, or products that are not finite, not real, not [dim] or not symmetric.
     """
     dtype = np.dtype(dtype).type
-    basis = _memory(dim, order, dtype, out)
+    outside = np.empty((0, dim), dtype) if deflated is None else deflated
+    basis = _memory(dim, order, dtype, out, len(outside))
     random, epsilon = np.random.default_rng(seed), float(np.finfo(dtype).eps)
     diagonal, off_diagonal = np.zeros(order), np.zeros(order)
-    vector = random.standard_normal(dim, dtype=dtype)
-    norm, scale, asymmetry = _norm(vector), 0.0, 0.0  # scale: largest |entry| of T
+    norm, scale, asymmetry = _norm(vector := _random_vector(random, outside)), 0.0, 0.0  # scale: largest |entry| of T
     for step in range(order):
         np.divide(vector, dtype(norm), out=basis[step])  # in the basis's memory, as a copy of many weights is slow
         vector, epsilon = _product(mvp_fn, basis[step], epsilon)
+        _orthogonalize(vector, outside)
         coefficients = _orthogonalize(vector, basis[: step + 1])
         norm = _norm(vector)
         diagonal[step], off_diagonal[step] = coefficients[-1], norm
@@ -135,14 +137,13 @@ def lanczos(
         coefficients[-2:-1] -= off_diagonal[step - 1 : step]
         asymmetry = max(asymmetry, np.abs(coefficients[:-1]).max(initial=0))
         _check_symmetric(asymmetry, scale)
-        if norm <= (step + 1) / 2 * epsilon * scale or step + 1 == dim:  # rounding, of which `ritz` adds twice that
+        if norm <= (step + 1) / 2 * epsilon * scale or step + 1 == dim - len(outside):  # `ritz` adds twice the first
             off_diagonal[step] = 0
         so_far = _decomposition(diagonal, off_diagonal, basis[: step + 1], asymmetry, scale, epsilon)
         if stop and (step + 1) % STEPS_BETWEEN_CHECKS == 0 and stop(so_far):
             break
         if off_diagonal[step] == 0 and step + 1 < order:
-            _orthogonalize(vector := random.standard_normal(dim, dtype=dtype), basis[: step + 1])
-            norm = _norm(vector)
+            norm = _norm(vector := _random_vector(random, outside, basis[: step + 1]))
     return so_far
 
 
@@ -204,9 +205,9 @@ def linear_operator(mvp_fn: Callable, dim: int, dtype: type = np.float32) -> sci
     return scipy.sparse.linalg.LinearOperator((dim, dim), matvec=product, rmatvec=product, dtype=dtype)
 
 
-def _memory(dim: int, order: int, dtype: type, out: np.ndarray | None) -> np.ndarray:
-    if not 1 <= order <= dim:
-        raise ValueError(f"order must lie in 1–{dim}, the dimension, got {order}")
+def _memory(dim: int, order: int, dtype: type, out: np.ndarray | None, num_deflated: int) -> np.ndarray:
+    if not 1 <= order <= dim - num_deflated:
+        raise ValueError(f"order must lie in 1–{dim - num_deflated}, the dimension, got {order}")
     if out is None:
         return np.empty((order, dim), dtype)
     if out.ndim != 2 or len(out) < order or out.shape[1] != dim or out.dtype != dtype:
@@ -241,6 +242,14 @@ def _orthogonalize(vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
         vector -= along @ basis
         coefficients += along
     return coefficients
+
+
+def _random_vector(random: np.random.Generator, *bases: np.ndarray) -> np.ndarray:
+    """Returns a random vector that is orthogonal to the rows of bases, which are so to each other."""
+    vector = random.standard_normal(bases[0].shape[1], dtype=bases[0].dtype)
+    for basis in bases:
+        _orthogonalize(vector, basis)
+    return vector
 
 
 def _norm(vector: np.ndarray) -> float:

@@ -1,43 +1,45 @@
-"""What a user asks of the Hessian of a Keras model: its spectrum, its trace and diagonal, the spectra of its layers."""
+"""What a user asks of the Hessian of a Keras model: its spectrum, its diagonal, the spectra of its layers."""
 
+import contextlib
+import functools
 import math
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import ArrayLike
 
+from shortcut_study.curvature import report
 from shortcut_study.curvature.checks import Loss
-from shortcut_study.curvature.lanczos import Ritz, converged
-from shortcut_study.curvature.products import block, model_mvp
-from shortcut_study.curvature.quadrature import (
-    Hutchinson,
-    Quadrature,
-    density,
-    extreme_eigenvalues,
-    hutchinson,
-    lanczos_quadrature,
-    trace_mean,
-)
-from shortcut_study.curvature.report import density_rows, report, ritz_rows, spectrum_figure
+from shortcut_study.curvature.deflation import NUM_VECTORS, ORDER, TOLERANCE, deflated_quadrature
+from shortcut_study.curvature.examples import gathered, loss_name, loss_of
+from shortcut_study.curvature.hutchinson import Hutchinson, hutchinson
+from shortcut_study.curvature.kept import KeptProducts
+from shortcut_study.curvature.products import block, flat_weights, model_mvp, positions
+from shortcut_study.curvature.quadrature import Quadrature, density, extreme_eigenvalues, mean_eigenvalue
 
 RESIDUAL_BLOCK = re.compile(r"^stage\d+_block\d+")
 NUM_PRINTED = 3  # eigenvalues at either end
 
 
 class ModelSpectrum(NamedTuple):
-    """The spectrum of a Hessian, as far as a few random vectors know it; print it, or draw it with .plot().
+    """The spectrum of a Hessian: print it, or draw it with .plot().
 
     Attributes:
-      quadrature: Ritz values, weights and error bounds, a row per starting vector.
+      quadrature: Known eigenvalues, and Ritz values, weights and error bounds of random vectors for the others.
       dim: Number of eigenvalues.
+      eigenvectors: [k, dim], of the known eigenvalues quadrature.known, in the order of model.trainable_variables.
+        Each is off by an angle of its known_bound over the distance to the next eigenvalue, at most.
+      heading: Whose spectrum it is.
     """
 
     quadrature: Quadrature
     dim: int
+    eigenvectors: np.ndarray
+    heading: str = ""
 
     @property
     def largest(self) -> tuple[float, float]:
@@ -51,8 +53,8 @@ class ModelSpectrum(NamedTuple):
 
     @property
     def trace(self) -> tuple[float, float]:
-        """The trace, and its standard error over the starting vectors (NaN for one)."""
-        mean, error = trace_mean(self.quadrature, lambda values: values)
+        """The trace, and the error that it is within 95 times in 100, by Student's t (NaN for one random vector)."""
+        mean, error = mean_eigenvalue(self.quadrature)
         return mean * self.dim, error * self.dim
 
     def _end(self, largest: bool) -> tuple[float, float]:
@@ -60,122 +62,169 @@ class ModelSpectrum(NamedTuple):
         return float(values[0]), float(bounds[0])
 
     def __str__(self) -> str:
-        """Returns the extreme eigenvalues, condition number, index and mean, each with its error: see `report`."""
-        return report(self.quadrature, NUM_PRINTED, self.dim)
+        """Returns the extreme eigenvalues, the trace and what else is resolved, each with its error: see `report`."""
+        text = report.report(self.quadrature, NUM_PRINTED, self.dim)
+        return f"{self.heading}\n{text}" if self.heading else text
 
     def plot(self, title: str = "") -> Figure:
         """Returns a Matplotlib figure of the density of the eigenvalues, the extreme ones marked."""
-        nodes, weights, bounds, rounding = self.quadrature
-        found = [Ritz(*row, np.empty((0, 0)), rounding) for row in zip(nodes, weights, bounds)]
-        rows = [row for vector, ritz in enumerate(found) for row in ritz_rows(vector, ritz)]
-        return spectrum_figure(rows, density_rows(density(self.quadrature)), title)
+        rows = report.quadrature_rows(self.quadrature)
+        return report.spectrum_figure(rows, report.density_rows(density(self.quadrature)), title)
 
 
 def spectrum(
     model: keras.Model,
-    x: ArrayLike,
-    y: ArrayLike,
+    x: Any,
+    y: Any = None,
     loss: Loss = None,
     *,
-    batch_size: int = 100,
-    order: int = 50,
-    num_vectors: int = 2,
-    tolerance: float = 0.0,
+    batch_size: int | None = None,
+    order: int = ORDER,
+    num_vectors: int = NUM_VECTORS,
+    tolerance: float = TOLERANCE,
     seed: int = 0,
+    path: str | os.PathLike | None = None,
+    progress: bool = True,
     **options: Any,
 ) -> ModelSpectrum:
-    """Returns the spectrum of the Hessian of a mean loss in the trained weights of a model, by Lanczos quadrature.
+    """Returns the spectrum of the Hessian of a mean loss in the trained weights of a model.
 
-    Costs order · num_vectors products, each some 3 gradients over all examples. The products are exact; what a spectrum
-    of this order does not resolve is printed as a range.
+    The products are exact. By default the extreme eigenvalues are found to a thousandth of the largest, and 24 random
+    vectors see the rest: 70 to 130 products for a trained classifier, each some 3 gradients over all examples.
 
     >>> import keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")])
-    >>> found = spectrum(model, np.eye(2), np.array([0, 1]))
+    >>> found = spectrum(model, np.eye(2), np.array([0, 1]), progress=False)
     >>> round(found.largest[0], 6), found.dim  # twice the eigenvalues of 1/m · Σ x xᵀ ⊗ (diag p − p pᵀ): ¼ and 0
     (0.25, 4)
 
     Args:
       model: keras.Model of one input and one output, functional or sequential, on TensorFlow.
-      x: [m, …] as the model takes them.
+      x: [m, …] as the model takes them; or, without y, batches: a tf.data.Dataset, a PyDataset or an iterable of pairs
+        (x, y), which are read once.
       y: int [m], or what the loss takes.
-      loss: A Keras loss, its name, or a function with one value an example; None: the cross-entropy of logits.
-      batch_size: int. Examples at a time; sets the memory, not the result.
-      order: int. Lanczos steps a starting vector, at most the number of weights; more resolve more eigenvalues.
-      num_vectors: int. Random starting vectors; more make density, condition number, index and trace surer.
-      tolerance: float. End with fewer steps once the extreme eigenvalues are known to that share of the largest.
-      seed: int. Of the starting vectors.
+      loss: A Keras loss, its name, or a function with one value an example; None: that with which the model is
+        compiled, or the cross-entropy of logits where it is not.
+      batch_size: int. Examples at a time; sets the memory, not the result. None: chosen by their size.
+      order, num_vectors, tolerance: As for `deflated_quadrature`.
+      seed: int. Of the random vectors.
+      path: str or path. A file that has each product as soon as it is finished; the same call with it goes on after an
+        interruption. None: nothing is kept.
+      progress: bool. Shows a bar.
       **options: training, variables, gauss_newton, on_batch, as for `model_mvp`.
 
     Raises:
-      ValueError: as `model_mvp` and `lanczos`.
+      ValueError: as `model_mvp` and `lanczos`; path holds products of something else.
     """
-    mvp_fn, dim = model_mvp(model, x, y, batch_size, loss=loss, **options)
-    stop = converged(1, tolerance) if tolerance else None
-    order, dtype = min(order, dim), model.trainable_variables[0].dtype
-    return ModelSpectrum(lanczos_quadrature(mvp_fn, dim, order, num_vectors, seed, dtype, stop), dim)
+    with _products(model, x, y, loss, batch_size, path, progress, options) as made:
+        found = made.spectrum("", order, num_vectors, tolerance, seed)
+    matrix = "Gauss–Newton matrix" if options.get("gauss_newton") else "Hessian"
+    heading = f"{matrix} of the mean {made.loss} over {made.num_examples:,} examples in {found.dim:,} weights"
+    return found._replace(heading=f"{heading}, {made.num_products} products")
 
 
-def trace_and_diagonal(
+def diagonal(
     model: keras.Model,
-    x: ArrayLike,
-    y: ArrayLike,
+    x: Any,
+    y: Any = None,
     loss: Loss = None,
     *,
-    batch_size: int = 100,
+    batch_size: int | None = None,
     num_vectors: int = 100,
     tolerance: float = 0.0,
     seed: int = 0,
+    path: str | os.PathLike | None = None,
+    progress: bool = True,
     **options: Any,
 ) -> Hutchinson:
-    """Returns trace and diagonal of the Hessian of a model, each with its standard error, by Hutchinson's estimator.
+    """Returns the diagonal of the Hessian of a model, and its trace, with errors, by Hutchinson's estimator.
+
+    For the trace alone `spectrum` takes fewer products.
 
     Args:
-      model, x, y, loss, batch_size, **options: As for `spectrum`.
+      model, x, y, loss, batch_size, path, progress, **options: As for `spectrum`.
       num_vectors, tolerance, seed: As for `hutchinson`.
 
     Raises:
       ValueError: as `model_mvp` and `hutchinson`.
     """
-    product = model_mvp(model, x, y, batch_size, loss=loss, **options)
-    return hutchinson(*product, num_vectors, seed, tolerance, model.trainable_variables[0].dtype)
+    with _products(model, x, y, loss, batch_size, path, progress, options) as made:
+        made.plan("", num_vectors)
+        found = hutchinson(*made.matrix(), num_vectors, seed, tolerance, made.dtype)
+        made.plan("", found.num_vectors, is_final=True)
+        return found
+
+
+class PartSpectra(NamedTuple):
+    """The spectra of diagonal blocks of a Hessian: print them as a table, or draw them with .plot().
+
+    Attributes:
+      rows: A dict for each part: part, num_weights, largest, largest_error_bound, smallest, smallest_error_bound,
+        trace, trace_error.
+    """
+
+    rows: list[dict]
+
+    def __str__(self) -> str:
+        """Returns a line for each part."""
+        return report.parts_table(self.rows)
+
+    def plot(self) -> Figure:
+        """Returns a Matplotlib figure of the extreme eigenvalues and the traces."""
+        return report.parts_figure(self.rows)
 
 
 def per_layer(
     model: keras.Model,
-    x: ArrayLike,
-    y: ArrayLike,
+    x: Any,
+    y: Any = None,
     loss: Loss = None,
     *,
-    batch_size: int = 100,
-    order: int = 50,
-    num_vectors: int = 2,
+    groups: Mapping[str, Sequence[keras.Variable]] | str = "layer",
+    batch_size: int | None = None,
+    order: int = ORDER,
+    num_vectors: int = NUM_VECTORS,
+    tolerance: float = TOLERANCE,
     seed: int = 0,
-    by_block: bool = False,
+    path: str | os.PathLike | None = None,
+    progress: bool = True,
     **options: Any,
-) -> list[dict]:
-    """Returns the spectrum of each layer's diagonal block of the Hessian: rows for parts_table and parts_figure.
+) -> PartSpectra:
+    """Returns the spectrum of the diagonal block of the Hessian of each layer, or of each group of weights.
 
     Every layer costs as many products as `spectrum` does for the whole model.
 
     Args:
-      model, x, y, loss, batch_size, order, num_vectors, seed, **options: As for `spectrum`.
-      by_block: bool. Of each residual block, of layers named stage1_block1…, in place of each layer.
+      groups: "layer"; "block" for residual blocks, of layers named stage1_block1…; or the trained variables of each
+        group, by its name.
+      model, x, y, loss, batch_size, order, num_vectors, tolerance, seed, path, progress, **options: As for `spectrum`.
 
     Raises:
-      ValueError: as `spectrum`.
+      ValueError: as `spectrum`; groups that are neither of these.
     """
-    product = model_mvp(model, x, y, batch_size, loss=loss, **options)
-    chosen = parts(model, by_block)
-    return [part_row(product, entries, name, order, num_vectors, seed) for name, entries in chosen.items()]
+    chosen = parts(model, groups)
+    with _products(model, x, y, loss, batch_size, path, progress, options) as made:
+        for name, entries in chosen.items():
+            made.plan(name, min(order, len(entries)))
+        return PartSpectra([
+            _part_row(name, made.spectrum(name, order, num_vectors, tolerance, seed, entries))
+            for name, entries in chosen.items()
+        ])  # fmt: skip
 
 
-def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
-    """Returns where the weights of each layer stand in the flat weights, by the layer's name.
+def parts(model: keras.Model, groups: Mapping[str, Sequence[keras.Variable]] | str = "layer") -> dict[str, np.ndarray]:
+    """Returns where the weights of each layer, block or group stand in the flat weights, by its name.
 
     By block, the layers of a residual block count as one, which has the block's name. Of layers of one name, as two
     models in a model can have, the second is "name (2)".
+
+    Args:
+      groups: As for `per_layer`.
     """
+    if isinstance(groups, Mapping):
+        return {name: positions(model, variables) for name, variables in groups.items()}
+    if groups not in ("layer", "block"):
+        raise ValueError(f'groups must be "layer", "block", or variables by name, got {groups!r}')
     # Layers in layers come last.
     owners = {id(weight): layer for layer in model._flatten_layers() for weight in layer.weights}
     by_name: dict[str, list] = {}  # the layers of each name
@@ -185,7 +234,7 @@ def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
     trained = {id(variable): np.arange(end - size, end) for variable, size, end in ends}
     for weight in model.weights:
         layer = weight.path.rsplit("/", 1)[0].removeprefix(f"{model.name}/")
-        residual = RESIDUAL_BLOCK.match(layer) if by_block else None
+        residual = RESIDUAL_BLOCK.match(layer) if groups == "block" else None
         name, owner = residual.group() if residual else layer, owners.get(id(weight))
         namesakes = by_name.setdefault(layer, [])
         if owner not in namesakes:
@@ -196,22 +245,81 @@ def parts(model: keras.Model, by_block: bool = False) -> dict[str, np.ndarray]:
     return {name: np.concatenate(entries) for name, entries in found.items()}
 
 
-def part_row(
-    product: tuple[Callable, int], chosen: np.ndarray, name: str, order: int, num_vectors: int, seed: int = 0
-) -> dict:
-    """Returns the extreme eigenvalues and the trace of one diagonal block of a matrix, by Lanczos.
-
-    Args:
-      product: mvp_fn, dim of the whole matrix.
-      chosen: int [size]. The coordinates of the block, as from `parts`.
-      name: str. Of the part.
-      order, num_vectors, seed: Of Lanczos; the order is at most the block's size.
-
-    Returns:
-      part, num_weights, largest, largest_error_bound, smallest, smallest_error_bound, trace, trace_standard_error.
-    """
-    mvp_fn, dim = block(*product, chosen)
-    found = ModelSpectrum(lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32), dim)
-    columns = "largest", "largest_error_bound", "smallest", "smallest_error_bound", "trace", "trace_standard_error"
+def _part_row(name: str, found: ModelSpectrum) -> dict:
+    columns = "largest", "largest_error_bound", "smallest", "smallest_error_bound", "trace", "trace_error"
     numbers = *found.largest, *found.smallest, *found.trace
-    return {"part": name, "num_weights": dim} | dict(zip(columns, numbers))
+    return {"part": name, "num_weights": found.dim} | dict(zip(columns, numbers))
+
+
+class _Products:
+    """The products of one call: counted by a bar, kept in a file."""
+
+    def __init__(
+        self, model: keras.Model, x: Any, y: Any, loss: Loss, batch_size: int | None, path: Any, bar: Any, options: dict
+    ) -> None:
+        examples, loss = gathered(x, y, batch_size), loss_of(model, loss)
+        self.loss, self.num_examples = loss_name(loss), len(examples.x)
+        self._bar, self._on_batch, self._plans = bar, options.pop("on_batch", None), {}
+        self.num_products, self._batches = 0, -(-len(examples.x) // examples.batch_size)
+        self._whole = model_mvp(model, *examples, on_batch=self._count, loss=loss, **options)
+        self.dtype = np.dtype(model.trainable_variables[0].dtype).type
+        weights, others = flat_weights(model)
+        matrix = [str(options.get(name)) for name in ("training", "gauss_newton")]
+        at = [str(positions(model, options["variables"]).tolist())] if options.get("variables") is not None else []
+        batch = [str(examples.batch_size)] * bool(options.get("training"))  # which then belongs to the loss
+        arrays = [weights.numpy(), *(other.numpy() for other in others), examples.x, examples.y]
+        self._kept = KeptProducts(path, [*arrays, _described(loss), *matrix, *at, *batch])
+
+    def matrix(self, name: str = "", entries: np.ndarray | None = None) -> tuple[Callable, int]:
+        """Returns mvp_fn, dim of the whole matrix, or of its block at some entries, kept under a name."""
+        mvp_fn, dim = self._whole if entries is None else block(*self._whole, entries)
+        kept = self._kept.of(mvp_fn, name, lambda: self._bar.update(self._batches))
+
+        def product(vector: np.ndarray) -> np.ndarray:
+            self.num_products += 1
+            return kept(vector)
+
+        return product, dim
+
+    def plan(self, name: str, num_products: int, is_final: bool = False) -> None:
+        """Says how many products a matrix takes, at most if not final."""
+        self._plans[name] = num_products, is_final
+        totals, are_final = zip(*self._plans.values())
+        self._bar.total = sum(totals) * self._batches
+        self._bar.set_description("Hessian products, by batch" + ", at most" * (not all(are_final)))
+
+    def spectrum(
+        self, name: str, order: int, num_vectors: int, tolerance: float, seed: int, entries: np.ndarray | None = None
+    ) -> ModelSpectrum:
+        """Returns the spectrum of the whole matrix or of a block."""
+        mvp_fn, dim = self.matrix(name, entries)
+        plan = functools.partial(self.plan, name)
+        options = (order, num_vectors, tolerance, seed, self.dtype, plan)
+        quadrature, vectors = deflated_quadrature(mvp_fn, dim, *options)
+        return ModelSpectrum(quadrature, dim, vectors)
+
+    def _count(self) -> None:
+        self._bar.update()
+        if self._on_batch:
+            self._on_batch()
+
+
+@contextlib.contextmanager
+def _products(
+    model: keras.Model, x: Any, y: Any, loss: Loss, batch_size: int | None, path: Any, progress: bool, options: dict
+) -> Iterator[_Products]:
+    """Opens a bar and yields the products that it counts."""
+    from tqdm import tqdm
+
+    # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
+    bar = tqdm(desc="Hessian products: compiling", unit="batch", dynamic_ncols=True, disable=not progress)
+    with bar:
+        yield _Products(model, x, y, loss, batch_size, path, bar, dict(options))
+
+
+def _described(loss: Loss) -> str:
+    """Returns what tells a loss from another, as far as it is known: a configuration, or the code of a function."""
+    if isinstance(loss, keras.losses.Loss):
+        return f"{type(loss).__qualname__} {loss.get_config()}"
+    code = getattr(loss, "__code__", None)
+    return f"{loss_name(loss)} {code.co_code.hex()} {code.co_consts}" if code else loss_name(loss)

@@ -12,6 +12,7 @@ At a kink of ReLU the second derivative is taken as 0.
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,6 +29,7 @@ from shortcut_study.curvature.checks import (
     traced_function,
 )
 from shortcut_study.curvature.copies import computes_in_half, twice_differentiable, with_dtype
+from shortcut_study.curvature.examples import gathered, loss_of
 
 ZERO = tf.UnconnectedGradients.ZERO
 CLASS_LABELS = tf.TensorSpec([None], tf.int32)
@@ -35,9 +37,9 @@ CLASS_LABELS = tf.TensorSpec([None], tf.int32)
 
 def model_mvp(
     model: keras.Model,
-    images: np.ndarray,
-    labels: np.ndarray,
-    batch_size: int,
+    images: Any,
+    labels: Any = None,
+    batch_size: int | None = None,
     training: bool = False,
     on_batch: Callable | None = None,
     *,
@@ -47,8 +49,9 @@ def model_mvp(
 ) -> tuple[Callable, int]:
     """Returns products with the Hessian of the mean loss over the given examples, and its dimension.
 
-    By default L = 1/m Σ −log softmax(logits)[label]. The model's weight penalties are left out: (λ/2)‖w‖² would add λ
-    to every eigenvalue. A model that penalises activities is refused: Keras adds their sum over a batch to the mean.
+    The loss is that with which the model is compiled; else L = 1/m Σ −log softmax(logits)[label]. The model's weight
+    penalties are left out: (λ/2)‖w‖² would add λ to every eigenvalue. A model that penalises
+    activities is refused: Keras adds their sum over a batch to the mean.
     Weights, and the statistics of batch normalisation, are copied now; nothing is changed.
 
     >>> import keras, numpy as np
@@ -60,9 +63,10 @@ def model_mvp(
     Args:
       model: keras.Model. Images to logits, functional or sequential, under Keras's TensorFlow backend. Products are
         computed in the type of its weights, of a model in mixed precision too; see `with_dtype` for float64.
-      images: [m, …] as the model takes them (standardised, for all_conv_resnet).
+      images: [m, …] as the model takes them; or, without labels, batches: a tf.data.Dataset, a PyDataset, or an
+        iterable, of pairs (x, y), which are read once.
       labels: int [m] or [m, 1], below the number of the model's outputs; or what the loss takes.
-      batch_size: int. Examples at a time; memory grows with it, the result does not depend on it.
+      batch_size: int. Examples at a time; memory grows with it, the result does not depend on it. None: see `gathered`.
       training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
         the loss. No other layer may behave differently in training.
       on_batch: callable. Called without arguments after each batch, e.g. to move a progress bar.
@@ -81,6 +85,8 @@ def model_mvp(
         vector of another shape.
     """
     check_model(model)
+    images, labels, batch_size = gathered(images, labels, batch_size)
+    loss = loss_of(model, loss)
     check_examples(images, labels, loss, batch_size, model)
     chosen = None if variables is None else positions(model, variables)
     product = compiled_product(model, training, loss, gauss_newton, label_spec(model, labels))

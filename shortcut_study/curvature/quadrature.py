@@ -1,46 +1,66 @@
-"""Estimates from a few random vectors: density, condition number and index of a spectrum, trace and diagonal.
+"""Density, trace, condition number and index of a spectrum, estimated from a few random vectors.
 
     equations                                     code
     tr f(H)/n ≈ mean over v of Σ s_1² f(θ)        Quadrature: nodes θ, weights s_1², a row per starting vector v
-    E[vᵀ H v] = tr H,  E[v ∘ Hv] = diag H         hutchinson; the entries of v are ±1, each with probability ½
+    tr f(H) = Σ_known f(λ) + tr f((I − P)H(I − P))  known, known_weight 1/n; deflation.py finds them
     |λ|_max, |λ|_(0.1), index (Li et al. §5)      Summary.max_abs, p10_abs, index
 
 For v uniform on the sphere E[vᵀ f(H) v] = tr f(H)/n, and vᵀ f(H) v is the integral of f over a
 measure with mass (uᵢᵀv)² at the eigenvalue λᵢ of the eigenvector uᵢ. Ritz values and weights are that
 measure's Gauss quadrature: exact for polynomials of degree < 2 · order. Sources: Golub & Meurant,
 Matrices, Moments and Quadrature (2010); Ubaru, Chen & Saad (2017); Ghorbani, Krishnan & Xiao (2019)
-for the density of a network; Hutchinson (1990) for the trace, where the variance of vᵀHv is 2 Σ_{i≠j} H_ij², so that a
-diagonal matrix needs one vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, whose division (±1)² = 1 spares.
+for the density of a network.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
+from shortcut_study.curvature.hutchinson import confidence, standard_error
 from shortcut_study.curvature.lanczos import lanczos, ritz
-from theory.arrays import finite
 
 STANDARD_ERRORS = 2  # of the sampling, by which ranges are widened
 DENSITY_WIDTH = 0.01  # σ of the Gaussians, of the distance between the extreme nodes
 ONE_POINT = 1e-9  # of the largest |node|: nodes that lie no further apart are one point
-FEWEST = 5  # vectors before the tolerance of a trace is looked at; fewer say too little of their own spread
 DENSITY_MARGIN = 6  # σ that the grid of a density reaches beyond the extreme nodes
 
 
+NONE = np.zeros(0)
+
+
 class Quadrature(NamedTuple):
-    """Ritz values and weights of several random starting vectors, a row each.
+    """Known eigenvalues, and Ritz values and weights of several random starting vectors for the others, a row each.
 
     Attributes:
-      nodes, weights, error_bounds: [num_vectors, order]; each row of weights sums to 1.
+      nodes, weights, error_bounds: [num_vectors, order]; each row of weights sums to the share of the eigenvalues that
+        are not known, 1 where none is.
       rounding: Largest of the decompositions': a node no larger counts as 0.
+      known, known_bounds: [k], eigenvalues that the starting vectors were made orthogonal to, ascending, and their
+        error bounds.
+      probes: [p], Σ weights · nodes of further vectors, of which no more is known.
     """
 
     nodes: np.ndarray
     weights: np.ndarray
     error_bounds: np.ndarray
     rounding: float
+    known: np.ndarray = NONE
+    known_bounds: np.ndarray = NONE
+    probes: np.ndarray = NONE
+
+    @property
+    def known_weight(self) -> float:
+        """The share of a single eigenvalue, 1/n; 0 where none is known."""
+        return float(1 - self.weights.sum(1).mean()) / len(self.known) if len(self.known) else 0.0
+
+    def whole(self) -> "Quadrature":
+        """Returns it with the known eigenvalues among the nodes of each vector, ascending; each row sums to 1."""
+        size = (len(self.nodes), len(self.known))
+        known = self.known, np.full(size, self.known_weight), self.known_bounds
+        columns = [np.concatenate([a, np.broadcast_to(b, size)], 1) for a, b in zip(self[:3], known)]
+        order = np.argsort(columns[0], axis=1)
+        return Quadrature(*(np.take_along_axis(column, order, 1) for column in columns), self.rounding)
 
 
 class Density(NamedTuple):
@@ -111,8 +131,19 @@ def lanczos_quadrature(
 
 def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float]:
     """Returns tr f(H)/n, f elementwise, estimated, and its standard error over the starting vectors (NaN for one)."""
+    quadrature = quadrature.whole()
     by_vector = (quadrature.weights * function(quadrature.nodes)).sum(1)
     return float(by_vector.mean()), float(standard_error(by_vector))
+
+
+def mean_eigenvalue(quadrature: Quadrature) -> tuple[float, float]:
+    """Returns tr H/n, estimated, and the error that it is within 95 times in 100 by Student's t; NaN for one vector.
+
+    Vectors and probes count alike. The error is 0 where all eigenvalues are known.
+    """
+    samples = np.append((quadrature.weights * quadrature.nodes).sum(1), quadrature.probes)
+    mean = float(samples.mean() + quadrature.known_weight * quadrature.known.sum())
+    return mean, confidence(len(samples)) * float(standard_error(samples)) if quadrature.nodes.size else 0.0
 
 
 def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:
@@ -131,6 +162,7 @@ def density(quadrature: Quadrature, width: float | None = None, num_points: int 
     """
     if width is not None and not width > 0:
         raise ValueError(f"width must be positive, got {width}")
+    quadrature = quadrature.whole()
     low, high = quadrature.nodes.min(), quadrature.nodes.max()
     if width is None:
         largest = max(-low, high)
@@ -152,7 +184,7 @@ def extreme_eigenvalues(quadrature: Quadrature, count: int, largest: bool = True
     Each is the outermost of its rank over the starting vectors, as the i-th largest Ritz value never lies above the
     i-th largest eigenvalue (Cauchy). From one vector an eigenvalue shows once, however often it is repeated.
     """
-    chosen = np.s_[:, : -count - 1 : -1] if largest else np.s_[:, :count]
+    chosen, quadrature = np.s_[:, : -count - 1 : -1] if largest else np.s_[:, :count], quadrature.whole()
     nodes, bounds = quadrature.nodes[chosen], quadrature.error_bounds[chosen]
     outermost = nodes.argmax(0) if largest else nodes.argmin(0), np.arange(nodes.shape[1])
     return nodes[outermost], bounds[outermost]
@@ -169,29 +201,41 @@ def summary(quadrature: Quadrature, dim: int | None = None) -> Summary:
     Args:
       dim: int. n; the ranges are widened by two such standard errors. None leaves this out.
     """
-    nodes, max_abs, zero = quadrature.nodes, float(np.abs(quadrature.nodes).max()), quadrature.rounding
+    (nodes, weights, bounds, zero, *_), max_abs = (whole := quadrature.whole()), float(np.abs(whole.nodes).max())
 
     def sampling(share: float) -> float:
-        variance = 2 * max(share * (1 - share), 0) / ((dim + 2) * len(nodes)) if dim else 0
-        return STANDARD_ERRORS * variance**0.5
+        return _sampling(share, dim, quadrature)
 
     sizes = np.unique(np.abs(nodes))
     least, most = _shares(quadrature, -sizes, sizes)
     low, high = 0.1 - sampling(0.1), 0.1 + sampling(0.1)
     p10_low = sizes[np.argmax(most >= low)] if _shares(quadrature, 0, 0)[1] < low else 0.0
-    is_exact = quadrature.error_bounds.max() <= 2 * quadrature.rounding  # no eigenvalue is beyond
+    is_exact = bounds.max() <= 2 * zero  # no eigenvalue is beyond
     p10_high = sizes[np.argmax(least >= high)] if least[-1] >= high else max_abs if is_exact else np.inf
-    p10_abs = _percentile_10(np.abs(nodes).ravel(), quadrature.weights.ravel() / len(nodes))
+    p10_abs = _percentile_10(np.abs(nodes).ravel(), weights.ravel() / len(nodes))
     below_zero = np.nextafter(-zero, -np.inf)  # as H = 0 has nodes at 0, and a rounding of 0
     lowest, highest = (float(_shares(quadrature, -np.inf, end)[i]) for i, end in enumerate((below_zero, zero)))
     return Summary(
         max_abs,
         p10_abs,
         condition_number=max_abs / p10_abs if p10_abs > zero else np.inf,
-        index=float(np.where(nodes < -zero, quadrature.weights, 0).sum(1).mean()),
+        index=float(np.where(nodes < -zero, weights, 0).sum(1).mean()),
         p10_range=(float(p10_low), float(p10_high)),
         index_range=(max(lowest - sampling(lowest), 0.0), min(highest + sampling(highest), 1.0)),
     )
+
+
+def share_within(quadrature: Quadrature, size: float, dim: int) -> tuple[float, float]:
+    """Returns between what bounds the share of the eigenvalues with |λ| ≤ size lies, two standard errors included."""
+    low, high = (float(share) for share in _shares(quadrature, -size, size))
+    return max(low - _sampling(low, dim, quadrature), 0.0), min(high + _sampling(high, dim, quadrature), 1.0)
+
+
+def _sampling(share: float, dim: int | None, quadrature: Quadrature) -> float:
+    """Two standard errors of a share of the measure; 0 without a dimension, or where all eigenvalues are known."""
+    if not dim or not quadrature.nodes.size:
+        return 0.0
+    return STANDARD_ERRORS * (2 * max(share * (1 - share), 0) / ((dim + 2) * len(quadrature.nodes))) ** 0.5
 
 
 def _percentile_10(sizes: np.ndarray, weights: np.ndarray) -> float:
@@ -204,75 +248,12 @@ def _shares(quadrature: Quadrature, low: np.ndarray | float, high: np.ndarray | 
     """The least and the most of the measure that can lie in [low, high], mean over vectors."""
     bounds = []
     for nodes, weights in zip(quadrature.nodes, quadrature.weights):
-        cumulative = np.concatenate([[0, 0], np.cumsum(weights), [1]])  # up to node −2, −1, 0, …, k
+        # Up to node −2, −1, 0, …, k.
+        cumulative = np.concatenate([[0, 0], np.cumsum(weights), [weights.sum()]])
         below, up_to = np.searchsorted(nodes, low, "left"), np.searchsorted(nodes, high, "right")
         least = cumulative[up_to] - np.where(np.isneginf(low), 0, cumulative[below + 2])
         bounds.append((np.maximum(least, 0), cumulative[up_to + 2] - cumulative[below]))
-    return np.mean(bounds, axis=0)
-
-
-def standard_error(samples: ArrayLike) -> np.ndarray:
-    """Returns the standard error of the mean over axis 0; NaN for one row."""
-    samples = np.asarray(samples)
-    if len(samples) == 1:
-        return np.full(samples.shape[1:], np.nan)
-    return samples.std(0, ddof=1) / np.sqrt(len(samples))
-
-
-class Hutchinson(NamedTuple):
-    """Means over the random vectors, and their standard errors (NaN for one vector).
-
-    Attributes:
-      trace, trace_error: float.
-      diagonal, diagonal_error: [dim] float64.
-      num_vectors: int. How many were used.
-    """
-
-    trace: float
-    trace_error: float
-    diagonal: np.ndarray
-    diagonal_error: np.ndarray
-    num_vectors: int
-
-
-def hutchinson(
-    mvp_fn: Callable, dim: int, num_vectors: int, seed: int = 0, tolerance: float = 0.0, dtype: type = np.float64
-) -> Hutchinson:
-    """Returns the trace and the diagonal of a symmetric matrix, estimated from products with random vectors.
-
-    >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
-    >>> found = hutchinson(lambda v: matrix @ v, dim=2, num_vectors=400)
-    >>> abs(found.trace - 5) < 3 * found.trace_error
-    True
-
-    Args:
-      mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], as from `products.model_mvp`.
-      num_vectors: int. Products with H, at most.
-      tolerance: float. Stop earlier, from 5 vectors on, once the standard error of the trace is at most that share
-        of it. 0 takes all vectors, as a few may agree by chance.
-      seed, dtype: Of the vectors that mvp_fn is given.
-
-    Raises:
-      ValueError: no vectors, no dimension, a negative tolerance, or products that are not real and finite [dim].
-    """
-    if min(num_vectors, dim) < 1:
-        raise ValueError(f"num_vectors and dim must be at least 1, got {num_vectors}, {dim}")
-    if not tolerance >= 0:
-        raise ValueError(f"tolerance must be at least 0, got {tolerance}")
-    random = np.random.default_rng(seed)
-    mean, squares = np.zeros(dim), np.zeros(dim)  # of the estimates of the diagonal; Welford's recurrence
-    traces = []
-    for count in range(1, num_vectors + 1):
-        vector = np.where(random.random(dim) < 0.5, -1, 1).astype(dtype)
-        product = finite("products", mvp_fn(vector))
-        if product.shape != (dim,):
-            raise ValueError(f"mvp_fn must return shape ({dim},), got {product.shape}")
-        estimate = vector * product
-        traces.append(estimate.sum())
-        change = estimate - mean
-        mean += change / count
-        squares += change * (estimate - mean)
-        if tolerance and count >= FEWEST and standard_error(traces) <= tolerance * abs(np.mean(traces)):
-            break
-    diagonal_error = np.sqrt(squares / (count - 1) / count) if count > 1 else np.full(dim, np.nan)
-    return Hutchinson(float(np.mean(traces)), float(standard_error(traces)), mean, diagonal_error, count)
+    lowest, highest = (quadrature.known + side * quadrature.known_bounds for side in (-1, 1))
+    low, high = np.asarray(low)[..., None], np.asarray(high)[..., None]
+    counts = (lowest >= low) & (highest <= high), (highest >= low) & (lowest <= high)
+    return np.mean(bounds, axis=0) + quadrature.known_weight * np.array([count.sum(-1) for count in counts])

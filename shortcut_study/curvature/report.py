@@ -5,53 +5,64 @@ import itertools
 import numpy as np
 from matplotlib.figure import Figure
 
-from shortcut_study.curvature.lanczos import Ritz, summarize
-from shortcut_study.curvature.quadrature import Density, Quadrature, Summary, extreme_eigenvalues, summary, trace_mean
+from shortcut_study.curvature.hutchinson import confidence
+from shortcut_study.curvature.lanczos import summarize
+from shortcut_study.curvature.quadrature import (
+    Density,
+    Quadrature,
+    Summary,
+    extreme_eigenvalues,
+    mean_eigenvalue,
+    share_within,
+    summary,
+)
 
+NEAR_ZERO = 0.05  # of the largest |eigenvalue|
+_COLUMNS = ("eigenvalue", "weight", "error_bound")
 RESOLVED_FACTOR = 2.0  # between the ends of the range of the 10th percentile
 RESOLVED_SHARE = 0.1  # between the ends of the range of the share of negative eigenvalues
 NUM_MARKED = 3  # eigenvalues at either end
 
 
 def report(quadrature: Quadrature, count: int, dim: int) -> str:
-    """Returns the extreme eigenvalues with error bounds, condition number, index and mean, as lines.
+    """Returns the extreme eigenvalues with error bounds, the trace, and what else is resolved, as lines.
 
-    A condition number whose 10th percentile is known to no better than a factor of 2, and an index known to no better
-    than 10 points, are not printed: their range is, and whether a larger order or more vectors would resolve them. At
-    order = dim there is no range: the Ritz values are all eigenvalues, and the three numbers are theirs, without
-    weights.
+    The share of eigenvalues near 0 is between two bounds, by inequalities, and two standard errors of the sampling. The
+    condition number is left out where its 10th percentile is known to no better than a factor of 2, the index where it
+    is to no better than 10 points. Where all eigenvalues are known, the numbers are theirs.
 
     Args:
       count: int. How many eigenvalues at either end, at most; each Ritz value stands at one of them.
       dim: int. Number of eigenvalues.
     """
-    order = quadrature.nodes.shape[1]
-    counts = {True: min(count, (order + 1) // 2), False: min(count, order // 2)}
+    found = quadrature.nodes.shape[1] + len(quadrature.known)
+    counts = {True: min(count, (found + 1) // 2), False: min(count, found // 2)}
     ends = [zip(*extreme_eigenvalues(quadrature, counts[end], end)) for end in counts]
     cells = [[f"{value:12.5g}  {bound:11.2g}" for value, bound in end] for end in ends]
     lines = [f"{'largest':>12}  error bound  {'smallest':>12}  error bound"]
     lines += ["  ".join(row).rstrip() for row in itertools.zip_longest(*cells, fillvalue="")]
-    if order == dim:
-        return "\n".join([*lines, "", *_all_eigenvalues(quadrature)])
-    mean, error = trace_mean(quadrature, lambda values: values)
-    # As it is, and without the error of sampling, which more vectors make smaller and a larger order does not.
-    summaries = summary(quadrature, dim), summary(quadrature)
-    lines += ["", _condition_number(*summaries, quadrature.rounding), _index(*summaries)]
-    lines.append(f"mean eigenvalue: {mean:.4g}" + (f" ± {error:.1g}" if len(quadrature.nodes) > 1 else ""))
-    return "\n".join(lines)
+    if found == dim:
+        return "\n".join([*lines, *_all_eigenvalues(quadrature)])
+    mean, error = mean_eigenvalue(quadrature)
+    error_text = " ± {:.2g} (95 times in 100)" if np.isfinite(error) else ", by one random vector"
+    lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
+    largest = summary(quadrature, dim).max_abs
+    low, high = share_within(quadrature, NEAR_ZERO * largest, dim)
+    lines.append(f"within {NEAR_ZERO:.0%} of the largest from 0: {low:.2%} to {high:.2%} of the eigenvalues")
+    return "\n".join([*lines, *_resolved(summary(quadrature, dim), quadrature.rounding)])
 
 
 def _all_eigenvalues(quadrature: Quadrature) -> list[str]:
-    """Condition number, index and mean of Ritz values that are all eigenvalues, but for rounding."""
-    dim = quadrature.nodes.shape[1]
+    """Trace, condition number and index of Ritz values that are all eigenvalues, but for rounding."""
+    dim = quadrature.nodes.shape[1] + len(quadrature.known)
     eigenvalues, _ = extreme_eigenvalues(quadrature, dim, largest=False)
     rounding = quadrature.rounding
     found = summarize(eigenvalues, rounding)
     low, high = found.index_range
     return [
+        f"trace: {eigenvalues.sum():.4g} ± {dim * rounding:.1g}, of all {dim} eigenvalues",
         _ratio(found.max_abs, found.p10_abs, rounding),
         f"index: {low:.2%} of the eigenvalues are negative, {high - low:.2%} are 0 within rounding",
-        f"mean eigenvalue: {eigenvalues.mean():.4g}",
     ]
 
 
@@ -62,35 +73,31 @@ def _ratio(max_abs: float, p10_abs: float, rounding: float) -> str:
     return f"condition number: {max_abs / p10_abs:.4g}, {largest} over 10th percentile {p10_abs:.2g}"
 
 
-def _condition_number(found: Summary, without_sampling: Summary, rounding: float) -> str:
-    low, high = found.p10_range
-    largest = f"largest |eigenvalue| {found.max_abs:.4g}"
+def _resolved(found: Summary, rounding: float) -> list[str]:
+    """Condition number and index, with their ranges, as far as these are narrow."""
+    (low, high), lines = found.p10_range, []
     if high <= rounding:
-        return _ratio(found.max_abs, high, rounding)
-    if not _is_factor(low, high):
-        advice = "num_vectors" if _is_factor(*without_sampling.p10_range) else "order"
-        known = f"{largest} over 10th percentile in {low:.2g} – {high:.2g}"
-        return f"condition number: not resolved, {known}; raise --{advice}"
-    return f"{_ratio(found.max_abs, found.p10_abs, rounding)} (in {low:.2g} – {high:.2g})"
-
-
-def _is_factor(low: float, high: float) -> bool:
-    return high <= RESOLVED_FACTOR * low
-
-
-def _index(found: Summary, without_sampling: Summary) -> str:
+        lines.append(_ratio(found.max_abs, high, rounding))
+    elif high <= RESOLVED_FACTOR * low:
+        lines.append(f"{_ratio(found.max_abs, found.p10_abs, rounding)} (in {low:.2g} – {high:.2g})")
     low, high = found.index_range
-    if high - low > RESOLVED_SHARE:
-        advice = "order" if np.ptp(without_sampling.index_range) > RESOLVED_SHARE else "num_vectors"
-        return f"index: not resolved, {low:.2%} – {high:.2%} of the eigenvalues are negative; raise --{advice}"
-    return f"index: {found.index:.2%} of the eigenvalues are negative (in {low:.2%} – {high:.2%})"
+    if high - low <= RESOLVED_SHARE:
+        lines.append(f"index: {found.index:.2%} of the eigenvalues are negative (in {low:.2%} – {high:.2%})")
+    return lines
 
 
-def ritz_rows(vector: int, ritz: Ritz) -> list[dict]:
-    """Returns one row a Ritz value of a starting vector: vector, eigenvalue, weight, error_bound, rounding."""
-    names = ("eigenvalue", "weight", "error_bound")
-    columns = zip(ritz.values.tolist(), ritz.weights.tolist(), ritz.error_bounds.tolist())
-    return [{"vector": vector} | dict(zip(names, row)) | {"rounding": ritz.rounding} for row in columns]
+def quadrature_rows(quadrature: Quadrature) -> list[dict]:
+    """Returns a row for each known eigenvalue, vector −1, for each Ritz value of a vector, and for each probe."""
+    nodes, weights, bounds, rounding, known, known_bounds, probes = quadrature
+    unknown = 1 - len(known) * quadrature.known_weight
+    columns = [[-1, known, np.full(len(known), quadrature.known_weight), known_bounds]]
+    columns += [[vector, *row] for vector, row in enumerate(zip(nodes, weights, bounds))]
+    columns += [[len(nodes) + i, [mean / unknown], [unknown], [np.nan]] for i, mean in enumerate(probes)]
+    return [
+        {"vector": vector} | dict(zip(_COLUMNS, map(float, row))) | {"rounding": rounding}
+        for vector, *rows in columns
+        for row in zip(*rows)
+    ]
 
 
 def density_rows(density: Density) -> list[dict]:
@@ -102,75 +109,80 @@ def density_rows(density: Density) -> list[dict]:
 
 
 def quadrature_from_rows(rows: list[dict]) -> Quadrature:
-    """Returns what `ritz_rows` of all starting vectors says."""
-    columns = [
-        np.array([float(row[name]) for row in rows]).reshape(len({row["vector"] for row in rows}), -1)
-        for name in ("eigenvalue", "weight", "error_bound")
-    ]
-    return Quadrature(*columns, rounding=max(float(row["rounding"]) for row in rows))
+    """Returns what `quadrature_rows` says. Vectors with as many rows as the first have nodes, the others are probes."""
+    numbers = np.array([[float(row[name]) for name in ("vector", *_COLUMNS)] for row in rows])
+    vectors = [numbers[numbers[:, 0] == vector, 1:].T for vector in np.unique(numbers[:, 0]) if vector >= 0]
+    known = numbers[numbers[:, 0] < 0, 1:].T
+    size = vectors[0].shape[1] if vectors else 0
+    whole = [vector for vector in vectors if vector.shape[1] == size]
+    probes = np.array([value[0] * weight[0] for value, weight, _ in vectors[len(whole) :]])
+    nodes = np.stack(whole, axis=1) if whole else np.zeros((3, 1, 0))
+    rounding = max(float(row["rounding"]) for row in rows)
+    return Quadrature(*nodes, rounding, known[0], known[2], probes)
 
 
 def spectrum_figure(rows: list[dict], density: list[dict], title: str = "") -> Figure:
-    """Draws the density of the eigenvalues on a logarithmic axis; triangles mark the extreme ones, with error bounds.
+    """Draws the density of the eigenvalues on a logarithmic axis; marks show the extreme ones, with error bounds.
 
     Args:
-      rows, density: as from `ritz_rows` and `density_rows`, or read from their CSV files.
+      rows, density: as from `quadrature_rows` and `density_rows`, or read from their CSV files.
     """
     grid, heights, errors = (
         np.array([float(row[name]) for row in density]) for name in ("eigenvalue", "density", "standard_error")
     )
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    quadrature = quadrature_from_rows(rows)
+    errors *= confidence(len(quadrature.nodes))
+    figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
-    axes.plot(grid, heights, color="tab:blue", label="density")
-    axes.fill_between(grid, heights - errors, heights + errors, color="tab:blue", alpha=0.3)
-    quadrature, lowest = quadrature_from_rows(rows), heights.max()
-    for largest, name, colour in ((True, "largest", "tab:red"), (False, "smallest", "tab:green")):
+    axes.fill_between(grid, heights - errors, heights + errors, color="C0", alpha=0.3, linewidth=0)
+    axes.plot(grid, heights, color="C0", linewidth=1.2, label="density, and its 95 % range")
+    lowest = heights.max()
+    for largest, name, colour, marker in ((True, "largest", "C3", "v"), (False, "smallest", "C2", "D")):
         values, bounds = extreme_eigenvalues(quadrature, NUM_MARKED, largest)
         at = np.interp(values, grid, heights)
-        axes.errorbar(values, at, xerr=bounds, fmt="v", ms=6, capsize=3, color=colour, label=f"{name}: {values[0]:.4g}")
+        label = f"{name}: {values[0]:.4g} ± {bounds[0]:.1g}"
+        axes.errorbar(values, at, xerr=bounds, fmt=marker, ms=6, capsize=3, color=colour, label=label)
         lowest = min(lowest, at.min())
-    axes.axvline(0, color="0.6", linewidth=1, linestyle=":")
-    axes.set(xlabel="eigenvalue λ of the Hessian", ylabel="density", yscale="log")
+    axes.axvline(0, color="0.5", linewidth=1, linestyle=":")
+    axes.set(xlabel=r"eigenvalue $\lambda$ of the Hessian", ylabel="density of the eigenvalues", yscale="log")
     axes.set_title(title, parse_math=False)
     axes.set_ylim(0.1 * lowest, 3 * heights.max())
-    axes.grid(alpha=0.3)
     axes.legend()
     return figure
 
 
 def parts_table(rows: list[dict]) -> str:
-    """Returns rows as from `part_row` as an aligned table."""
+    """Returns rows as `per_layer` makes them as an aligned table."""
     width = max(len(row["part"]) for row in rows)
-    heads = ("weights", 9), ("largest", 11), ("± at most", 9), ("smallest", 11), ("trace", 10), ("±", 7)
+    heads = ("weights", 9), ("largest", 11), ("± at most", 9), ("smallest", 11), ("trace", 10), ("± (95 %)", 8)
     lines = [f"{'part':{width}}" + "".join(f"  {name:>{length}}" for name, length in heads)]
     lines += [
         f"{row['part']:{width}}  {int(row['num_weights']):>9,}  {row['largest']:11.4g}  "
         f"{row['largest_error_bound']:9.1g}  {row['smallest']:11.4g}  {row['trace']:10.4g}  "
-        + (f"{row['trace_standard_error']:7.1g}" if np.isfinite(row["trace_standard_error"]) else f"{'–':>7}")
+        + (f"{row['trace_error']:8.1g}" if np.isfinite(row["trace_error"]) else f"{'–':>8}")
         for row in rows
     ]
     return "\n".join(lines)
 
 
 def parts_figure(rows: list[dict]) -> Figure:
-    """Draws the extreme eigenvalues and the trace of rows as from `part_row`, with their errors, in their order."""
+    """Draws the extreme eigenvalues and the trace of rows as `per_layer` makes them, with their errors."""
     names, at = [row["part"] for row in rows], np.arange(len(rows))
     column = {name: np.array([float(row[name]) for row in rows]) for name in rows[0] if name != "part"}
-    figure = Figure(figsize=(9, max(2.5, 1 + 0.22 * len(rows))), dpi=120, layout="constrained")
+    figure = Figure(figsize=(9, max(2.5, 1 + 0.22 * len(rows))), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
-    for end, colour in (("largest", "tab:red"), ("smallest", "tab:green")):
+    for end, colour, marker in (("largest", "C3", "v"), ("smallest", "C2", "D")):
         left.errorbar(
-            column[end], at, xerr=column[f"{end}_error_bound"], fmt="o", ms=4, capsize=2, color=colour, label=end
+            column[end], at, xerr=column[f"{end}_error_bound"], fmt=marker, ms=4, capsize=2, color=colour, label=end
         )
     left.axvline(0, color="0.6", linewidth=1, linestyle=":")
     left.set(yticks=at, yticklabels=names, xlabel="eigenvalue of the part's block of the Hessian")
     left.invert_yaxis()
     left.legend()
-    error = np.nan_to_num(column["trace_standard_error"])
-    right.errorbar(column["trace"], at, xerr=error, fmt="s", ms=4, capsize=2, color="tab:blue")
-    right.set(xlabel="trace of the block")
+    error = np.nan_to_num(column["trace_error"])
+    right.errorbar(column["trace"], at, xerr=error, fmt="s", ms=4, capsize=2, color="C0")
+    right.set(xlabel="trace of the block, and its 95 % range")
     for axes in (left, right):
-        axes.tick_params(axis="y", labelsize=7)
+        axes.tick_params(axis="y", labelsize="x-small")
         axes.locator_params(axis="x", nbins=6)
-        axes.grid(alpha=0.3)
     return figure

@@ -9,11 +9,12 @@ from matplotlib.figure import Figure
 
 from identity_matters.config import ModelConfig
 from identity_matters.fields import require
+from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import depths_in, num_seeds, over_seeds, select
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
-from shortcut_study.figures.drawing import mark_infinite
+from shortcut_study.figures.drawing import LARGEST, mark_infinite
 from shortcut_study.figures.finding import CONSTANT, Finding, named, series
 from shortcut_study.jobs import study_job
 
@@ -25,11 +26,11 @@ PIXELS, WIDTH = 4, 2  # a side, that the stem of a network leaves, and channels
 # Batch normalisation makes the scale of the kernels irrelevant to the function, and small kernels to the condition
 # number.
 INITIALIZATIONS = {0: ("small", "standard"), 1: ("small",)}
-_COLOURS = {1: "tab:red", 2: "tab:blue", 3: "tab:green"}  # by shortcut_depth
+_COLOURS = {1: "C3", 2: "C0", 3: "C2"}  # by shortcut_depth
 _STYLES = {"small": ("-", "o"), "standard": ("--", "s"), "zero": (":", "^")}  # by initialisation
 _PANELS = {0: "without batch normalisation", 1: "with batch normalisation"}
-_QUANTITIES = {"condition_number": "condition number", "max_abs": "largest |λ|"}
-_INITIALISERS = "kernels of k×k×c: small has σ = 1/(k²c), standard σ = 1/(k√c)"
+_QUANTITIES = {"condition_number": "condition number", "max_abs": f"largest, {LARGEST}"}
+_INITIALISERS = r"$k\times k\times c$ kernels: small $\sigma = 1/(k^2c)$, standard $\sigma = 1/(k\sqrt{c})$"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -103,7 +104,7 @@ def draw(rows: list[dict]) -> Figure:
     NaN number do not count.
     """
     rows = select(rows, experiment="convolutional")
-    figure = Figure(figsize=(10, 7), dpi=120, layout="constrained")
+    figure = Figure(figsize=(PAGE, 5.8), layout="constrained")
     grid = figure.subplots(2, 2, sharex=True, sharey="row")
     for place, (batch_norm, title) in enumerate(_PANELS.items()):
         panel = select(rows, batch_norm=batch_norm)
@@ -114,18 +115,17 @@ def draw(rows: list[dict]) -> Figure:
                 _draw_curve(axes, curve, quantity, n, initialisation)
             axes.set_xticks(depths_in(rows), [str(depth) for depth in depths_in(rows)])
             axes.minorticks_off()
-            axes.grid(alpha=0.3)
         grid[0, place].set_title(title)
         grid[1, place].set_xlabel("depth, convolutions after the stem")
-    figure.suptitle(f"Hessian in the residual kernels at the initial weights, n = {num_seeds(rows)}\n{_INITIALISERS}",
-                    fontsize=10)  # fmt: skip
+    title = f"Hessian in the residual kernels at the initial weights, n = {num_seeds(rows)}"
+    figure.suptitle(f"{title}\n{_INITIALISERS}")
     handles = {text: handle for axes in grid[0] for handle, text in zip(*axes.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return figure
 
 
 def _draw_curve(axes: Axes, rows: list[dict], quantity: str, shortcut_depth: int, initialisation: str) -> None:
-    colour = _COLOURS.get(shortcut_depth, "tab:gray")
+    colour = _COLOURS.get(shortcut_depth, "C7")
     line, marker = _STYLES.get(initialisation, ("-.", "d"))
     infinite = depths_in([row for row in rows if row[quantity] == np.inf])
     mark_infinite(axes, infinite, colour)

@@ -1,5 +1,9 @@
 """How the figures of Li et al. are drawn: bands over seeds, logarithmic axes, colours of the architectures."""
 
+import re
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -9,9 +13,12 @@ from matplotlib.ticker import FixedLocator, FormatStrFormatter, NullLocator
 from shortcut_study.aggregation import Band, depths_in, num_seeds
 from shortcut_study.architectures import LABELS, LINEAR, RELU_MID
 
-COLOURS = dict(zip(LABELS, ("tab:red", "tab:orange", "tab:green", "tab:blue", "tab:purple")))
+COLOURS = dict(zip(LABELS, ("C3", "C1", "C2", "C0", "C4")))
 MARKERS = dict(zip(LABELS, ("o-", "s-", "x--", "o-", "^-")))
 TITLES = {LINEAR: "linear", RELU_MID: "ReLU at mid"}
+NORM = r"average $\|W\|_F$"
+LARGEST = r"$|\lambda|_{\max}$"
+CONDITION_NUMBER = r"condition number $|\lambda|_{\max}/|\lambda|_{0.1}$"
 LOSSES = {LINEAR: ("excess_loss", "loss − lowest loss of a linear map"), RELU_MID: ("loss", "loss")}
 THEOREM = {1: (0, (1, 1)), 2: (0, (5, 3))}  # dashes of what Theorem 1 says of 1- and 2-shortcuts
 SMOKE = "toy size: it shows that the study runs and judges nothing"
@@ -20,16 +27,24 @@ SMOKE = "toy size: it shows that the study runs and judges nothing"
 def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = False) -> None:
     """Draws mean and standard deviation (of log₁₀ if log) along log₁₀ of the loss; dotted where runs have dropped out.
 
-    How many runs there are at most and at least is added to the legend's label.
+    How many runs there are at least and at most is added to the label; `shared_legend` draws the legend.
     """
     if not len(band.x):
         return
+    band = _broken(band)
     low, mean, high = (10**v if log else v for v in (band.mean - band.std, band.mean, band.mean + band.std))
-    least, most = int(band.count.min()), int(band.count.max())
+    least, most = int(np.nanmin(band.count)), int(np.nanmax(band.count))
     runs = f", n = {least} – {most}" if least < most else f", n = {most}"
     axes.plot(10**band.x, np.where(band.count == most, mean, np.nan), color=colour, label=label + runs)
     axes.plot(10**band.x, np.where(band.count < most, mean, np.nan), color=colour, ls=":")
     axes.fill_between(10**band.x, low, high, color=colour, alpha=0.2, lw=0)
+
+
+def _broken(band: Band) -> Band:
+    """The band with NaN where its evenly spaced places leave some out, so that no line crosses what is not known."""
+    steps = np.diff(band.x)
+    gaps = np.flatnonzero(steps > 1.5 * steps.min()) + 1 if len(steps) else []
+    return Band(*(np.insert(column, gaps, np.nan) for column in band))
 
 
 def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -> None:
@@ -41,7 +56,9 @@ def draw_log_band(axes: Axes, band: Band, colour: str, label: str, style: str) -
     axes.errorbar(band.x, mean, spread, fmt=style, ms=5, mfc="none", capsize=3, color=colour, label=label)
     for x, y, count in zip(band.x, mean, band.count):
         if count < band.count.max():
-            axes.annotate(f"n = {count:.0f}", (x, y), (4, 4), textcoords="offset points", fontsize=7, color=colour)
+            axes.annotate(
+                f"n = {count:.0f}", (x, y), (4, 4), textcoords="offset points", fontsize="small", color=colour
+            )
 
 
 def mark_infinite(axes: Axes, places: list, colour: str, label: str | None = None, is_filled: bool = False) -> None:
@@ -90,13 +107,26 @@ def legend(axes: Axes, **style: object) -> None:
         axes.legend(**style)
 
 
+def shared_legend(figure: Figure, panels: Sequence[Axes] = (), loc: str = "outside lower center", **style: Any) -> None:
+    """Draws one legend for several panels, all by default, below them; bands of one name count their runs together."""
+    handles: dict[str, object] = {}
+    counts: dict[str, list[int]] = {}
+    for axes in panels or figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels()):
+            name, *numbers = re.split(", n = | – ", label) if re.search(r", n = \d+( – \d+)?$", label) else [label]
+            handles.setdefault(name, handle)
+            counts.setdefault(name, []).extend(map(int, numbers))
+    if handles:
+        labels = [f"{name}{_range(counts[name])}" for name in handles]
+        figure.legend(handles.values(), labels, loc=loc, **style)
+
+
+def _range(counts: list[int]) -> str:
+    if not counts:
+        return ""
+    return f", n = {min(counts)} – {max(counts)}" if min(counts) < max(counts) else f", n = {counts[0]}"
+
+
 def runs_each(rows: list[dict]) -> str:
     """Returns how many runs there are, in words."""
     return f"{num_seeds(rows)} run{'s' if num_seeds(rows) != 1 else ''} each"
-
-
-def with_grid(figure: Figure) -> Figure:
-    """Returns the figure, a grid on all its axes."""
-    for axes in figure.axes:
-        axes.grid(alpha=0.3)
-    return figure

@@ -24,6 +24,7 @@ from shortcut_study.architectures import ARCHITECTURES, LABELS, RELU_MID, TWO, A
 from shortcut_study.config import StudyConfig, learning_rates
 from shortcut_study.dataset import StudyData
 from shortcut_study.dynamics import Descent, descend
+from shortcut_study.figures import drawing
 from shortcut_study.figures.figure_9 import diverged, draw_rates, lower_findings, rate_rows
 from shortcut_study.figures.finding import CONSTANT, Finding, named, series
 from shortcut_study.jobs import job_key, study_job
@@ -152,7 +153,9 @@ def _perturbed_losses(
 
 def draw(rows: list[dict]) -> Figure:
     """Returns lowest final losses and their learning rates, and the highest rates that give stable numbers."""
-    return draw_rates(rows, RELU_MID)
+    figure = draw_rates(rows, RELU_MID)
+    drawing.shared_legend(figure, ncols=2)
+    return figure
 
 
 def findings(rows: list[dict]) -> list[Finding]:

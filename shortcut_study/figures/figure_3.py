@@ -7,6 +7,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import along_loss, depths_in, done_rows, over_seeds, select
 from shortcut_study.architectures import LINEAR, RELU_MID, TWO
@@ -65,37 +66,35 @@ def spaced_epochs(num_epochs: int) -> list[int]:
 
 def draw(rows: list[dict]) -> Figure:
     """Returns the norms against the loss, linear and with ReLUs, and at the end of the descent against the depth."""
-    figure = Figure(figsize=(14, 4.4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(PAGE, 3.4), layout="constrained")
+    every_depth = depths_in(select(rows, experiment="norms"))
     *panels, final = figure.subplots(1, 3)
     ends = []
-    for axes, activations, colour in zip(panels, (LINEAR, RELU_MID), ("tab:blue", "tab:red")):
+    for axes, activations, colour in zip(panels, (LINEAR, RELU_MID), ("C0", "C3")):
         found = select(rows, experiment="norms", activations=activations)
-        _draw_descents(axes, found, activations)
+        _draw_descents(axes, found, activations, every_depth)
         band = over_seeds(_last(found), "depth", "norm")
         ends += [band] if len(band.x) else []
         drawing.draw_log_band(final, band, colour, drawing.TITLES[activations], "o-")
         drawing.mark_infinite(final, _lost(found), colour, f"{drawing.TITLES[activations]}: diverged")
     if ends:
         x, mean = ends[0].x, ends[0].mean
-        final.plot(x, 10 ** mean[0] * (x[0] / x) ** 0.5, "k:", lw=1, label="∝ 1/√depth")
-    final.set(title="at the end of the descent", ylabel="average ‖W‖_F", yscale="log")
+        final.plot(x, 10 ** mean[0] * (x[0] / x) ** 0.5, "k:", lw=1, label=r"$\propto 1/\sqrt{\mathrm{depth}}$")
+    final.set(title="at the end of the descent", ylabel=drawing.NORM, yscale="log")
     drawing.depth_axis(final, select(rows, experiment="norms"))
     drawing.plain_labels(final.yaxis, final.get_ylim())
-    drawing.legend(final, fontsize=8)
-    return drawing.with_grid(figure)
+    drawing.legend(final)
+    drawing.shared_legend(figure, panels, "outside lower left", title="depth", ncols=6)
+    return figure
 
 
-def _draw_descents(axes: Axes, rows: list[dict], activations: str) -> None:
+def _draw_descents(axes: Axes, rows: list[dict], activations: str, every_depth: list[int]) -> None:
     loss, label = drawing.LOSSES[activations]
-    depths = depths_in(rows)
-    for i, depth in enumerate(depths):
-        colour = colormaps["viridis"](i / max(len(depths), 1))
+    for depth in depths_in(rows):
+        colour = colormaps["viridis"](every_depth.index(depth) / len(every_depth))
         drawing.draw_band(axes, along_loss(select(rows, depth=depth), loss, "norm", log=False), colour, f"{depth}")
-    axes.set(title=drawing.TITLES[activations], xlabel=label, ylabel="average ‖W‖_F", ylim=(0, None))
-    drawing.loss_axis(axes, lowest=1e-6)
-    if activations != LINEAR:
-        axes.set_xlim(left=axes.get_xlim()[0] / 3)  # room for the legend, left of where the lines end
-    drawing.legend(axes, title="depth", fontsize=8)
+    axes.set(title=drawing.TITLES[activations], xlabel=label, ylabel=drawing.NORM, ylim=(0, None))
+    drawing.loss_axis(axes, lowest=1e-4)
 
 
 def _last(rows: list[dict]) -> list[dict]:

@@ -95,7 +95,7 @@ def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.nd
 
 def draw(rows: list[dict]) -> Figure:
     """Returns means and standard deviations of log₁₀ of the condition numbers, and what Theorem 1 says at zero."""
-    figure = Figure(figsize=(7.5, 5), dpi=110, layout="constrained")
+    figure = Figure(figsize=(7, 4.8), layout="constrained")
     axes = figure.add_subplot()
     initial = select(rows, experiment="initial_spectrum")
     for arch in architectures_in(initial):
@@ -111,10 +111,10 @@ def draw(rows: list[dict]) -> Figure:
             axes.plot(column(predicted, "depth"), column(predicted, "condition_number"), color="k", lw=1.5, ls=dashes,
                       zorder=5, label=f"Theorem 1 at zero, n = {shortcut_depth}")  # fmt: skip
     axes.set(title=f"Hessian at initialisation, linear networks, {drawing.runs_each(initial)}", yscale="log")
-    axes.set(ylabel="condition number, |λ|_max / |λ|_(0.1)")
+    axes.set(ylabel=drawing.CONDITION_NUMBER)
     drawing.depth_axis(axes, initial)
-    drawing.legend(axes, fontsize=8)
-    return drawing.with_grid(figure)
+    drawing.shared_legend(figure, ncols=3)
+    return figure
 
 
 def findings(rows: list[dict]) -> list[Finding]:

@@ -6,6 +6,7 @@ Figure 7 is the same with ReLUs, and Figure 8, left, shows another column of the
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import along_loss, architectures_in, depths_in, rows_of_architecture, select
 from shortcut_study.architectures import LABELS, LINEAR, ORTHOGONAL, TWO, XAVIER, Architecture
@@ -34,7 +35,14 @@ READS = (
 SIZE = ("depth", "num_runs", "descent_epochs")
 SHORTCUT_DEPTHS = (2,)
 _LEVELS = 10**0.5, 10**-3  # highest and lowest excess loss at which a Hessian is taken
-_PANELS = {"max_abs": "largest |λ|", "p10_abs": "10th percentile of |λ|", "condition_number": "condition number"}
+_PANELS = {
+    "max_abs": f"largest, {drawing.LARGEST}",
+    "p10_abs": r"10th percentile, $|\lambda|_{0.1}$",
+    "condition_number": "condition number, their ratio",
+}
+# Where a run's next loss is lower by more, nothing is known between: the first Hessian is where the run starts, and the
+# highest of the losses at which others are taken may be far below.
+_LARGEST_GAP = 3.0
 _MARKS = {
     "p10_abs": (drawing.mark_zero, "0 within rounding"),
     "condition_number": (drawing.mark_infinite, "beyond float64"),
@@ -96,18 +104,20 @@ def draw(rows: list[dict]) -> Figure:
     start = [row for row in select(rows, experiment="spectrum_at_losses", shortcut_depth=2) if row["epoch"] == 0]
     for axes, name in zip(figure.axes, _PANELS):
         if at_zero and start:
-            axes.plot(start[0]["excess_loss"], at_zero[0][name], "k*", ms=9, label="Theorem 1 at zero, n = 2")
-            drawing.legend(axes, fontsize=8)
+            axes.plot(start[0]["excess_loss"], at_zero[0][name], "k*", ms=9, label="Theorem 1 at zero for 2-shortcut")
+    drawing.shared_legend(figure, ncols=3)
     return figure
 
 
 def draw_spectra(rows: list[dict], activations: str) -> Figure:
     """Returns means over runs, interpolated between the losses at which Hessians were taken, which are points.
 
+    No line crosses a gap of more than a factor of _LARGEST_GAP between a run's losses.
+
     A 10th percentile that is 0 within rounding is no number for a mean: it is marked at the bottom edge, and where that
     befell more than half of the runs there is no line.
     """
-    figure = Figure(figsize=(14, 4.4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(PAGE, 3.6), layout="constrained")
     found = select(rows, experiment="spectrum_at_losses", activations=activations)
     loss, text = drawing.LOSSES[activations]
     for axes, (name, title) in zip(figure.subplots(1, 3), _PANELS.items()):
@@ -116,7 +126,8 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
             lost = [row for row in taken if name in _MARKS and row["condition_number"] == np.inf]
             finite = [row for row in taken if 0 < row[name] < np.inf and row not in lost]
             drawn = [row if row in finite else row | {name: np.nan} for row in taken]
-            drawing.draw_band(axes, along_loss(drawn, loss, name), drawing.COLOURS[arch], LABELS[arch], log=True)
+            band = along_loss(drawn, loss, name, largest_gap=_LARGEST_GAP)
+            drawing.draw_band(axes, band, drawing.COLOURS[arch], LABELS[arch], log=True)
             axes.plot([row[loss] for row in finite], [row[name] for row in finite], ".", ms=4, alpha=0.5,
                       color=drawing.COLOURS[arch])  # fmt: skip
             if lost:
@@ -124,10 +135,9 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
                 mark(axes, [row[loss] for row in lost], drawing.COLOURS[arch], f"{LABELS[arch]}: {words}")
         axes.set(title=title, xlabel=text, yscale="log")
         drawing.loss_axis(axes)
-        drawing.legend(axes, fontsize=8)
     depth = ", ".join(map(str, depths_in(found)))
     figure.suptitle(f"Hessians of depth {depth}, {drawing.TITLES[activations]}, {drawing.runs_each(found)}")
-    return drawing.with_grid(figure)
+    return figure
 
 
 def findings(rows: list[dict]) -> list[Finding]:

@@ -6,7 +6,7 @@ from identity_matters.runs.job_table import Job
 from shortcut_study.architectures import RELU_MID
 from shortcut_study.config import StudyConfig
 from shortcut_study.dataset import StudyData
-from shortcut_study.figures import figure_6
+from shortcut_study.figures import drawing, figure_6
 from shortcut_study.figures.finding import Finding
 
 EXPERIMENTS = (("spectrum_at_losses", RELU_MID),)
@@ -24,7 +24,9 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 
 def draw(rows: list[dict]) -> Figure:
     """Returns the three quantities against the loss."""
-    return figure_6.draw_spectra(rows, RELU_MID)
+    figure = figure_6.draw_spectra(rows, RELU_MID)
+    drawing.shared_legend(figure, ncols=3)
+    return figure
 
 
 def findings(rows: list[dict]) -> list[Finding]:

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import (
     along_loss,
@@ -61,17 +62,19 @@ def _single_run(config: StudyConfig, data: StudyData) -> Job:
 
 def draw(rows: list[dict]) -> Figure:
     """Returns the index against the excess loss, and with the gradient norm along one run."""
-    figure = Figure(figsize=(12, 4.4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(PAGE, 3.8), layout="constrained")
     by_loss, by_epoch = figure.subplots(1, 2)
     _draw_by_loss(by_loss, rows)
     run = done_rows(select(rows, experiment="single_run"))
     epochs, gradient_axes = column(run, "epoch") + 1, by_epoch.twinx()
-    by_epoch.plot(epochs, column(run, "index"), ".-", ms=3, color="tab:blue", label="index")
-    gradient_axes.plot(epochs, column(run, "gradient_norm"), ".-", ms=3, color="tab:red", label="gradient norm")
+    by_epoch.plot(epochs, column(run, "index"), ".-", ms=3, color="C0", label="index")
+    gradient_axes.plot(epochs, column(run, "gradient_norm"), ".-", ms=3, color="C3", label="gradient norm")
     by_epoch.set(title="one run, 2-shortcut, linear", xlabel="epoch + 1", xscale="log")
-    by_epoch.set_ylabel("index", color="tab:blue")
-    gradient_axes.set_ylabel("‖∂L/∂W‖", color="tab:red")
-    return drawing.with_grid(figure)
+    by_epoch.set_ylabel("index", color="C0")
+    gradient_axes.set_ylabel(r"$\|\partial L/\partial W\|$", color="C3")
+    gradient_axes.spines.right.set_visible(True)
+    gradient_axes.grid(False)
+    return figure
 
 
 def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
@@ -85,12 +88,12 @@ def _draw_by_loss(axes: Axes, rows: list[dict]) -> None:
                   color=drawing.COLOURS[arch])  # fmt: skip
     start = [row["excess_loss"] for row in select(rows, shortcut_depth=2) if row["epoch"] == 0]
     if at_zero and start:
-        axes.plot(start[0], at_zero[0]["index"], "k*", ms=9, label="Theorem 1 at zero, n = 2")
+        axes.plot(start[0], at_zero[0]["index"], "k*", ms=9, label="Theorem 1 at zero for 2-shortcut")
     depth = ", ".join(map(str, depths_in(rows)))
     axes.set(title=f"linear, depth {depth}, {drawing.runs_each(rows)}", xlabel=drawing.LOSSES[LINEAR][1])
-    axes.set(ylabel="index, the share of negative eigenvalues")
+    axes.set(ylabel=r"index, the share of $\lambda < 0$")
     drawing.loss_axis(axes)
-    drawing.legend(axes, fontsize=8)
+    drawing.legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 def findings(rows: list[dict]) -> list[Finding]:

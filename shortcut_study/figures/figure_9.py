@@ -9,6 +9,7 @@ import itertools
 import numpy as np
 from matplotlib.figure import Figure
 
+from identity_matters.runs.figure_style import PAGE
 from identity_matters.runs.job_table import Job, Progress
 from shortcut_study.aggregation import (
     BestRate,
@@ -46,6 +47,7 @@ CAPTION = "Lowest final loss over the learning rates, and the rate that gave it;
 READS = ("depths", "sweep_runs", "num_epochs", "rates_per_decade")
 SIZE = ("depths", "sweep_runs", "num_epochs")
 SHORTCUT_DEPTHS = (2, 3)
+_STABLE = r"$2/|\lambda|_{\max}$ at zero"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -91,8 +93,8 @@ def draw(rows: list[dict]) -> Figure:
         if predicted:
             figure.axes[1].plot(column(predicted, "depth"), 2 / column(predicted, "max_abs"), lw=1,
                                 ls=drawing.THEOREM[arch.shortcut_depth], color=drawing.COLOURS[arch],
-                                label=f"2/|λ|_max at zero, n = {arch.shortcut_depth}")  # fmt: skip
-    drawing.legend(figure.axes[1], fontsize=8)
+                                label=f"{_STABLE} for {LABELS[arch]}")  # fmt: skip
+    drawing.shared_legend(figure, ncols=3)
     return figure
 
 
@@ -102,10 +104,11 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
     A rate is left out where the network learned nothing at any. A cross marks the highest rate at which the final loss
     does not depend on rounding; triangles at the top mark depths at which every rate diverged.
     """
-    figure = Figure(figsize=(12, 4.6), dpi=110, layout="constrained")
+    figure = Figure(figsize=(PAGE, 4), layout="constrained")
     final, winner = figure.subplots(1, 2)
     found = select(rows, experiment="learning_rates", activations=activations)
     loss, text = drawing.LOSSES[activations]
+    has_safe = False
     for arch in architectures_in(found):
         best = list(best_rates(rows_of_architecture(found, arch), loss).values())
         lost, best = [b.depth for b in best if not b.losses], [b for b in best if b.losses]
@@ -118,8 +121,10 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
         winner.plot([b.depth for b in learned], [b.rate for b in learned], drawing.MARKERS[arch], **look)
         safe = insensitive_rates(rows_of_architecture(found, arch))
         if safe:
-            winner.plot(list(safe), list(safe.values()), "+", ms=9, color=drawing.COLOURS[arch],
-                        label=f"{LABELS[arch]}: highest that rounding does not change")  # fmt: skip
+            winner.plot(list(safe), list(safe.values()), "+", ms=9, color=drawing.COLOURS[arch])
+            has_safe = True
+    if has_safe:
+        winner.plot([], [], "+", ms=9, color="0.4", label="highest rate that rounding does not change")
     epochs = found[0]["epoch"] if found else ""
     title = f"after {epochs} epochs, {drawing.TITLES[activations]}, {drawing.runs_each(found)}"
     final.set(title=title, ylabel=text)
@@ -127,10 +132,9 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
     for axes in (final, winner):
         axes.set_yscale("log")
         drawing.depth_axis(axes, found)
-        drawing.legend(axes, fontsize=8)
     if activations != LINEAR:
         drawing.plain_labels(final.yaxis, final.get_ylim())
-    return drawing.with_grid(figure)
+    return figure
 
 
 def findings(rows: list[dict]) -> list[Finding]:

@@ -178,11 +178,33 @@ def test_the_figure_redraws_from_results_csv_with_diverged_runs(small, tmp_path)
     again = tables.read_metrics(str(tmp_path / "run" / "results.csv"))
     assert tables.ablation_table(again) == tables.ablation_table(rows)
     axes = experiment_figures.ablation_figure(again).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["1 diverged"] * 2
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert sorted(names) == ["BN-free (1 of 3 diverged)", "wide (1 of 3 diverged)"]
     assert sorted(len(line.get_xdata()) for line in axes.lines if line.get_marker() == "o") == [2, 2]
     lost = [row | {"status": "diverged", "test_top1_error": np.nan} for row in again if row["variant"] == "wide"]
     bottom, top = experiment_figures.ablation_figure([*again, *lost]).axes[0].get_ylim()
     assert bottom > 1 and top < 0  # the line of a variant without a dot is inside
+
+
+def test_the_lowest_mean_error_comes_first_and_colours_are_of_optimisers():
+    errors = {"BN-free": 0.2, "momentum SGD": 0.3, "standard initializer": 0.1, "9 blocks a stage": np.nan}
+    rows = [
+        {"variant": name, "phase": "test", "seed": 0, "status": "diverged" if np.isnan(error) else "done", "step": 5}
+        | {"test_top1_error": error, "train_top1_error": error}
+        for name, error in errors.items()
+    ]
+    axes = experiment_figures.ablation_figure(rows).axes[0]
+    labels = axes.get_yticklabels()
+    assert [label.get_text().split(" (")[0] for label in labels] == [
+        "standard initializer", "BN-free", "momentum SGD", "9 blocks a stage"
+    ]  # fmt: skip
+    assert [label.get_fontweight() for label in labels] == ["normal", "bold", "normal", "normal"]
+    dots = {
+        line.get_ydata()[0]: line.get_color()
+        for line in axes.lines
+        if line.get_marker() == "o" and len(line.get_ydata())
+    }
+    assert dots == {0: "C0", 1: "C0", 2: "C3"}
 
 
 def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():
@@ -323,11 +345,12 @@ def test_the_norms_of_networks_that_differ_in_depth_share_a_panel():
     drawn = ablations.draw([row | fields for row in rows] + [diverged])["kernel_norms"]
     assert [axes.get_title() for axes in drawn.axes[:2]] == ["pre-activation ResNet-N", "BN-free of N layers"]
     for axes, names in zip(drawn.axes, (variants[:4], variants[4:])):
-        assert len(axes.lines) == 8 and [text.get_text() for text in axes.get_legend().texts] == [v.name for v in names]
-        assert axes.lines[2].get_ydata()[-1] == axes.lines[0].get_ydata()[-1] + 1
-    for axes in drawn.axes[2:]:  # of each of 8 runs a line, a circle and a triangle
+        numbers = [re.search(r"\d+", variant.name)[0] for variant in names]
+        assert len(axes.lines) == 4 and [text.get_text() for text in axes.get_legend().texts] == numbers
+        assert axes.lines[1].get_ydata()[-1] == axes.lines[0].get_ydata()[-1] + 1
+    for axes in drawn.axes[2:]:  # of each of 4 variants a line, a circle and a triangle
         line, circle, triangle = axes.lines[:3]
-        assert len(axes.lines) == 24 and (circle.get_marker(), triangle.get_marker()) == ("o", "^")
+        assert len(axes.lines) == 12 and (circle.get_marker(), triangle.get_marker()) == ("o", "^")
         np.testing.assert_allclose(line.get_xdata(), [2 / (1 + step) for step in range(30)])
         np.testing.assert_allclose([*circle.get_xdata(), *circle.get_ydata()], [2 / 13, line.get_ydata()[12]])
         np.testing.assert_allclose([*triangle.get_xdata(), *triangle.get_ydata()], [2 / 19, line.get_ydata()[18]])

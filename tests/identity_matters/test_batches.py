@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import ArrayData
-from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches, epoch_order, plan_batch
+from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches
+from identity_matters.data.plans import epoch_order, plan_batch
 from identity_matters.model import all_conv_resnet, standardize
 
 NUM_TRAIN, NUM_TEST = 20, 11

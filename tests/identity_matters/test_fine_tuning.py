@@ -70,6 +70,11 @@ def test_what_may_differ_in_a_longer_run_is_what_the_updates_so_far_do_not_depen
         assert [float(rates[0](step)) for step in range(4)] == [float(rates[1](step)) for step in range(4)]
 
 
+@pytest.mark.parametrize("steps", [None, 5, ["a"], [None], {}])
+def test_a_damaged_config_of_a_shorter_run_is_not_gone_on_with(steps):
+    assert TrainConfig(train_steps=8, decay_steps=()).continued({"train_steps": 4, "decay_steps": steps}) == ()
+
+
 def test_a_schedule_that_ends_with_the_run_is_refused_with_what_to_do(config, tmp_path):
     linear = dataclasses.replace(config, schedule="linear", decay_steps=(), train_steps=2)
     training.train(linear, tmp_path / "run")

@@ -1,6 +1,7 @@
 """launch.check_theory: what it prints, writes and returns, and its figures."""
 
 import csv
+import itertools
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 from begun import edit
 from launching import launched
+from legible import assert_legible
 
+from identity_matters.runs.figure_style import styled
+from identity_matters.runs.tables import read_rows
 from launch import check_theory
 from theory import claims, figures
 from theory.linear import figures as linear
@@ -94,8 +98,10 @@ SMALL = {
     "memorization": lambda: memorization.memorizing_networks(
         np.random.default_rng(0).standard_normal((30, 6)), np.arange(30) % 3, 3, widths=(4, 8)
     ),
-    "spectra": lambda: shortcut.spectra_at_zero(dimension=2, num_units=2),
-    "condition_numbers": lambda: shortcut.condition_numbers_at_zero(dimension=3, units=(1, 2, 4)),
+    "memorized_plane": lambda: memorization.memorized_plane(num_points=8, grid=11),
+    "identity_ball": lambda: linear.identity_ball(num_points=9),
+    "spectra": lambda: shortcut.spectra_at_zero(dimension=2, num_units=2, other_units=(3,)),
+    "condition_numbers": lambda: shortcut.condition_numbers_at_zero(dimension=3, units=(1, 2, 4), num_instances=2),
 }
 
 
@@ -111,21 +117,77 @@ def test_a_figure_is_drawn_from_its_csv_alone_and_redrawn_by_plot(name, tmp_path
     write_metrics(str(tmp_path / f"{name}.csv"), SMALL[name]())
     plot.main(plot.PlotConfig(), str(tmp_path))
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    with styled():
+        assert_legible(figures.FIGURES[name](read_rows(str(tmp_path / f"{name}.csv"))))
 
 
-SHOWN = {  # a figure's curves, by their labels, and the columns that they show
-    "condition_numbers": {"n = 1": "one_shortcut", "n = 2: cond(M)": "two_shortcut"},
-    "spectra": {"measured: differences of the loss": "measured", "Theorem 1": "predicted"},
-}
+def curves(name, rows):
+    """The values of a figure's curves, one after the other, by their labels."""
+    shown = {}
+    for axes in figures.FIGURES[name](rows).axes:
+        for line in axes.get_lines():
+            shown.setdefault(line.get_label(), []).extend(line.get_ydata())
+    return shown
 
 
-@pytest.mark.parametrize("name", SHOWN)
-def test_a_curve_shows_the_column_that_its_label_names(name):
-    rows = SMALL[name]()
-    lines = [line for axes in figures.FIGURES[name](rows).axes for line in axes.get_lines()]
-    for label, column in SHOWN[name].items():
-        shown = [value for line in lines if line.get_label() == label for value in line.get_ydata()]
-        assert shown == [float(row[column]) for row in rows]
+def test_the_spectra_show_what_theorem_1_predicts_and_what_is_measured():
+    rows = SMALL["spectra"]()
+    shown = curves("spectra", rows)
+    for units in (2, 3):
+        chosen = [row for row in rows if row["num_units"] == units]
+        assert shown[f"Theorem 1, $R = {units}$"] == [row["predicted"] for row in chosen]
+    measured = [row for row in rows if row["num_units"] == 2]
+    assert shown["measured, $R = 2$"] == [row["measured"] for row in measured]
+    np.testing.assert_allclose(*([row[name] for row in measured] for name in ("measured", "predicted")), atol=1e-4)
+
+
+def test_the_condition_numbers_are_geometric_means_over_the_instances():
+    rows = SMALL["condition_numbers"]()
+    shown = curves("condition_numbers", rows)
+    for label, column in {"$n = 1$": "one_shortcut", r"$n = 2$: $\mathrm{cond}(M)$": "two_shortcut"}.items():
+        by_units = [[row[column] for row in rows if row["num_units"] == units] for units in (1, 2, 4)]
+        np.testing.assert_allclose(shown[label], [np.sqrt(np.prod(pair)) for pair in by_units])
+
+
+def test_near_the_identity_the_gradient_meets_the_bound_and_outside_of_the_ball_a_path_ends_at_the_saddle():
+    rows = SMALL["identity_ball"]()
+    edges = [row for row in rows if row["kind"] == "edge"]
+    np.testing.assert_allclose([row["least_ratio"] for row in edges], [row["bound"] for row in edges], atol=1e-9)
+    assert edges[0]["bound"] == 8 and edges[-1]["bound"] == 0
+    *inside, outside = {row["path"]: row for row in rows if row["kind"] == "path"}.values()  # the last row of each
+    assert len(inside) == 8 and all(row["risk"] < 1e-6 for row in inside)
+    np.testing.assert_allclose([outside["a"], outside["b"]], [-1, -1], atol=1e-3)
+    assert outside["risk"] == pytest.approx(0.4**2, rel=1e-3)
+
+
+def test_the_memorising_network_ends_on_one_place_a_label_and_is_right_on_its_points():
+    rows = [row for row in SMALL["memorized_plane"]() if row["kind"] == "hidden"]
+    last = max(row["block"] for row in rows)
+    ends = {row["label"]: set() for row in rows}
+    for row in rows:
+        if row["block"] == last:
+            ends[row["label"]].add((round(row["first"], 9), round(row["second"], 9)))
+    places = set().union(*ends.values())
+    assert all(len(found) == 1 for found in ends.values()) and len(places) == len(ends)
+    moved = [
+        sum(a["first"] != b["first"] for a, b in zip(before, after))
+        for before, after in itertools.pairwise([row for row in rows if row["block"] == k] for k in range(last + 1))
+    ]
+    assert moved == [2] * last
+
+
+def test_figures_are_drawn_alone(launch, tmp_path):
+    code, out, err = launch("check_theory", "--draw=memorized_plane", f"--run_dir={tmp_path}/run")
+    assert (code, out) == (0, f"{tmp_path}/run/memorized_plane.png\n"), err
+    assert not (tmp_path / "run" / "results.csv").exists()
+    for flags, words in (
+        ([f"--run_dir={tmp_path}/other", "--draw=ball"], "draw names no figure ball; there are norms, "),
+        (["--draw=spectra"], "--draw needs a --run_dir"),
+        (["--draw=spectra", "--claim=hm.theorem_2.1"], "exclude each other"),
+    ):
+        code, _, err = launch("check_theory", *flags)
+        assert code == 1 and err.count("\n") == 1 and words in err
+    assert not (tmp_path / "other").exists()
 
 
 def test_the_measured_norms_lie_between_the_bounds_and_times_depth_settle():
@@ -144,7 +206,7 @@ def test_the_guaranteed_rate_is_kept_and_is_no_identity():
 
 
 def test_only_the_one_shortcuts_condition_number_grows_with_depth():
-    first, *_, last = shortcut.condition_numbers_at_zero(units=(2, 4, 8))
+    first, *_, last = shortcut.condition_numbers_at_zero(units=(2, 4, 8), num_instances=1)
     assert last["one_shortcut"] > 3 * first["one_shortcut"]
     assert last["two_shortcut"] == pytest.approx(first["two_shortcut"])
     assert last["lower_bound"] <= last["one_shortcut"]

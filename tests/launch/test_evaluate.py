@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from identity_matters.data import tfds
+from identity_matters.data import tfds_builder
 from identity_matters.data.user_arrays import load_npz
 from identity_matters.runs.tables import read_metrics
 from launch import launcher
@@ -140,7 +140,7 @@ def test_the_command_that_an_error_advises_fetches_the_data_set(launch, tmp_path
     code, _, err = launch(arguments[0], *flags, "--dataset=cifar100", f"--data_dir={tmp_path}/my data")
     assert code == launcher.EXIT_ERROR and err.count("\n") == 1
     fetched = []
-    monkeypatch.setattr(tfds, "_download", lambda name, builder: fetched.append((name, builder.data_dir)))
+    monkeypatch.setattr(tfds_builder, "_download", lambda name, builder: fetched.append((name, builder.data_dir)))
     command = shlex.split(err)
     command = command[command.index("launch.export_npz") + 1 :]
     monkeypatch.chdir(tmp_path)

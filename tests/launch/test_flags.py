@@ -69,6 +69,8 @@ def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
         "partition",
         "pretrained",
         "setup",
+        "test_split",
         "title",
+        "train_split",
     }
     assert texts <= config_flags.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home

@@ -3,22 +3,28 @@
 import functools
 import importlib
 import itertools
+import pathlib
 import shutil
 
+import numpy as np
 import pytest
 from begun import begin
 from launching import config_of
+from legible import assert_legible
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from identity_matters.config import TrainConfig
+from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.runs import figures
 from identity_matters.runs.config_json import RUN_TYPES, read_config_json
+from identity_matters.runs.figure_style import styled
 from identity_matters.runs.tables import write_metrics
 from launch import plot, report, train
 from shortcut_study.curvature.report import spectrum_figure
+
+DOCS_RUNS = pathlib.Path(__file__).parents[2] / "docs" / "runs"
 
 
 @pytest.fixture
@@ -121,14 +127,14 @@ def test_every_figure_with_a_title_takes_it_as_it_is(draw):
 def test_a_directory_with_signs_of_formulas_is_named_as_it_is(tmp_path):
     rows = [{"step": 1, "train_top1_error": 0.5, "test_top1_error": 0.5}]
     drawn = figures.comparison_figure([("$\\x$", "test", rows, "at the end")])
-    figures.save_figures({"a": drawn}, str(tmp_path), "svg")
+    figures.save_figures(lambda: {"a": drawn}, str(tmp_path), "svg")
     assert "<!-- $\\x$ (50.00% test error at the end) -->" in (tmp_path / "a.svg").read_text()
 
 
 def compared(monkeypatch, first, beside, names="", level=""):
     """The axes and the words of the legend of launch.plot --run_dir=FIRST --beside=BESIDE."""
     saved = {}
-    monkeypatch.setattr(figures, "save_figures", lambda drawn, *_: saved.update(drawn) or list(drawn))
+    monkeypatch.setattr(figures, "save_figures", lambda draw, *_: saved.update(draw()) or list(saved))
     plot.main(plot.PlotConfig(beside=str(beside), names=names, level=level), str(first))
     ((axes,),) = (figure.axes for figure in saved.values())
     return axes, [text.get_text() for text in axes.get_legend().texts]
@@ -167,9 +173,13 @@ def test_runs_of_one_name_share_a_colour_and_a_line_of_the_legend(tmp_path, monk
         "our (43.75% ± 8.84% test error at the end, n = 2)",
         "its twin (25.00% test error at the end)",
         "training error",
+        "± a standard deviation over runs",
     ]
-    assert [line.get_ydata()[-1] for line in axes.lines[:6:2]] == [0.5, 0.375, 0.25]
-    assert [line.get_color() for line in axes.lines[:6]] == ["C0"] * 4 + ["C1"] * 2
+    assert [line.get_ydata()[-1] for line in axes.lines[:4]] == [0.4375, 0.875, 0.25, 0.5]
+    assert [line.get_color() for line in axes.lines[:4]] == ["C0"] * 2 + ["C1"] * 2
+    band, *_ = axes.collections
+    (upper,) = {y for x, y in band.get_paths()[0].vertices if x == 20 and y > 0.4375}
+    assert upper == pytest.approx(0.4375 + np.std([0.5, 0.375], ddof=1))
     with pytest.raises(UserError, match="^names has 2 names for 3 runs: a,b$"):
         compared(monkeypatch, first, beside, "a,b")
     with pytest.raises(UserError, match="^names are of runs that are compared"):
@@ -227,6 +237,37 @@ def test_runs_of_one_name_are_distinguished_by_the_folders_above(tmp_path, monke
     monkeypatch.chdir(paths[0].parent)
     labels = compared(monkeypatch, "seed0", "../e2/seed0")[1]
     assert [label.split()[0] for label in labels[:2]] == ["e1/seed0", "e2/seed0"]
+
+
+def test_runs_are_named_by_the_settings_in_which_they_differ(tmp_path, monkeypatch):
+    model = ModelConfig(use_batch_norm=True)
+    configs = [TrainConfig(), TrainConfig(seed=1), TrainConfig(model=model, learning_rate=0.03), TrainConfig(seed=2)]
+    paths = [tmp_path / f"run{i}" for i in range(len(configs))]
+    for path, config in zip(paths, configs):
+        begin(path, config, status="done")
+        write_run(path, 0.25)
+    _, labels = compared(monkeypatch, paths[0], ",".join(map(str, paths[1:])))
+    assert labels[0] == "learning rate 0.05, no batch norm (25.00% ± 0.00% test error at the end, n = 3)"
+    assert labels[1] == "learning rate 0.03, batch norm (25.00% test error at the end)"
+    _, labels = compared(monkeypatch, paths[0], f"{paths[1]},{paths[3]}")
+    assert labels[0] == "seeds 0, 1, 2 (25.00% ± 0.00% test error at the end, n = 3)"
+
+
+@pytest.mark.parametrize("run", sorted(path.name for path in DOCS_RUNS.iterdir()))
+def test_every_run_of_the_docs_draws_legibly(run):
+    kind = plot._kind(str(DOCS_RUNS / run))
+    with styled():
+        drawn = importlib.import_module(f"launch.{kind}").figures(str(DOCS_RUNS / run))
+        assert drawn
+        for figure in drawn.values():
+            assert_legible(figure)
+
+
+def test_a_figure_for_a_paper_is_drawn_with_its_letters(tmp_path, launch):
+    write_run(tmp_path, 0.25)
+    code, _, err = launch("plot", f"--run_dir={tmp_path}", "--format=pdf", "--style=paper")
+    assert code == 0, err
+    assert b"STIXGeneral" in (tmp_path / "convergence.pdf").read_bytes()
 
 
 def written(runs, run_dir):

@@ -4,11 +4,15 @@ import warnings
 
 import numpy as np
 import pytest
+from legible import assert_legible
+from matplotlib.figure import Figure
 from study_rows import EPOCHS, PAPER, ROWS, change, diverging, infinite, of_figure, paper_rows
 
 from identity_matters.runs.figures import figure_to_array
 from identity_matters.runs.tables import read_rows, write_metrics
+from shortcut_study.aggregation import along_loss
 from shortcut_study.architectures import LABELS, TWO, XAVIER
+from shortcut_study.figures import drawing
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import findings_table
 
@@ -26,6 +30,7 @@ def test_every_figure_draws_and_judges_without_a_warning(real_rows, figure):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         drawn = FIGURES[figure].draw(of_figure(real_rows, figure))
+        assert_legible(drawn)
         drawn.set_dpi(40)
         image, found = figure_to_array(drawn), FIGURES[figure].findings(of_figure(real_rows, figure))
     assert image.std() > 0 and all(axes.get_xlabel() for axes in drawn.axes if axes.xaxis.get_visible())
@@ -67,7 +72,7 @@ def test_the_loss_grows_from_left_to_right_as_in_the_paper(figure):
 
 def test_figure_8_shows_the_index_where_it_starts_and_the_one_run():
     by_loss, by_epoch, of_gradient = FIGURES["8"].draw(of_figure(paper_rows(), "8")).axes
-    assert lines(by_loss)["Theorem 1 at zero, n = 2"].get_xydata().tolist() == [[3.0, 0.5]]
+    assert lines(by_loss)["Theorem 1 at zero for 2-shortcut"].get_xydata().tolist() == [[3.0, 0.5]]
     curve = lines(by_loss)["2-shortcut, n = 2"].get_xydata()
     np.testing.assert_allclose(curve[[0, -1]], [(1e-3, 0), (3, 0.5)], atol=1e-9)
     assert by_epoch.get_lines()[0].get_xdata().tolist() == [epoch + 1 for epoch in EPOCHS]
@@ -77,7 +82,7 @@ def test_figure_8_shows_the_index_where_it_starts_and_the_one_run():
 def test_figure_8_marks_the_index_at_zero_of_these_data():
     rows = change(of_figure(paper_rows(), "8"), "spectrum_at_zero", lambda r: {"index": 0.25})
     by_loss = FIGURES["8"].draw(rows).axes[0]
-    assert lines(by_loss)["Theorem 1 at zero, n = 2"].get_xydata().tolist() == [[3.0, 0.25]]
+    assert lines(by_loss)["Theorem 1 at zero for 2-shortcut"].get_xydata().tolist() == [[3.0, 0.25]]
 
 
 def test_the_guide_of_figure_3_begins_at_the_first_kind_that_has_ends():
@@ -85,7 +90,7 @@ def test_the_guide_of_figure_3_begins_at_the_first_kind_that_has_ends():
     rows = change(of_figure(paper_rows(), "3"), "norms", lambda r: lost if r["epoch"] else {}, activations="linear")
     final = FIGURES["3"].draw(rows).axes[2]
     (ends,) = [bar.lines[0] for bar in final.containers]
-    guide = lines(final)["∝ 1/√depth"]
+    guide = lines(final)[r"$\propto 1/\sqrt{\mathrm{depth}}$"]
     np.testing.assert_allclose(guide.get_xydata()[0], ends.get_xydata()[0])
 
 
@@ -108,7 +113,9 @@ def test_figures_9_and_10_show_the_lowest_loss_and_the_rate_that_gave_it(figure,
     assert lines(rate)["2-shortcut"].get_ydata().tolist() == [0.1] * 3
     assert "after 60 epochs" in final_loss.get_title()
     if figure == "9":
-        np.testing.assert_allclose(lines(rate)["2/|λ|_max at zero, n = 1"].get_ydata(), [2 / 4, 2 / 12, 2 / 24])
+        np.testing.assert_allclose(
+            lines(rate)[r"$2/|\lambda|_{\max}$ at zero for 1-shortcut"].get_ydata(), [2 / 4, 2 / 12, 2 / 24]
+        )
 
 
 @pytest.mark.parametrize("figure", ["9", "10"])
@@ -135,3 +142,26 @@ def test_a_percentile_that_is_0_within_rounding_is_marked_at_the_edge_and_left_o
     (mark,) = [line for line in ratio.get_lines() if line.get_label() == f"{LABELS[XAVIER]}: beyond float64"]
     assert len(mark.get_xdata()) == 2
     assert not [line for line in largest.get_lines() if ":" in line.get_label()]
+
+
+def test_no_line_crosses_a_gap_in_the_losses():
+    rows = [{"seed": seed, "loss": loss, "y": loss} for seed in (0, 1) for loss in (0.25, 0.5, 1.0, 5.0, 6.0)]
+    axes = Figure().subplots()
+    drawing.draw_band(axes, along_loss(rows, "loss", "y", largest_gap=3.0), "k", "a", log=True)
+    (line, _), (band,) = axes.lines, axes.collections
+    x, y = line.get_xdata(), line.get_ydata()
+    known = np.isfinite(y)
+    assert not ((x > 1.05) & (x < 4.9)).any() and np.isnan(y).sum() == 1  # the break
+    assert 1 / 1.05 < x[known][np.flatnonzero(~known)[0] - 1] < 1.05 and x[-1] == pytest.approx(6)
+    assert len(band.get_paths()) == 2
+    whole = along_loss(rows, "loss", "y")
+    assert (np.diff(whole.x) < 0.02).all()
+
+
+def test_one_legend_serves_all_panels_and_counts_their_runs_together():
+    figure = Figure()
+    for axes, counts in zip(figure.subplots(1, 2), ("3 – 5", "2")):
+        axes.plot([0], [0], label=f"2-shortcut, n = {counts}")
+        axes.plot([0], [0], label="Theorem 1")
+    drawing.shared_legend(figure)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["2-shortcut, n = 2 – 5", "Theorem 1"]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from shortcut_study.curvature import hutchinson as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
 from shortcut_study.hessian import spectrum
@@ -321,11 +322,11 @@ MISTAKES = [
     (lz.lanczos, NOT_REAL | {"order": 2}, "^mvp_fn must return real numbers, got complex128"),
     (quad.lanczos_quadrature, LANCZOS | {"num_vectors": 0}, "^num_vectors must be at least 1, got 0$"),
     *((quad.density, {"quadrature": SEVERAL, "width": width}, "^width must be positive") for width in (0, np.nan)),
-    (quad.hutchinson, HUTCHINSON | {"num_vectors": 0}, "at least 1, got 0, 3"),
-    (quad.hutchinson, HUTCHINSON | {"tolerance": -1.0}, "tolerance must be at least 0"),
-    (quad.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v * np.nan}, "^products must be finite"),
-    (quad.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v[:2]}, r"^mvp_fn must return shape \(3,\), got \(2,\)$"),
-    (quad.hutchinson, NOT_REAL | {"num_vectors": 5}, "^products must be real numbers, got complex128"),
+    (hutch.hutchinson, HUTCHINSON | {"num_vectors": 0}, "at least 1, got 0, 3"),
+    (hutch.hutchinson, HUTCHINSON | {"tolerance": -1.0}, "tolerance must be at least 0"),
+    (hutch.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v * np.nan}, "^products must be finite"),
+    (hutch.hutchinson, HUTCHINSON | {"mvp_fn": lambda v: v[:2]}, r"^mvp_fn must return shape \(3,\), got \(2,\)$"),
+    (hutch.hutchinson, NOT_REAL | {"num_vectors": 5}, "^products must be real numbers, got complex128"),
 ]
 
 

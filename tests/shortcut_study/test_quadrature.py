@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from shortcut_study.curvature import hutchinson as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
 from shortcut_study.hessian import spectrum
@@ -15,11 +16,11 @@ SEEN = quad.Quadrature(NODES, WEIGHTS, np.zeros_like(NODES), 1e-12)
 
 
 def test_the_standard_error_is_that_of_a_sample_not_of_a_population():
-    assert quad.standard_error([1.0, 3.0]) == pytest.approx(1.0)  # s = √2
+    assert hutch.standard_error([1.0, 3.0]) == pytest.approx(1.0)  # s = √2
     samples = np.random.default_rng(0).standard_normal((7, 3))
     expected = np.sqrt(np.square(samples - samples.mean(0)).sum(0) / 6 / 7)
-    np.testing.assert_allclose(quad.standard_error(samples), expected)
-    assert np.isnan(quad.standard_error([4.0]))
+    np.testing.assert_allclose(hutch.standard_error(samples), expected)
+    assert np.isnan(hutch.standard_error([4.0]))
 
 
 @pytest.mark.parametrize("num_vectors", [2, 5])
@@ -30,24 +31,28 @@ def test_the_errors_of_hutchinson_are_those_of_its_vectors(num_vectors):
         products.append(vector * (matrix @ vector))
         return matrix @ vector
 
-    found, samples = quad.hutchinson(product, 3, num_vectors, seed=1), np.array(products)
+    found, samples = hutch.hutchinson(product, 3, num_vectors, seed=1), np.array(products)
     np.testing.assert_allclose(found.diagonal, samples.mean(0))
-    np.testing.assert_allclose(found.diagonal_error, samples.std(0, ddof=1) / np.sqrt(num_vectors))
+    t = {2: 12.7062047, 5: 2.7764451}[num_vectors]  # Student's, 0.975
+    np.testing.assert_allclose(found.diagonal_error, t * samples.std(0, ddof=1) / np.sqrt(num_vectors))
     assert found.trace == pytest.approx(samples.sum(1).mean())
-    assert found.trace_error == pytest.approx(samples.sum(1).std(ddof=1) / np.sqrt(num_vectors))
+    assert found.trace_error == pytest.approx(t * samples.sum(1).std(ddof=1) / np.sqrt(num_vectors))
     assert found.num_vectors == num_vectors
 
 
 def test_hutchinson_stops_at_its_tolerance_but_not_before_five_vectors():
     matrix = np.diag([1.0, 2.0]) + 1e-3
-    assert quad.hutchinson(lambda v: matrix @ v, 2, 50, tolerance=0.1).num_vectors == 5
-    assert quad.hutchinson(lambda v: matrix @ v, 2, 50).num_vectors == 50
+    assert hutch.hutchinson(lambda v: matrix @ v, 2, 50, tolerance=0.1).num_vectors == 5
+    assert hutch.hutchinson(lambda v: matrix @ v, 2, 50).num_vectors == 50
     samples = []
     matrix = np.array([[1.0, 2.0], [2.0, 1.0]])
-    found = quad.hutchinson(lambda v: samples.append(v @ matrix @ v) or matrix @ v, 2, 500, tolerance=0.2)
-    errors = [np.std(samples[:n], ddof=1) / n**0.5 / abs(np.mean(samples[:n])) for n in range(5, len(samples) + 1)]
+    found = hutch.hutchinson(lambda v: samples.append(v @ matrix @ v) or matrix @ v, 2, 500, tolerance=0.2)
+    by_size = [
+        (n, np.std(samples[:n], ddof=1) / n**0.5 / abs(np.mean(samples[:n]))) for n in range(5, len(samples) + 1)
+    ]
+    errors = [hutch.confidence(n) * error for n, error in by_size]
     assert errors[-1] <= 0.2 < min(errors[:-1]) and found.num_vectors == len(samples) < 500
-    assert quad.hutchinson(lambda v: -(matrix @ v), 2, 500, tolerance=0.2).num_vectors == len(samples)
+    assert hutch.hutchinson(lambda v: -(matrix @ v), 2, 500, tolerance=0.2).num_vectors == len(samples)
 
 
 @pytest.mark.parametrize("dim", [50, 1_000])
@@ -191,7 +196,7 @@ def test_a_single_entry_that_is_not_finite_is_refused(bad):
     with pytest.raises(ValueError, match="infinite or NaN entry"):
         lz.lanczos(lambda v: np.append(v[:-1], bad), 4, 1)
     with pytest.raises(ValueError, match="products must be finite"):
-        quad.hutchinson(lambda v: np.append(v[:-1], bad), 4, 2)
+        hutch.hutchinson(lambda v: np.append(v[:-1], bad), 4, 2)
 
 
 def test_the_stop_waits_for_as_many_values_as_both_ends_have():

@@ -4,7 +4,7 @@ it.
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
+from legible import assert_legible
 
 from theory.descent import figures, target_map
 from theory.relu import figures as relu
@@ -24,7 +24,7 @@ def test_eigenvalues_fall_to_zero_or_to_their_floor():
     for value in figures.EIGENVALUES:
         last = by(rows, eigenvalue=value)[-1]["excess"]
         assert last < 1e-3 if value >= 0 else value**2 <= last < value**2 + 0.05
-    assert isinstance(figures.eigenvalues_figure(as_text(rows)), Figure)
+    assert_legible(figures.eigenvalues_figure(as_text(rows)))
 
 
 def test_rotations_stay_near_the_straight_line():
@@ -32,7 +32,7 @@ def test_rotations_stay_near_the_straight_line():
     for angle in (60, 150):
         w = np.array([row["real"] + 1j * row["imaginary"] for row in by(rows, angle=angle)])
         assert np.abs(((w - 1) * np.conj(np.exp(1j * np.radians(angle)) - 1)).imag).max() < 0.02
-    assert isinstance(figures.rotations_figure(as_text(rows)), Figure)
+    assert_legible(figures.rotations_figure(as_text(rows)))
 
 
 def test_the_promised_rates_lie_above_what_is_seen_and_the_margin_below_2_3():
@@ -40,20 +40,20 @@ def test_the_promised_rates_lie_above_what_is_seen_and_the_margin_below_2_3():
     for row in rows:
         assert row["excess"] <= row["by_seen_margin"] * (1 + 1e-9) + 1e-28
         assert row["by_seen_margin"] <= row["by_norm"] * (1 + 1e-3) and row["drift"] <= row["drift_bound"] + 1e-15
-    assert isinstance(figures.rates_figure(as_text(rows)), Figure)
+    assert_legible(figures.rates_figure(as_text(rows)))
 
 
 def test_minima_beside_linear_predictors_are_drawn(monkeypatch):
     monkeypatch.setattr(search, "SETTINGS", [search.Setting(width=1), search.Setting(width=4, num_layers=1)])
     rows = relu.linear_output(trials=12)
     assert any(row["category"] == "bad_local_minimum" for row in rows)
-    assert isinstance(relu.linear_output_figure(as_text(rows)), Figure)
+    assert_legible(relu.linear_output_figure(as_text(rows)))
 
 
 def test_the_excess_by_radius_lies_below_its_bounds():
     rows = relu.excess_by_radius()
     assert all(row["swapped"] <= row["swapped_bound"] and row["at_zero"] <= row["ball_bound"] for row in rows)
-    assert isinstance(relu.excess_by_radius_figure(as_text(rows)), Figure)
+    assert_legible(relu.excess_by_radius_figure(as_text(rows)))
 
 
 def test_the_saddle_figure_is_drawn_from_its_rows():
@@ -64,7 +64,9 @@ def test_the_saddle_figure_is_drawn_from_its_rows():
         for method in ("descent", "momentum", "orthogonalised")
         for size in (0.01, 0.1)
     ]
-    assert len(figures.saddle_figure(as_text(rows)).axes) == 3
+    figure = figures.saddle_figure(as_text(rows))
+    assert len(figure.axes) == 3
+    assert_legible(figure)
 
 
 def test_the_map_has_a_panel_a_target_start_and_method(monkeypatch):
@@ -73,8 +75,11 @@ def test_the_map_has_a_panel_a_target_start_and_method(monkeypatch):
         target_map.Job(t, s, m, 2, 6) for t in target_map.TARGETS for s in target_map.STARTS for m in target_map.METHODS
     ):
         rows += target_map.run_job(job, max_steps=5)
-    figure = figures.map_figure(as_text(rows))
-    assert len(figure.axes) == 36 + 1
+    drawn = figures.map_figures(as_text(rows))
+    assert list(drawn) == ["map", "map_momentum", "map_orthogonalised"]
+    for figure in drawn.values():
+        assert len(figure.axes) == 12 + 1
+        assert_legible(figure)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from theory.linear.rotations import rotation
 EIGENVALUES = (-1.0, -0.5, 0.0, 0.25, 0.5, 1.5, 2.0)
 ANGLES = (60, 120, 150, 170, 180)
 _NORM = LogNorm(10, MAX_STEPS)
+_RESOLVED = 1e-6  # |w − φ| that the digits of a CSV file resolve
 
 
 def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> list[dict]:
@@ -46,27 +47,28 @@ def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> l
 
 def eigenvalues_figure(rows: list[dict]) -> Figure:
     """Returns excess and distance of the layers from I against steps, a line an eigenvalue of the target."""
-    figure = Figure(figsize=(11, 4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(8, 4), layout="constrained")
     excess, norm = figure.subplots(1, 2)
     values = list(dict.fromkeys(float(row["eigenvalue"]) for row in rows))
     num_layers = int(rows[0]["num_layers"])
     for k, value in enumerate(values):
         chosen = [row for row in rows if float(row["eigenvalue"]) == value]
         steps, colour = column(chosen, "step"), colormaps["coolwarm"](k / (len(values) - 1))
-        excess.plot(steps, np.maximum(column(chosen, "excess"), 1e-16), color=colour, label=f"φ = {value:g}")
+        excess.plot(steps, np.maximum(column(chosen, "excess"), 1e-16), color=colour, label=f"$\\varphi = {value:g}$")
         norm.plot(steps, column(chosen, "norm"), color=colour)
         if value < 0:
             excess.axhline(value**2, color=colour, lw=0.8, ls=":")
     radius = 2 * np.sin(np.pi / (2 * num_layers)) + np.expm1(max(abs(np.log(abs(v))) for v in values if v) / num_layers)
-    norm.axhline(radius, color="k", ls="--", lw=1, label="a solution for all φ ≠ 0 lies below")
-    norm.axhline(1, color="0.5", lw=0.8, label="τ = 1: (2.3) ends")
-    excess.set(yscale="log", ylabel="excess |w − φ|²", title=f"ℓ = {num_layers}: dotted, the floor φ² of a negative φ")
-    norm.set(ylabel="|λ − 1|, the norm of every layer", title="negative φ leave the ball of the small solution")
+    norm.axhline(radius, color="k", ls="--", lw=1, label=r"a solution for all $\varphi \neq 0$ lies below")
+    norm.axhline(1, color="0.5", lw=0.8, label=r"$\tau = 1$: (2.3) ends")
+    title = rf"$\ell = {num_layers}$; dotted: the floor $\varphi^2$ of a negative $\varphi$"
+    excess.set(yscale="log", ylabel=r"excess $|w - \varphi|^2$", title=title)
+    norm.set(ylabel=r"$|\lambda - 1|$, the norm of every layer", title=r"negative $\varphi$ leave the ball")
     for axes in (excess, norm):
         axes.set_xscale("symlog", linthresh=1)
         axes.set(xlabel="step", xlim=(0, None))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
+    figure.legend(*excess.get_legend_handles_labels(), loc="outside lower center", ncols=len(values))
+    norm.legend(loc="upper left", bbox_to_anchor=(0, 0.95))
     return figure
 
 
@@ -84,8 +86,8 @@ def rotations(seed: int = 0, num_layers: int = 8, learning_rate: float = 0.01, n
 
 def rotations_figure(rows: list[dict]) -> Figure:
     """Returns the paths of w from 1 to the eigenvalue of a rotation in the complex plane, a dot a step, and |w − φ|."""
-    figure = Figure(figsize=(9, 4), dpi=110, layout="constrained")
-    plane, distance = figure.subplots(1, 2, width_ratios=(1.3, 1))
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    plane, distance = figure.subplots(1, 2, width_ratios=(1.9, 1))
     for k, angle in enumerate(dict.fromkeys(int(row["angle"]) for row in rows)):
         chosen = [row for row in rows if int(row["angle"]) == angle]
         w = column(chosen, "real") + 1j * column(chosen, "imaginary")
@@ -93,13 +95,13 @@ def rotations_figure(rows: list[dict]) -> Figure:
         plane.plot([1, phi.real], [0, phi.imag], color="0.7", lw=0.8, zorder=0)
         plane.plot(w.real, w.imag, ".", ms=4, color=f"C{k}")
         plane.plot(phi.real, phi.imag, "*", ms=9, color=f"C{k}")
-        far = np.maximum(np.abs(w - phi), 1e-12)
-        distance.plot(column(chosen, "step"), far, color=f"C{k}", label=f"rotation by {angle}°")
+        plane.annotate(f"{angle}°", (phi.real, phi.imag), (5, 4), textcoords="offset points", color=f"C{k}")
+        distance.plot(column(chosen, "step"), np.abs(w - phi), color=f"C{k}")
     plane.plot(0, 0, "k+", ms=12)
-    plane.set(aspect="equal", xlabel="Re w", ylabel="Im w", title="w goes straight from 1 to φ; at 0 it would stop")
-    distance.set(xlabel="step", ylabel="|w − φ|", yscale="log", xscale="log", title="ℓ = 8, small steps")
-    distance.grid(alpha=0.3)
-    distance.legend(fontsize=8)
+    plane.set(xlabel=r"Re $w$", ylabel=r"Im $w$", title=r"$w$ goes straight from 1 to $\varphi$; at 0 it would stop")
+    plane.set(aspect="equal", adjustable="datalim")
+    distance.set(xlabel="step", ylabel=r"$|w - \varphi|$", yscale="log", title=r"$\ell = 8$, colours as left")
+    distance.set(xlim=(0, 400), ylim=(_RESOLVED, 3))  # further down it is the rounding of the table
     return figure
 
 
@@ -124,22 +126,21 @@ def saddle(seed: int = 0) -> list[dict]:
 
 def saddle_figure(rows: list[dict]) -> Figure:
     """Returns steps to leave zero against the size of the start: a panel a method, a colour a shortcut depth."""
-    figure = Figure(figsize=(12, 4.2), dpi=110, layout="constrained")
+    figure = Figure(figsize=(8, 3.9), layout="constrained")
     methods = list(dict.fromkeys(row["method"] for row in rows))
     for axes, method in zip(figure.subplots(1, len(methods), sharey=True), methods):
         for n in (1, 2, 3):
             chosen = [row for row in rows if row["method"] == method and int(row["shortcut_depth"]) == n]
             size, least, colour = column(chosen, "size"), np.maximum(column(chosen, "least"), 1), f"C{n}"
-            axes.plot(size, column(chosen, "predicted"), "-", color=colour, lw=1, label=f"n = {n}: predicted")
+            axes.plot(size, column(chosen, "predicted"), "-", color=colour, lw=1, label=f"$n = {n}$: predicted")
             axes.plot(size, column(chosen, "aligned"), "o", color=colour, ms=5, label="measured, aligned start")
             axes.plot(size, column(chosen, "random"), f"{colour}^", ms=5, mfc="none", label="random start, 3 units")
             axes.plot(size, least, ":", color=colour, label="proved least, random start")
         rate = float(chosen[0]["learning_rate"])
-        axes.set(title=f"{method}, η = {rate:g}", xlabel="size of the start w₀", xscale="log", yscale="log")
+        axes.set(title=rf"{method}, $\eta = {rate:g}$", xlabel="size of the start $w_0$", xscale="log", yscale="log")
         axes.set_ylim(0.8, 2e5)
-        axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("steps until the loss has halved")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
@@ -180,13 +181,13 @@ def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float)
 
 def rates_figure(rows: list[dict]) -> Figure:
     """Returns the excess of descent beside three promises by case, and the drift of the imbalances beside its bound."""
-    figure = Figure(figsize=(14, 3.8), dpi=110, layout="constrained")
-    *panels, drift = figure.subplots(1, 4)
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    *panels, drift = figure.subplots(2, 2).flat
     labels = {
         "excess": ("seen", "-"),
-        "by_seen_margin": ("margin bound, σ_min(W) seen", "--"),
+        "by_seen_margin": (r"margin bound, $\sigma_{\min}(W)$ seen", "--"),
         "by_norm": ("(2.3), norm seen", "-."),
-        "by_margin": ("margin c at the start", ":"),
+        "by_margin": ("margin $c$ at the start", ":"),
     }
     cases = dict.fromkeys((row["target"], int(row["num_layers"])) for row in rows)
     for k, (axes, (target, depth)) in enumerate(zip(panels, cases)):
@@ -194,42 +195,46 @@ def rates_figure(rows: list[dict]) -> Figure:
         for i, (name, (label, style)) in enumerate(labels.items()):
             if np.isfinite(column(chosen, name)).all():
                 axes.plot(column(chosen, "step"), column(chosen, name), style, color=f"C{i}", label=label)
-        axes.set(title=f"R {target}, ℓ = {depth}, η = 1/L", xlabel="step", yscale="log", ylim=(1e-13, 10))
-        axes.grid(alpha=0.3)
+        title = rf"$R$ {target.replace('near I', 'near $I$')}, $\ell = {depth}$, $\eta = 1/L$"
+        axes.set(title=title, xlabel="step", ylabel="excess risk", yscale="log", ylim=(1e-13, 10))
         steps = column(chosen, "step") / column(chosen, "step").max()
         if target == "near I":
-            drift.plot(steps, column(chosen, "drift"), color=f"C{k}", label=f"ℓ = {depth}: drift")
-            drift.plot(steps, column(chosen, "drift_bound"), ":", color=f"C{k}", label="2η(f(0) − f(T))")
-    panels[0].set_ylabel("excess risk")
-    panels[1].legend(fontsize=8)
-    drift.set(title="imbalance, nuclear norm, R near I", xlabel="share of the steps", yscale="log", ylim=(1e-5, 1))
-    drift.grid(alpha=0.3)
-    drift.legend(fontsize=7, ncols=2, loc="upper right")
+            drift.plot(steps, column(chosen, "drift"), color=f"C{k}", label=rf"$\ell = {depth}$: drift")
+            drift.plot(steps, column(chosen, "drift_bound"), ":", color=f"C{k}", label=r"$2\eta(f(0) - f(T))$")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    title = "imbalance of the layers, nuclear norm, $R$ near $I$"
+    drift.set(title=title, xlabel="share of the steps", yscale="log", ylim=(1e-5, 1))
+    drift.legend(ncols=2, loc="upper right")
     return figure
 
 
-def map_figure(rows: list[dict]) -> Figure:
-    """Returns steps to the target by depth and step size: a row a target, a column a start and method, d = 6.
+def map_figures(rows: list[dict]) -> dict[str, Figure]:
+    """Returns steps to the target by depth and step size, d = 6: map of descent, and of the others map_METHOD.
 
-    A cell is coloured by the steps, grey where 500 do not suffice, black where it diverges. The red line is the largest
-    step size without crossing, `from_zero.largest_learning_rate`, where the theory of descent from zero has one.
+    A row of panels is a target, a column a start. A cell is coloured by the steps, grey where 500 do not suffice, black
+    where it diverges. The red line is the largest step size without crossing, `from_zero.largest_learning_rate`, where
+    the theory of descent from zero has one.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
-    figure = Figure(figsize=(15, 8.5), dpi=110, layout="constrained")
-    panels = figure.subplots(len(TARGETS), len(STARTS) * len(METHODS), sharex=True, sharey=True)
+    found = {name: [row for row in rows if row["method"] == name] for name in METHODS}
+    return {f"map_{name}" if name != "descent" else "map": _map_of(found[name], name) for name in METHODS}
+
+
+def _map_of(rows: list[dict], method: str) -> Figure:
+    """The map of one method."""
+    figure = Figure(figsize=(8, 7.6), layout="constrained")
+    panels = figure.subplots(len(TARGETS), len(STARTS), sharex=True, sharey=True)
     for i, target in enumerate(TARGETS):
-        for j, (start, method) in enumerate((start, method) for start in STARTS for method in METHODS):
-            chosen = [r for r in rows if (r["target"], r["start"], r["method"]) == (target, start, method)]
-            mesh = _draw_panel(panels[i, j], chosen)
+        for j, start in enumerate(STARTS):
+            mesh = _draw_panel(panels[i, j], [r for r in rows if (r["target"], r["start"]) == (target, start)])
             if i == 0:
-                panels[i, j].set_title(f"{start}\n{method}", fontsize=9)
-        panels[i, 0].set_ylabel(f"{target}\nη·ℓ", fontsize=9)
-    figure.supxlabel("depth ℓ", fontsize=10)
-    bar = figure.colorbar(mesh, ax=panels, shrink=0.5, pad=0.01)
-    bar.set_label("steps to 0.1 % of f(0)")
-    figure.suptitle(
-        "grey: not within 500 steps; black: diverged; red line: largest step size without crossing", fontsize=10
-    )
+                panels[i, j].set_title(f"from {start}")
+        panels[i, 0].set_ylabel(f"{target}\n$\\eta\\ell$")
+    figure.supxlabel(r"depth $\ell$", fontsize="medium")
+    figure.colorbar(mesh, ax=panels, shrink=0.5, pad=0.01, label="steps to 0.1 % of $f(0)$")
+    line = "; red line: largest step size without crossing" if method == "descent" else ""
+    words = {"descent": "gradient descent", "orthogonalised": "orthogonalised updates"}.get(method, method)
+    figure.suptitle(f"{words}; grey: not within {MAX_STEPS} steps; black: diverged{line}")
     panels[0, 0].invert_yaxis()
     return figure
 
@@ -247,9 +252,10 @@ def _draw_panel(axes: Axes, rows: list[dict]) -> object:
     if np.isfinite([float(row["largest_rate"]) for row in rows]).all():
         by_depth = {int(row["num_layers"]): float(row["largest_rate"]) for row in rows}
         largest = [by_depth[depth] for depth in depths]
-        axes.plot(range(len(depths)), -np.log2(np.multiply(largest, depths)), ".-", color="tab:red", lw=1, ms=4)
-    axes.set_xticks(range(len(depths)), depths, fontsize=7)
-    axes.set_yticks(range(0, len(SPEEDS), 2), [f"1/{1 / speed:g}" for speed in SPEEDS[::2]], fontsize=7)
+        axes.plot(range(len(depths)), -np.log2(np.multiply(largest, depths)), ".-", color="C3", lw=1.5, ms=5)
+    axes.grid(False)
+    axes.set_xticks(range(len(depths)), depths)
+    axes.set_yticks(range(0, len(SPEEDS), 2), [f"1/{1 / speed:g}" for speed in SPEEDS[::2]])
     return mesh
 
 

@@ -7,6 +7,7 @@ Of each figure the data, rows of plain numbers and words that go to a CSV file, 
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
@@ -14,11 +15,20 @@ from theory.arrays import column
 from theory.linear import factorization, landscape, paper_construction
 
 LAYERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_NORM = "|||A|||"  # the largest spectral norm of a layer
 _METHODS = {
-    "paper": ("printed construction", "tab:red", "s-"),
-    "principal": ("principal root", "tab:green", "^-"),
-    "polar": ("polar", "tab:blue", "o-"),
+    "paper": ("printed construction", "C3", "s-"),
+    "principal": ("principal root", "C2", "^-"),
+    "polar": ("polar", "C0", "o-"),
 }
+
+_TARGETS = {  # the R of `norms_against_layers` as formulas
+    "Gaussian, d = 10, rescaled": r"$R$ Gaussian, $d = 10$, rescaled",
+    "I + ½ Gaussian/√d, d = 10": r"$R = I + \frac{1}{2\sqrt{d}}$ Gaussian, $d = 10$",
+    "diag(−e, −1/e)": r"$R = \mathrm{diag}(-e, -1/e)$",
+}
+_SQUARE = np.array([[-1, 1, 1, -1, -1], [-1, -1, 1, 1, -1]])
+_BALL = 0.6  # τ of the ball that `identity_ball_figure` shows
 
 
 def norms_against_layers(seed: int = 0, layers: Sequence[int] = LAYERS) -> list[dict]:
@@ -48,21 +58,26 @@ def norms_against_layers(seed: int = 0, layers: Sequence[int] = LAYERS) -> list[
 def norms_figure(rows: list[dict]) -> Figure:
     """Returns curves of ℓ·|||A||| for every method, between the lower bound and the proved bounds (Theorem 2.1)."""
     targets = list(dict.fromkeys(row["target"] for row in rows))
-    figure = Figure(figsize=(4.2 * len(targets), 4.2), dpi=110, layout="constrained")
+    figure = Figure(figsize=(8, 4), layout="constrained")
     for axes, target in zip(figure.subplots(1, len(targets), sharey=True), targets):
         chosen = [row for row in rows if row["target"] == target]
         layers = column(chosen, "num_layers")
-        axes.plot(layers, layers * column(chosen, "printed_bound"), "k--", label="(4π + 3γ), printed, ℓ ≥ 3γ")
-        axes.plot(layers, layers * column(chosen, "polar_bound"), "--", color="tab:blue", label="polar's bound")
+        axes.plot(
+            layers,
+            layers * column(chosen, "printed_bound"),
+            "k--",
+            label=r"$4\pi + 3\gamma$, printed, $\ell \geq 3\gamma$",
+        )
+        axes.plot(layers, layers * column(chosen, "polar_bound"), "--", color="C0", label="bound of polar")
         for name, (label, colour, style) in _METHODS.items():
             axes.plot(layers, layers * column(chosen, name), style, color=colour, ms=4, label=label)
         lower = layers * column(chosen, "lower_bound")
         axes.fill_between(layers, 0.1, lower, color="0.85", label="no factorisation here")
         gamma = float(chosen[0]["log_condition"])
-        axes.set(title=f"R = {target}, γ = {gamma:.2f}", xlabel="layers ℓ", xscale="log", yscale="log", ylim=(0.3, 100))
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("ℓ · |||A|||")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=6)
+        axes.set(title=f"{_TARGETS.get(target, target)}\n$\\gamma = {gamma:.2f}$", xlabel=r"layers $\ell$")
+        axes.set(xscale="log", yscale="log", ylim=(0.3, 100))
+    figure.axes[0].set_ylabel(rf"$\ell \cdot {_NORM}$")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
@@ -82,15 +97,17 @@ def printed_construction_figure(rows: list[dict]) -> Figure:
     layers = np.unique(column(rows, "num_layers").astype(int))
     ratios = column(rows, "norm_over_bound").reshape(len(layers), -1)
     gammas = column(rows, "log_condition").reshape(len(layers), -1)
-    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     for count, gamma, ratio in zip(layers, gammas, ratios):
         mesh = axes.pcolormesh(
             np.append(0, gamma), [count - 0.5, count + 0.5], ratio[None],
             norm=TwoSlopeNorm(1, 0.5, 1.5), cmap="RdBu_r", rasterized=True,
         )  # fmt: skip
-    figure.colorbar(mesh, ax=axes, label="worst |||A||| over (4π + 3γ)/ℓ", extend="both")
-    axes.set(xlabel="γ", ylabel="layers ℓ", title="The printed construction misses its bound where it is red")
+    figure.colorbar(mesh, ax=axes, label=rf"worst ${_NORM}$ over $(4\pi + 3\gamma)/\ell$", extend="both")
+    axes.grid(False)
+    title = "The printed construction misses its bound where it is red"
+    axes.set(xlabel=r"$\gamma$", ylabel=r"layers $\ell$", title=title)
     return figure
 
 
@@ -112,18 +129,18 @@ def gradient_ratios(seed: int = 0, instances: int = 4_000) -> list[dict]:
 
 def gradient_ratios_figure(rows: list[dict]) -> Figure:
     """Returns histograms of ‖∇f‖² over its lower bounds: (2.3) and the product form."""
-    figure = Figure(figsize=(9, 3.6), dpi=110, layout="constrained")
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
     radii = np.unique(column(rows, "radius"))
     bins = np.linspace(0, 8, 81)
     titles = {"printed": "(2.3)", "by_layer": "product form"}
     for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items()):
         for radius in radii:
             ratios = column([row for row in rows if float(row["radius"]) == radius], name)
-            axes.hist(np.log10(ratios), bins, histtype="step", lw=1.5, label=f"τ = {radius:g}")
+            axes.hist(np.log10(ratios), bins, histtype="step", lw=1.5, label=rf"$\tau = {radius:g}$")
         axes.axvline(0, color="k", lw=1)
-        axes.set(title=title, xlabel="log₁₀ of ‖∇f‖² over the bound; at 0 it is met with equality")
-        axes.legend(fontsize=8)
-    figure.axes[0].set_ylabel(f"instances, of {len(rows) // len(radii):,} for each τ")
+        axes.set(title=title, xlabel=r"$\log_{10}$ of $\|\nabla f\|^2$ over the bound; 0: equality")
+    figure.axes[0].set_ylabel(rf"instances, of {len(rows) // len(radii):,} for each $\tau$")
+    figure.axes[0].legend()
     return figure
 
 
@@ -146,17 +163,102 @@ def descent_rates(seed: int = 0, num_steps: int = 60) -> list[dict]:
 
 def descent_figure(rows: list[dict]) -> Figure:
     """Returns curves of the excess risk of projected gradient descent beside the rate that (2.3) guarantees."""
-    figure = Figure(figsize=(6, 4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for i, radius in enumerate(np.unique(column(rows, "radius"))):
         chosen = [row for row in rows if float(row["radius"]) == radius]
         steps, colour = column(chosen, "step"), f"C{i}"
-        axes.plot(steps, column(chosen, "excess_risk"), color=colour, label=f"measured, τ = {radius:g}")
+        axes.plot(steps, column(chosen, "excess_risk"), color=colour, label=rf"measured, $\tau = {radius:g}$")
         axes.plot(steps, column(chosen, "guaranteed"), "--", color=colour, label="guaranteed by (2.3)")
-    axes.set(xlabel="step", ylabel="excess risk", yscale="log", title="Projected gradient descent on B_τ, ℓ = 8, d = 5")
-    axes.legend(fontsize=8)
-    axes.grid(alpha=0.3)
+    axes.set(xlabel="step", ylabel="excess risk", yscale="log")
+    axes.set_title(r"Projected gradient descent on $B_\tau$, $\ell = 8$, $d = 5$")
+    axes.legend()
     return figure
+
+
+def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> list[dict]:
+    """Risk and gradient of two layers of one weight, f = ((1 + a)(1 + b) − r)², in the plane of a and b; no seed used.
+
+    Rows of the kinds plane (a grid), path (gradient descent, path by path; the last starts outside of the ball where
+    a + b = −2 and ends at the saddle) and edge: of the square max(|a|, |b|) = τ the least ‖∇f‖²/f, beside the bound of
+    (2.3), 4ℓ(1 − τ)^{2ℓ−2}σ_min(Σ), ℓ = 2.
+    """
+    R, Sigma = np.array([[target]]), np.eye(1)
+
+    def row(kind: str, a: float, b: float, path: int = -1) -> dict:
+        A = np.array([[[a]], [[b]]])
+        found = {"kind": kind, "path": path, "a": float(a), "b": float(b), "target": target}
+        return found | {"risk": landscape.risk(A, R, Sigma), "radius": np.nan, "least_ratio": np.nan, "bound": np.nan}
+
+    grid = np.linspace(-2, 1.3, num_points)
+    rows = [row("plane", a, b) for a in grid for b in grid]
+    starts = [(_BALL * x, _BALL * y) for x in (-1, 0, 1) for y in (-1, 0, 1) if (x, y) != (0, 0)] + [(-1.8, -0.2)]
+    for path, start in enumerate(starts):
+        A = np.array(start).reshape(2, 1, 1)
+        for _ in range(200):
+            rows.append(row("path", *A.ravel(), path))
+            A = A - 0.02 * landscape.gradient(A, R, Sigma)
+    return rows + [row("edge", -r, -r) | _steepness(r, R, Sigma) for r in np.linspace(0, 1, 41)]
+
+
+def _steepness(radius: float, R: np.ndarray, Sigma: np.ndarray) -> dict[str, float]:
+    """The least ‖∇f‖²/f over 80 pairs of weights at a distance from 0, where f is not 0, and (2.3)'s bound of it."""
+    along = np.linspace(-radius, radius, 21)[:-1]
+    edge = [p for t in along for p in ((t, radius), (-t, -radius), (radius, -t), (-radius, t))]
+    ratios, bounds = [], []
+    for A in np.array(edge)[..., None, None]:
+        if (risk := landscape.risk(A, R, Sigma)) > 1e-9:
+            ratios.append(np.square(landscape.gradient(A, R, Sigma)).sum() / risk)
+            bounds.append(landscape.gradient_lower_bound(A, R, Sigma) / risk)
+    return {"radius": float(radius), "least_ratio": float(min(ratios)), "bound": float(min(bounds))}
+
+
+def identity_ball_figure(rows: list[dict]) -> Figure:
+    """Returns the landscape around the identity: no critical point in the ball but global minima (Theorem 2.2).
+
+    Left the plane of both weights: the ball around the identity, the minima, the saddle at the ball's corner that
+    plain layers start at, paths of gradient descent. Right the least ‖∇f‖²/f at a distance from the identity, beside
+    the bound of (2.3), which it meets.
+    """
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    plane, ratio = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    _draw_plane(figure, plane, [row for row in rows if row["kind"] == "plane"])
+    for path in sorted({int(row["path"]) for row in rows if row["kind"] == "path"}):
+        chosen = [row for row in rows if row["kind"] == "path" and int(row["path"]) == path]
+        a, b = column(chosen, "a"), column(chosen, "b")
+        inside = max(abs(a[0]), abs(b[0])) < 1
+        plane.plot(a, b, "-" if inside else "--", color="C0" if inside else "C3", lw=1.2)
+        plane.plot(a[0], b[0], "o", ms=4, color="C0" if inside else "C3")
+    for radius, style in ((_BALL, "-"), (1, ":")):
+        plane.plot(radius * _SQUARE[0], radius * _SQUARE[1], style, color="k", lw=1.2)
+        plane.annotate(rf"$\tau = {radius:g}$", (radius, -radius), (-3, 4), textcoords="offset points", ha="right")
+    plane.plot(0, 0, "k+", ms=10)
+    plane.annotate("identity", (0, 0), (5, 4), textcoords="offset points")
+    plane.plot(-1, -1, "X", ms=9, color="C3", mec="w")
+    plane.annotate("saddle: both layers 0", (-1, -1), (0, -13), textcoords="offset points", color="C3", ha="center")
+    plane.set(xlabel="$a$, of layer $1 + a$", ylabel="$b$, of layer $1 + b$", aspect="equal")
+    plane.set_title("near the identity only minima are critical")
+    edges = [row for row in rows if row["kind"] == "edge"]
+    radius = column(edges, "radius")
+    ratio.plot(radius, column(edges, "least_ratio"), "-", color="C0", label=r"least at the distance $\tau$ from $I$")
+    ratio.plot(radius, column(edges, "bound"), "--", color="C1", label=r"bound of (2.3), $\ell = 2$")
+    ratio.set(xlabel=r"$\tau = \max(|a|, |b|)$", ylabel=r"$\|\nabla f\|^2 / f$", ylim=(0, None))
+    ratio.set_title(r"$\|\nabla f\|^2 \geq 4\ell\,(1-\tau)^{2\ell-2}\,\sigma_{\min}(\Sigma)\,f$")
+    ratio.legend()
+    return figure
+
+
+def _draw_plane(figure: Figure, axes: Axes, rows: list[dict]) -> None:
+    """Draws the risk over the plane of both weights, and its minima as a line."""
+    a = np.unique(column(rows, "a"))
+    risk = column(rows, "risk").reshape(len(a), len(a)).T
+    levels = np.linspace(-3, 1, 17)
+    mesh = axes.contourf(a, a, np.log10(np.maximum(risk, 1e-3)), levels, cmap="Greys_r", extend="max", alpha=0.55)
+    figure.colorbar(mesh, ax=axes, ticks=[-3, -2, -1, 0, 1], shrink=0.75, label=r"$\log_{10} f$")
+    axes.contour(a, a, np.multiply.outer(1 + a, 1 + a) - float(rows[0]["target"]), [0], colors="C2", linewidths=2.5)
+    axes.plot([], [], color="C2", lw=2.5, label="global minima")
+    axes.legend(loc="lower right")
+    axes.grid(False)
 
 
 def _positive(R: np.ndarray) -> np.ndarray:
@@ -181,4 +283,5 @@ FIGURES = {
     "printed_construction": (printed_construction, printed_construction_figure),
     "gradient_ratios": (gradient_ratios, gradient_ratios_figure),
     "descent": (descent_rates, descent_figure),
+    "identity_ball": (identity_ball, identity_ball_figure),
 }

@@ -116,6 +116,14 @@ class MemorizingNetwork:
         in_parallel(run_panel, _panels(len(x), _PANEL_BYTES // (self.width * hidden.itemsize)))
         return scores
 
+    def hidden(self, x: np.ndarray) -> np.ndarray:
+        """Returns the hidden vectors h_0 = A_0 x, h_1, …, h_ℓ of every row of x [n, d], in float64: [ℓ + 1, n, k]."""
+        projection, U, V, s, *_ = self._weights(np.float64)
+        states = [project(np.asarray(x, np.float64), projection)]
+        for block in zip(U, V, s):
+            states.append(states[-1] + apply_block(*block, states[-1]))
+        return np.stack(states)
+
     def to_keras(self) -> "keras.Model":
         """Returns the same network as a keras.Model, float32 where that fits: see `keras_network`.
 

@@ -10,10 +10,10 @@ from theory.relu import search, trained_output
 from theory.relu.search import CATEGORIES, Setting
 
 _STYLES = {  # category: colour, marker
-    "global_minimum": ("tab:green", "o"),
-    "bad_local_minimum": ("tab:red", "o"),
-    "saddle": ("tab:blue", "^"),
-    "degenerate": ("tab:purple", "s"),
+    "global_minimum": ("C2", "o"),
+    "bad_local_minimum": ("C3", "o"),
+    "saddle": ("C0", "^"),
+    "degenerate": ("C4", "s"),
     "zero_unit": ("0.5", "_"),
 }
 _SHOWN = (
@@ -22,28 +22,26 @@ _SHOWN = (
     ("gradient_norm", "saddle"),
     ("gradient_norm", "zero_unit"),
 )
-_MEANING = {"risk": "minimising f", "gradient_norm": "minimising ‖∇f‖"}
+_MEANING = {"risk": "minimising $f$", "gradient_norm": r"minimising $\|\nabla f\|$"}
 _SMALLEST_CURVATURE = 1e-8  # below it the axis is linear: undecided
 
 
 def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
     """Returns three panels: critical points by risk and curvature, their shares by radius, the bad minima's risks."""
-    figure = Figure(figsize=(13, 4.4), dpi=120, layout="constrained")
-    points, shares, risks = figure.subplots(1, 3, width_ratios=(1.3, 1, 1))
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    top, below = figure.subfigures(2, 1, height_ratios=(1.2, 1))
+    points, (shares, risks) = top.subplots(), below.subplots(1, 2)
     _draw_points(points, found)
     rows = _only_radius_differs(rows)
     for i, (method, category) in enumerate(_SHOWN):
         _draw_shares(shares, [row for row in rows if row["method"] == method], method, category, 0.06 * (i - 1.5))
-    shares.set(xlabel="radius τ of the ball", ylabel="share of starts, 95% intervals", ylim=(0, 1))
+    shares.set(xlabel=r"radius $\tau$ of the ball", ylabel="share of starts, 95% intervals", ylim=(0, 1))
     _draw_risks(risks, [row for row in rows if row["method"] == "risk" and int(row["bad_local_minimum"])])
     for axes in figure.axes:
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        axes.legend()
     drawn = sum(point["category"] in _STYLES for point in found)
-    points.set_title(
-        f"ends of {drawn:,} of {len(found):,} starts, without kinks and what is outside", fontsize="medium"
-    )
-    shares.set_title("two blocks of two units, d = 2, m = 100")
+    points.set_title(f"ends of {drawn:,} of {len(found):,} starts, without kinks and what is outside")
+    shares.set_title("two blocks of two units, $d = 2$, $m = 100$")
     risks.set_title("how bad the bad local minima are")
     return figure
 
@@ -66,7 +64,7 @@ def _draw_points(axes: Axes, found: list[dict]) -> None:
             x, where = np.full(len(chosen), 0.02), axes.get_yaxis_transform()
         axes.plot(x, y, marker, color=colour, markersize=3, alpha=0.4, label=label, transform=where)
     axes.set_xscale("symlog", linthresh=_SMALLEST_CURVATURE)
-    axes.set(yscale="log", ylabel="risk f / f(0)")
+    axes.set(yscale="log", ylabel="risk $f / f(0)$")
     axes.set_xlabel("least / largest eigenvalue of the Hessian, free directions left out")
     axes.set_xticks([-1, -1e-4, 0, 1e-4, 1])
 
@@ -87,11 +85,11 @@ def _draw_risks(axes: Axes, rows: list[dict]) -> None:
     radius, median = column(rows, "radius"), column(rows, "bad_risk_median")
     spread = np.stack([median - column(rows, "bad_risk_least"), column(rows, "bad_risk_largest") - median])
     axes.errorbar(
-        radius, median, spread, fmt="o", color="tab:red", capsize=3, label="bad local minima: least, median, largest"
+        radius, median, spread, fmt="o", color="C3", capsize=3, label="bad local minima: least, median, largest"
     )
     if len(rows):
-        axes.plot(radius, median[0] * (radius / radius[0]) ** 4, ":", color="0.4", label="∝ τ⁴")
-    axes.set(xlabel="radius τ of the ball", ylabel="risk f / f(0)", xscale="log", yscale="log")
+        axes.plot(radius, median[0] * (radius / radius[0]) ** 4, ":", color="0.4", label=r"$\propto \tau^4$")
+    axes.set(xlabel=r"radius $\tau$ of the ball", ylabel="risk $f / f(0)$", xscale="log", yscale="log")
 
 
 def table(rows: list[dict]) -> str:
@@ -115,10 +113,10 @@ def linear_output(seed: int = 0, trials: int = 100) -> list[dict]:
 
 def linear_output_figure(rows: list[dict]) -> Figure:
     """Returns risks of bad local minima against the best linear predictor's: as found, and with a trained output W."""
-    figure = Figure(figsize=(9, 4.2), dpi=110, layout="constrained")
+    figure = Figure(figsize=(8, 4), layout="constrained")
     bad = [row for row in rows if row["category"] == "bad_local_minimum"]
     depths = sorted({int(row["num_layers"]) for row in bad})
-    titles = {"risk": "as found, no W", "with_output": "with a trained W, descended again"}
+    titles = {"risk": "as found, no $W$", "with_output": "with a trained $W$, descended again"}
     for axes, (name, title) in zip(figure.subplots(1, 2, sharey=True), titles.items()):
         for k, depth in enumerate(depths):
             chosen = [row for row in bad if int(row["num_layers"]) == depth]
@@ -126,10 +124,9 @@ def linear_output_figure(rows: list[dict]) -> Figure:
             risk = np.maximum(column(chosen, name), 1e-16)
             axes.plot(column(chosen, "linear"), risk, "o", ms=4, alpha=0.5, color=f"C{k}", label=label)
         axes.plot([3e-2, 1], [3e-2, 1], "k-", lw=0.8, label="no better than linear")
-        axes.set(title=title, xlabel="best linear predictor, risk / f(0)", xscale="log", yscale="log")
-        axes.grid(alpha=0.3)
-    figure.axes[0].set_ylabel("bad local minimum, risk / f(0)")
-    figure.axes[0].legend(fontsize=8)
+        axes.set(title=title, xlabel="best linear predictor, risk / $f(0)$", xscale="log", yscale="log")
+    figure.axes[0].set_ylabel("bad local minimum, risk / $f(0)$")
+    figure.axes[0].legend()
     return figure
 
 
@@ -147,15 +144,18 @@ def excess_by_radius(seed: int = 0) -> list[dict]:
 
 def excess_by_radius_figure(rows: list[dict]) -> Figure:
     """Returns the risk at the swapped minimum and at zero against the radius, with both bounds."""
-    figure = Figure(figsize=(5.5, 4.2), dpi=110, layout="constrained")
+    figure = Figure(figsize=(6, 4.2), layout="constrained")
     axes, radius = figure.add_subplot(), column(rows, "radius")
-    axes.plot(radius, column(rows, "at_zero"), "o", color="C0", label="f at zero")
-    axes.plot(radius, column(rows, "ball_bound"), "--", color="C0", label="bound, of order τ⁴")
-    axes.plot(radius, column(rows, "swapped"), "o", color="C1", label="f at the bad minimum beside the swapped teacher")
-    axes.plot(radius, column(rows, "swapped_bound"), "--", color="C1", label="bound, of order τ⁸")
-    axes.set(xlabel="radius τ", ylabel="risk", xscale="log", yscale="log", title="two blocks of one unit, population")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
+    axes.plot(radius, column(rows, "at_zero"), "o", color="C0", label="$f$ at zero")
+    axes.plot(radius, column(rows, "ball_bound"), "--", color="C0", label=r"bound, of order $\tau^4$")
+    axes.plot(
+        radius, column(rows, "swapped"), "o", color="C1", label="$f$ at the bad minimum beside the swapped teacher"
+    )
+    axes.plot(radius, column(rows, "swapped_bound"), "--", color="C1", label=r"bound, of order $\tau^8$")
+    axes.set(
+        xlabel=r"radius $\tau$", ylabel="risk", xscale="log", yscale="log", title="two blocks of one unit, population"
+    )
+    axes.legend(loc="lower right")
     return figure
 
 

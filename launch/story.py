@@ -1,0 +1,129 @@
+"""Draw both papers in one picture: condition numbers against depth, and how near to the identity trained blocks are.
+
+    python -m launch.story --run_dir=docs/figures
+
+writes docs/figures/story.png. Left is Figure 5 of Li et al. from the results.csv of a run of launch.shortcut_study,
+right ‖branch‖/‖stream‖ of every block of the paper's network, at the start and trained, from those of runs of
+launch.near_identity. Nothing is computed.
+"""
+
+import dataclasses
+import functools
+import os
+from typing import TYPE_CHECKING, Literal
+
+from identity_matters.errors import UserError
+from identity_matters.fields import check_fields, require, split_names
+from identity_matters.runs.tables import read_rows, reporting_damaged_table
+from launch import launcher
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclasses.dataclass(frozen=True)
+class StoryConfig:
+    """Whose tables, and what kind of file.
+
+    Attributes:
+      study: Directory of a run of launch.shortcut_study that holds the data of Figure 5.
+      blocks: Directories of runs of launch.near_identity, with commas between them.
+      names: A name for each of these, with commas between them.
+      format: What kind of file to write.
+      style: Whether the figure is for the screen or for a paper.
+    """
+
+    study: str = "docs/runs/study_mnist"
+    blocks: str = "docs/runs/near_identity_start,docs/runs/near_identity_paper,docs/runs/near_identity_muon"
+    names: str = "at the start,trained with SGD,trained with Muon"
+    format: Literal["png", "pdf", "svg"] = "png"
+    style: Literal["screen", "paper"] = "screen"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        given = len(split_names(self.blocks)), len(split_names(self.names))
+        require(given[0] == given[1], f"names has {given[1]} names for {given[0]} directories of blocks: {self.names}")
+
+
+def main(config: StoryConfig, run_dir: str) -> None:
+    """Draws the picture and prints its path."""
+    from identity_matters.runs.figures import save_figures
+
+    study = _rows(config.study)
+    blocks = dict(zip(split_names(config.names), map(_rows, split_names(config.blocks))))
+    os.makedirs(run_dir, exist_ok=True)
+    with reporting_damaged_table(run_dir):
+        draw = functools.partial(story_figure, study, blocks)
+        print("\n".join(save_figures(lambda: {"story": draw()}, run_dir, config.format, config.style)))
+
+
+def _rows(run_dir: str) -> list[dict]:
+    if rows := read_rows(os.path.join(run_dir, "results.csv")):
+        return rows
+    raise UserError(f"{run_dir} holds no results.csv of a run, or an empty one")
+
+
+def story_figure(study: list[dict], blocks: dict[str, list[dict]]) -> "Figure":
+    """Returns condition numbers against depth (left) and ‖branch‖/‖stream‖ block by block (right).
+
+    Args:
+      study: Rows of results.csv of launch.shortcut_study, with Figure 5's.
+      blocks: Rows of results.csv of launch.near_identity, by the network's name.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.7), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_condition_numbers(left, study)
+    _draw_blocks(right, blocks)
+    return figure
+
+
+def _draw_condition_numbers(axes: "Axes", study: list[dict]) -> None:
+    """Draws the geometric means of Figure 5, each line with its name at its end."""
+    from shortcut_study.aggregation import depths_in, over_seeds, rows_of_architecture, select
+    from shortcut_study.architectures import ONE, ORTHOGONAL, TWO, XAVIER
+    from shortcut_study.figures import drawing
+
+    rows = select(study, experiment="initial_spectrum")
+    names = {XAVIER: "no shortcuts, Xavier", ORTHOGONAL: "no shortcuts, orthogonal", ONE: "1-shortcuts"}
+    for arch, name in {**names, TWO: "2-shortcuts"}.items():
+        found = rows_of_architecture(rows, arch)
+        band = over_seeds(found, "depth", "condition_number")
+        drawing.draw_log_band(axes, band, drawing.COLOURS[arch], name, drawing.MARKERS[arch])
+        infinite = depths_in(select(found, condition_number=float("inf")))
+        drawing.mark_infinite(axes, infinite, drawing.COLOURS[arch], "beyond float64" if infinite else None)
+    axes.set(yscale="log", ylabel=drawing.CONDITION_NUMBER)
+    axes.set_title("Hessian where training starts (Li et al.)")
+    drawing.depth_axis(axes, rows)
+    drawing.legend(axes, loc="upper left")
+
+
+def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
+    """Draws the median over images of ‖branch‖/‖stream‖, with quartiles, and a line between the stages."""
+    from theory.arrays import column
+
+    for k, (name, rows) in enumerate(blocks.items()):
+        at, colour = range(1, len(rows) + 1), ("C7", "C0", "C1", "C2")[k % 4]
+        low, ratio, high = (column(rows, f"ratio{end}") for end in ("_low", "", "_high"))
+        axes.plot(at, ratio, "o-", ms=4, color=colour, label=name)
+        axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
+    rows = next(iter(blocks.values()))
+    stages = [row["block"].split("_")[0] for row in rows]
+    for i in range(1, len(stages)):
+        if stages[i] != stages[i - 1]:
+            axes.axvline(i + 0.5, color="0.4", lw=0.8, ls=":")
+    axes.axhline(1, color="k", lw=0.8)
+    axes.annotate("as large as its input", (len(rows), 1), (0, 3), textcoords="offset points", ha="right", size="small")
+    axes.set(xlabel="residual block; dotted: next stage", ylabel="‖branch‖ / ‖stream‖", yscale="log")
+    axes.set_title("what each block adds (Hardt & Ma)")
+    axes.legend(loc="center right")
+
+
+cli = launcher.command(
+    main, {"": StoryConfig()}, manual=__doc__, run_dir_text="The directory where the picture goes. Required."
+)
+
+if __name__ == "__main__":
+    cli()

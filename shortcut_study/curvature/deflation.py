@@ -1,0 +1,115 @@
+"""A spectrum whose outer eigenvalues are found one by one, and whose rest is seen by random vectors.
+
+    tr f(H) = Σ_known f(λ) + tr f((I − P)H(I − P)), P the projection on the known eigenvectors
+
+In a trained network a few eigenvalues hold nearly all of the range and of Σλ², which is half the variance of vᵀHv. With
+these known and out of the way few steps resolve the density of the rest, and few vectors the trace. The equation is
+exact for f(λ) = λ and any P, and for other f but for the square of the eigenvectors' errors. Source: Chen & Hallman,
+Krylov-aware stochastic trace estimation (2023).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shortcut_study.curvature.lanczos import STEPS_BETWEEN_CHECKS, Decomposition, Ritz, converged, lanczos, ritz
+from shortcut_study.curvature.quadrature import DENSITY_WIDTH, Quadrature
+
+DENSITY_VECTORS = 4  # of the random ones: those of a large matrix agree, and Student's t needs some
+ORDER, NUM_VECTORS, TOLERANCE = 60, 24, 1e-3
+
+
+def deflated_quadrature(
+    mvp_fn: Callable,
+    dim: int,
+    order: int = ORDER,
+    num_vectors: int = NUM_VECTORS,
+    tolerance: float = TOLERANCE,
+    seed: int = 0,
+    dtype: type = np.float64,
+    on_plan: Callable | None = None,
+) -> tuple[Quadrature, np.ndarray]:
+    """Returns a quadrature that knows the outer eigenvalues one by one, and their eigenvectors [k, dim].
+
+    >>> values = np.append(np.linspace(-1, 1, 998), [50.0, 100.0])
+    >>> found, vectors = deflated_quadrature(lambda v: values * v, 1000)
+    >>> [round(float(value), 2) for value in found.known[-2:]], vectors.shape[1]
+    ([50.0, 100.0], 1000)
+
+    Args:
+      mvp_fn, dim, dtype, seed: As for `lanczos`.
+      order: int. Most steps of an iteration. Of a matrix with no more rows all eigenvalues are found.
+      num_vectors: int. Random vectors for the rest. The first four take as many steps as Gauss quadrature needs to
+        integrate a Gaussian of `density`'s width over the rest's range; the others one, which the trace needs.
+      tolerance: float. Largest error bound of the extreme two eigenvalues, where order allows it, and of every known
+        one, as a share of the largest |eigenvalue|.
+      on_plan: callable. Given the number of products in all, at first the most that it can be, whenever it is known
+        better, and whether it is final.
+
+    Raises:
+      ValueError: no vectors, no steps, a negative tolerance, or as `lanczos`.
+    """
+    if min(order, num_vectors) < 1:
+        raise ValueError(f"order and num_vectors must be at least 1, got {order} and {num_vectors}")
+    if not tolerance >= 0:
+        raise ValueError(f"tolerance must be at least 0, got {tolerance}")
+    is_whole, long, short = dim <= order, min(DENSITY_VECTORS, num_vectors), max(num_vectors - DENSITY_VECTORS, 0)
+    on_plan = on_plan or (lambda total, is_final: None)
+    on_plan(dim if is_whole else order * (1 + long) + short, is_whole)
+    stop = None if is_whole else converged(1, tolerance)
+    memory = np.empty((min(order, dim), dim), dtype)  # one basis serves all vectors
+    first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, stop)
+    found = ritz(first)
+    chosen = np.full(dim, True) if is_whole else found.error_bounds <= tolerance * np.abs(found.values).max()
+    vectors = found.coefficients.T[chosen].astype(dtype) @ first.basis
+    rest, taken = dim - len(vectors), len(found.values)
+    stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), min(order, rest), []
+    expected = _expected_steps(found, chosen, steps)
+    for vector in range(1, num_vectors + 1 if rest else 1):
+        on_plan(taken + (steps if rows else expected) * long + short, vector > 1)
+        count, is_first = steps if vector <= long else 1, vector == 1
+        done = lanczos(mvp_fn, dim, count, [seed, vector], dtype, memory, stop if is_first else None, vectors)
+        steps = len(done.diagonal) if is_first else steps
+        rows.append(ritz(done))
+    return _quadrature(found, chosen, first.residual, dim, rows[:long], rows[long:]), vectors
+
+
+def _quadrature(
+    found: Ritz, chosen: np.ndarray, residual: float, dim: int, rows: list[Ritz], probes: list[Ritz]
+) -> Quadrature:
+    """Returns the known eigenvalues and the rows of the rest, whose weights sum to its share."""
+    share = 1 - chosen.sum() / dim
+    # What H has between a known Ritz vector and the rest, which the residuals of the rest's own iteration lack.
+    coupling = residual * float(np.linalg.norm(found.coefficients[-1, chosen]))
+    columns = (
+        np.stack([getattr(row, name) for row in rows]) if rows else np.zeros((1, 0))
+        for name in ("values", "weights", "error_bounds")
+    )
+    nodes, weights, bounds = columns
+    rounding = max(row.rounding for row in (found, *rows))
+    known = found.values[chosen], found.error_bounds[chosen], share * np.array([row.values[0] for row in probes])
+    return Quadrature(nodes, share * weights, bounds + coupling, rounding, *known)
+
+
+def _expected_steps(found: Ritz, chosen: np.ndarray, order: int) -> int:
+    """Returns how many steps the rest takes at most, by the range of the Ritz values that are not known."""
+    if chosen.all():
+        return 0
+    values, bounds, width = found.values[~chosen], found.error_bounds[~chosen], DENSITY_WIDTH * np.ptp(found.values)
+    span = (values + bounds).max() - (values - bounds).min()
+    steps = int(np.ceil(min(span / width, order))) if width else order
+    return min(order, steps + -steps % STEPS_BETWEEN_CHECKS)
+
+
+def _integrates(width: float) -> Callable:
+    """Returns a `stop` for `lanczos`: the quadrature integrates Gaussians of that σ to some 0.1 % of their height.
+
+    The Chebyshev coefficients of exp(−x²/2σ²) on an interval of length L fall below 0.1 % at degree 1.9 L/σ, and the
+    quadrature of k nodes is exact up to degree 2k − 1.
+    """
+
+    def stop(decomposition: Decomposition) -> bool:
+        values = ritz(decomposition).values
+        return bool(len(values) * width >= values[-1] - values[0])
+
+    return stop

@@ -1,0 +1,196 @@
+"""Training and evaluation on a folder of images: in memory as out of the cache, resumed, moved, evaluated elsewhere."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from image_folders import DIGITS, noise, write, write_digits
+from refusals import refused
+
+from identity_matters import training
+from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.data import image_folder
+from identity_matters.data.arrays import ArrayData, mnist_sample
+from identity_matters.data.batches import planned_images
+from identity_matters.data.image_folder import FolderSource
+from identity_matters.data.loading import load
+from identity_matters.data.plans import plan_batch
+from identity_matters.evaluation import evaluate
+from identity_matters.model import all_conv_resnet
+from identity_matters.runs import checkpoint
+from identity_matters.runs.config_json import read_config_json
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    """200 digits to train on, 50 to test on. Read only."""
+    return write_digits(tmp_path_factory.mktemp("images") / "digits", 200, 50)
+
+
+@pytest.fixture(scope="module")
+def config(tiny_config, digits):
+    return dataclasses.replace(tiny_config, images=str(digits), train_examples=0, eval_examples=0)
+
+
+@pytest.fixture(scope="module")
+def run(config, tmp_path_factory):
+    """(directory, last row) of a run on the digits. Read only."""
+    run_dir = tmp_path_factory.mktemp("runs") / "digits"
+    return run_dir, training.train(config, run_dir)
+
+
+def test_a_folder_gives_the_images_and_labels_of_its_files(config):
+    data = load(config)
+    sample = mnist_sample()
+    assert isinstance(data, ArrayData) and data.class_names == tuple(sorted(DIGITS)) and data.num_classes == 10
+    for images, labels, expected, numbers in (
+        (data.train_images, data.train_labels, sample.train_images[:200], sample.train_labels[:200]),
+        (data.test_images, data.test_labels, sample.test_images[:50], sample.test_labels[:50]),
+    ):
+        known = {image.tobytes(): DIGITS[number] for image, number in zip(expected, numbers)}
+        assert len(known) == len(images) and images.shape[1:] == (28, 28, 1)
+        assert all(known[image.tobytes()] == data.class_names[label] for image, label in zip(images, labels))
+
+
+def test_a_folder_is_shortened_held_out_and_resized(config):
+    whole = load(config)
+    data = load(dataclasses.replace(config, train_examples=30, eval_examples=20, validation_examples=40, image_size=14))
+    assert data.train_images.shape == (30, 14, 14, 1) and data.num_test == 20
+    np.testing.assert_array_equal(data.train_labels, whole.train_labels[:30])
+    np.testing.assert_array_equal(data.test_labels, whole.train_labels[-40:-20])
+    assert "below the 200 training images" in refused(load, dataclasses.replace(config, validation_examples=200))
+
+
+def test_num_classes_makes_room_for_more(config):
+    assert load(dataclasses.replace(config, num_classes=12)).num_classes == 12
+    assert "num_classes is 9, but" in refused(load, dataclasses.replace(config, num_classes=9))
+
+
+@pytest.fixture
+def streamed(monkeypatch):
+    monkeypatch.setattr(image_folder, "MAX_BYTES_IN_MEMORY", 1000)
+
+
+def test_a_run_out_of_the_cache_has_the_bits_of_one_in_memory(config, run, streamed, tmp_path, without_results):
+    assert isinstance(load(config), FolderSource)
+    training.train(config, tmp_path / "run")
+    (_, found), (_, expected) = (
+        checkpoint.load_newest(str(path / "checkpoints")) for path in (tmp_path / "run", run[0])
+    )
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, name)
+
+
+def test_images_are_shifted_and_mirrored_on_the_host_as_on_the_device():
+    images = noise(6, 8, 5, 3)
+    plan = plan_batch(0, 3, 64, 6, crop_padding=3, random_flip=True)
+    expected = planned_images(images.reshape(6, -1), plan, (8, 5, 3))
+    np.testing.assert_array_equal(image_folder._augmented(images[plan[:, 0]], plan, 3), expected)
+
+
+def test_workers_read_their_rows_of_the_same_batch(config, streamed):
+    source = load(config)
+    whole = next(source.train_batches(3, 5, 16, crop_padding=2))
+    for rows in (range(8), range(8, 16)):
+        for part, array in zip(next(source.train_batches(3, 5, 16, rows=rows, crop_padding=2)), whole):
+            np.testing.assert_array_equal(part, array[rows.start : rows.stop])
+    tests = [np.concatenate(labels) for labels in zip(*source.raw_test_batches(16))]
+    assert len(tests[0]) == 50
+    halves = [list(source.raw_test_batches(16, rows)) for rows in (range(8), range(8, 16))]
+    np.testing.assert_array_equal(np.concatenate([half[1][0] for half in halves]), tests[0][16:32])
+    images, labels = (np.concatenate(part) for part in zip(*source.raw_train_batches(64)))
+    assert images.shape == (200, 28, 28, 1) and len(labels) == 200
+
+
+def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_flags(config, run):
+    run_dir, row = run
+    assert read_config_json(run_dir)["class_names"] == sorted(DIGITS)
+    for path in (run_dir, run_dir / "model.keras"):
+        found = evaluate(path)
+        assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"])
+    assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)  # it is done
+
+
+@pytest.mark.slow
+def test_a_moved_folder_goes_on_and_a_changed_one_is_refused(config, run, tmp_path):
+    run_dir = shutil.copytree(run[0], tmp_path / "run")
+    moved = shutil.copytree(config.images, tmp_path / "moved")  # with other times
+    longer = dataclasses.replace(config, images=str(moved), train_steps=6)
+    assert training.train(longer, run_dir)["step"] == 6
+    write(moved / "train" / "one" / "new.png", noise(28, 28))
+    before = (run_dir / "config.json").read_bytes()
+    message = refused(training.train, dataclasses.replace(longer, train_steps=8), run_dir)
+    assert f"{moved} has changed" in message and (run_dir / "config.json").read_bytes() == before
+
+
+def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, tmp_path, capfd):
+    run_dir, row = run
+    new = tmp_path / "new"
+    shutil.copytree(f"{config.images}/test", new)
+    for name in DIGITS[1:6]:
+        shutil.rmtree(new / name)
+    data = load(config)
+    kept = [data.class_names.index(name) for name in (DIGITS[0], *DIGITS[6:])]
+    chosen = np.isin(data.test_labels, kept)
+    expected = evaluate(run_dir, (data.test_images[chosen], data.test_labels[chosen]))
+    assert evaluate(run_dir, images=new) == expected
+    write(new / "zero" / "large.png", noise(50, 60))
+    assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
+    assert "new: images are resized to 28x28 pixels" in capfd.readouterr().err
+    write(new / "ten" / "x.png", noise(28, 28))
+    assert "has the classes ten, of which the network has none" in refused(evaluate, run_dir, images=new)
+    assert "give one of them" in refused(evaluate, run_dir, "mnist_sample", images=new)
+
+
+@pytest.mark.slow
+def test_a_share_is_evaluated_on_as_it_was_in_training_unless_all_are_asked_for(config, digits, tmp_path, capfd):
+    flat = config.images + "/train"
+    row = training.train(dataclasses.replace(config, images=flat, test_share=0.3), tmp_path / "run")
+    found = evaluate(tmp_path / "run")
+    assert 30 < found["num_examples"] < 90 and found["top1_error"] == pytest.approx(row["test_top1_error"])
+    assert evaluate(tmp_path / "run", images=flat) == found
+    assert "the test_share 0.3 that the run has is evaluated on" in capfd.readouterr().err
+    assert evaluate(tmp_path / "run", images=flat, test_share=1)["num_examples"] == 200
+
+
+def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits):
+    network = all_conv_resnet(ModelConfig(image_shape=(28, 28, 1), widths=(16,), blocks_per_stage=(1,), num_classes=9))
+    assert "10 class folders, the network 9 classes" in refused(evaluate, network, images=digits)
+    network = all_conv_resnet(ModelConfig(image_shape=(32, 32, 3), widths=(16,), blocks_per_stage=(1,)))
+    assert evaluate(network, images=digits, max_examples=10)["num_examples"] == 10  # in colour, and larger
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"npz": "x.npz"}, "npz and images are both given"),
+        ({"images": "", "test_share": 0.2}, "test_share 0.2 needs images"),
+        ({"test_share": 1.0}, "test_share must be below 1, got 1"),
+        ({"test_share": -0.1}, "test_share must be at least 0"),
+        ({"train_split": "dev", "test_split": "dev"}, "are both 'dev'"),
+        ({"train_split": "../x"}, "must be the name of a split, got '../x'"),
+        ({"images": "", "npz": "x.npz", "test_split": "dev"}, "an npz has no splits"),
+    ],
+)
+def test_flags_that_contradict_one_another_are_refused(config, fields, words):
+    assert words in refused(dataclasses.replace, config, **fields)
+
+
+def test_a_folder_that_cannot_be_used_leaves_no_run(config, tmp_path):
+    (tmp_path / "data").mkdir()
+    for images in (tmp_path / "data", tmp_path / "none"):
+        refused(training.train, dataclasses.replace(config, images=images), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_run_of_before_images_is_still_evaluated(tiny_run, tmp_path):
+    run_dir = shutil.copytree(tiny_run, tmp_path / "run")
+    contents = json.loads((run_dir / "config.json").read_text())
+    for name in ("images", "test_share", "train_split", "test_split"):
+        del contents["config"][name]
+    (run_dir / "config.json").write_text(json.dumps(contents))
+    assert evaluate(run_dir) == evaluate(tiny_run)
+    assert TrainConfig(images="x").images == "x"

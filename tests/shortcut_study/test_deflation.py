@@ -1,0 +1,173 @@
+"""Spectra whose outer eigenvalues are known one by one, against all eigenvalues, and what their errors cover."""
+
+import numpy as np
+import pytest
+
+from shortcut_study.curvature import hutchinson as hutch
+from shortcut_study.curvature import lanczos as lz
+from shortcut_study.curvature import quadrature as quad
+from shortcut_study.curvature import report
+from shortcut_study.curvature.deflation import deflated_quadrature
+
+OUTER = np.array([-0.6, -0.5, 0.9, 1.5, 2.0, 3.0, 5.0, 10.0])
+VALUES = np.append(0.05 * np.random.default_rng(0).standard_normal(1992), OUTER)
+
+
+def found(values=VALUES, **options):
+    calls = []
+    return *deflated_quadrature(lambda v: calls.append(v) or values * v, len(values), **options), calls
+
+
+@pytest.fixture(scope="module")
+def default():
+    return found()
+
+
+def test_outer_eigenvalues_are_known_with_their_vectors_and_the_rest_is_orthogonal_to_them(default):
+    quadrature, vectors, calls = default
+    assert set(np.abs(quadrature.known[:, None] - OUTER).argmin(1)) >= {0, 3, 4, 5, 6, 7}
+    for value, bound, vector in zip(quadrature.known, quadrature.known_bounds, vectors):
+        assert np.abs(value - VALUES).min() <= bound <= 0.01
+        assert np.linalg.norm(VALUES * vector - value * vector) <= bound + 1e-12
+    np.testing.assert_allclose(vectors @ vectors.T, np.eye(len(vectors)), atol=1e-12)
+    steps = len(calls) - 4 * quadrature.nodes.shape[1] - 20  # of the first iteration
+    assert np.abs(vectors @ np.array(calls[steps:]).T).max() < 1e-12
+    assert quadrature.known_weight == pytest.approx(1 / 2000) and len(quadrature.probes) == 20
+
+
+def test_the_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probes_too(default):
+    quadrature, _, _ = default
+    np.testing.assert_allclose(quadrature.whole().weights.sum(1), 1)
+    assert (np.diff(quadrature.whole().nodes) >= 0).all()
+    samples = [*(quadrature.weights * quadrature.nodes).sum(1), *quadrature.probes]
+    mean, error = quad.mean_eigenvalue(quadrature)
+    assert mean == pytest.approx(np.mean(samples) + quadrature.known.sum() / 2000)
+    assert error == pytest.approx(2.0687 * np.std(samples, ddof=1) / 24**0.5, rel=1e-4)  # t at 23 degrees of freedom
+
+
+@pytest.mark.parametrize("num_vectors", [2, 5])
+def test_the_error_of_the_trace_covers_it_95_times_in_100(num_vectors):
+    """Of 200 seeds between 90 and 99 in 100: 2.6 binomial standard deviations around 95. By ±2 standard errors 2
+    vectors would cover 70."""
+    values = VALUES[-100:]
+    hits = []
+    for seed in range(200):
+        mean, error = quad.mean_eigenvalue(found(values, order=10, num_vectors=num_vectors, seed=seed)[0])
+        hits.append(abs(mean - values.mean()) <= error)
+    assert 0.90 <= np.mean(hits) <= 0.99
+
+
+def test_fewer_products_give_a_closer_trace_than_vectors_without_deflation(default):
+    quadrature, _, calls = default
+    plain = quad.lanczos_quadrature(lambda v: VALUES * v, 2000, 1, len(calls))
+    assert quad.mean_eigenvalue(quadrature)[1] < 0.5 * quad.mean_eigenvalue(plain)[1]
+
+
+def test_the_density_is_that_of_all_eigenvalues_smoothed_and_each_known_one_has_its_height(default):
+    density = quad.density(default[0])
+    width = 0.01 * 10.6
+    exact = np.exp(-0.5 * ((density.grid[:, None] - VALUES) / width) ** 2).mean(1) / (width * np.sqrt(2 * np.pi))
+    assert np.abs(density.values - exact).max() < 0.01 * exact.max()
+    outside = (density.grid > 1.2) & (exact > 1e-9)  # where no eigenvalue is that is not known
+    np.testing.assert_allclose(density.values[outside], exact[outside], rtol=0.02)
+    plain = quad.density(quad.lanczos_quadrature(lambda v: VALUES * v, 2000, len(default[2]) // 4, 4), width)
+    heights = np.interp(10.0, plain.grid, plain.values) / np.interp(10.0, density.grid, density.values)
+    assert abs(heights - 1) > 0.1  # negative control: a random vector's weight is that of no eigenvalue
+
+
+@pytest.mark.parametrize("size", [0.02, 0.05, 0.3, 1.0, 4.0])
+def test_the_share_within_a_distance_of_0_lies_between_its_bounds(default, size):
+    low, high = quad.share_within(default[0], size, 2000)
+    assert low <= np.mean(np.abs(VALUES) <= size) <= high and (size < 0.3 or high - low < 0.05)
+    if size >= 1:  # all beyond are known
+        assert quad._shares(default[0], -size, size)[1] == pytest.approx(np.mean(np.abs(VALUES) <= size))
+
+
+def test_a_known_eigenvalue_counts_in_a_share_as_far_as_its_bound_lets_it():
+    nodes = np.array([[0.1, 0.2]]), np.array([[0.25, 0.25]]), np.zeros((1, 2))
+    seen = quad.Quadrature(*nodes, 1e-9, np.array([1.0, 2.0]), np.array([0.1, 0.1]))
+    assert quad._shares(seen, 0.5, 1.5).tolist() == pytest.approx(
+        [0.25, 0.5]
+    )  # 2 lies outside, and the node's share may
+    assert quad._shares(seen, 0.5, 1.05).tolist() == pytest.approx([0.0, 0.5])
+    assert quad._shares(seen, 0.5, 1.95).tolist() == pytest.approx([0.25, 0.75])
+
+
+def test_a_matrix_of_no_more_rows_than_steps_is_known_whole():
+    values = np.append(np.linspace(-1, 9, 20), 9.0)  # one of them twice
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((21, 21)))[0]
+    quadrature, vectors = deflated_quadrature(((basis * values) @ basis.T).__matmul__, 21)
+    np.testing.assert_allclose(quadrature.known, np.sort(values), atol=1e-12)
+    assert quadrature.nodes.shape == (1, 0) and vectors.shape == (21, 21)
+    assert quad.mean_eigenvalue(quadrature) == (pytest.approx(values.mean()), 0.0)
+    text = report.report(quadrature, 2, 21)
+    assert "trace: 89 ± " in text and "of all 21 eigenvalues" in text and "index: 9.52%" in text
+
+
+def test_a_double_eigenvalue_shows_again_in_the_rest():
+    quadrature, _, _ = found(np.append(VALUES, 10.0))
+    values, bounds = quad.extreme_eigenvalues(quadrature, 3)
+    assert np.abs(values - [10, 10, 5]).max() <= bounds.max() < 0.5
+
+
+def test_the_plan_is_the_most_at_first_and_the_number_of_products_in_the_end():
+    plans = []
+    *_, calls = found(on_plan=lambda total, is_final: plans.append((total, is_final)))
+    totals, finals = zip(*plans)
+    assert totals[0] == 60 * 5 + 20 and list(totals) == sorted(totals, reverse=True) and totals[-1] == len(calls)
+    assert finals == (False, False) + (True,) * (len(plans) - 2)
+    assert totals[1] < 200  # by the range of the rest, before its first product
+
+
+def test_rows_of_a_table_say_all_of_a_quadrature(default):
+    for quadrature in (default[0], found(VALUES[-20:])[0], quad.lanczos_quadrature(lambda v: VALUES * v, 2000, 5, 3)):
+        again = report.quadrature_from_rows(
+            [{k: str(v) for k, v in row.items()} for row in report.quadrature_rows(quadrature)]
+        )
+        for one, other in zip(quadrature, again):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-18)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"num_vectors": 0}, "order and num_vectors must be at least 1, got 60 and 0"),
+        ({"order": 0}, "order and num_vectors must be at least 1, got 0 and 24"),
+        ({"tolerance": -1.0}, "tolerance must be at least 0, got -1.0"),
+        ({"tolerance": float("nan")}, "tolerance must be at least 0, got nan"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        found(**options)
+
+
+def test_a_deflated_iteration_is_that_of_the_projected_matrix():
+    random = np.random.default_rng(2)
+    h = random.standard_normal((12, 12))
+    h, directions = h + h.T, np.linalg.qr(random.standard_normal((12, 3)))[0].T
+    rest = np.eye(12) - directions.T @ directions
+    eigenvalues = np.linalg.eigvalsh(rest @ h @ rest)
+    eigenvalues = np.sort(np.delete(eigenvalues, np.abs(eigenvalues).argsort()[:3]))  # the three 0 of the directions
+    np.testing.assert_allclose(lz.ritz(lz.lanczos(lambda v: h @ v, 12, 9, deflated=directions)).values, eigenvalues)
+    with pytest.raises(ValueError, match="order must lie in 1–9, the dimension, got 10"):
+        lz.lanczos(lambda v: h @ v, 12, 10, deflated=directions)
+
+
+@pytest.mark.parametrize("num_vectors, by_normal", [(2, (0.65, 0.8)), (5, (0.83, 0.92))])
+def test_hutchinson_s_errors_cover_the_trace_95_times_in_100_by_student_s_t(num_vectors, by_normal):
+    normal = np.random.default_rng(1).standard_normal((40, 40))
+    matrix, hits = normal + normal.T, []
+    for seed in range(1000):
+        found = hutch.hutchinson(lambda v: matrix @ v, 40, num_vectors, seed)
+        off = abs(found.trace - np.trace(matrix))
+        standard_error = found.trace_error / hutch.confidence(num_vectors)
+        hits.append((off <= found.trace_error, off <= 2 * standard_error))
+    student, two_errors = np.mean(hits, axis=0)
+    assert 0.93 <= student <= 0.97 and by_normal[0] < two_errors < by_normal[1]
+
+
+def test_the_confidence_is_student_s_quantile():
+    """Of the tables of Student (1908) and Fisher: 12.706, 4.303, 2.776, 2.045 at 1, 2, 4, 29 degrees of freedom."""
+    assert [hutch.confidence(n) for n in (2, 3, 5, 30)] == pytest.approx([12.706, 4.303, 2.776, 2.045], abs=1e-3)
+    assert np.isnan(hutch.confidence(1))

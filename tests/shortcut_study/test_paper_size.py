@@ -1,0 +1,91 @@
+"""docs/runs/study_mnist: the study at the paper's size, whose table gives docs/appendix/shortcut_study.md its numbers.
+
+What is not there yet skips: `python -m launch.shortcut_study --figure=all --dataset=mnist --data_dir=DIR
+--run_dir=runs/study_mnist` computes it, an hour on two cores, and its config.json and results.csv go there.
+"""
+
+import pathlib
+
+import numpy as np
+import pytest
+from legible import assert_legible
+
+from identity_matters.runs.figure_style import styled
+from identity_matters.runs.tables import read_rows
+from shortcut_study.aggregation import best_rates, over_seeds, rows_of_architecture, select
+from shortcut_study.architectures import LINEAR, ORTHOGONAL, RELU_MID, TWO
+from shortcut_study.figures.all_figures import FIGURES
+from shortcut_study.report import figures_with_data
+
+RUN = pathlib.Path(__file__).parents[2] / "docs" / "runs" / "study_mnist"
+PAPER = ("3", "5", "6", "7", "8", "9", "10")
+# Of each figure, statements that hold, that the seeds leave open, and that do not hold.
+VERDICTS = {
+    "3": (4, 0, 0),
+    "5": (4, 0, 0),
+    "6": (1, 1, 1),
+    "7": (2, 0, 0),
+    "8": (3, 1, 0),
+    "9": (8, 0, 0),
+    "10": (5, 0, 0),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    found = read_rows(str(RUN / "results.csv"))
+    if not found:
+        pytest.skip(f"{RUN} is not there: see the head of this file")
+    return found
+
+
+@pytest.fixture(params=PAPER)
+def figure(request, rows):
+    if request.param not in figures_with_data(rows):
+        pytest.skip(f"{RUN} does not hold figure {request.param} yet")
+    return request.param
+
+
+def at_end(rows, activations):
+    norms = select(rows, experiment="norms", activations=activations)
+    return over_seeds([row for row in norms if row["epoch"] == 3_000], "depth", "norm", log=False).mean
+
+
+def condition_numbers(rows, arch):
+    return 10 ** over_seeds(rows_of_architecture(select(rows, experiment="initial_spectrum"), arch), "depth",
+                            "condition_number").mean  # fmt: skip
+
+
+def final_losses(rows, activations, loss):
+    found = rows_of_architecture(select(rows, experiment="learning_rates", activations=activations), TWO)
+    return [best.mean for best in best_rates(found, loss).values()]
+
+
+HEADLINES = {
+    "3": lambda rows: (
+        (at_end(rows, LINEAR), [3.10, 2.09, 1.65, 1.29, 0.975, 0.710]),
+        (at_end(rows, RELU_MID), [3.70, 2.81, 2.16, 1.65, 1.24, 0.903]),
+    ),
+    "5": lambda rows: (
+        (condition_numbers(rows, TWO)[[0, -1]], [1.467, 1.489]),
+        (condition_numbers(rows, ORTHOGONAL)[[0, -1]], [3.73, 263]),
+    ),
+    "9": lambda rows: ((final_losses(rows, LINEAR, "excess_loss")[-1:], [1.4e-5]),),
+    "10": lambda rows: ((final_losses(rows, RELU_MID, "loss"), [1.20, 0.245, 0.144, 0.115, 0.071, 0.063]),),
+}
+
+
+def test_the_numbers_of_the_page_come_from_the_table(rows, figure):
+    for measured, printed in HEADLINES.get(figure, lambda rows: ())(rows):
+        for number, expected in zip(measured, printed, strict=True):
+            assert number == pytest.approx(expected, rel=0.01)  # three digits are printed
+
+
+def test_the_statements_of_the_paper_hold_as_the_page_says(rows, figure):
+    found = [finding.holds for finding in FIGURES[figure].findings(rows)]
+    assert tuple(found.count(holds) for holds in (True, None, False)) == VERDICTS[figure]
+
+
+def test_every_figure_of_the_run_draws_legibly(rows, figure):
+    with styled(), np.errstate(all="raise"):
+        assert_legible(FIGURES[figure].draw(rows))
