@@ -16,6 +16,7 @@ from identity_matters.runs.tables import final_rows
 
 # The panels of the figures of errors at the end of runs: column and label.
 _ERRORS = {"test_top1_error": "test error", "train_top1_error": "training error"}
+_COLOURS = {"test_top1_error": "tab:blue", "train_top1_error": "tab:orange"}
 
 
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
@@ -78,6 +79,55 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
         axes.yaxis.set_tick_params(labelleft=True)
         axes.grid(alpha=0.3)
         axes.legend()
+    figure.suptitle(title, parse_math=False)
+    return figure
+
+
+def swept_values(variants: Iterable[str]) -> tuple[str, dict[str, float]] | None:
+    """Returns the field of a sweep and, by variant, its values; None where the variants are no numbers of one field.
+
+    >>> swept_values(["learning_rate=0.1", "learning_rate=0.01"])
+    ('learning_rate', {'learning_rate=0.1': 0.1, 'learning_rate=0.01': 0.01})
+    >>> swept_values(["BN-free"]), swept_values(["optimizer=muon"])
+    (None, None)
+    """
+    values, fields = {}, set()
+    for variant in variants:
+        field, _, value = variant.partition("=")
+        try:
+            values[variant] = float(value)
+        except ValueError:
+            return None
+        fields.add(field)
+    return (*fields, values) if len(fields) == 1 else None
+
+
+def sweep_figure(rows: list[dict], field: str, values: dict[str, float], title: str = "") -> Figure:
+    """Returns a figure of the error at the end of each run against the value of a swept field.
+
+    A dot is a seed, the line goes through the means of those that did not diverge; a cross above is a value at which
+    all of them did. The axis is logarithmic where the largest value is at least 10 times the smallest.
+    """
+    final, ordered = final_rows(rows), sorted(values, key=values.__getitem__)
+    figure = Figure(figsize=(6.4, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for (column, label), marker in zip(_ERRORS.items(), "os"):
+        means = []
+        for name in ordered:
+            ended = [row[column] for row in final if row["variant"] == name and row["status"] != "diverged"]
+            axes.plot([values[name]] * len(ended), ended, marker, color=_COLOURS[column], alpha=0.5, markersize=4)
+            means.append(np.mean(ended) if ended else np.nan)
+        axes.plot([values[name] for name in ordered], means, color=_COLOURS[column], label=label)
+    lost = [values[name] for name, mean in zip(ordered, means) if np.isnan(mean)]
+    if lost:
+        axes.plot(lost, [0.97] * len(lost), "kx", transform=axes.get_xaxis_transform(), label="all diverged")
+    is_wide = min(values.values()) > 0 and max(values.values()) >= 10 * min(values.values())
+    axes.set(xlabel=field, ylabel="top-1 error", xscale="log" if is_wide else "linear")
+    axes.set_xticks([values[name] for name in ordered], [f"{values[name]:g}" for name in ordered])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.grid(alpha=0.3)
+    axes.legend()
     figure.suptitle(title, parse_math=False)
     return figure
 

@@ -69,6 +69,7 @@ def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
         "partition",
         "pretrained",
         "setup",
+        "sweep",
         "title",
     }
     assert texts <= config_flags.PATHS | none | {"volume_claim", "volume_path"}  # of a pod, where there is another home
