@@ -86,8 +86,7 @@ def train(
     Raises:
       UserError: data, run_dir, workers or all together cannot be used, or there are checkpoints, but none can be read.
       OSError: a file cannot be written, or a checkpoint not be read now; earlier checkpoints stand.
-      Diverged: the loss became NaN or infinite, now or in an earlier call.
-      EvaluationFailed: that of an evaluation alone did; the same call goes on from the last checkpoint.
+      Diverged: the loss became NaN or infinite, now or earlier. EvaluationFailed: that of an evaluation alone did.
       Preempted, WorkerLost: SIGTERM came to a worker, or one is gone; the last checkpoint stands.
 
     >>> import tempfile
