@@ -155,7 +155,7 @@ def sweep_figure(rows: list[dict], field: str, values: dict[str, float], title: 
     axes.set(xlabel=field, ylabel="top-1 error", xscale="log" if is_wide else "linear")
     axes.set_xticks([values[name] for name in ordered], [f"{values[name]:g}" for name in ordered])
     axes.minorticks_off()
-    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    axes.yaxis.set_major_formatter(PERCENT)
     axes.legend()
     figure.suptitle(title, parse_math=False)
     return figure
