@@ -288,3 +288,13 @@ def test_a_page_asks_no_other_host_and_is_whole(address, tmp_path, page, width):
     if page == "reference/claims/":
         rows = [int(count) for count in probe["rows"].split(",")]
         assert rows[0] == len(CLAIMS) and rows[0] > rows[1] > rows[2] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)")
+def test_every_formula_is_rendered(address, site, tmp_path):
+    pages = [page.parent for page in site.rglob("index.html") if 'class="arithmatex"' in page.read_text()]
+    assert len(pages) >= 3
+    for place, page in enumerate(pages):
+        (scratch := tmp_path / str(place)).mkdir()
+        assert not visit(f"{address}{page.relative_to(site)}/", scratch).console, page  # KaTeX throws, see formulas.js
