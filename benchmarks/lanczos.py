@@ -7,8 +7,8 @@ same in all frameworks, and the products are checked to agree. Gradient and prod
 examples, a batch at a time. Lanczos is --order steps with their reorthogonalisation: PyHessian's
 is hessian.density, whose torch.eig, which PyTorch has dropped, is replaced by torch.linalg.eigh.
 curvlinops' is its fast_lanczos, without reorthogonalisation. Then largest eigenvalue and trace of a small network, each
-by as many products as `curvature.spectrum` takes for both: ours; PyHessian's power iteration and Hutchinson's method;
-curvlinops' Lanczos and Hutch++. The exact ones are in float64.
+by as many products: ours by Lanczos and by Hutchinson's method, with their bounds; PyHessian's power iteration and
+Hutchinson's method; curvlinops' Lanczos and Hutch++. The exact ones are in float64.
 Peers run in processes of their own; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are
 left out.
 
@@ -40,6 +40,7 @@ EXACT = ModelConfig(
 )
 MAX_DIFFERENCE = 1e-3  # of two products, over their norm
 NAMES = (GRADIENT, PRODUCT, LANCZOS)
+NUM_PRODUCTS = 99  # of each estimate, a multiple of three for Hutch++
 OURS, PEERS = "ours", {"PyHessian": peers.pyhessian, "curvlinops": peers.curvlinops}
 
 
@@ -69,14 +70,14 @@ def main(benchmark: LanczosBenchmark) -> None:
     """Times all sides in turns, finds largest eigenvalue and trace of a small network, and prints the tables."""
     side = ours(TIMED, benchmark)
     timed = {(OURS, name): functools.partial(seconds, side[name]) for name in NAMES}
-    estimates, num_products = our_estimates(benchmark)
+    estimates = our_estimates(benchmark)
     with contextlib.ExitStack() as stack:
         for name, make in PEERS.items():
             try:
                 peer = stack.enter_context(peer_of(make, TIMED, benchmark))
                 check_same_products(side, peer, name)
                 small = stack.enter_context(peer_of(make, EXACT, benchmark))
-                found = {estimate: small.call(estimate, num_products) for estimate in (EIGENVALUE, TRACE)}
+                found = {estimate: small.call(estimate, NUM_PRODUCTS) for estimate in (EIGENVALUE, TRACE)}
                 estimates |= {(name, estimate): (value, "none") for estimate, value in found.items()}
                 measured = NAMES if make is peers.pyhessian else NAMES[1:]
                 timed |= {(name, what): functools.partial(peer.call, what) for what in measured}
@@ -88,7 +89,7 @@ def main(benchmark: LanczosBenchmark) -> None:
     print(environment())
     print(f"\n{side['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds\n")
     print(table(("measured", "median", "min – max", "over ours"), _rows(times)))
-    print(f"\nby {num_products} products each:\n")
+    print(f"\nby {NUM_PRODUCTS} products each:\n")
     print(table(("estimate", "value", "error", "its bound"), _exact_rows(estimates, *exact_numbers(benchmark))))
 
 
@@ -175,17 +176,18 @@ def exact_numbers(benchmark: LanczosBenchmark) -> tuple[dict[str, float], int]:
     return {EIGENVALUE: eigenvalues[-1], TRACE: eigenvalues.sum()}, dim
 
 
-def our_estimates(benchmark: LanczosBenchmark) -> tuple[dict[tuple[str, str], tuple[float, str]], int]:
-    """Returns (value, bound) by (side, estimate), of one call with its defaults, and the number of products."""
-    from shortcut_study import curvature
+def our_estimates(benchmark: LanczosBenchmark) -> dict[tuple[str, str], tuple[float, str]]:
+    """Returns (value, bound) by (side, estimate), each by NUM_PRODUCTS."""
+    from shortcut_study.curvature import diagonal, model_mvp
+    from shortcut_study.curvature.lanczos import lanczos, ritz
 
     network, images, labels = problem(EXACT, benchmark)
-    batches = []
+    mvp_fn, dim = model_mvp(network, images, labels, benchmark.batch_size)
+    found = ritz(lanczos(mvp_fn, dim, NUM_PRODUCTS, benchmark.seed, np.float32))
     options = {"batch_size": benchmark.batch_size, "seed": benchmark.seed, "progress": False}
-    found = curvature.spectrum(network, images, labels, on_batch=lambda: batches.append(1), **options)
-    numbers = {EIGENVALUE: found.largest, TRACE: found.trace}
-    num_products = len(batches) * benchmark.batch_size // benchmark.examples
-    return {(OURS, name): (value, f"{bound:.1e}") for name, (value, bound) in numbers.items()}, num_products
+    both = diagonal(network, images, labels, num_vectors=NUM_PRODUCTS, **options)
+    numbers = {EIGENVALUE: (found.values[-1], found.error_bounds[-1]), TRACE: (both.trace, both.trace_error)}
+    return {(OURS, name): (float(value), f"{bound:.1e}") for name, (value, bound) in numbers.items()}
 
 
 def _exact_rows(estimates: dict, exact: dict[str, float], dim: int) -> list[tuple[str, ...]]:

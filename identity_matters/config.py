@@ -128,6 +128,7 @@ class TrainConfig:
       batch_size: Examples per update.
       optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's; muon: Nesterov's momentum,
         orthogonalised for each convolution kernel, plain for other variables.
+      keras_optimizer: What `train` was given in place of the optimiser or the schedule, as keras.saving writes it.
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
       newton_schulz_steps: muon: steps of the iteration that orthogonalises.
@@ -171,6 +172,7 @@ class TrainConfig:
     train_steps: int = 50_000
     batch_size: int = 128
     optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
+    keras_optimizer: str = dataclasses.field(default="", metadata={"flag": False})
     learning_rate: float = 0.05
     momentum: float = 0.9
     newton_schulz_steps: int = 5
@@ -250,9 +252,9 @@ class TrainConfig:
         if self.strategy == "synchronous":
             return
         require(
-            self.optimizer != "muon" and not self.decoupled_weight_decay,
+            self.optimizer != "muon" and not self.decoupled_weight_decay and not self.keras_optimizer,
             f"strategy {self.strategy} applies each gradient where the weights are, by SGD with momentum: "
-            "optimizer muon and decoupled_weight_decay cannot be used with it",
+            "optimizer muon, decoupled_weight_decay and an optimiser of Keras's cannot be used with it",
         )
         require(
             self.steps_per_execution == 1,

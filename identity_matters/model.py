@@ -26,8 +26,11 @@ from keras import initializers, layers, ops
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
 from identity_matters.fields import require
+from identity_matters.jax_on_cpu import require_sound_bfloat16, turn_fusions_off
 from identity_matters.presets import MODEL_PRESETS as PRESETS
 from identity_matters.scalars import ScalarBias, ScalarMultiplier
+
+turn_fusions_off()  # XLA reads its flags once, when JAX is first used
 
 # Of He et al.'s code. Keras's epsilon, 1e-3, is of the size of the variances that the small initialiser begins with.
 BATCH_NORM = {"momentum": 0.9, "epsilon": 1e-5, "dtype": "float32"}
@@ -227,7 +230,10 @@ def kernel_regularizer(config: ModelConfig) -> keras.regularizers.Regularizer | 
 
 def dtype_policy(config: ModelConfig) -> str:
     """Returns the dtype policy of convolutions and of the ReLUs between them; all else is float32."""
-    return "mixed_bfloat16" if config.mixed_precision else "float32"
+    if not config.mixed_precision:
+        return "float32"
+    require_sound_bfloat16()
+    return "mixed_bfloat16"
 
 
 def training_flops(network: keras.Model) -> float:

@@ -6,8 +6,9 @@
 
 NS(u) replaces the singular values of u, seen as a matrix [c, r], by values near 1 and keeps the singular vectors.
 A convolution kernel [k, k, c_in, c_out] is the matrix [k·k·c_in, c_out]. Other variables (the scale of a batch
-normalisation, a trained last layer) take the step u itself, which is SGD with momentum. Keras's own Muon leaves
-kernels of rank 4 to AdamW.
+normalisation, a trained last layer) take the step u itself, which is SGD with momentum; with orthogonalize_dense those
+of rank 2, as the kernels of Dense layers, are orthogonalised too. Keras's own Muon does that, and leaves kernels of
+rank 4 to AdamW.
 
 Source: Keller Jordan, Yuchen Jin, Vlado Boza, Jiacheng You, Franz Cesista, Laker Newhouse and Jeremy Bernstein,
 *Muon: An optimizer for hidden layers in neural networks*, 2024 (kellerjordan.github.io/posts/muon).
@@ -82,6 +83,8 @@ class Muon(_base()):
       learning_rate: η, or a schedule: about the spectral norm of a kernel's step over √max(1, r/c).
       momentum: μ in [0, 1).
       newton_schulz_steps: Steps of `orthogonalize`.
+      orthogonalize_dense: Whether variables of rank 2 are orthogonalised too: the kernels of Dense layers, that of the
+        logits among them, and embeddings, for which this is not meant.
       **options: Those of keras.optimizers.Optimizer: weight_decay λ is decoupled, W ← (1 − ηλ)W, global_clipnorm, name.
     """
 
@@ -91,11 +94,13 @@ class Muon(_base()):
         momentum: float = 0.95,
         nesterov: bool = True,
         newton_schulz_steps: int = 5,
+        orthogonalize_dense: bool = False,
         name: str = "muon",
         **options: Any,
     ) -> None:
         super().__init__(learning_rate=learning_rate, name=name, **options)
         self.momentum, self.nesterov, self.newton_schulz_steps = momentum, nesterov, newton_schulz_steps
+        self.orthogonalize_dense = orthogonalize_dense
 
     def build(self, variables: list) -> None:
         """Makes the momentum variables, one for each trainable variable."""
@@ -124,7 +129,7 @@ class Muon(_base()):
             momentum = ops.convert_to_tensor(self.momentums[self._get_variable_index(variable)])
             momentums.append(self.momentum * momentum + gradient)
             steps.append(gradient + self.momentum * momentums[-1] if self.nesterov else momentums[-1])
-            if len(variable.shape) == 4:
+            if len(variable.shape) == 4 or self.orthogonalize_dense and len(variable.shape) == 2:
                 kernels.setdefault(tuple(variable.shape), []).append(i)
         for shape, indices in kernels.items():
             matrices = ops.stack([ops.reshape(steps[i], (-1, shape[-1])) for i in indices])
@@ -136,5 +141,5 @@ class Muon(_base()):
 
     def get_config(self) -> dict:
         """The arguments, as Keras saves them."""
-        arguments = {name: getattr(self, name) for name in ("momentum", "nesterov", "newton_schulz_steps")}
-        return super().get_config() | arguments
+        names = ("momentum", "nesterov", "newton_schulz_steps", "orthogonalize_dense")
+        return super().get_config() | {name: getattr(self, name) for name in names}

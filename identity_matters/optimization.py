@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from identity_matters import given_optimizer
 from identity_matters.config import TrainConfig
 from identity_matters.muon import Muon
 
@@ -15,8 +16,11 @@ def learning_rate_schedule(config: TrainConfig) -> keras.optimizers.schedules.Le
     piecewise: the rate is multiplied by decay_factor from update s on, for every s of decay_steps (Hardt & Ma §4.1).
     exponential: by decay_factor^⌊update / decay_steps⌋ (§4.2). linear, cosine: it falls to 0 at update train_steps,
     which is the first that is not made. Over the first warmup_steps updates it is also multiplied by
-    (update + 1) / warmup_steps.
+    (update + 1) / warmup_steps. A schedule of Keras's that `train` was given stands in place of all this.
     """
+    given = given_optimizer.from_text(config.keras_optimizer)
+    if isinstance(given, given_optimizer.Schedule):
+        return given
     schedules = keras.optimizers.schedules
     rate, steps = config.learning_rate, config.train_steps
     if config.schedule == "exponential":
@@ -58,8 +62,19 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
         return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["steps"])
 
 
+def learning_rate(optimizer: keras.optimizers.Optimizer, update: int) -> float:
+    """Returns an optimiser's learning rate of update 0, 1, …, or the present one where no schedule sets it."""
+    rate = optimizer.get_config()["learning_rate"]
+    if not isinstance(rate, dict):
+        return float(rate)
+    return float(keras.saving.deserialize_keras_object(rate)(update))
+
+
 def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizers.Optimizer:
     """Returns the optimiser of the config, perhaps for the replicas of a tf.distribute strategy."""
+    given = given_optimizer.from_text(config.keras_optimizer)
+    if isinstance(given, keras.optimizers.Optimizer):
+        return _on_replicas(type(given)).from_config(given.get_config()) if on_replicas else given
     options = {
         "learning_rate": learning_rate_schedule(config),
         "momentum": config.momentum,
@@ -72,11 +87,15 @@ def optimizer(config: TrainConfig, on_replicas: bool = False) -> keras.optimizer
     else:
         optimizer_type = keras.optimizers.SGD
         options |= {"nesterov": config.optimizer == "nesterov", "name": "sgd"}
-        if on_replicas:  # Muon sums first by itself
-            from identity_matters.distributed.replicated import all_reduce_before_clipping
+    return (_on_replicas(optimizer_type) if on_replicas else optimizer_type)(**options)
 
-            optimizer_type = all_reduce_before_clipping(optimizer_type)
-    return optimizer_type(**options)
+
+def _on_replicas(optimizer_type: type) -> type:
+    """Returns the class of an optimiser with the gradients of the replicas summed before they are clipped."""
+    from identity_matters.distributed.replicated import all_reduce_before_clipping
+
+    # Muon sums first by itself.
+    return optimizer_type if issubclass(optimizer_type, Muon) else all_reduce_before_clipping(optimizer_type)
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
@@ -99,7 +118,8 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
     )
     # fit would make the optimiser's variables in its first step, too late to restore a checkpoint into them.
     variables = model.trainable_variables
-    model.optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
+    if not isinstance(given_optimizer.from_text(config.keras_optimizer), keras.optimizers.Optimizer):
+        model.optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
     model.optimizer.build(variables)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
+from identity_matters.jax_on_cpu import require_sound_bfloat16
 from identity_matters.model import require_usual_keras
 from identity_matters.runs.files import open_file
 
@@ -60,6 +61,8 @@ def load_network(path: str) -> keras.Model:
         require(ranks == [4, 2], "it does not take images to a number for each class")
         require(largest_output(network) <= _MAX_OUTPUT, "a layer of it makes more of an image than fits in memory")
         require(all(np.isfinite(weights).all() for weights in network.get_weights()), "a weight is infinite or NaN")
+        if any(layer.compute_dtype == "bfloat16" for layer in network.layers):
+            require_sound_bfloat16()
     except Exception as error:  # Keras, HDF5 and zipfile raise almost any on a damaged file
         reason = error if isinstance(error, UserError) else getattr(error, "strerror", None)
         raise UserError(f"cannot load {path}: {reason or 'it is damaged, or no network of this project'}") from error

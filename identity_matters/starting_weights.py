@@ -3,6 +3,7 @@
 import os
 
 import keras
+from keras import ops
 
 from identity_matters.fields import require, split_names
 from identity_matters.pretrained import load
@@ -11,6 +12,9 @@ from identity_matters.safe_loading import load_network
 
 def take_weights(network: keras.Model, source: str) -> str:
     """Gives a network the weights of another one that have the name and the shape of its own; the rest stays as it is.
+
+    Where images are grey and the other's are not, the first kernel is the other's summed over the colours: the network
+    then computes of a grey image what the other one computes of the same image in colour.
 
     Args:
       network: keras.Model.
@@ -23,17 +27,26 @@ def take_weights(network: keras.Model, source: str) -> str:
       UserError: there is no such network, or nothing of it fits.
     """
     found = {variable.path: variable for variable in load_source(source).variables}
-    taken, new = 0, []
+    taken, new, summed = 0, [], ""
     for variable in network.variables:
-        other = found.get(variable.path)
-        if other is not None and other.shape == variable.shape:
-            variable.assign(keras.ops.cast(other, variable.dtype))
-            taken += 1
+        other, shape = found.get(variable.path), tuple(variable.shape)
+        if other is not None and tuple(other.shape) == shape:
+            variable.assign(ops.cast(other, variable.dtype))
+        elif other is not None and network.input_shape[-1] == 1 and _is_of_colours(tuple(other.shape), shape):
+            variable.assign(ops.cast(ops.sum(other, axis=2, keepdims=True), variable.dtype))
+            summed = f"; {variable.path} is summed over the colours, as the images are grey"
         else:
             new.append(f"{variable.path} {list(variable.shape)}")
+            continue
+        taken += 1
     require(taken > 0, f"init_from {source} has no weights of the names and shapes that this network has")
     rest = f"new: {', '.join(new)}" if new else "none is new"
-    return f"{taken} of the network's {taken + len(new)} variables begin with the weights of {source}; {rest}"
+    return f"{taken} of the network's {taken + len(new)} variables begin with the weights of {source}{summed}; {rest}"
+
+
+def _is_of_colours(shape: tuple[int, ...], grey: tuple[int, ...]) -> bool:
+    """Returns whether a kernel [k, k, 3, c] is that of colour images where the other is of grey ones, [k, k, 1, c]."""
+    return len(grey) == 4 and grey[2] == 1 and shape == (*grey[:2], 3, grey[3])
 
 
 def load_source(source: str) -> keras.Model:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
+from identity_matters import given_optimizer
 from identity_matters.batch_norm import fuse
 from identity_matters.comparators import build_network
 from identity_matters.config import NO_PLACE, TrainConfig
@@ -38,12 +39,12 @@ from identity_matters.errors import (
 )
 from identity_matters.export import write_results
 from identity_matters.model import check_image_shape, require_usual_keras, training_flops
-from identity_matters.optimization import learning_rate_schedule
+from identity_matters.optimization import learning_rate, learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
 from identity_matters.runs.callbacks import RunCallback, checked_callbacks
 from identity_matters.runs.checkpoint import TrainingState
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.metrics_log import MetricsLog, describe, kernel_norms
+from identity_matters.runs.metrics_log import MEANS, MetricsLog, describe, kernel_norms
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
 from identity_matters.runs.tables import read_metrics
 from identity_matters.starting_weights import freeze, take_weights
@@ -63,6 +64,7 @@ def train(
     data: Sequence[Any] | None = None,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None = None,
     init_from: str | os.PathLike = "",
+    optimizer: keras.optimizers.Optimizer | keras.optimizers.schedules.LearningRateSchedule | None = None,
 ) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
@@ -77,6 +79,7 @@ def train(
         of a tf.data.Dataset, a PyDataset or another iterable.
       init_from: In place of the config's: the network whose weights the run begins with.
       callbacks: Of Keras, one or several, for one process alone; identity_matters.runs.callbacks says what is called.
+      optimizer: In place of the config's, or a schedule in place of its rates; given_optimizer says how it is recorded.
 
     Returns:
       The last row of metrics.csv, whose errors are fractions; {} on workers other than the chief.
@@ -84,24 +87,22 @@ def train(
     Raises:
       UserError: data, run_dir, workers or all together cannot be used, or there are checkpoints, but none can be read.
       OSError: a file cannot be written, or a checkpoint not be read now; earlier checkpoints stand.
-      Diverged: the loss became NaN or infinite, now or in an earlier call.
-      EvaluationFailed: that of an evaluation alone did; the same call goes on from the last checkpoint.
+      Diverged: the loss became NaN or infinite, now or earlier. EvaluationFailed: that of an evaluation alone did.
       Preempted, WorkerLost: SIGTERM came to a worker, or one is gone; the last checkpoint stands.
 
     >>> import tempfile
-    >>> from identity_matters.config import ModelConfig
-    >>> tiny = ModelConfig(image_shape=(28, 28, 1), stem_width=2, widths=(2,), blocks_per_stage=(1,))
+    >>> tiny = dataclasses.replace(PRESETS["mnist"].model, widths=(16,), blocks_per_stage=(1,))
     >>> config = TrainConfig(model=tiny, dataset="mnist_sample", train_steps=2, decay_steps=(), eval_examples=100)
     >>> row = train(config, tempfile.mkdtemp())  # doctest: +ELLIPSIS
-    step      2  loss 2.3...  train error ...%  test error ...%  ... images/s
-    >>> row["step"], 0 <= row["test_top1_error"] <= 1
-    (2, True)
+    step      2  loss 2.3...  train error ...%  test error ...%  ... images/s...
+    >>> assert 0 <= row["test_top1_error"] <= 1
     """
     workers = join(config)
     if workers is None:
         return {}
-    callbacks = checked_callbacks(callbacks)  # before the data are read
-    config = dataclasses.replace(config, init_from=os.fspath(init_from or config.init_from))
+    given = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
+    config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
+    callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))  # before loading
     rows = workers.check(config, callbacks)
     loaded = workers.load_in_turn(config, data)
     model = dataclasses.replace(config.model, image_shape=loaded.image_shape, num_classes=loaded.num_classes)
@@ -198,6 +199,7 @@ class Training:
             self.state.take_flat(workers.broadcast_text(figures), workers.broadcast(values))
         step = self.state.step
         self.log = MetricsLog(directory, step)
+        self.network.optimizer = self.model.optimizer  # for callbacks
         self.callback = RunCallback(
             () if self.has_ended else callbacks, self.network, config, step, self.stop, has_bar=bool(directory)
         )
@@ -281,7 +283,7 @@ class Training:
             "step": step,
             "epoch": step / self.epoch_steps,
             # The rate of the update before this evaluation.
-            "learning_rate": float(learning_rate_schedule(self.config)(step - 1)),
+            "learning_rate": learning_rate(self.model.optimizer, step - 1),
             "loss": trained["loss"],
             "train_cross_entropy": trained["cross_entropy"],
             "train_top1_error": 1 - trained["top1"],
@@ -295,7 +297,8 @@ class Training:
             **kernel_norms(self.network),
         }
         self.log.add(row, self.network)
-        self.callback.evaluated(row, describe(row, self.config))
+        note_on_means = "" if len(self.log.rows) > 1 else f"\n{MEANS}"
+        self.callback.evaluated(row, describe(row, self.config) + note_on_means)
 
     def _finish(self) -> dict[str, float]:
         """Writes the results on the chief, while the other workers wait."""

@@ -20,6 +20,11 @@ them, in 55 convolutions, for which ten minutes on the embedded digits are enoug
 --experiment=norms redraws Figure 2 of Li et al. in 5 epochs for 200: the norms of networks of several
 depths in the same steps, in kernel_norms.png.
 
+    python -m launch.ablations --preset=mnist --sweep=learning_rate=0.01,0.03,0.1 --seeds=3 --run_dir=runs/rates
+
+sweeps any field of a run or of its network in place of an experiment: a run of the preset for each value and seed,
+with the same table, ablations.png and, of numbers, sweep.png.
+
 An experiment sets some of launch.train's flags itself; --help lists the others, and beside
 --experiment=rivals, norms or initializers those that these take.
 """
@@ -27,7 +32,7 @@ An experiment sets some of launch.train's flags itself; --help lists the others,
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.experiments.config import AblationConfig
+from identity_matters.experiments.config import PRESETS, AblationConfig
 from identity_matters.runs.tables import ablation_table, read_metrics
 from launch import launcher, terminal
 
@@ -50,7 +55,7 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     return draw(read_metrics(os.path.join(run_dir, "results.csv")), title)
 
 
-cli = launcher.command(main, {"": AblationConfig()}, manual=__doc__)
+cli = launcher.command(main, PRESETS, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

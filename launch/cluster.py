@@ -19,7 +19,8 @@ import subprocess
 import sys
 
 from identity_matters.config import ignored_fields
-from identity_matters.errors import UserError
+from identity_matters.errors import UserError, truncated_repr
+from identity_matters.fields import require
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs.config_json import require_mounted
 from identity_matters.runs.directory import read_own
@@ -34,6 +35,8 @@ PRESETS = {name: ClusterConfig(train=train) for name, train in TRAIN_PRESETS.ite
 def main(config: ClusterConfig, run_dir: str) -> int:
     """Runs the job on this machine, or writes and submits what Slurm or Kubernetes runs; returns the exit code."""
     require_mounted(run_dir)
+    optimizer = config.train.keras_optimizer
+    require(not optimizer, f"no flag gives workers an optimiser of Keras's, {truncated_repr(optimizer)}; leave it out")
     flags = config_flags.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
         read_own(run_dir)  # which refuses files of no run: before the log is one

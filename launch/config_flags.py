@@ -2,6 +2,7 @@
 
 A config may have a method refusals(flags): from the values of all flags by name, None where one is not given, it
 returns {name: why} of those without effect. --help leaves these out; where they change the preset they are refused.
+Its class may have ALIASES, other names of flags.
 """
 
 import dataclasses
@@ -93,8 +94,11 @@ def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
     if has_run_dir:
         for name in ("run_dir", "config"):
             flags.DEFINE_flag(FieldFlag(name, str), flag_values=values)
-    for field, default, _ in flag_fields(next(iter(presets.values()))):
+    config = next(iter(presets.values()))
+    for field, default, _ in flag_fields(config):
         flags.DEFINE_flag(FieldFlag(field.name, type(default)), flag_values=values)
+    for alias, name in getattr(config, "ALIASES", {}).items():
+        flags.DEFINE_alias(alias, name, flag_values=values)
     return values
 
 

@@ -103,7 +103,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
 
     # GPUs would compute products in TensorFloat-32 by default, which is right to three digits only.
     tf.config.experimental.enable_tensor_float_32_execution(False)
-    images, labels, data = trained_run.training_examples(run_config, config.examples)
+    images, labels, data = trained_run.first_examples(run_config, config.examples)
     run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
     kept = run.file(CHECKPOINT)
     model, checkpoint = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step, kept)

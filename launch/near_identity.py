@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from identity_matters.config import TrainConfig
 from identity_matters.fields import check_fields, require
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable, Progress
@@ -68,7 +67,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> None:
     with terminal.silenced_stderr():
         from identity_matters import near_identity
 
-    images, labels = first_test_examples(run_config, config.examples)
+    images, labels, _ = trained_run.first_examples(run_config, config.examples, "test")
     network, _ = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step)
     blocks = near_identity.split(network)
     with RunDirectory(run_dir, config, "near_identity", f"{len(images)} test images") as run:
@@ -86,20 +85,6 @@ def main(config: NearIdentityConfig, run_dir: str) -> None:
     if removed:
         print(_removable(removed))
     print(f"files: {run_dir}")
-
-
-def first_test_examples(run_config: TrainConfig, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first test examples of a run: standardised images float32 [m, h, w, c] and labels [m], m ≤ count."""
-    from identity_matters.data.loading import raw_test_batches
-    from identity_matters.model import standardize
-
-    images, labels = [], []
-    for raw, batch_labels in raw_test_batches(run_config, 100):
-        images.append(np.asarray(standardize(raw)))
-        labels.append(np.asarray(batch_labels))
-        if sum(map(len, labels)) >= count:
-            break
-    return np.concatenate(images)[:count], np.concatenate(labels)[:count]
 
 
 def _measure(

@@ -12,6 +12,10 @@ network of the paper's rules in 40 minutes on 2 cores (--preset=cifar10_wide: a 
 times the operations), and the paper's own, 50,000 steps for a GPU: 5.5 minutes on an NVIDIA H200
 under JAX, with --mixed_precision --steps_per_execution=100 (docs/papers/hardt_ma.md has its errors).
 
+    python -m launch.train --images=photos --test_share=0.2 --image_size=32 --run_dir=runs/photos
+
+trains on a folder of your own images, PNG or JPEG, with a folder inside for each class.
+
 The run leaves config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
 model.keras and saved_model in run_dir. The same command again continues an interrupted run
 where it stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite; 75: stopped

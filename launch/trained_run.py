@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -65,18 +65,28 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     return dataclasses.replace(config, data_dir=data_dir or config.data_dir)
 
 
-def training_examples(run_config: TrainConfig, count: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """Returns the first examples that a run was trained on: standardised images, labels, and a line that names them.
+def first_examples(
+    run_config: TrainConfig, count: int, split: Literal["train", "test"] = "train"
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Returns a run's first examples of a split, without augmentation: standardised images, labels, a line naming them.
 
     Returns:
       images float32 [m, h, w, c], labels int32 [m], m at most count, and their `examples_summary`.
     """
     from identity_matters.model import standardize
 
-    batches = list(raw_batches(run_config, min(count, run_config.train_examples or count)))
-    images = np.concatenate([np.asarray(standardize(raw)) for raw, _ in batches])
-    raw, labels = map(np.concatenate, zip(*batches))
-    return images, labels.astype(np.int32), examples_summary(raw, labels, are_resized=run_config.image_size > 0)
+    if split == "test":
+        batches = loading.raw_test_batches(run_config, 100)
+    else:
+        batches = raw_batches(run_config, min(count, run_config.train_examples or count))
+    images, raw, labels = [], [], []
+    while sum(map(len, labels)) < count and (batch := next(batches, None)):
+        raw.append(batch[0])
+        labels.append(batch[1])
+        images.append(np.asarray(standardize(batch[0])))
+    first_images, first_raw, first_labels = (np.concatenate(parts)[:count] for parts in (images, raw, labels))
+    summary = examples_summary(first_raw, first_labels, are_resized=run_config.image_size > 0)
+    return first_images, first_labels.astype(np.int32), summary
 
 
 def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:

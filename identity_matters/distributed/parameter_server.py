@@ -74,7 +74,7 @@ def join() -> Coordinator | None:
     require(bool(os.environ.get("TF_CONFIG")), named)
     cluster, task_type, index = rendezvous.parse_tf_config(os.environ["TF_CONFIG"], ("chief", "worker", "ps"))
     for needed in ("chief", "worker", "ps"):
-        require(cluster.get(needed), f"strategy parameter_server needs {needed} in TF_CONFIG, which has none")
+        require(cluster.get(needed), f"strategy parameter_server needs {needed} in TF_CONFIG, there is no {needed}")
     address, task = cluster[task_type][index], f"{task_type} {index}"
     rendezvous.bypass_proxy([address for addresses in cluster.values() for address in addresses])
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()

@@ -74,7 +74,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     del data
     plans = [_plan(variant, base, config) for variant in config.variants]
     with RunDirectory(run_dir, config, "ablations", summary) as run:
-        _run_all(plans, run, _open_table(run.file("results.csv"), config.experiment))
+        _run_all(plans, run, _open_table(run.file("results.csv"), config))
         rows = _draw(run)
         run.set_status("done")
     return rows
@@ -177,14 +177,15 @@ def _train(config: TrainConfig, run_dir: str) -> None:
     keras.backend.clear_session()
 
 
-def _open_table(path: str, experiment: str) -> JobTable:
-    """Returns the table of results; raises UserError where it has rows of variants that the experiment does not."""
+def _open_table(path: str, config: AblationConfig) -> JobTable:
+    """Returns the table of results; raises UserError where it has rows of variants that the config does not."""
     table = JobTable(path)
-    names = [variant.name for variant in EXPERIMENTS[experiment]]
+    names = [variant.name for variant in (config.variants if config.sweep else EXPERIMENTS[config.experiment])]
     with tables.reporting_damaged_table(path):
         found = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
     unknown = {variant for variant, *_ in found} - set(names)
-    require(not unknown, f"{path} has rows of {', '.join(sorted(unknown))}: no variant of {experiment}")
+    compared = config.sweep or config.experiment
+    require(not unknown, f"{path} has rows of {', '.join(sorted(unknown))}: no variant of {compared}")
     return table
 
 
@@ -214,12 +215,14 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     """Returns the figures of the rows of results.csv by name.
 
     ablations; depths where networks of several depths are compared, as in the statements; kernel_norms of
-    --experiment=norms.
+    --experiment=norms; sweep where the variants are values of one field that is a number.
     """
     found = {"ablations": experiment_figures.ablation_figure(rows, title)}
     present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
     if any(len(present & variants.keys()) > 1 for variants in compared.values()):
         found["depths"] = experiment_figures.depth_figure(rows, compared, title)
+    if swept := experiment_figures.swept_values(present):
+        found["sweep"] = experiment_figures.sweep_figure(rows, *swept, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
         found["kernel_norms"] = experiment_figures.norms_figure(rows, title)
     return found

@@ -3,10 +3,11 @@
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
+from identity_matters.experiments import sweep
 from identity_matters.experiments.variants import EXPERIMENTS, Variant
 from identity_matters.fields import check_fields, require, split_names
 from identity_matters.presets import TRAIN_PRESETS
@@ -14,6 +15,7 @@ from identity_matters.presets import TRAIN_PRESETS
 OF_EVERY_EXPERIMENT = {
     "network", "convs_per_block", "optimizer", "learning_rate", "train_steps", "eval_every", "checkpoint_every",
 }  # fmt: skip
+_OF_EXPERIMENTS = ("experiment", "operations", "search_operations", "only")
 
 
 class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
@@ -23,7 +25,7 @@ class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConf
 
 @dataclasses.dataclass(frozen=True)
 class AblationConfig:
-    """Which experiment, and of what size.
+    """Which experiment, or which sweep, and of what size.
 
     Attributes:
       train: What all the runs share; its seed is the first, its validation_examples choose the learning rates. The
@@ -35,7 +37,11 @@ class AblationConfig:
       search_operations: Operations in which a learning rate is tried (0: half of those of a run).
       num_seeds: Runs of each variant on the test images, at its best learning rate.
       only: Names of some of the variants, with commas between them (empty: all).
+      sweep: In place of an experiment: a field and its values, e.g. learning_rate=0.01,0.03,0.1, or widths=16,32;32,64.
+        Every run has the steps of the preset, or of --train_steps, and is evaluated on the test images.
     """
+
+    ALIASES: ClassVar = {"seeds": "num_seeds"}
 
     train: TrainConfig = _SharedConfig(**vars(TRAIN_PRESETS["cifar10_fast"]) | {"validation_examples": 5_000})
     experiment: Literal["statements", "rivals", "norms", "initializers"] = "statements"
@@ -43,6 +49,7 @@ class AblationConfig:
     search_operations: float = 0.0
     num_seeds: int = 3
     only: str = ""
+    sweep: str = ""
 
     def __post_init__(self) -> None:
         check_fields(
@@ -51,6 +58,9 @@ class AblationConfig:
             at_least_0=("search_operations",),
             at_most={"num_seeds": 10_000},
         )
+        if self.sweep:
+            sweep.variants(self.sweep, self.train)
+            return
         searched = any(len(variant.rates) > 1 for variant in EXPERIMENTS[self.experiment])
         held_out = self.train.validation_examples or not searched
         require(held_out, "validation_examples must be at least 1: they choose the learning rates")
@@ -65,6 +75,8 @@ class AblationConfig:
     @property
     def variants(self) -> list[Variant]:
         """Returns what is compared."""
+        if self.sweep:
+            return sweep.variants(self.sweep, self.train)
         names = split_names(self.only)
         return [variant for variant in EXPERIMENTS[self.experiment] if not names or variant.name in names]
 
@@ -74,6 +86,16 @@ class AblationConfig:
 
         Also where another variant leaves the field as it is: its name says what it is, which the flag would change.
         """
+        if flags["sweep"]:
+            swept = {flags["sweep"].partition("=")[0]: "what --sweep gives values of"}
+            return swept | dict.fromkeys(_OF_EXPERIMENTS, "of an experiment, and --sweep is given in its place")
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
         set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
         return dict.fromkeys(set_by_one, "set by the experiment: see --operations and experiments/variants.py")
+
+
+# Of launch.ablations: the run that all variants start from. The first is that of the experiments.
+PRESETS = {
+    name: AblationConfig(train=_SharedConfig(**vars(TRAIN_PRESETS[name]) | {"validation_examples": held_out}))
+    for name, held_out in (("cifar10_fast", 5_000), ("cifar10", 5_000), ("mnist", 1_000))
+}

@@ -13,13 +13,14 @@
 
 So Keras's epoch is what lies between two evaluations. `step` is the number of the call's last update, from 0 over the
 whole run (in on_train_batch_begin of its first). No other hook is called, and none where the run was done before, also
-where its results are written again. `self.model` is the network, not compiled: from standardised images to logits. A
-callback that sets `self.model.stop_training` ends the run as its last step would: after the call under way, or in
-on_train_begin after the first, with a checkpoint, an evaluation and the results, status done. With callbacks there is a
-checkpoint at each evaluation, where many of them end a run.
+where its results are written again. `self.model` is the network, not compiled: from standardised images to logits;
+`self.model.optimizer` is the run's optimiser. A callback that sets `self.model.stop_training` ends the run as its last
+step would: after the call under way, or in on_train_begin after the first, with a checkpoint, an evaluation and the
+results, status done. With callbacks there is a checkpoint at each evaluation, where many of them end a run.
 
-Of Keras's callbacks those that need the optimiser, which the network does not have, are refused before anything is
-written, and so are their subclasses: see REFUSED. BackupAndRestore is too, whose weights would replace those of the
+Of Keras's callbacks those that would change what the run's config sets are refused before anything is written, and so
+are their subclasses: see REFUSED; those that set the learning rate are taken where `train` was given an optimiser of a
+fixed one. BackupAndRestore is too, whose weights would replace those of the
 newest checkpoint. EarlyStopping and ModelCheckpoint need mode="min" or "max" where they monitor anything but a loss.
 
 A callback that only looks on leaves the run bit-identical. The callbacks' own state is in no checkpoint: after an
@@ -39,7 +40,9 @@ from identity_matters.config import TrainConfig
 from identity_matters.errors import Diverged, UserError
 from identity_matters.runs.signals import StopRequest
 
-_HAS_SCHEDULE = "the config's schedule sets the learning rate, which the logs of on_epoch_end hold"
+_HAS_SCHEDULE = (
+    "its schedule sets the learning rate; train(…, optimizer=keras.optimizers.SGD(0.1)) leaves it to callbacks"
+)
 _HAS_CHECKPOINTS = "the run saves and restores its own checkpoints; ModelCheckpoint saves the network besides"
 # Names in keras.callbacks, and what a run does in their place.
 REFUSED = {
@@ -54,8 +57,11 @@ REFUSED = {
 
 def checked_callbacks(
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None,
+    may_set_rate: bool = False,
 ) -> tuple[keras.callbacks.Callback, ...]:
     """Returns callbacks, given as Keras takes them, with which a run can go on to its end.
+
+    may_set_rate: whether the run's optimiser has a learning rate that is a number, so that no schedule is in the way.
 
     Raises TypeError where one is no Keras callback; UserError where one is in REFUSED, or a subclass of it, or does not
     know whether more or less of its metric is better.
@@ -64,7 +70,8 @@ def checked_callbacks(
     for callback in unpacked:
         class_name = type(callback).__name__
         for name, reason in REFUSED.items():
-            if isinstance(callback, getattr(keras.callbacks, name, ())):  # Keras 3.12 lacks some
+            is_allowed = may_set_rate and reason == _HAS_SCHEDULE
+            if not is_allowed and isinstance(callback, getattr(keras.callbacks, name, ())):  # Keras 3.12 lacks some
                 which = name if class_name == name else f"{class_name}, which is a {name}"
                 raise UserError(f"{which} cannot be a callback of a run: {reason}")
         # Keras looks up what is better in the metrics of a compiled model, at the first evaluation.

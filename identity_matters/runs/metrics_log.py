@@ -32,6 +32,8 @@ _GROUPS = {
     "kernel_norm": "norm/kernels",
 }
 HISTOGRAM_BINS = 64
+# Below the first line of a run: at first the training error is above the test error.
+MEANS = " " * 13 + "(loss and train error: means over the steps since the line before; the other error: after them)"
 
 
 def kernel_norms(network: keras.Model) -> dict[str, float]:

@@ -1,10 +1,11 @@
 """A spectrum whose outer eigenvalues are found one by one, and whose rest is seen by random vectors.
 
     tr f(H) = Σ_known f(λ) + tr f((I − P)H(I − P)), P the projection on the known eigenvectors
+    tr H = tr T + tr (I − QQᵀ)H(I − QQᵀ), Q the whole basis of the iteration that found them, T = QᵀHQ
 
 In a trained network a few eigenvalues hold nearly all of the range and of Σλ², which is half the variance of vᵀHv. With
-these known and out of the way few steps resolve the density of the rest, and few vectors the trace. The equation is
-exact for f(λ) = λ and any P, and for other f but for the square of the eigenvectors' errors. Source: Chen & Hallman,
+these known and out of the way few steps resolve the density of the rest, and few vectors the trace. The first equation
+holds but for the square of the eigenvectors' errors, the second for any Q. Source: Chen & Hallman,
 Krylov-aware stochastic trace estimation (2023).
 """
 
@@ -39,8 +40,9 @@ def deflated_quadrature(
     Args:
       mvp_fn, dim, dtype, seed: As for `lanczos`.
       order: int. Most steps of an iteration. Of a matrix with no more rows all eigenvalues are found.
-      num_vectors: int. Random vectors for the rest. The first four take as many steps as Gauss quadrature needs to
-        integrate a Gaussian of `density`'s width over the rest's range; the others one, which the trace needs.
+      num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
+        steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; the others
+        one, for the trace.
       tolerance: float. Largest error bound of the extreme two eigenvalues, where order allows it, and of every known
         one, as a share of the largest |eigenvalue|.
       on_plan: callable. Given the number of products in all, at first the most that it can be, whenever it is known
@@ -53,42 +55,50 @@ def deflated_quadrature(
         raise ValueError(f"order and num_vectors must be at least 1, got {order} and {num_vectors}")
     if not tolerance >= 0:
         raise ValueError(f"tolerance must be at least 0, got {tolerance}")
-    is_whole, long, short = dim <= order, min(DENSITY_VECTORS, num_vectors), max(num_vectors - DENSITY_VECTORS, 0)
-    on_plan = on_plan or (lambda total, is_final: None)
+    is_whole, long = dim <= order, num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
+    short, on_plan = num_vectors - long, on_plan or (lambda total, is_final: None)
     on_plan(dim if is_whole else order * (1 + long) + short, is_whole)
     stop = None if is_whole else converged(1, tolerance)
     memory = np.empty((min(order, dim), dim), dtype)  # one basis serves all vectors
     first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, stop)
-    found = ritz(first)
-    chosen = np.full(dim, True) if is_whole else found.error_bounds <= tolerance * np.abs(found.values).max()
-    vectors = found.coefficients.T[chosen].astype(dtype) @ first.basis
-    rest, taken = dim - len(vectors), len(found.values)
-    stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), min(order, rest), []
-    expected = _expected_steps(found, chosen, steps)
-    for vector in range(1, num_vectors + 1 if rest else 1):
-        on_plan(taken + (steps if rows else expected) * long + short, vector > 1)
-        count, is_first = steps if vector <= long else 1, vector == 1
-        done = lanczos(mvp_fn, dim, count, [seed, vector], dtype, memory, stop if is_first else None, vectors)
-        steps = len(done.diagonal) if is_first else steps
+    found, taken = ritz(first), len(first.diagonal)
+    if taken == dim:
+        return Quadrature(*np.zeros((3, 1, 0)), found.rounding, found.values, found.error_bounds), _vectors(
+            found, first
+        )
+    chosen = found.error_bounds <= tolerance * np.abs(found.values).max()
+    vectors = _vectors(found, first, chosen)
+    steps = _expected_steps(found, chosen, min(order, dim - len(vectors)))
+    on_plan(taken + steps * long + short, False)
+    probes = [
+        lanczos(mvp_fn, dim, 1, [seed, vector], dtype, deflated=first.basis).diagonal[0]
+        for vector in range(long + 1, num_vectors + 1)
+    ]
+    means = (first.diagonal.sum() + (dim - taken) * np.array(probes)) / dim
+    stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), min(order, dim - len(vectors)), []
+    for vector in range(1, long + 1):
+        done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors)
+        stop, steps = None, len(done.diagonal)
+        on_plan(taken + steps * long + short, True)
         rows.append(ritz(done))
-    return _quadrature(found, chosen, first.residual, dim, rows[:long], rows[long:]), vectors
+    return _quadrature(found, chosen, first.residual, dim, rows)._replace(probes=means), vectors
 
 
-def _quadrature(
-    found: Ritz, chosen: np.ndarray, residual: float, dim: int, rows: list[Ritz], probes: list[Ritz]
-) -> Quadrature:
+def _vectors(found: Ritz, first: Decomposition, chosen: np.ndarray | slice = np.s_[:]) -> np.ndarray:
+    """Returns Ritz vectors in rows."""
+    return found.coefficients.T[chosen].astype(first.basis.dtype) @ first.basis
+
+
+def _quadrature(found: Ritz, chosen: np.ndarray, residual: float, dim: int, rows: list[Ritz]) -> Quadrature:
     """Returns the known eigenvalues and the rows of the rest, whose weights sum to its share."""
     share = 1 - chosen.sum() / dim
     # What H has between a known Ritz vector and the rest, which the residuals of the rest's own iteration lack.
     coupling = residual * float(np.linalg.norm(found.coefficients[-1, chosen]))
-    columns = (
-        np.stack([getattr(row, name) for row in rows]) if rows else np.zeros((1, 0))
-        for name in ("values", "weights", "error_bounds")
-    )
-    nodes, weights, bounds = columns
+    nodes, weights, bounds = (np.stack([row[column] for row in rows]) for column in range(3))
     rounding = max(row.rounding for row in (found, *rows))
-    known = found.values[chosen], found.error_bounds[chosen], share * np.array([row.values[0] for row in probes])
-    return Quadrature(nodes, share * weights, bounds + coupling, rounding, *known)
+    return Quadrature(
+        nodes, share * weights, bounds + coupling, rounding, found.values[chosen], found.error_bounds[chosen]
+    )
 
 
 def _expected_steps(found: Ritz, chosen: np.ndarray, order: int) -> int:

@@ -38,7 +38,7 @@ class Quadrature(NamedTuple):
       rounding: Largest of the decompositions': a node no larger counts as 0.
       known, known_bounds: [k], eigenvalues that the starting vectors were made orthogonal to, ascending, and their
         error bounds.
-      probes: [p], Σ weights · nodes of further vectors, of which no more is known.
+      probes: [p], estimates of the mean eigenvalue by further vectors, of which no more is known.
     """
 
     nodes: np.ndarray
@@ -139,11 +139,12 @@ def trace_mean(quadrature: Quadrature, function: Callable) -> tuple[float, float
 def mean_eigenvalue(quadrature: Quadrature) -> tuple[float, float]:
     """Returns tr H/n, estimated, and the error that it is within 95 times in 100 by Student's t; NaN for one vector.
 
-    Vectors and probes count alike. The error is 0 where all eigenvalues are known.
+    Where there are probes, they alone count. The error is 0 where all eigenvalues are known.
     """
-    samples = np.append((quadrature.weights * quadrature.nodes).sum(1), quadrature.probes)
-    mean = float(samples.mean() + quadrature.known_weight * quadrature.known.sum())
-    return mean, confidence(len(samples)) * float(standard_error(samples)) if quadrature.nodes.size else 0.0
+    whole = quadrature.whole()
+    samples = quadrature.probes if len(quadrature.probes) else (whole.weights * whole.nodes).sum(1)
+    error = confidence(len(samples)) * float(standard_error(samples)) if quadrature.nodes.size else 0.0
+    return float(samples.mean()), error
 
 
 def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:

@@ -89,10 +89,9 @@ def _resolved(found: Summary, rounding: float) -> list[str]:
 def quadrature_rows(quadrature: Quadrature) -> list[dict]:
     """Returns a row for each known eigenvalue, vector −1, for each Ritz value of a vector, and for each probe."""
     nodes, weights, bounds, rounding, known, known_bounds, probes = quadrature
-    unknown = 1 - len(known) * quadrature.known_weight
     columns = [[-1, known, np.full(len(known), quadrature.known_weight), known_bounds]]
     columns += [[vector, *row] for vector, row in enumerate(zip(nodes, weights, bounds))]
-    columns += [[len(nodes) + i, [mean / unknown], [unknown], [np.nan]] for i, mean in enumerate(probes)]
+    columns += [[len(nodes) + i, [mean], [1.0], [np.nan]] for i, mean in enumerate(probes)]
     return [
         {"vector": vector} | dict(zip(_COLUMNS, map(float, row))) | {"rounding": rounding}
         for vector, *rows in columns
@@ -115,7 +114,7 @@ def quadrature_from_rows(rows: list[dict]) -> Quadrature:
     known = numbers[numbers[:, 0] < 0, 1:].T
     size = vectors[0].shape[1] if vectors else 0
     whole = [vector for vector in vectors if vector.shape[1] == size]
-    probes = np.array([value[0] * weight[0] for value, weight, _ in vectors[len(whole) :]])
+    probes = np.array([vector[0, 0] for vector in vectors[len(whole) :]])
     nodes = np.stack(whole, axis=1) if whole else np.zeros((3, 1, 0))
     rounding = max(float(row["rounding"]) for row in rows)
     return Quadrature(*nodes, rounding, known[0], known[2], probes)

@@ -12,6 +12,7 @@ from identity_matters import training
 from identity_matters.errors import UserError
 from identity_matters.runs.callbacks import checked_callbacks
 from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.metrics_log import MEANS
 from identity_matters.runs.tables import read_metrics
 
 
@@ -50,9 +51,11 @@ def batches(first, stop):
 
 
 @pytest.mark.usefixtures("without_results")
-def test_hooks_come_in_order_with_the_rows_and_change_nothing(short, short_run, tmp_path):
+def test_hooks_come_in_order_with_the_rows_and_change_nothing(short, short_run, tmp_path, capsys):
     log = Log()
     training.train(short, tmp_path / "run", callbacks=[log])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:11] for line in lines] == ["step      6", " " * 11, "step     12"] and lines[1] == MEANS
     halves = [["epoch 0", *batches(0, 6), "epoch 0 done"], ["epoch 1", *batches(6, 12), "epoch 1 done"]]
     assert log.calls == ["train", *halves[0], *halves[1], "train done"]
     assert log.params["steps"] == 12 and log.params["epochs"] == 2
@@ -150,7 +153,7 @@ NEED_THE_OPTIMIZER = {
 def test_callbacks_that_a_run_cannot_serve_are_refused_before_anything_is_written(short, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     kind, arguments, options = NEED_THE_OPTIMIZER[name]
-    with pytest.raises(UserError, match=f"^{name} cannot be a callback of a run: the (run|config)") as error:
+    with pytest.raises(UserError, match=f"^{name} cannot be a callback of a run: (the run|its schedule)") as error:
         training.train(short, tmp_path / "run", callbacks=[Log(), kind(*arguments, **options)])
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 

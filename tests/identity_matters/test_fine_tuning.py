@@ -106,6 +106,22 @@ def test_weights_are_taken_by_name_and_shape():
     )
 
 
+def test_a_network_of_grey_images_computes_what_that_of_colour_images_does():
+    colour, grey = (
+        all_conv_resnet(ModelConfig(image_shape=(8, 8, c), widths=(4, 8), blocks_per_stage=(1, 1), stem_width=4), seed)
+        for c, seed in ((3, 1), (1, 0))
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("identity_matters.starting_weights.load_source", lambda source: colour)
+        line = take_weights(grey, "RUN")
+    assert "6 of the network's 6 variables" in line and "; stem_conv/kernel is summed over the colours" in line
+    image = np.random.default_rng(0).standard_normal((5, 8, 8, 1)).astype(np.float32)
+    np.testing.assert_allclose(grey(image), colour(image.repeat(3, axis=-1)), rtol=1e-5, atol=1e-6)
+    with pytest.MonkeyPatch.context() as patch:  # but not the other way round
+        patch.setattr("identity_matters.starting_weights.load_source", lambda source: grey)
+        assert "new: stem_conv/kernel [3, 3, 3, 4]" in take_weights(colour, "RUN")
+
+
 def test_a_run_begins_with_another_and_keeps_what_is_frozen(config, whole, tmp_path, capfd):
     tuned = dataclasses.replace(config, init_from=str(whole), freeze="stem,stage1")
     training.train(tuned, tmp_path / "run")

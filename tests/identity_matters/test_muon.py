@@ -71,13 +71,15 @@ def test_matrices_whose_squares_underflow_or_overflow_are_orthogonalized_as_othe
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("nesterov", [True, False])
-def test_updates_are_those_of_the_formulas(nesterov):
+@pytest.mark.parametrize(("nesterov", "dense"), [(True, False), (False, False), (True, True)])
+def test_updates_are_those_of_the_formulas(nesterov, dense):
     rng = np.random.default_rng(2)
     shapes = [(3, 3, 2, 4), (3, 3, 2, 4), (1, 1, 2, 5), (4,), (6, 3)]  # the third is wider than high
     weights = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     variables = [keras.Variable(weight) for weight in weights]
-    optimizer = Muon(0.1, momentum=0.9, nesterov=nesterov, newton_schulz_steps=3, weight_decay=0.5)
+    optimizer = Muon(
+        0.1, momentum=0.9, nesterov=nesterov, newton_schulz_steps=3, weight_decay=0.5, orthogonalize_dense=dense
+    )
     optimizer.exclude_from_weight_decay([variable for variable in variables if len(variable.shape) != 4])
     optimizer.build(variables)
     momenta = [np.zeros(shape) for shape in shapes]
@@ -87,9 +89,10 @@ def test_updates_are_those_of_the_formulas(nesterov):
         for i, gradient in enumerate(gradients):
             momenta[i] = 0.9 * momenta[i] + gradient
             step = gradient + 0.9 * momenta[i] if nesterov else momenta[i]
-            if len(shapes[i]) == 4:
+            if len(shapes[i]) == 4 or dense and len(shapes[i]) == 2:
                 matrix = by_svd(step.reshape(-1, shapes[i][-1]), 3)
                 step = max(1, matrix.shape[1] / matrix.shape[0]) ** 0.5 * matrix.reshape(shapes[i])
+            if len(shapes[i]) == 4:
                 weights[i] = (1 - 0.1 * 0.5) * weights[i]
             weights[i] = weights[i] - 0.1 * step
     for variable, weight in zip(variables, weights):
@@ -97,7 +100,9 @@ def test_updates_are_those_of_the_formulas(nesterov):
 
 
 def test_the_config_makes_the_same_optimizer_again():
-    optimizer = Muon(0.1, momentum=0.8, nesterov=False, newton_schulz_steps=2, weight_decay=0.1)
+    optimizer = Muon(
+        0.1, momentum=0.8, nesterov=False, newton_schulz_steps=2, weight_decay=0.1, orthogonalize_dense=True
+    )
     again = Muon.from_config(optimizer.get_config())
     assert again.get_config() == optimizer.get_config()
 

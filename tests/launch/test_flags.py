@@ -70,6 +70,7 @@ def test_every_flag_that_holds_text_is_a_path_or_known_to_be_none(name):
         "partition",
         "pretrained",
         "setup",
+        "sweep",
         "test_split",
         "title",
         "train_split",

@@ -1,0 +1,86 @@
+"""An optimiser or a learning rate schedule of Keras's in place of a config's: as text in the config, and made from it.
+
+The text is what keras.saving makes of the object, as JSON, so that config.json has it, another one is another run, and
+the same call, or launch.train on the same config, goes on. It holds arguments, no state: a run begins anew with them.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+
+from identity_matters.errors import UserError, first_line, truncated_repr
+from identity_matters.fields import require
+
+Schedule = keras.optimizers.schedules.LearningRateSchedule
+NAME = "optimizer"
+_MODULES = ("keras.optimizers", "keras.optimizers.schedules")
+
+
+def as_text(given: keras.optimizers.Optimizer | Schedule | None) -> str:
+    """Returns the text of which `from_text` makes an equal object; "" for None.
+
+    Raises:
+      TypeError: it is neither an optimiser nor a schedule.
+      UserError: it cannot be made again from text, or averages weights.
+    """
+    if given is None:
+        return ""
+    if not isinstance(given, keras.optimizers.Optimizer | Schedule):
+        raise TypeError(
+            f"optimizer must be a keras.optimizers.Optimizer or a LearningRateSchedule, got {truncated_repr(given)}"
+        )
+    try:
+        contents = keras.saving.serialize_keras_object(given)
+        if isinstance(given, keras.optimizers.Optimizer):
+            # Keras's own name counts the optimisers of the process, and is in the names of what a checkpoint holds.
+            contents["config"]["name"] = NAME
+        text = json.dumps(contents)
+    except Exception as error:  # of a get_config of the user's, or for what it returns
+        raise UserError(f"optimizer cannot be written into config.json: {first_line(error)}") from error
+    from_text(text)
+    return text
+
+
+def from_text(text: str) -> keras.optimizers.Optimizer | Schedule | None:
+    """Returns the optimiser or the schedule of a text; None for "".
+
+    Raises UserError where the text is damaged, or names a class that is neither Keras's own of these two kinds nor
+    registered, before anything of it is imported.
+    """
+    if not text:
+        return None
+    try:
+        contents = json.loads(text)
+        for found in _classes(contents):
+            is_known = (
+                found.get("module") in _MODULES or found.get("registered_name") in keras.saving.get_custom_objects()
+            )
+            name = truncated_repr(found.get("class_name"))
+            require(is_known, f"put @keras.saving.register_keras_serializable() before the class {name}")
+        given = keras.saving.deserialize_keras_object(contents)
+    except Exception as error:  # Keras and a user's from_config raise almost any
+        raise UserError(f"optimizer cannot be made from config.json: {first_line(error)}") from error
+    is_optimizer = isinstance(given, keras.optimizers.Optimizer)
+    require(is_optimizer or isinstance(given, Schedule), f"keras_optimizer is none: {truncated_repr(text)}")
+    # Keras puts the averages in the weights' place at the end of every fit, which here is at every checkpoint.
+    require(not getattr(given, "use_ema", False), "optimizer has use_ema, which a run does not take; leave it out")
+    return given
+
+
+def _classes(value: Any) -> Iterator[dict]:
+    """Yields the parts of a serialised object that name a class."""
+    if isinstance(value, dict) and "class_name" in value:
+        yield value
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _classes(part)
+
+
+def has_fixed_rate(text: str) -> bool:
+    """Returns whether a text is of an optimiser whose learning rate is a number, which callbacks may change."""
+    return (
+        bool(text)
+        and "learning_rate" in (config := json.loads(text)["config"])
+        and not isinstance(config["learning_rate"], dict)
+    )
