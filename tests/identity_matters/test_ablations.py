@@ -392,10 +392,10 @@ def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, ti
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
     base = dataclasses.replace(tiny_config, validation_examples=20)
     config = AblationConfig(train=base, operations=OPERATIONS, num_seeds=1)
-    rows = ablations.run_ablations(config, str(tmp_path / "run"))
+    run = tmp_path / "run"
+    rows = ablations.run_ablations(config, str(run))
     assert {row["variant"] for row in rows} == {"BN-free", "batch norm"}
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["status"] == "done"
-    before = (tmp_path / "run" / "BN_free_seed0" / "metrics.csv").stat().st_mtime_ns
-    again = ablations.run_ablations(config, str(tmp_path / "run"))
-    np.testing.assert_equal(again, rows)
-    assert (tmp_path / "run" / "BN_free_seed0" / "metrics.csv").stat().st_mtime_ns == before
+    assert json.loads((run / "config.json").read_text())["status"] == "done"
+    before = (metrics := run / "BN_free_seed0" / "metrics.csv").stat().st_mtime_ns
+    np.testing.assert_equal(ablations.run_ablations(config, str(run)), rows)
+    assert metrics.stat().st_mtime_ns == before
