@@ -125,7 +125,8 @@ def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
         if stages[i] != stages[i - 1]:
             axes.axvline(i + 0.5, color="0.4", lw=0.8, ls=":")
     axes.axhline(1, color="k", lw=0.8)
-    axes.annotate("as large as its input", (len(rows), 1), (0, 3), textcoords="offset points", ha="right", size="small")
+    place = {"textcoords": "offset points", "ha": "center", "size": "small"}
+    axes.annotate("as large as its input", (len(rows) / 2, 1), (0, 3), **place)
     axes.set(xlabel="residual block; dotted: next stage", ylabel="‖branch‖ / ‖stream‖", yscale="log")
     axes.set_title("what each block adds (Hardt & Ma)")
     axes.legend(**_BELOW, ncols=2)

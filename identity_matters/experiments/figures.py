@@ -152,7 +152,7 @@ def sweep_figure(rows: list[dict], field: str, values: dict[str, float], title: 
     if lost:
         axes.plot(lost, [0.97] * len(lost), "kx", transform=axes.get_xaxis_transform(), label="all diverged")
     is_wide = min(values.values()) > 0 and max(values.values()) >= 10 * min(values.values())
-    axes.set(xlabel=field, ylabel="top-1 error", xscale="log" if is_wide else "linear")
+    axes.set(xlabel=field.replace("_", " "), ylabel="top-1 error", xscale="log" if is_wide else "linear")
     axes.set_xticks([values[name] for name in ordered], [f"{values[name]:g}" for name in ordered])
     axes.minorticks_off()
     axes.yaxis.set_major_formatter(PERCENT)

@@ -218,12 +218,8 @@ def test_the_lowest_mean_error_comes_first_and_colours_are_of_optimisers():
         "standard initializer", "BN-free", "momentum SGD", "9 blocks a stage"
     ]  # fmt: skip
     assert [label.get_fontweight() for label in labels] == ["normal", "bold", "normal", "normal"]
-    dots = {
-        line.get_ydata()[0]: line.get_color()
-        for line in axes.lines
-        if line.get_marker() == "o" and len(line.get_ydata())
-    }
-    assert dots == {0: "C0", 1: "C0", 2: "C3"}
+    dots = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_ydata())]
+    assert {line.get_ydata()[0]: line.get_color() for line in dots} == {0: "C0", 1: "C0", 2: "C3"}
 
 
 def test_errors_by_depth_are_of_networks_that_differ_in_depth_and_initializer_alone():

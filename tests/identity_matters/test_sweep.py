@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 from launching import config_of
+from legible import assert_legible
 
 from identity_matters.errors import UserError
 from identity_matters.experiments import ablations, sweep
@@ -83,8 +84,10 @@ def row(value, seed, error, status="done"):
 def test_the_figure_has_the_mean_of_each_value_and_marks_those_that_diverged():
     rows = [row(0.1, 0, 0.3), row(0.1, 1, 0.5), row(0.01, 0, 0.6), row(1.0, 0, float("nan"), "diverged")]
     field, values = swept_values({row["variant"] for row in rows})
-    axes = sweep_figure(rows, field, values).axes[0]
+    figure = sweep_figure(rows, field, values)
+    assert_legible(figure)
+    axes = figure.axes[0]
     lines = {line.get_label(): line.get_xydata().tolist() for line in axes.lines if line.get_label()[0] != "_"}
     assert lines["test error"][:2] == [[0.01, 0.6], [0.1, 0.4]] and lines["all diverged"] == [[1.0, 0.97]]
-    assert (axes.get_xlabel(), axes.get_xscale()) == ("learning_rate", "log")
+    assert (axes.get_xlabel(), axes.get_xscale()) == ("learning rate", "log")
     assert "sweep" in ablations.draw(rows) and swept_values(["learning_rate=1", "momentum=0.5"]) is None

@@ -266,7 +266,7 @@ def test_every_run_of_the_docs_draws_legibly(run):
 
 BLOCK = dict.fromkeys(("ratio", "ratio_low", "ratio_high", "lipschitz", "active", "dead", "error_without"), 0.5)
 PART = dict.fromkeys(("largest", "smallest", "trace", "largest_error_bound", "smallest_error_bound"), 1.0)
-PART |= {"num_weights": 1, "trace_standard_error": 0.1}
+PART |= {"num_weights": 1, "trace_error": 0.1}
 
 
 @pytest.mark.parametrize(
