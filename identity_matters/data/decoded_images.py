@@ -42,6 +42,7 @@ _FORMATS = ("PNG", "JPEG")
 _MAX_PIXELS = 2**26  # of an image: 8192², decoded by each core at once
 _MAX_FILE_BYTES = 2**28
 _FILES, _BYTES = 1024, 2**26  # of a file of the cache, at most
+_FILES_AT_ONCE = 16  # by a thread: one at a time, small ones take longer to hand over than to decode
 _GREY = ("1", "L", "LA")
 _JPEG = ("JPEG", "MPO")  # as telephones write them, with a second picture
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
@@ -172,19 +173,20 @@ class DecodedImages:
         """Returns the content of a file of the cache; raises the UserError of the first file that cannot be read."""
         rows, sums, mistakes = [], [], []
 
-        def attempt(file: ImageFile) -> tuple[np.ndarray, int] | UserError:
+        def attempt(file: ImageFile) -> tuple[bytes, bytes] | UserError:
             try:
-                return decoded(os.path.join(self._folder, file.name), self._shape)
+                image, checksum = decoded(os.path.join(self._folder, file.name), self._shape)
+                return image.tobytes(), checksum.to_bytes(_CRC_BYTES, "little")
             except UserError as error:
                 return error
 
-        for result in pool.map(attempt, files):
-            bar.update()
-            if isinstance(result, UserError):
-                mistakes.append(result)
-            else:
-                rows.append(result[0].tobytes())
-                sums.append(result[1].to_bytes(_CRC_BYTES, "little"))
+        parts = [files[i : i + _FILES_AT_ONCE] for i in range(0, len(files), _FILES_AT_ONCE)]
+        for results in pool.map(lambda part: [attempt(file) for file in part], parts):
+            bar.update(len(results))
+            mistakes += [result for result in results if isinstance(result, UserError)]
+            found = [result for result in results if not isinstance(result, UserError)]
+            rows += [row for row, _ in found]
+            sums += [checksum for _, checksum in found]
         if mistakes:
             others = f"; {len(mistakes) - 1} more near it cannot be read either" if len(mistakes) > 1 else ""
             raise UserError(f"{mistakes[0]}{others}")

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY
@@ -29,9 +28,7 @@ def batches_of(name: str, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields the batches (images, labels) of a data set as arrays; raises UserError for anything else in it."""
     what = f"a {type(data).__name__}"
     require(is_batched(data), f"{name} must be batches of (images, labels), got {what}")
-    # Of a PyDataset Python would ask for batch after batch without end.
-    found = (data[i] for i in range(len(data))) if isinstance(data, keras.utils.PyDataset) else data
-    for batch in found:
+    for batch in data:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             parts = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
             raise UserError(f"{name} must be batches of (images, labels), got {parts}")

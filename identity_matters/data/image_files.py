@@ -128,7 +128,7 @@ def files_to_evaluate_on(
 
 def split_files(folder: str, split: str = "") -> list[ImageFile]:
     """Returns the images of a folder of class folders in order; raises UserError where it is none."""
-    root = os.path.join(folder, split)
+    root = os.path.join(folder, split).rstrip(os.sep) or os.sep
     classes = [entry for entry in _entries(root) if _is_class(entry, folder)]
     if not classes:
         holds_images = any(entry.name.lower().endswith(SUFFIXES) for entry in _entries(root))

@@ -25,6 +25,7 @@ from identity_matters.data.arrays import (
     resized_images,
     shortened,
 )
+from identity_matters.data.given_batches import examples_of
 from identity_matters.data.user_arrays import given_arrays, load_npz, load_test_examples, require_stored
 from identity_matters.errors import UserError, truncated_repr
 from identity_matters.fields import require
@@ -44,8 +45,6 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
     """
     if given is not None:
         if isinstance(given, tuple | list) and len(given) == 2:
-            from identity_matters.data.given_batches import examples_of  # which imports Keras
-
             given = (*examples_of("train", given[0]), *examples_of("test", given[1]))
         data = given_arrays(given, config.num_classes)
     elif config.images:

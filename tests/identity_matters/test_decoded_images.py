@@ -66,6 +66,13 @@ def test_whole_images_are_resized_and_large_jpegs_are_so_in_two_steps(tmp_path):
         assert np.abs(small[:, 1:-1] - expected[1:-1]).max() <= 1.5
 
 
+def test_of_a_jpeg_no_detail_is_lost_that_the_size_has_room_for(tmp_path):
+    stripes = np.tile(np.repeat([0, 255] * 8, 4).astype(np.uint8), (64, 1))  # a pixel each at 16 pixels a side
+    small = pixels(write(tmp_path / "x.jpg", stripes, quality=95), (16, 16, 1))[..., 0].astype(int)
+    # The filter's triangle gives 3/4 of its weight to a stripe.
+    assert np.abs(np.diff(small, axis=1)).min() > 100
+
+
 def png_of_declared_size(path: pathlib.Path, width: int, height: int) -> None:
     """Writes a PNG of a few bytes whose header declares another size."""
 
