@@ -22,7 +22,8 @@ PyHessian 0.1, 170,928 weights, 128 examples, order 10, medians of 5, no other p
     | Lanczos, s          |  2.97 |      5.19 |      1.73 |
 
 Beside both on 2 cores of an AMD EPYC that other work filled, where wall-clock times mean little: CPU seconds of a
-product, each side on one thread, medians of 4: ours 0.32, PyHessian 0.60 (1.8 times), curvlinops 3.0.1 0.56 (1.7 times).
+product, each side on one thread, medians of 4: ours 0.32, PyHessian 0.60 (1.8 times), curvlinops 3.0.1 0.56 (1.7
+times).
 """
 
 import contextlib
