@@ -12,7 +12,18 @@ Hutchinson's method; curvlinops' Lanczos and Hutch++. The exact ones are in floa
 Peers run in processes of their own; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are
 left out.
 
-MEASURED
+Measured before curvlinops was added, on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, PyTorch 2.14,
+PyHessian 0.1, 170,928 weights, 128 examples, order 10, medians of 5, no other process busy:
+
+    | measured            |  ours | PyHessian | over ours |
+    | ------------------- | ----: | --------: | --------: |
+    | gradient, s         | 0.104 |     0.117 |     0.972 |
+    | Hessian product, s  | 0.259 |     0.447 |      1.82 |
+    | Lanczos, s          |  2.97 |      5.19 |      1.73 |
+
+Beside both on 2 cores of an AMD EPYC that other work filled, where wall-clock times mean little: CPU seconds of a
+product, each side on one thread, medians of 4: ours 0.32, PyHessian 0.60 (1.8 times), curvlinops 3.0.1 0.56 (1.7
+times).
 """
 
 import contextlib

@@ -73,7 +73,8 @@ def deflated_quadrature(
     means = _mean_eigenvalues(mvp_fn, first, [[seed, vector] for vector in range(long + 1, num_vectors + 1)])
     stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), min(order, dim - len(vectors)), []
     for vector in range(1, long + 1):
-        done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors)
+        # Products round by a share of H, not of the rest.
+        done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors, np.abs(found.values).max())
         stop, steps = None, len(done.diagonal)
         on_plan(taken + steps * long + short, True)
         rows.append(ritz(done))

@@ -94,28 +94,28 @@ def lanczos(
     out: np.ndarray | None = None,
     stop: Callable | None = None,
     deflated: np.ndarray | None = None,
+    scale: float = 0.0,
 ) -> Decomposition:
     """Returns `order` steps of symmetric Lanczos from a random vector, fully reorthogonalised.
 
     >>> [round(float(value), 12) for value in ritz(lanczos(lambda v: np.array([1.0, 2.0, 4.0]) * v, 3, 3)).values]
     [1.0, 2.0, 4.0]
 
-    Every product is made orthogonal to all vectors before it, twice: one pass leaves a part of size ε‖Hq‖/β along
-    them, the second ε. For a symmetric H the coefficients are T's entries and zeros, so asymmetry is seen at no cost.
+    Every product is made orthogonal to all vectors before it, twice: one pass leaves a part of ε‖Hq‖/β along them, the
+    second ε. For a symmetric H the coefficients are T's entries and zeros, so asymmetry is seen at no cost.
 
-    Where the Krylov space is exhausted (β within rounding of 0: H has no more distinct eigenvalues that the vector
-    sees) it goes on with a random vector orthogonal to the basis and a 0 in off_diagonal. So at order = dim the Ritz
-    values are all eigenvalues, repeated ones included; the weights stay those of the first vector.
+    Where the Krylov space is exhausted (β within rounding of 0) it goes on with a random vector orthogonal to the basis
+    and a 0 in off_diagonal. So at order = dim the Ritz values are all eigenvalues; the weights are of the first vector.
 
     Args:
       mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], linear and the same at every call; must not write to v.
       dim, order: int. n, and the number of steps, at most n.
       seed: int or sequence of int. Of the starting vector, uniform on the sphere.
-      dtype: float64, or float32 to halve the memory.
-      out: [≥ order, dim] of dtype. Memory for the basis; None allocates it.
+      dtype, out: float64, or float32; memory [≥ order, dim] of that type for the basis, None allocates it.
       stop: callable. Given the decomposition so far after every fifth step; true ends it early. See `converged`.
       deflated: [k, dim] of dtype, orthonormal rows. The decomposition is that of (I − P)H(I − P), P the projection on
         them, in the space orthogonal to them; order is at most dim − k.
+      scale: float. Of H, where T's largest |entry| may be far smaller: what rounding and asymmetry are compared with.
 
     Raises:
       ValueError: an impossible order, or products that are not finite, not real, not [dim] or not symmetric.
@@ -125,7 +125,7 @@ def lanczos(
     basis = _memory(dim, order, dtype, out, len(outside))
     random, epsilon = np.random.default_rng(seed), float(np.finfo(dtype).eps)
     diagonal, off_diagonal = np.zeros(order), np.zeros(order)
-    norm, scale, asymmetry = _norm(vector := _random_vector(random, outside)), 0.0, 0.0  # scale: largest |entry| of T
+    norm, asymmetry = _norm(vector := _random_vector(random, outside)), 0.0
     for step in range(order):
         np.divide(vector, dtype(norm), out=basis[step])  # in the basis's memory, as a copy of many weights is slow
         vector, epsilon = _product(mvp_fn, basis[step], epsilon)

@@ -181,3 +181,15 @@ def test_the_confidence_is_student_s_quantile():
     """Of the tables of Student (1908) and Fisher: 12.706, 4.303, 2.776, 2.045 at 1, 2, 4, 29 degrees of freedom."""
     assert [hutch.confidence(n) for n in (2, 3, 5, 30)] == pytest.approx([12.706, 4.303, 2.776, 2.045], abs=1e-3)
     assert np.isnan(hutch.confidence(1))
+
+
+def test_rounding_of_the_outer_eigenvalues_is_no_asymmetry_of_a_rest_that_is_far_smaller():
+    random = np.random.default_rng(3)
+    normal = random.standard_normal((300, 300))
+    basis = np.linalg.qr(normal)[0]
+    values = np.append(1e-4 * random.standard_normal(299), 10.0)
+    rounded = ((basis * values) @ basis.T).astype(np.float32) + 1e-7 * normal.astype(np.float32)  # of 10
+    quadrature, _ = deflated_quadrature(lambda v: rounded @ v, 300, dtype=np.float32)
+    assert quadrature.known[-1] == pytest.approx(10, rel=1e-5) and quadrature.rounding > 1e-6
+    with pytest.raises(ValueError, match="mvp_fn is not symmetric"):
+        lz.lanczos(lambda v: rounded @ v, 300, 30, 1, np.float32, deflated=basis.T[-1:].astype(np.float32))
