@@ -24,12 +24,13 @@ def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
         ratios.set_title(title, parse_math=False)
         _ratios(ratios, rows)
         _hidden(hidden, rows)
-        _errors(errors, rows)
+        _errors(errors, rows, removed)
         _left(left, removed)
         for axes in (ratios, hidden, errors):
             _mark_stages(axes, rows, named=axes is ratios)
         errors.set(xlabel="residual block")
         left.set(xlabel="blocks left out, the smallest branch first")
+    grid[0, 0].set(ylim=(None, grid[0, 0].get_ylim()[1] * 100))  # room for the stages' names
     for axes, label in zip(grid[:, 0], ("‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error")):
         axes.set(ylabel=label)
     for axes in grid[:2, 0]:
@@ -61,8 +62,10 @@ def _hidden(axes: Axes, rows: list[dict]) -> None:
     axes.yaxis.set_major_formatter(PERCENT)
 
 
-def _errors(axes: Axes, rows: list[dict]) -> None:
+def _errors(axes: Axes, rows: list[dict], removed: list[dict]) -> None:
     axes.plot(np.arange(len(rows)), _column(rows, "error_without"), "o", ms=4, color="C3")
+    if removed:
+        axes.axhline(float(removed[0]["error"]), color="0.4", linewidth=1, linestyle=":")  # of all blocks
     _as_error(axes)
 
 

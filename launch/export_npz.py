@@ -31,8 +31,10 @@ class ExportConfig:
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
-      images, test_share: A folder of images in place of a dataset, as for launch.train.
-      train_split, test_split: The splits to write, by name, as for launch.train.
+      images: A folder of images in place of a dataset, as for launch.train.
+      test_share: Share of the images to test on, where the folder is not split, as for launch.train.
+      train_split: Name of the training split, as for launch.train.
+      test_split: Name of the test split, as for launch.train.
       npz: The file to write; it must not be there yet. Required.
     """
 

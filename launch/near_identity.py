@@ -83,7 +83,7 @@ def main(config: NearIdentityConfig, run_dir: str) -> None:
         run.set_status("done", num_examples=len(images))
     print(table(rows))
     if removed:
-        print(_removable(removed))
+        print(removable(removed))
     print(f"files: {run_dir}")
 
 
@@ -128,7 +128,7 @@ def _remove(
     return read_rows(run.file(REMOVED))
 
 
-def _removable(removed: list[dict]) -> str:
+def removable(removed: list[dict]) -> str:
     """Returns in a line how many blocks can go, by the rows of removed.csv, until the error has grown by MAX_RISE."""
     limit = removed[0]["error"] + MAX_RISE
     row = [row for row in removed if all(other["error"] <= limit for other in removed[: row["num_removed"] + 1])][-1]

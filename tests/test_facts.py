@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text()
 MAX_RELEASE = 60  # lines: one screen
-LINKED_NUMBER = re.compile(r"\[\**(\d[^\]]*?)\**\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
+LINKED_NUMBER = re.compile(r"(?<!!)\[\**(\d[^\]]*?)\**\]\(([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def plain(text: str) -> str:
@@ -55,7 +55,9 @@ def test_a_number_that_has_changed_at_home_would_be_noticed(tmp_path):
     home.write_text(
         "# Results\n\n## Small\n\n**14.17 ± 0.55 %** in 43\nminutes\n\n### More\n\n7\n\n## Wide\n\n11.66 %\n"
     )
-    good = "[14.17 ± 0.55 %](results.md#small), [43 minutes](results.md#small), [7](results.md#small), [Table 1](x.md)"
+    good = (
+        "[14.17 ± 0.55 %](results.md#small), [43 minutes](results.md#small), [7](results.md#small), ![3 lines](x.png)"
+    )
     assert homeless(good, tmp_path) == []
     assert homeless("[**14.16 %**](results.md#small) [11.66 %](results.md#small)", tmp_path) == ["14.16 %", "11.66 %"]
     assert homeless("[11.66 %](results.md)", tmp_path) == []

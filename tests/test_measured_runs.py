@@ -5,12 +5,14 @@ import pathlib
 import re
 import shlex
 import shutil
+import statistics
 
 import pytest
 
 from identity_matters.config import TrainConfig
 from identity_matters.fields import from_json
-from launch import config_flags, plot, train
+from identity_matters.runs.tables import read_rows
+from launch import config_flags, near_identity, plot, train
 from tests import measured_runs
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -52,6 +54,18 @@ def test_the_findings_have_the_headline_numbers_of_the_runs():
         headlines.append(f"{measured_runs.rows(name)[-1]['test_top1_error']:.2%}".replace("%", " %"))
     assert len(headlines) == 7
     assert not [number for number in headlines if number not in pages]
+
+
+@pytest.mark.parametrize("record", [path for path in RUNS if "near_identity" in path.parent.name], ids=str)
+def test_the_page_on_blocks_has_the_numbers_of_the_runs(record):
+    page = (DOCS / "papers" / "near_identity.md").read_text()
+    rows, removed = (read_rows(str(record.parent / name)) for name in (near_identity.BLOCKS, near_identity.REMOVED))
+    ratios = [[row["ratio"] for row in rows if row["block"].startswith(f"stage{i}")] for i in (1, 2, 3)]
+    if removed:
+        assert near_identity.removable(removed) in page
+        assert all(" | ".join(["", *(f"{ratio:.2g}" for ratio in stage), ""]).strip() in page for stage in ratios)
+    else:
+        assert "{:.1g}, {:.1g} and {:.1g}".format(*map(statistics.median, ratios)) in " ".join(page.split())
 
 
 @pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)

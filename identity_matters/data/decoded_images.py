@@ -43,6 +43,7 @@ _MAX_PIXELS = 2**26  # of an image: 8192², decoded by each core at once
 _MAX_FILE_BYTES = 2**28
 _FILES, _BYTES = 1024, 2**26  # of a file of the cache, at most
 _GREY = ("1", "L", "LA")
+_JPEG = ("JPEG", "MPO")  # as telephones write them, with a second picture
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _CRC_BYTES = 4
@@ -153,7 +154,9 @@ class DecodedImages:
         bar = tqdm(
             total=total, unit=" images", desc=f"decoding {os.path.basename(self._folder)}", disable=None, delay=1
         )
-        with bar, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+        with bar, contextlib.ExitStack() as stack:
+            stack.callback(pool.shutdown, cancel_futures=True)  # a Ctrl-C need not wait for the images to come
             for index in indices:
                 content = self._decoded_shard(self._shards[index].files, pool, bar)
                 if is_kept:
@@ -294,7 +297,7 @@ def decoded(path: str, shape: tuple[int, int, int]) -> tuple[np.ndarray, int]:
         mode = "L" if channels == 1 else "RGB"
         # Of a much larger JPEG no more is decoded than twice what is needed: 4, 16 or 64 times as fast.
         image.draft(mode, (2 * max(height, width),) * 2)
-        turned = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
+        turned = ImageOps.exif_transpose(image) if image.format in _JPEG else image
         turned = turned.convert(mode)
         if turned.size != (width, height):
             turned = turned.resize((width, height), Image.Resampling.BILINEAR)
@@ -318,7 +321,7 @@ def _open_image(file: BinaryIO, size: int) -> Image.Image:
 def _upright_size(image: Image.Image) -> tuple[int, int]:
     """Returns height and width as it is to be looked at."""
     # Of a PNG, Pillow would decode all to find them.
-    is_turned = image.format == "JPEG" and image.getexif().get(_ORIENTATION) in _TURNED
+    is_turned = image.format in _JPEG and image.getexif().get(_ORIENTATION) in _TURNED
     return (image.width, image.height) if is_turned else (image.height, image.width)
 
 

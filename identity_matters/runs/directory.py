@@ -231,7 +231,10 @@ def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
         if isinstance(a, dict) and isinstance(b, dict):
             found += [f"{key}.{inner}" for inner in differences(a, b, same)]
         elif a != b:
-            words = (word if word.isprintable() else truncated_repr(word) for word in (key, str(a), str(b)))
+            texts = str(a), str(b)
+            start = max(0, len(os.path.commonprefix(texts)) - MAX_REPR // 2)  # what is the same for long is not shown
+            words = (key, *("…" * (start > 0) + text[start:] for text in texts))
+            words = (word if word.isprintable() else truncated_repr(word) for word in words)
             name, old_value, new_value = (word[:MAX_REPR] for word in words)
             found.append(f"{name} ({old_value}, {new_value})")
     return found

@@ -70,11 +70,7 @@ def deflated_quadrature(
     vectors = _vectors(found, first, chosen)
     steps = _expected_steps(found, chosen, min(order, dim - len(vectors)))
     on_plan(taken + steps * long + short, False)
-    probes = [
-        lanczos(mvp_fn, dim, 1, [seed, vector], dtype, deflated=first.basis).diagonal[0]
-        for vector in range(long + 1, num_vectors + 1)
-    ]
-    means = (first.diagonal.sum() + (dim - taken) * np.array(probes)) / dim
+    means = _mean_eigenvalues(mvp_fn, first, [[seed, vector] for vector in range(long + 1, num_vectors + 1)])
     stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), min(order, dim - len(vectors)), []
     for vector in range(1, long + 1):
         done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors)
@@ -82,6 +78,14 @@ def deflated_quadrature(
         on_plan(taken + steps * long + short, True)
         rows.append(ritz(done))
     return _quadrature(found, chosen, first.residual, dim, rows)._replace(probes=means), vectors
+
+
+def _mean_eigenvalues(mvp_fn: Callable, first: Decomposition, seeds: list) -> np.ndarray:
+    """Returns an estimate of the mean eigenvalue for each seed, of which the part in the span of a basis is exact."""
+    (taken, dim), dtype = first.basis.shape, first.basis.dtype
+    # One step from a random vector v orthogonal to the basis: its diagonal is vᵀHv.
+    rest = [lanczos(mvp_fn, dim, 1, seed, dtype, deflated=first.basis).diagonal[0] for seed in seeds]
+    return (first.diagonal.sum() + (dim - taken) * np.array(rest)) / dim
 
 
 def _vectors(found: Ritz, first: Decomposition, chosen: np.ndarray | slice = np.s_[:]) -> np.ndarray:

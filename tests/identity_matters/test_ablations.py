@@ -386,9 +386,8 @@ def test_networks_whose_norms_are_compared_take_the_same_steps():
 def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config, monkeypatch):
     variants = (Variant("BN-free", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
-    base = dataclasses.replace(tiny_config, validation_examples=20)
-    config = AblationConfig(train=base, operations=OPERATIONS, num_seeds=1)
-    run = tmp_path / "run"
+    run, train = tmp_path / "run", dataclasses.replace(tiny_config, validation_examples=20)
+    config = AblationConfig(train=train, operations=OPERATIONS, num_seeds=1)
     rows = ablations.run_ablations(config, str(run))
     assert {row["variant"] for row in rows} == {"BN-free", "batch norm"}
     assert json.loads((run / "config.json").read_text())["status"] == "done"

@@ -43,12 +43,15 @@ def test_modes_become_grey_or_colour(tmp_path):
     assert set(np.unique(pixels(tmp_path / "1.png", (4, 6, 1)))) == {0, 255}
 
 
-def test_a_jpeg_is_turned_as_its_camera_was_held(tmp_path):
+@pytest.mark.parametrize(
+    "options", [{}, {"format": "MPO", "save_all": True, "append_images": [Image.new("L", (8, 8))]}]
+)
+def test_a_jpeg_is_turned_as_its_camera_was_held(tmp_path, options):
     image = np.zeros((16, 32), np.uint8)
     image[:, :16] = 200
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by 90° to the right
-    write(tmp_path / "ant" / "x.jpg", image, exif=exif, quality=95)
+    write(tmp_path / "ant" / "x.jpg", image, exif=exif, quality=95, **options)
     assert read_headers(str(tmp_path), split_files(str(tmp_path))).sizes == [("ant/x.jpg", 32, 16)]
     upright = pixels(tmp_path / "ant" / "x.jpg", (32, 16, 1))[..., 0]
     assert upright[:14].mean() > 195 and upright[18:].mean() < 5

@@ -192,9 +192,11 @@ def test_hutchinson_is_exact_on_a_diagonal_matrix_and_stops_at_its_tolerance():
     found = hutchinson(lambda v: values * v, 7, 1)
     assert found.trace == values.sum() and np.isnan(found.trace_error) and np.array_equal(found.diagonal, values)
     h = random_matrix()
-    loose, strict = (hutchinson(lambda v: h @ v, 30, 500, tolerance=tolerance) for tolerance in (0.03, 0.004))
+    loose, strict = (
+        hutchinson(lambda v: h @ v, 30, 500, tolerance=tolerance) for tolerance in (0.06, 0.008)
+    )  # twice the standard errors
     assert 5 <= loose.num_vectors < strict.num_vectors < 500
-    assert strict.trace_error <= 0.004 * strict.trace
+    assert strict.trace_error <= 0.008 * strict.trace
     assert hutchinson(lambda v: h @ v, 30, 20).num_vectors == 20
     matrix = np.array([[2.0, 1.0], [1.0, 3.0]])  # vectors that agree by chance do not end it without a tolerance
     found = [hutchinson(lambda v: matrix @ v, 2, 400, seed) for seed in (25, 39, 76)]
