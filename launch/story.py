@@ -37,7 +37,7 @@ class StoryConfig:
     """
 
     study: str = "docs/runs/study_mnist"
-    blocks: str = "docs/runs/near_identity_start,docs/runs/near_identity_paper,docs/runs/near_identity_muon"
+    blocks: str = "docs/runs/near_identity_start,docs/runs/near_identity_paper,docs/runs/near_identity_paper_muon"
     names: str = "at the start,trained with SGD,trained with Muon"
     format: Literal["png", "pdf", "svg"] = "png"
     style: Literal["screen", "paper"] = "screen"
