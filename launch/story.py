@@ -99,7 +99,7 @@ def _draw_condition_numbers(axes: "Axes", study: list[dict]) -> None:
         infinite = depths_in(select(found, condition_number=float("inf")))
         drawing.mark_infinite(axes, infinite, drawing.COLOURS[arch], "beyond float64" if infinite else None)
     axes.set(yscale="log", ylabel=drawing.CONDITION_NUMBER)
-    axes.set_title("Hessian where training starts (Li et al.)")
+    axes.set_title("condition of the Hessian at the start (Li et al.)")
     drawing.depth_axis(axes, rows)
     drawing.legend(axes, **_BELOW, ncols=2)
 
@@ -115,7 +115,7 @@ def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
     from theory.arrays import column
 
     for k, (name, rows) in enumerate(blocks.items()):
-        at, colour = range(1, len(rows) + 1), ("C7", "C0", "C1", "C2")[k % 4]
+        at, colour = range(1, len(rows) + 1), ("C7", "C4", "C5", "C6")[k % 4]
         low, ratio, high = (np.maximum(column(rows, f"ratio{end}"), SMALLEST_RATIO) for end in ("_low", "", "_high"))
         axes.plot(at, ratio, "o-", ms=4, color=colour, label=name)
         axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
@@ -127,8 +127,8 @@ def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
     axes.axhline(1, color="k", lw=0.8)
     place = {"textcoords": "offset points", "ha": "center", "size": "small"}
     axes.annotate("as large as its input", (len(rows) / 2, 1), (0, 3), **place)
-    axes.set(xlabel="residual block; dotted: next stage", ylabel="‖branch‖ / ‖stream‖", yscale="log")
-    axes.set_title("what each block adds (Hardt & Ma)")
+    axes.set(xlabel="residual block (dotted: new stage)", ylabel="‖branch‖ / ‖input‖", yscale="log")
+    axes.set_title("size of each branch (Hardt & Ma)")
     axes.legend(**_BELOW, ncols=2)
 
 
