@@ -60,7 +60,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     check_saved_model(path)
     if not trust_saved_model:
         raise UserError(
-            f"{path} is a SavedModel, which is a program: give the run's model.keras, or, where you trust who made it, "
+            f"{path} is a SavedModel, which is a program: give the run's model.keras, or, if you trust its author, "
             "--trust_saved_model (trust_saved_model=True)"
         )
     return _saved_model_classifier(path)

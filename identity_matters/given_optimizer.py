@@ -63,9 +63,9 @@ def from_text(text: str) -> keras.optimizers.Optimizer | Schedule | None:
     except Exception as error:  # Keras and a user's from_config raise almost any
         raise UserError(f"optimizer cannot be made from config.json: {first_line(error)}") from error
     is_optimizer = isinstance(given, keras.optimizers.Optimizer)
-    require(is_optimizer or isinstance(given, Schedule), f"keras_optimizer is none: {truncated_repr(text)}")
+    require(is_optimizer or isinstance(given, Schedule), f"keras_optimizer is not an optimiser: {truncated_repr(text)}")
     # Keras puts the averages in the weights' place at the end of every fit, which here is at every checkpoint.
-    require(not getattr(given, "use_ema", False), "optimizer has use_ema, which a run does not take; leave it out")
+    require(not getattr(given, "use_ema", False), "optimizer has use_ema, which is not supported; leave it out")
     return given
 
 

@@ -1,4 +1,4 @@
-"""What a model is trained with: loss, optimiser, learning rates, metrics."""
+"""The loss, the optimiser, the learning rates and the metrics of a training run."""
 
 from typing import Any
 

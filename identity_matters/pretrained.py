@@ -1,7 +1,7 @@
 """Networks whose weights are part of the package: `load("digits")`.
 
 Each is evaluated by default on images that it was not trained on: digits on mnist_sample's test digits, cifar10_fast
-and cifar10, the paper's own network, on CIFAR-10's. A network is found by the name of its preset too: `load("mnist")`
+and cifar10, the paper's network, on CIFAR-10's. The name of a network's preset works too: `load("mnist")`
 is `load("digits")`.
 
 docs/papers/results.md has their errors, docs/appendix/runs.md how they were trained. The weights are in NumPy's .npz

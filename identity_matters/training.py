@@ -115,7 +115,7 @@ def train(
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
         if contents["final_row"]:
             return contents["final_row"] if directory else {}
-        too_large = f"batch_size {config.batch_size} and this network need more memory than there is; make one smaller"
+        too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
         with recording_failure(directory, workers), reporting_lack_of_memory(too_large), reporting_unreadable_data():
             return Training(config, loaded, rows, workers, directory, callbacks).run()
 

@@ -64,7 +64,7 @@ def read_splits(folder: str, test_share: float = 0.0, train_split: str = "", tes
 
 
 def _require_several(folder: str, classes: Sequence[str]) -> None:
-    require(len(classes) > 1, f"{folder} holds one class alone, {shown(classes)}; two are needed at least")
+    require(len(classes) > 1, f"{folder} has only one class, {shown(classes)}; at least two are needed")
 
 
 def _has_splits(folder: str, train_split: str, test_split: str) -> bool:

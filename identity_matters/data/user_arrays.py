@@ -123,7 +123,7 @@ def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0
     train_labels, found = as_integers(f"{name}: train_labels", arrays["train_labels"])
     test_labels, _ = as_integers(f"{name}: test_labels", arrays["test_labels"])
     if 0 < num_classes < found:
-        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes")
+        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} have {found} classes")
     return ArrayData(name, images["train"], train_labels, images["test"], test_labels, num_classes or found)
 
 

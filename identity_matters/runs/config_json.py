@@ -64,7 +64,7 @@ def seen_from_start(contents: dict, path: str) -> str:
 def require_mounted(path: str) -> None:
     """Raises UserError for an address in place of a directory: Python would make a local folder of that name."""
     if re.match(r"[\w.+-]+:/", os.fspath(path)):
-        raise UserError(f"{path} is an address, not a directory: mount what it names, and give the folder")
+        raise UserError(f"{path} is a URL, not a directory: mount it, and give the folder")
 
 
 def _check(contents: Any) -> None:

@@ -106,7 +106,7 @@ class RunDirectory:
         for name in itertools.chain(*(name.split(os.sep) for name in names)):
             path = os.path.join(path, name)
             if os.path.islink(path) and os.path.isdir(path):
-                raise UserError(f"{path} is a link, through which no run writes; put the folder itself there")
+                raise UserError(f"{path} is a link, and runs do not write through links; put the folder itself there")
         return path
 
     def set_status(self, status: str, **details: Any) -> None:
