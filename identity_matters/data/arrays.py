@@ -196,4 +196,6 @@ def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
     log_sorted = math.lgamma(len(counts) + 1)
     log_orders = math.lgamma(len(labels) + 1) - sum(math.lgamma(count + 1) for count in counts)
     if log_sorted - log_orders < math.log(_LEAST_CHANCE):
-        raise UserError(f"the {what} come class by class, so that the {part}, are no sample of them; shuffle them")
+        raise UserError(
+            f"the {what} are sorted by class, so that the {part}, are no random sample of them; shuffle them"
+        )

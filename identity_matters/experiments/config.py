@@ -20,7 +20,7 @@ _OF_EXPERIMENTS = ("experiment", "operations", "search_operations", "only")
 
 class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
     def _check_steps(self) -> None:
-        """Does nothing: each run gets steps of its own, whole calls of steps_per_execution."""
+        """Does nothing: the steps of each run are set later, as a multiple of steps_per_execution."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,8 +28,8 @@ class AblationConfig:
     """Which experiment or sweep to run, and of what size.
 
     Attributes:
-      train: What all the runs share; its seed is the first, its validation_examples choose the learning rates. The
-        experiment sets learning rates, steps and evaluations.
+      train: The config that all runs share. Its seed is the first, and the learning rates are chosen on its
+        validation_examples. The experiment sets learning rates, steps and evaluations.
       experiment: statements: each choice of Hardt & Ma changed in turn; rivals: other networks on the same images;
         norms: the norms of Li et al., Figure 2; initializers: the small initialiser compared with later ones, such as
         Fixup's and ReZero's.

@@ -1,7 +1,7 @@
 """Checks of what Li et al. say about a figure: holds or does not hold, with the numbers.
 
-The constants turn the paper's words into numbers. A claim is one that the paper makes, of the networks and depths of
-which it makes it.
+The constants turn the paper's words into numbers. A claim is checked for those networks and depths for which the paper
+makes it.
 """
 
 from collections.abc import Collection
