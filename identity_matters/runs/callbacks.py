@@ -12,11 +12,12 @@
     on_train_end(logs)                all results are written; the last row
 
 So an epoch of Keras is the part of the run between two evaluations. `step` is the number of the call's last update,
-from 0 over the whole run (in on_train_batch_begin of its first). No other hook is called, and none if the run was done
-before, even if its results are written again. `self.model` is the network, not compiled, from standardised images to
-logits; `self.model.optimizer` is the run's optimiser. A callback that sets `self.model.stop_training` ends the run as its last
-step would: after the current call, or in on_train_begin after the first, with a checkpoint, an evaluation and the
-results, status done. With callbacks there is a checkpoint at each evaluation, because many of them end a run there.
+from 0 over the whole run (in on_train_batch_begin of its first). No other hook is called, and none if the run was
+done before, even if its results are written again. `self.model` is the network, not compiled, from standardised
+images to logits; `self.model.optimizer` is the run's optimiser. A callback that sets `self.model.stop_training` ends
+the run as its last step would: after the current call, or in on_train_begin after the first, with a checkpoint, an
+evaluation and the results, status done. With callbacks there is a checkpoint at each evaluation, because many of them
+end a run there.
 
 Keras callbacks that would change what the run's config sets are refused before anything is written, and so are their
 subclasses: see REFUSED. Those that set the learning rate are accepted if `train` was given an optimiser with a fixed

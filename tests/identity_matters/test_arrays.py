@@ -64,7 +64,7 @@ def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(by_cla
     labels = by_class.train_labels
     assert refused(held_out, by_class, 500) == (
         "the training examples of mnist_sample are sorted by class, so that the last 500, which validation_examples "
-        "holds out, are no sample of them; shuffle them"
+        "holds out, are no random sample of them; shuffle them"
     )
     assert held_out(by_class, 0) is by_class
     assert held_out(dataclasses.replace(by_class, train_labels=np.roll(labels, 1)), 500).num_test == 500
