@@ -228,7 +228,7 @@ class TrainConfig:
         self._check_steps()
 
     def continued(self, fields: dict[str, Any]) -> tuple[str, ...]:
-        """Returns the fields in which a run may differ from an earlier one of these fields and yet go on with it.
+        """Returns the fields in which a run may differ from an earlier run with these fields and still continue it.
 
         A longer run makes the same updates as far as the earlier one came, unless its schedule ends with it.
         """
@@ -280,7 +280,7 @@ class TrainConfig:
             )
 
 
-# Fields that are read whatever the network; the others describe all_conv_resnet alone.
+# Fields that every network uses; the others describe only all_conv_resnet.
 _READ_BY_EVERY_NETWORK = {"image_shape", "num_classes", "network", "weight_decay", "mixed_precision"}
 
 

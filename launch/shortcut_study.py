@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def main(config: StudyConfig, run_dir: str) -> None:
-    """Computes and draws the figures that the config asks for, and checks what the paper says of them, in run_dir."""
+    """Computes and draws the figures that the config asks for, and checks the paper's statements, in run_dir."""
     with terminal.silenced_stderr():
         import tensorflow  # noqa: F401, all that is slow to import
 
