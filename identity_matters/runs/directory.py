@@ -150,7 +150,7 @@ class RunDirectory:
         differing = differences(found["config"], config, (*same, *longer))
         if len(differing) == 1 and differing[0].startswith("train_steps "):
             differing.append(
-                "train_steps can grow unless the schedule ends with it; then start another run --init_from this one"
+                "train_steps can grow unless the schedule ends with it; then start another run, with --init_from this"
             )
         require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
         file = f"{_data_place(config)} has changed, of digest "
