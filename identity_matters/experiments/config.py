@@ -88,7 +88,8 @@ class AblationConfig:
         """
         if flags["sweep"]:
             swept = {flags["sweep"].partition("=")[0]: "what --sweep gives values of"}
-            return swept | dict.fromkeys(_OF_EXPERIMENTS, "of an experiment, and --sweep is given in its place")
+            others = dict.fromkeys(_OF_EXPERIMENTS, "of an experiment, and --sweep is given in its place")
+            return swept | others | {"validation_examples": "what an experiment chooses its rates by; a sweep does not"}
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
         set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
         return dict.fromkeys(set_by_one, "set by the experiment: see --operations and experiments/variants.py")
