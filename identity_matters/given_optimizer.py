@@ -2,6 +2,9 @@
 
 The text is what keras.saving makes of the object, as JSON, so that config.json has it, another one is another run, and
 the same call, or launch.train on the same config, goes on. It holds arguments, no state: a run begins anew with them.
+
+A schedule goes with the config's optimiser, momentum and clipping. An optimiser replaces all of them, and decays the
+weights that Keras would decay, where decoupled_weight_decay is of convolution kernels alone.
 """
 
 import json

@@ -18,10 +18,11 @@ where its results are written again. `self.model` is the network, not compiled: 
 step would: after the call under way, or in on_train_begin after the first, with a checkpoint, an evaluation and the
 results, status done. With callbacks there is a checkpoint at each evaluation, where many of them end a run.
 
-Of Keras's callbacks those that would change what the run's config sets are refused before anything is written, and so
-are their subclasses: see REFUSED; those that set the learning rate are taken where `train` was given an optimiser of a
-fixed one. BackupAndRestore is too, whose weights would replace those of the
-newest checkpoint. EarlyStopping and ModelCheckpoint need mode="min" or "max" where they monitor anything but a loss.
+Of Keras's callbacks those that would change what the run sets, and their subclasses, are refused before anything is
+written: TensorBoard, SwapEMAWeights, BackupAndRestore and OrbaxCheckpoint. LearningRateScheduler and ReduceLROnPlateau
+are accepted where `train` was given an optimiser whose rate is a number. They act after an evaluation, so after the
+checkpoint of its step: a run that is interrupted there goes on at the rate before. EarlyStopping and ModelCheckpoint
+need mode="min" or "max" where they monitor anything but a loss; restore_best_weights acts when the results are written.
 
 A callback that only looks on leaves the run bit-identical. The callbacks' own state is in no checkpoint: after an
 interruption they start afresh, at the step of the newest checkpoint, and updates since then come to them again.
