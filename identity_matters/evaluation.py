@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
+import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -110,8 +112,8 @@ def evaluate(
     model = saved_model if isinstance(saved_model, Classifier) else load_classifier(saved_model, trust_saved_model)
     batch_size = min(batch_size, model.max_batch)
     named = {"data_dir": data_dir, "npz": npz, "images": images, "test_share": test_share, "test_split": test_split}
-    batches = _first_examples(_labelled_batches(dataset, named, batch_size, model), max_examples)
-    top1, top5, num_examples = _num_right(model, batches, progress)
+    batches = functools.partial(_labelled_batches, dataset, named, batch_size, model)
+    top1, top5, num_examples = _num_right(model, batches, max_examples, progress)
     require(num_examples > 0, "there are no examples to evaluate on")
     return {
         "top1_error": (num_examples - top1) / num_examples,
@@ -120,38 +122,64 @@ def evaluate(
     }
 
 
-def _num_right(model: Classifier, batches: Iterable, progress: bool) -> tuple[int, int, int]:
+def _num_right(model: Classifier, open_batches: Callable, max_examples: int, progress: bool) -> tuple[int, int, int]:
     """Returns for how many examples the label scores highest, for how many among the five highest, and of how many."""
     top1 = top5 = num_examples = 0
-    with tqdm(unit=" images", disable=not progress, delay=0.01) as bar:  # not before the lines about the data
-        for images, labels in batches:
+    # The bar is drawn at the first batch, after the lines about the data.
+    with tqdm(total=max_examples or None, unit=" images", disable=not progress, delay=0.01) as bar:
+
+        def expect(count: int) -> None:
+            bar.total = min(count, max_examples or count)
+
+        for images, labels in _first_examples(open_batches(expect), max_examples):
             _check_batch(images, labels, model.image_shape, model.num_classes)
             logits = keras.ops.convert_to_tensor(model.logits(images))
             top1 += int(keras.ops.sum(is_among_highest(labels, logits, 1)))
             top5 += int(keras.ops.sum(is_among_highest(labels, logits, 5)))
             num_examples += len(labels)
             bar.update(len(labels))
+        bar.total = num_examples
     return top1, top5, num_examples
 
 
 def _labelled_batches(
-    dataset: str | tuple | Iterable | None, named: dict[str, Any], batch_size: int, model: Classifier
+    dataset: str | tuple | Iterable | None,
+    named: dict[str, Any],
+    batch_size: int,
+    model: Classifier,
+    expect: Callable[[int], object],
 ) -> Iterable:
-    """Returns batches of raw images and labels from any of the forms that `evaluate` takes."""
+    """Returns batches of raw images and labels from any of the forms that `evaluate` takes.
+
+    expect is called with the number of examples as soon as it is known.
+    """
     if isinstance(dataset, list) and len(dataset) == 2 and all(hasattr(array, "shape") for array in dataset):
         dataset = tuple(dataset)
     if isinstance(dataset, tuple):
         require(len(dataset) == 2, f"a dataset of arrays must be (images, labels), got {len(dataset)} of them")
         images, labels = as_examples(*dataset)
         require(len(images) == len(labels), f"{len(images)} images, but {len(labels)} labels")
+        expect(len(labels))
         return ((images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(labels), batch_size))
     if dataset is not None and not isinstance(dataset, str):
         require(is_batched(dataset), _NO_DATASET)
-        return batches_of("the dataset", dataset)
-    return _named_batches(named | {"dataset": dataset or ""}, batch_size, model)
+        return _counted(batches_of("the dataset", dataset), operator.length_hint(dataset), expect)
+    return _named_batches(named | {"dataset": dataset or ""}, batch_size, model, expect)
 
 
-def _named_batches(named: dict[str, Any], batch_size: int, model: Classifier) -> Iterable:
+def _counted(batches: Iterable, num_batches: int, expect: Callable[[int], object]) -> Iterator:
+    """Yields the batches; expects those to come (0: an unknown number) to be as large as the last one."""
+    num_seen = 0
+    for place, (images, labels) in enumerate(batches, 1):
+        num_seen += len(labels)
+        if num_batches:
+            expect(num_seen + max(0, num_batches - place) * len(labels))
+        yield images, labels
+
+
+def _named_batches(
+    named: dict[str, Any], batch_size: int, model: Classifier, expect: Callable[[int], object]
+) -> Iterable:
     """Returns batches of raw images and labels of the data that fields of a TrainConfig name, or those of the run."""
     height, width = model.image_shape[:2]
     size = height if height == width else 0  # a run's image_size makes squares
@@ -167,7 +195,7 @@ def _named_batches(named: dict[str, Any], batch_size: int, model: Classifier) ->
     if fields.get("npz"):
         fields["num_classes"] = model.num_classes
     network = ModelConfig(image_shape=model.image_shape, num_classes=model.num_classes)
-    return raw_test_batches(dataclasses.replace(TrainConfig(model=network), **fields), batch_size, class_names)
+    return raw_test_batches(dataclasses.replace(TrainConfig(model=network), **fields), batch_size, class_names, expect)
 
 
 def _take_share(fields: dict[str, Any], path: str) -> Sequence[str]:

@@ -2,6 +2,9 @@
 
 The text is the JSON that keras.saving makes of the object. So config.json records it, another optimiser is another
 run, and the same call, or launch.train with the same config, continues the run. It holds arguments, not a state.
+
+A schedule goes with the config's optimiser, momentum and clipping. An optimiser replaces all of them, and decays the
+weights that Keras would decay, where decoupled_weight_decay is of convolution kernels alone.
 """
 
 import json

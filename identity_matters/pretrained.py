@@ -7,6 +7,9 @@ is `load("digits")`.
 docs/papers/results.md has their errors, docs/appendix/runs.md how they were trained. The weights are in NumPy's .npz
 format, which holds no code; a network computes with them in float32. They are float16, but the convolution kernels of
 cifar10 are 8-bit: array PATH of integers, which array PATH/scale multiplies, one number an output channel.
+
+To ship another network, `save` it there, and add a row to NETWORKS and its error to
+tests/identity_matters/test_pretrained.py.
 """
 
 import dataclasses

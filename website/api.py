@@ -35,6 +35,8 @@ PAGES = {
         {
             "identity_matters.training": ("train",),
             "identity_matters.config": ("TrainConfig",),
+            "identity_matters.runs.callbacks": ("checked_callbacks",),
+            "identity_matters.given_optimizer": ("as_text",),
             "identity_matters.optimization": ("learning_rate_schedule", "WarmUp"),
             "identity_matters.muon": ("orthogonalize", "Muon"),
             "identity_matters.errors": ("UserError", "Diverged", "EvaluationFailed", "Preempted", "WorkerLost"),
@@ -46,7 +48,8 @@ PAGES = {
         {
             "identity_matters.data.arrays": ("mnist_sample", "ArrayData"),
             "identity_matters.data.user_arrays": ("load_npz", "load_test_examples", "as_examples"),
-            "identity_matters.data.batches": ("epoch_order", "plan_batch", "ArrayBatches"),
+            "identity_matters.data.plans": ("epoch_order", "plan_batch"),
+            "identity_matters.data.batches": ("ArrayBatches",),
         },
     ),
     "pretrained": Page(
@@ -73,7 +76,7 @@ PAGES = {
         "Import the names from `shortcut_study.curvature`: `from shortcut_study import curvature`. "
         "[Hessians of my model](../../guides/hessians.md) is the guide.",
         {
-            "shortcut_study.curvature.model_spectrum": ("ModelSpectrum", "spectrum", "trace_and_diagonal", "per_layer"),
+            "shortcut_study.curvature.model_spectrum": ("ModelSpectrum", "spectrum", "diagonal", "per_layer"),
             "shortcut_study.curvature.report": ("parts_table", "parts_figure"),
             "shortcut_study.curvature.callback": ("HessianCallback",),
             "shortcut_study.curvature.products": ("model_mvp",),

@@ -6,7 +6,7 @@ Both give the same batches, a pure function of (seed, step), as plans.plan_batch
 import itertools
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -139,12 +139,16 @@ def _augmented(images: np.ndarray, plan: np.ndarray, padding: int) -> np.ndarray
 
 
 def folder_test_batches(
-    config: TrainConfig, batch_size: int, class_names: Sequence[str] = ()
+    config: TrainConfig,
+    batch_size: int,
+    class_names: Sequence[str] = (),
+    on_count: Callable[[int], object] = lambda count: None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the images of a folder that are to be evaluated on.
 
     They are those in test/ (config.test_split), or test_share of a folder without it, or all, in the shape that
-    config.model takes, whose classes are class_names, or as many as the folder has.
+    config.model takes, whose classes are class_names, or as many as the folder has. Before the first batch on_count is
+    called with their number.
 
     Raises:
       UserError: a class is none of these, or as `files_to_evaluate_on` and `DecodedImages`.
@@ -168,6 +172,7 @@ def folder_test_batches(
     images = DecodedImages(folder, [group], shape)
     images.prepare(files, must_be_kept=False)
     labels = np.array([class_names.index(file.class_name) for file in files], np.int32)
+    on_count(len(files))
     for start in range(0, len(files), batch_size):
         batch = slice(start, start + batch_size)
         yield images.read(files[batch]), labels[batch]

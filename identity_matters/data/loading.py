@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,12 +115,16 @@ def reporting_unreadable_data() -> Iterator[None]:
 
 
 def raw_test_batches(
-    config: TrainConfig, batch_size: int, class_names: Sequence[str] = ()
+    config: TrainConfig,
+    batch_size: int,
+    class_names: Sequence[str] = (),
+    on_count: Callable[[int], object] = lambda count: None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (uint8 images [b, h, w, c], labels [b]) once through the test examples, in order.
 
     The npz may lack the training arrays. A folder of images has classes of these names (none: those of its folders),
     and gives images of the shape that config.model takes. Where all images are resized, a line says so first.
+    on_count is called with the number of examples before the first batch.
 
     Raises:
       UserError: as `load`.
@@ -128,11 +132,12 @@ def raw_test_batches(
     if config.images:
         from identity_matters.data.image_folder import folder_test_batches  # which imports Keras
 
-        yield from folder_test_batches(config, batch_size, class_names)
+        yield from folder_test_batches(config, batch_size, class_names, on_count)
         return
     if not config.npz and config.dataset != MNIST_SAMPLE:
         source = _tfds_source(config)
         _say_resizing(source.name, source.stored_shape, config.image_size)
+        on_count(source.num_test)
         yield from source.raw_test_batches(batch_size)
         return
     if config.npz:
@@ -143,6 +148,7 @@ def raw_test_batches(
         images, labels = data.test_images, data.test_labels
     images, labels = first_examples(name, "test", images, labels, config.eval_examples)
     _say_resizing(name, images.shape[1:], config.image_size)
+    on_count(len(labels))
     for start in range(0, len(labels), batch_size):
         batch = slice(start, start + batch_size)
         yield resized_images(images[batch], config.image_size), labels[batch]

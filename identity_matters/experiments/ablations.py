@@ -65,7 +65,9 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
       UserError: the data or the run directory cannot be used or are of other data, or a finished run in it is of
         another config than its variant now has.
     """
-    data = load(config.train)  # a mistake in what names the data must not leave a config.json
+    held_out = 0 if config.sweep else config.train.validation_examples  # a sweep chooses nothing by them
+    # A mistake in what names the data must not leave a config.json.
+    data = load(dataclasses.replace(config.train, validation_examples=held_out))
     shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
     summary = data.summary

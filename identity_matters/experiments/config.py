@@ -90,7 +90,8 @@ class AblationConfig:
         """
         if flags["sweep"]:
             swept = {flags["sweep"].partition("=")[0]: "the field that --sweep varies"}
-            return swept | dict.fromkeys(_OF_EXPERIMENTS, "for experiments only, and --sweep is given")
+            others = dict.fromkeys(_OF_EXPERIMENTS, "for experiments only, and --sweep is given")
+            return swept | others | {"validation_examples": "for choosing the rates of an experiment; a sweep does not"}
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
         set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
         return dict.fromkeys(set_by_one, "set by the experiment: see --operations and experiments/variants.py")

@@ -9,7 +9,10 @@ from identity_matters.fields import require
 
 # What every run of a sweep shares, or has of its own, and why no sweep is over it.
 _FIXED = dict.fromkeys(
-    ("dataset", "data_dir", "npz", "download", "image_size", "num_classes", "train_examples", "validation_examples"),
+    (
+        "dataset data_dir npz images test_share train_split test_split download "
+        "image_size num_classes train_examples validation_examples"
+    ).split(),
     "the data are the same for all runs",
 ) | {
     "seed": "give --seeds=3 for three of them",

@@ -20,9 +20,11 @@ evaluation and the results, status done. With callbacks there is a checkpoint at
 end a run there.
 
 Keras callbacks that would change what the run's config sets are refused before anything is written, and so are their
-subclasses: see REFUSED. Those that set the learning rate are accepted if `train` was given an optimiser with a fixed
-rate. BackupAndRestore is refused too, because its weights would replace those of the newest checkpoint. EarlyStopping
-and ModelCheckpoint need mode="min" or "max" if they monitor anything but a loss.
+subclasses: TensorBoard, SwapEMAWeights, BackupAndRestore and OrbaxCheckpoint. LearningRateScheduler and
+ReduceLROnPlateau are accepted if `train` was given an optimiser whose rate is a number. They act after an evaluation,
+so after the checkpoint of its step: a run that is interrupted there continues at the rate before. EarlyStopping and
+ModelCheckpoint need mode="min" or "max" if they monitor anything but a loss; restore_best_weights acts when the results
+are written.
 
 A callback that changes nothing leaves the run bit-identical. The state of callbacks is in no checkpoint: after an
 interruption they start again at the step of the newest checkpoint, and are called for the updates since then again.

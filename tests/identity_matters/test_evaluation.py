@@ -14,7 +14,9 @@ import pytest
 import tensorflow as tf
 from refusals import refused
 from tensorflow.python.eager.polymorphic_function import polymorphic_function
+from tqdm import tqdm
 
+from identity_matters import evaluation
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.evaluation import evaluate, export, load_classifier
 from identity_matters.model import all_conv_resnet, standardize
@@ -134,11 +136,63 @@ def test_errors_equal_those_that_numpy_counts(pixel_model, ranked):
 def test_batches_may_come_from_a_generator_a_list_or_tf_data(pixel_model, ranked):
     images, labels, *_ = ranked
     expected = trusted(pixel_model, (images, labels))
-    batches = [(images[i : i + 9], labels[i : i + 9]) for i in range(0, 40, 9)]
+    batches = nines(images, labels)
     assert trusted(pixel_model, batches) == expected
     assert trusted(pixel_model, (batch for batch in batches)) == expected
     assert trusted(pixel_model, [(images[:0], labels[:0]), *batches]) == expected
     assert trusted(pixel_model, tf.data.Dataset.from_tensor_slices((images, labels)).batch(9)) == expected
+
+
+@pytest.fixture
+def bar(monkeypatch):
+    """The totals that the progress bar has at each batch, and (images done, total) at its end."""
+    totals = []
+
+    class Bar(tqdm):
+        def update(self, n=1):
+            super().update(n)
+            totals.append(self.total)
+
+        def close(self):
+            if not self.disable:
+                totals.append((self.n, self.total))
+            super().close()
+
+    monkeypatch.setattr(evaluation, "tqdm", Bar)
+    return totals
+
+
+def nines(images, labels):
+    return [(images[i : i + 9], labels[i : i + 9]) for i in range(0, 40, 9)]
+
+
+@pytest.mark.parametrize(
+    "data, totals",
+    [
+        (lambda *arrays: arrays, [40, (40, 40)]),
+        (lambda *arrays: nines(*arrays), [45, 45, 45, 45, 40, (40, 40)]),
+        (lambda *arrays: (batch for batch in nines(*arrays)), [None] * 5 + [(40, 40)]),
+        (lambda *arrays: tf.data.Dataset.from_tensor_slices(arrays).batch(20), [40, 40, (40, 40)]),
+        (lambda *arrays: [(arrays[0][:0], arrays[1][:0]), arrays], [0, 40, (40, 40)]),
+    ],
+)
+def test_the_progress_bar_has_a_total_where_there_is_one_and_an_end(pixel_model, ranked, bar, data, totals):
+    trusted(pixel_model, data(*ranked[:2]), progress=True)
+    assert bar == totals
+
+
+def test_the_progress_bar_counts_no_more_than_max_examples(pixel_model, ranked, bar):
+    trusted(pixel_model, ranked[:2], progress=True, max_examples=25, batch_size=20)
+    trusted(pixel_model, (batch for batch in nines(*ranked[:2])), progress=True, max_examples=99)
+    assert bar == [25, 25, (25, 25), *[99] * 5, (40, 40)]
+
+
+def test_the_progress_bar_of_named_data_has_a_total(tiny_run, digits_npz, bar):
+    model = tiny_run / "model.keras"
+    evaluate(model, progress=True, batch_size=30)
+    evaluate(model, npz=digits_npz, progress=True)
+    evaluate(model, "mnist_sample", progress=True, batch_size=500)
+    assert bar == [50, 50, (50, 50), 200, 200, (200, 200), 1000, 1000, (1000, 1000)]
 
 
 @pytest.mark.parametrize("max_examples, counted", [(1, 1), (9, 9), (1000, 40)])

@@ -15,7 +15,7 @@ from identity_matters.data import image_folder
 from identity_matters.data.arrays import ArrayData, mnist_sample
 from identity_matters.data.batches import planned_images
 from identity_matters.data.image_folder import FolderSource
-from identity_matters.data.loading import load
+from identity_matters.data.loading import load, raw_test_batches
 from identity_matters.data.plans import plan_batch
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
@@ -111,6 +111,8 @@ def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_fl
     for path in (run_dir, run_dir / "model.keras"):
         found = evaluate(path)
         assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"])
+    counts = []
+    assert len(list(raw_test_batches(config, 20, on_count=counts.append))) == 3 and counts == [50]
     assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)  # it is done
 
 

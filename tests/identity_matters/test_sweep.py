@@ -58,6 +58,10 @@ REFUSED = {
     "learning_rate=0.1,nan": "learning_rate must be a finite number",
     "seed=1,2": "sweep cannot be over seed: give --seeds=3",
     "dataset=mnist,cifar10": "sweep cannot be over dataset: the data are the same",
+    "images=one,two": "sweep cannot be over images: the data are the same",
+    "test_share=0.1,0.2": "sweep cannot be over test_share: the data are the same",
+    "train_split=train,dev": "sweep cannot be over train_split: the data are the same",
+    "test_split=test,dev": "sweep cannot be over test_split: the data are the same",
 }
 
 
@@ -67,7 +71,9 @@ def test_a_sweep_that_cannot_be_is_one_line(text):
         AblationConfig(train=PRESETS["mnist"].train, sweep=text)
 
 
-@pytest.mark.parametrize("flag", ["--learning_rate=0.5", "--operations=1e9", "--only=BN-free"])
+@pytest.mark.parametrize(
+    "flag", ["--learning_rate=0.5", "--operations=1e9", "--only=BN-free", "--validation_examples=9"]
+)
 def test_flags_that_a_sweep_does_not_read_are_refused(flag):
     with pytest.raises(UserError, match=f"^{flag.partition('=')[0]} is "):
         config_of("ablations", "--sweep=learning_rate=0.1,0.2", flag)

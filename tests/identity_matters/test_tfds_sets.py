@@ -12,7 +12,7 @@ from refusals import refused
 
 from identity_matters import training
 from identity_matters.config import TrainConfig
-from identity_matters.data.loading import load
+from identity_matters.data.loading import load, raw_test_batches
 from identity_matters.evaluation import evaluate
 
 
@@ -105,3 +105,5 @@ def test_a_run_is_evaluated_on_its_split(config, tiny_config, tmp_path):
     found = evaluate(tmp_path / "run")
     assert found["num_examples"] == 7 and found["top1_error"] == pytest.approx(row["test_top1_error"])
     assert json.loads((tmp_path / "run" / "config.json").read_text())["config"]["test_split"] == "dev"
+    counts = []
+    assert len(list(raw_test_batches(run, 3, on_count=counts.append))) == 3 and counts == [7]

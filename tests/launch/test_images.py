@@ -48,6 +48,17 @@ def test_a_run_on_a_folder_is_exported_and_evaluated(launch, digits, tmp_path):
     assert code == 0 and '"num_examples": 50' in found
 
 
+@pytest.mark.slow
+def test_a_sweep_over_a_folder_needs_no_images_to_hold_out(launch, photos):
+    data = ("--images=photos", "--test_share=0.2", "--image_size=14", "--preset=mnist", "--seeds=1")
+    code, out, err = launch("ablations", "--sweep", "learning_rate=0.01,0.03", "--run_dir=runs/rates", *data, *SMALL)
+    assert code == 0, err
+    assert re.findall(r"learning_rate=0\.0\d", out.partition("| variant")[2]) == [
+        "learning_rate=0.01",
+        "learning_rate=0.03",
+    ]
+
+
 def damaged(folder):
     (folder / "train" / "one" / "x.png").write_bytes(b"\x89PNG")
 

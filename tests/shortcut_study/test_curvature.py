@@ -244,7 +244,10 @@ def test_the_report_leaves_out_what_is_not_resolved():
     resolved = report.report(nodes(np.linspace(-1, 9, 400)), count=2, dim=900)
     assert "condition number: 1" in resolved and "index: 10" in resolved
     coarse = report.report(nodes([-1.0, 0.001, 5.0]), count=1, dim=900).splitlines()
-    assert [line.split(":")[0] for line in coarse[2:]] == ["trace", "eigenvalues smaller in size than 5% of the largest"]
+    assert [line.split(":")[0] for line in coarse[2:]] == [
+        "trace",
+        "eigenvalues smaller in size than 5% of the largest",
+    ]
 
 
 def test_the_report_prints_each_ritz_value_once_and_an_infinite_condition_number_in_words():

@@ -42,7 +42,10 @@ def test_two_lines_print_and_draw_the_spectrum_with_its_errors(model, exact, cap
     assert abs(trace - exact.sum()) < 2 * error < exact.sum()
     lines = str(spectrum).splitlines()
     assert lines[0].startswith("Hessian of the mean cross-entropy of logits over 12 examples in 131 weights, ")
-    assert [line.split(":")[0] for line in lines[5:7]] == ["trace", "eigenvalues smaller in size than 5% of the largest"]
+    assert [line.split(":")[0] for line in lines[5:7]] == [
+        "trace",
+        "eigenvalues smaller in size than 5% of the largest",
+    ]
     assert "not resolved" not in str(spectrum) and float(lines[2].split()[0]) == pytest.approx(exact[-1], rel=1e-4)
     assert [axes.get_title() for axes in spectrum.plot("as titled").axes] == ["as titled"]
     h = matrix(model)
