@@ -2,6 +2,7 @@
 
 import faulthandler
 import multiprocessing
+import os
 import pathlib
 import random
 import time
@@ -62,16 +63,23 @@ def test_of_commands_of_different_configs_one_runs_and_config_json_is_its(tmp_pa
 
 
 def test_a_run_that_begins_between_two_looks_at_its_directory_is_a_run_and_no_file_of_others(tmp_path, monkeypatch):
-    path, looks = str(tmp_path / "run"), []
-    with RunDirectory(path, TrainConfig(seed=1)) as run:
-        run.set_status("running")
+    """Whatever is looked at first, names or config.json, the run of another command begins right after that look."""
+    path, looks = tmp_path / "run", []
 
-    def too_early(path):
-        looks.append(path)
-        return None if len(looks) == 1 else read_config_json(path)
+    def looking(look):
+        def seen(where):
+            found = look(where)
+            if str(where) == str(path) and not looks:
+                looks.append(look)
+                with RunDirectory(str(path), TrainConfig(seed=1)) as run:
+                    run.set_status("running")
+            return found
 
-    monkeypatch.setattr(directory, "read_config_json", too_early)
+        return seen
+
+    monkeypatch.setattr(directory, "read_config_json", looking(read_config_json))
+    monkeypatch.setattr(directory.os, "listdir", looking(os.listdir))
+    path.mkdir()
     with pytest.raises(UserError, match=r"another config .*seed \(1, 2\)"):
-        RunDirectory(path, TrainConfig(seed=2))
-    looks.clear()
-    assert RunDirectory(path, TrainConfig(seed=1)).is_begun
+        RunDirectory(str(path), TrainConfig(seed=2))
+    assert len(looks) == 1 and RunDirectory(str(path), TrainConfig(seed=1)).is_begun
