@@ -1,19 +1,20 @@
-"""Predict when another device still pays: a step's time on 1 … 512 devices, from operations, bytes and three rates.
+"""Predict the time of a training step on 1 … 512 devices, and when more of them are no longer worth it.
 
     python -m benchmarks.cost_model                                       Table 1's network, batch 128
     python -m benchmarks.cost_model --preset=imagenet_wide --tflops=100 --gigabytes=25
 
     T(n) = operations of a device / rate  +  2 (n − 1)/n · bytes / bandwidth  +  rounds(n) · latency
 
-The operations are those of the convolutions of forward and backward pass (identity_matters.model.training_flops);
-the bytes are four a trained weight, summed by a ring: each device sends and receives every chunk
-twice. rounds(n) is 2 (n − 1) for a ring, 2 log₂ n for NCCL's trees, with which the bandwidth term is the same.
-The all-reduce comes after the backward pass, as in our training, which does not overlap them.
-Strong scaling shares the batch, among as many devices as it has images at most; weak scaling gives each device a whole
-one.
+The operations are those of the convolutions in the forward and backward pass
+(identity_matters.model.training_flops). The bytes are four for each trained weight, summed by a ring: each
+device sends and receives every chunk twice. rounds(n) is 2 (n − 1) for a ring and 2 log₂ n for NCCL's trees, which
+have the same bandwidth term.
+The all-reduce comes after the backward pass, as in this project's training, which does not overlap them.
+Strong scaling divides one batch among the devices, at most as many as it has images; weak scaling gives each device a
+whole batch.
 
-The default rate is the paper's K40: about 50,000 steps in about 24 hours. Bandwidth and latency are of a
-10 Gbit/s network; benchmarks.scaling measures a sum over this machine's loopback.
+The default rate is that of the paper's K40: about 50,000 steps in about 24 hours. Bandwidth and latency are of a
+10 Gbit/s network; benchmarks.scaling measures an all-reduce over this machine's loopback.
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher, terminal
 
 COUNTS = (1, 2, 4, 8, 16, 32, 48, 64, 128, 256, 512)  # 48: the paper's 6 machines of 8
-PAYS = 0.5  # efficiency below which another device hardly does
+PAYS = 0.5  # efficiency below which another device is not worth it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +36,10 @@ class CostModel:
 
     Attributes:
       network: Key of identity_matters' presets. Set by the preset.
-      batch_size: Images a step on one device (0: the preset's).
-      tflops: What a device computes of the convolutions, in 10¹² operations per second.
-      gigabytes: What a device sends, and at the same time receives, in 10⁹ bytes per second.
-      microseconds: Latency of a message.
+      batch_size: Images in a step on one device (0: the preset's).
+      tflops: Rate at which a device computes convolutions, in 10¹² operations per second.
+      gigabytes: Rate at which a device sends, and at the same time receives, in 10⁹ bytes per second.
+      microseconds: Latency of a message, in microseconds.
       algorithm: Algorithm of the all-reduce.
     """
 

@@ -1,10 +1,10 @@
-"""Time the counting of eigenvalues (Figure 5) against LAPACK's eigenvalues, and without each of its savings.
+"""Time the counting of eigenvalues (Figure 5) against LAPACK, and without each of its optimisations.
 
     python -m benchmarks.counting                     3 minutes on 2 cores
 
-Ours is shortcut_study.inertia.spectrum_by_counting, from Sxx and Syx, of linear networks of width 10 at the paper's
-zero. The peer is numpy.linalg.eigvalsh of the Hessian, without the time to make it. In the other columns one saving is
-taken away: the second thread, SciPy's wrapper in place of ldl.py, maps of a unit as full matrices (d⁶ operations in
+Counting is shortcut_study.inertia.spectrum_by_counting, from Sxx and Syx, for linear networks of width 10 at the
+paper's zero. LAPACK is numpy.linalg.eigvalsh of the Hessian, without the time to compute it. Each of the other columns
+leaves out one optimisation: the second thread, SciPy's wrapper in place of ldl.py, maps of a unit as full matrices (d⁶ operations in
 place of d⁵), eigenvalues to 1e-8 in place of 1e-4. All find the same condition number.
 
 Measured on 2 cores of an AMD EPYC (Zen 3); NumPy 2.4, medians of 3; other processes kept 0.00 cores busy:
@@ -42,8 +42,8 @@ class CountingBenchmark:
     """Which networks are counted, and how often.
 
     Attributes:
-      shortcut_depths: Weight matrices a unit.
-      depth: Number of weight matrices, of which every shortcut depth takes a whole number.
+      shortcut_depths: Numbers of weight matrices in a unit.
+      depth: Number of weight matrices of each network, a multiple of every shortcut depth.
       repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
     """
 

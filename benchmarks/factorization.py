@@ -1,14 +1,14 @@
-"""Time the polar factorisation of Theorem 2.1 against the decompositions of a textbook, and against its definition.
+"""Time the polar factorisation of Theorem 2.1 against standard decompositions and against its definition.
 
     python -m benchmarks.factorization                1 minute on 2 cores
 
-Ours is theory.factorization.factorize(R, ℓ): SVD, the planes of the rotation Q, all ℓ layers. The
-yardstick is numpy.linalg.svd(R) and the real scipy.linalg.schur(R), no layer made; the target is 2 of
-it at d = 500. It is no floor: ours has the planes of Q from eigh((Q + Qᵀ)/2), which costs less than a
-Schur form, and makes ℓ layers. The peer is the definition, one layer after the other: Q^{i/ℓ} P^{1/ℓ} Q^{−(i−1)/ℓ}
-in dense products, from an SVD and a real Schur form of Q. Its layers are checked to be ours, and
-ours to multiply to R. Targets: Gaussian, a Haar rotation, I + 0.3 Gaussian/√d; the sign of the
-first row is chosen for det R > 0. The measurements take turns, and a ratio is of the same minute.
+"Ours" is theory.factorization.factorize(R, ℓ): SVD, the planes of the rotation Q, all ℓ layers. "SVD + Schur" is
+numpy.linalg.svd(R) and the real scipy.linalg.schur(R), without any layer; the goal is at most twice its time at
+d = 500. It is no lower bound: factorize takes the planes of Q from eigh((Q + Qᵀ)/2), which costs less than a Schur
+form. "Layer by layer" is the definition, Q^{i/ℓ} P^{1/ℓ} Q^{−(i−1)/ℓ}, in dense products, from an SVD and a real
+Schur form of Q. Both give the same layers, which is checked, and their product is R. Targets: Gaussian, a Haar
+rotation, I + 0.3 Gaussian/√d; the sign of the first row is chosen for det R > 0. The measurements take turns, and
+ratios are taken within a round.
 
 Measured on 2 cores of an Intel Xeon, NumPy 2.4, SciPy 1.17, medians of 5, 0.02 cores busy with other things:
 
@@ -21,7 +21,7 @@ Measured on 2 cores of an Intel Xeon, NumPy 2.4, SciPy 1.17, medians of 5, 0.02 
     | rotation, 500     |      368 |          1.05 |  0.996 – 1.2 |                  5.91 |      1e-14 |      2e-14 |
     | I + 0.3 G/√d, 500 |      339 |           1.2 |   1.06 – 1.6 |                  6.45 |      1e-14 |      6e-15 |
 
-On two threads the times at d = 200 vary up to fivefold between rounds: NumPy and SciPy bring a thread pool each.
+On two threads the times at d = 200 vary up to fivefold between rounds: NumPy and SciPy each have a thread pool.
 """
 
 import dataclasses

@@ -1,13 +1,13 @@
-"""Time the exact Hessian of linear 2-shortcut networks against its own eigenvalues and two automatic ones.
+"""Time the exact Hessian of linear 2-shortcut networks against its eigenvalues and automatic differentiation.
 
     python -m benchmarks.hessian                      3 minutes on 2 cores
 
-Ours is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Syx; depth 96 has 9,600 weights and
-a Hessian of 737 MB. The floor is numpy.linalg.eigvalsh of the result, which every figure needs; the
-target is 15 % of it. Peers: torch.func.hessian (in a process of its own; without torch left out) and
+"Ours" is shortcut_study.hessian.hessian_from_moments at width 10, from Sxx and Syx; depth 96 has 9,600 weights and
+a Hessian of 737 MB. "Eigenvalues" is numpy.linalg.eigvalsh of the result, which every figure needs; the
+goal is at most 15 % of its time. Peers: torch.func.hessian (in a separate process; left out without torch) and
 tf.GradientTape.jacobian, compiled, both of the loss as a function of the two moments, so that
-no peer passes over data. They are checked to agree with ours. First calls are timed apart: they compile; those of the
-peers are left out below. The others take turns.
+no peer passes over data. All results are checked to agree. First calls, which compile, are timed separately; those of
+the peers are left out below. The others take turns.
 
 Measured on 2 cores of an Intel Xeon, NumPy 2.4, TensorFlow 2.21, torch 2.13, medians of 5 (eigenvalues: one), one
 after the other; peak memory of the process 4.7 GiB with the peers, 3.4 without:
@@ -44,10 +44,10 @@ class HessianBenchmark:
     """Which depths are timed, and how often.
 
     Attributes:
-      depths: Numbers of weight matrices, even.
-      peer_depth: The deepest network that the peers are given; beyond they need tens of GB.
+      depths: Numbers of weight matrices; even.
+      peer_depth: Depth of the deepest network that the peers are given; for deeper ones they need tens of GB.
       repeats: Rounds in which our Hessian and the peers' are timed once each; medians and ranges are over the rounds.
-      eigenvalue_repeats: The same of our Hessian and its eigenvalues.
+      eigenvalue_repeats: The same for our Hessian and its eigenvalues.
     """
 
     depths: tuple[int, ...] = (16, 32, 64, 96)

@@ -2,11 +2,11 @@
 
     python -m benchmarks.input_stream                 80 seconds on 2 cores
 
-Each makes standardised float32 batches of 50,000 synthetic 32×32×3 images in random order,
-cropped after padding by 4 pixels and flipped at random. "Ours, all of it" is what a training
-step pays: plans through training's feed, then batches.DeviceImages and standardize, compiled.
+Each stream makes standardised float32 batches of 50,000 synthetic 32×32×3 images in random order,
+cropped after padding by 4 pixels and flipped at random. "Ours, all of it" is the cost in a training
+step: plans through training's feed, then batches.DeviceImages and standardize, compiled.
 tf.data maps stateless ops over single images in parallel. NumPy indexes whole batches; its
-first batch is checked to be ours.
+first batch is checked to be the same as ours.
 
 Measured on 2 cores of an AMD EPYC (Zen 3, AVX2), TensorFlow 2.21, Keras 3.15, NumPy 2.4, medians of 5:
 
@@ -49,7 +49,7 @@ class StreamBenchmark:
 
     Attributes:
       repeats: Rounds of (our plans, our batches, tf.data's, NumPy's); medians and ranges are over the rounds.
-      seconds: How long each stream is timed in a round.
+      seconds: Seconds for which each stream is timed in a round.
       batch_size: Images per batch.
       crop_padding: Pixels of zeros around an image before it is cropped at random.
     """

@@ -4,12 +4,12 @@
 
 The network, 2 blocks a stage with widths 16, 32, 64, its kernels, images and labels are the
 same in all frameworks, and the products are checked to agree. Gradient and product are over all
-examples, a batch at a time. Lanczos is --order steps with their reorthogonalisation: PyHessian's
-is hessian.density, whose torch.eig, which PyTorch has dropped, is replaced by torch.linalg.eigh.
-curvlinops' is its fast_lanczos, without reorthogonalisation. Then largest eigenvalue and trace of a small network, each
-by as many products: ours by Lanczos and by Hutchinson's method, with their bounds; PyHessian's power iteration and
-Hutchinson's method; curvlinops' Lanczos and Hutch++. The exact ones are in float64.
-Peers run in processes of their own; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are
+examples, a batch at a time. Lanczos is --order steps with reorthogonalisation. PyHessian's is hessian.density, with
+torch.linalg.eigh in place of torch.eig, which PyTorch has removed; curvlinops' is its fast_lanczos, without
+reorthogonalisation. A second table has the largest eigenvalue and the trace of a small network, all from the same
+number of products: ours by Lanczos and by Hutchinson's method, with their bounds; PyHessian's by power iteration and
+Hutchinson's method; curvlinops' by Lanczos and Hutch++; and the exact ones in float64.
+Peers run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are
 left out.
 
 Measured before curvlinops was added, on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, PyTorch 2.14,
@@ -62,7 +62,7 @@ class LanczosBenchmark:
     Attributes:
       repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
       examples: Number of examples in the loss.
-      batch_size: Examples at a time.
+      batch_size: Examples per batch.
       order: Number of Lanczos steps.
       seed: Seed of the kernels, the images, the labels and the vectors.
     """

@@ -1,10 +1,10 @@
-"""Time the memorising network against the bare matrix products that it is made of, and measure it by width.
+"""Time the memorising network against its matrix products alone, and measure its accuracy by width.
 
     python -m benchmarks.memorization                                       the embedded MNIST sample, 10 seconds
     python -m benchmarks.memorization --data_dir=DIR                        CIFAR-10's 50,000 training images
 
 Every image gets a random label. "Build" is memorize (peeling), "verify" the scores of all images, compared with
-their labels. "Bare products" are the matrix products of both in NumPy, and nothing else: A_0 x twice, the
+their labels. "Bare products" are the matrix products of both in NumPy and nothing else: A_0 x twice, the
 inner products of each block's points with all later ones, U h of each block for every image; in
 panels, on the same threads. V a is left out: a block moves as many points as it is wide, so that all
 blocks together need it of each image once. Peak memory is a fresh process's (VmHWM), x included.

@@ -1,13 +1,13 @@
-"""Time two workers of one core each against one of two cores, and what the workers tell each other.
+"""Time two workers of one core each against one of two cores, and their all-reduce.
 
     python -m benchmarks.scaling                      widths 16, 32, 64, 2 blocks a stage: 3 minutes on 2 cores
     python -m benchmarks.scaling --preset=mnist       the mnist preset
 
-Each line is the training step of benchmarks.train_step, the same global batch, in processes that
-are pinned to their cores: one without a strategy; one under MirroredStrategy, on one device,
-whose loss against the first is what the strategy costs; and two under MultiWorkerMirroredStrategy.
-The all-reduce is timed alone, of one vector as long as all gradients. All processes live all the
-time and take turns of two seconds, so that a ratio is of the same moment of a machine whose speed varies.
+Each line is the training step of benchmarks.train_step with the same global batch, in processes that
+are pinned to their cores: one without a strategy; one under MirroredStrategy, on one device, whose
+slowdown against the first is the cost of the strategy; and two under MultiWorkerMirroredStrategy.
+The all-reduce is timed alone, on one vector as long as all gradients. All processes stay alive and
+take turns of two seconds, so that ratios do not depend on how the machine's speed varies.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, 20 rounds:
 
@@ -22,7 +22,7 @@ Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, 20 
     | all-reduce alone, ms                             |   2.85 |      2.42 – 5.8 |
     | all-reduce / step                                | 0.0245 | 0.0194 – 0.0466 |
 
-The sum of the gradients is 2 to 3 % of a step. The mnist preset, with 16 images a worker and two sums a step, loses
+The sum of the gradients is 2 to 3 % of a step. The mnist preset, with 16 images per worker and two sums per step, loses
 more: two workers are at 0.85 (0.753 – 0.937) of one process, a strategy at 0.995 (0.923 – 1.09) of none.
 """
 

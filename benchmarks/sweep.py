@@ -3,9 +3,9 @@
     python -m benchmarks.sweep                        40 seconds on 2 cores
 
 The runs are those of Figure 9 (linear) and 10 (ReLU at mid) of launch.shortcut_study: 2-shortcut networks of
-width 10 on 60,000 samples. The loop is our own descent, a run at a time. The peer is the usual training
-loop: a compiled step of GradientTape over all the data, a run at a time; its losses are checked to be ours.
-Loops are timed on a few runs and counted for all.
+width 10 on 60,000 samples. The loop is the same descent, one run at a time. The peer is the usual training
+loop: a compiled step of GradientTape over all the data, one run at a time; its losses are checked to be the same.
+Loops are timed on a few runs, and the time is scaled to all of them.
 
 Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medians of 3:
 
@@ -19,7 +19,7 @@ Measured on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, NumPy 2.4, medi
 | ----------------------------- | -------: | -----------: | -----------------: |
 | relu, depth 16                |   4 of 9 |         1.54 |  2.22 (2.03 – 2.3) |
 
-Seconds are of the epochs alone: those of a descent of no epochs, which sets up the same, are subtracted. The first table
+Seconds are of the epochs alone: the time of a descent of no epochs, with the same set-up, is subtracted. The first table
 is of a version that counted them, which favours the sweep, as the loop sets up every run: on one busy core of an AMD
 EPYC the ratio at depth 16 was 42 so and 38 without, with ReLUs 1.8 and 1.6.
 
@@ -54,13 +54,13 @@ class SweepBenchmark:
     """Which sweeps, and how often they are timed.
 
     Attributes:
-      depths: Numbers of weight matrices of linear networks, even.
-      relu_depths: Numbers of weight matrices of networks with ReLUs, even.
-      runs: Learning rates × seeds in a sweep of linear networks.
-      relu_runs: Learning rates × seeds in a sweep of networks with ReLUs.
-      epochs: Timed epochs of linear networks.
-      relu_epochs: Timed epochs of networks with ReLUs, and of the peer.
-      pruned_epochs: Epochs of Figure 10's rates, all of them and pruned.
+      depths: Numbers of weight matrices of linear networks; even.
+      relu_depths: Numbers of weight matrices of networks with ReLUs; even.
+      runs: Number of runs (learning rates × seeds) in a sweep of linear networks.
+      relu_runs: Number of runs (learning rates × seeds) in a sweep of networks with ReLUs.
+      epochs: Number of timed epochs of linear networks.
+      relu_epochs: Number of timed epochs of networks with ReLUs, and of the peer.
+      pruned_epochs: Number of epochs at Figure 10's learning rates, with all of them and with pruning.
       repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
     """
 

@@ -1,26 +1,26 @@
-"""Time one training step against PyTorch and against the machine's own matrix product.
+"""Time one training step against PyTorch and against the matrix product of this machine.
 
     python -m benchmarks.train_step                   Table 1's network: 4 minutes on 2 cores
     python -m benchmarks.train_step --preset=small    widths 16, 32, 64, 2 blocks a stage: 1 minute
     python -m benchmarks.train_step --preset=mnist    the mnist preset: 1 minute
     KERAS_BACKEND=jax python -m benchmarks.train_step --preset=gpu    Table 1's network on one GPU, under JAX
 
-Our steps are those that training.train makes, on synthetic uint8 images: look-up,
+Our steps are those of training.train, on synthetic uint8 images: look-up,
 augmentation, standardisation, forward, backward, momentum update, weight decay, metrics. Under other
-backends than TensorFlow the start of fit is counted too, once a round.
+backends than TensorFlow the start of fit is counted too, once per round.
 PyTorch's are channels_last, with the same kernels, shortcuts, weight decay, momentum
 and clipping, and are checked to give the same logits; their one batch is prepared in advance, and they
-run in a process of their own, on the GPU where it sees one: eagerly, and in bfloat16 (autocast) eagerly and compiled.
+run in a separate process, on a GPU if there is one: eagerly, and in bfloat16 (autocast) eagerly and compiled.
 Without PyTorch (`pip install torch`) its lines are left out. Our step is also timed with convolutions in bfloat16
 (--mixed_precision) and with Muon, of 5 Newton–Schulz steps and with the same weight decay.
 
 "Our convolutions" divides the operations of the convolutions of a step, products with padding zeros included
 (model.training_flops), by the time of the whole step, so "ours / matrix product" counts everything else as loss. The
-measurements take turns, and a ratio is of the same minute. Distrust a table whose last line is
-not near 0: PyTorch's threads wait for each other, so a second busy process costs it more than us. On a GPU float32 is
-what each framework makes of it by default, which may be TF32.
+measurements take turns, and ratios are taken within a round. Do not trust a table whose last line is
+not near 0: PyTorch's threads wait for each other, so another busy process slows PyTorch more than TensorFlow. On a GPU
+float32 is each framework's default, which may be TF32.
 
---preset=gpu was tried on a CPU alone, small. What training.train made of the same step on an NVIDIA H200 is in
+--preset=gpu was run only on a CPU, at small size. The time of the same step in training.train on an NVIDIA H200 is in
 docs/appendix/speed.md.
 
 Measured with TensorFlow 2.21 and Keras 3.15, on 2 cores of an AMD EPYC (Zen 3, AVX2), PyTorch 2.13, medians of 5:
@@ -61,7 +61,7 @@ On 2 cores of an AMD EPYC (Zen 5; avx512_bf16), without PyTorch, cifar10, 128, m
     | our convolutions over the whole step, GFLOP/s    |    413 |    371 – 422 |
     | ours / matrix product                            |  0.944 | 0.861 – 1.03 |
 
-With TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's own default on this CPU, cifar10 falls to 7.7 images/s.
+With TF_ENABLE_ONEDNN_OPTS=0, TensorFlow's default on this CPU, cifar10 falls to 7.7 images/s.
 """
 
 import contextlib
@@ -114,10 +114,10 @@ class StepBenchmark:
       run: Key of RUNS. Set by the preset.
       repeats: Rounds in which each is timed once; medians and ranges are over the rounds.
       steps: Updates per round.
-      batch_size: Images per update (0: what the preset trains with).
-      steps_per_execution: Our updates per call into the compiled program; it divides steps.
-      product_size: Rows of the square matrices that are multiplied.
-      products: Products per round.
+      batch_size: Images per update (0: the batch size of the preset).
+      steps_per_execution: Updates per call of the compiled program, in our step; must divide steps.
+      product_size: Number of rows of the square matrices that are multiplied.
+      products: Matrix products per round.
     """
 
     run: str = dataclasses.field(default="cifar10", metadata={"flag": False})

@@ -1,6 +1,6 @@
-"""Batch normalisation in one fused operation of TensorFlow's, for training.
+"""Batch normalisation in one fused TensorFlow operation, for training.
 
-Keras composes it of a dozen operations, each of which reads and writes whole activations. Fused, a training step of
+Keras composes it from a dozen operations, each of which reads and writes whole activations. Fused, a training step of
 ResNet-20 takes two thirds of the time on a CPU (`python -m benchmarks.batch_norm`).
 """
 

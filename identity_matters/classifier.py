@@ -1,4 +1,4 @@
-"""A trained network, however it is stored, as a function from raw images to logits.
+"""Trained networks in any format, as functions from raw images to logits.
 
 A SavedModel takes raw images and needs TensorFlow; the others run under every Keras backend, on images that are
 standardised here. Files may come from others: see identity_matters.safe_loading.
@@ -38,13 +38,13 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     """Returns a trained network as `evaluate` takes it.
 
     Args:
-      model: The directory of a SavedModel; a run's model.keras; a run directory, of which saved_model is taken, or
-        model.keras where there is none; or a Keras model from standardised images to logits, or of `pretrained.load`.
-      trust_saved_model: Run the SavedModel, a program, itself, and not the model.keras beside it in its place.
+      model: The directory of a SavedModel; a run's model.keras; a run directory, whose saved_model is used, or else its
+        model.keras; a Keras model from standardised images to logits; or a network of `pretrained.load`.
+      trust_saved_model: Run the SavedModel, which is a program, and not the model.keras beside it.
 
     Raises:
-      UserError: it is none of them; or a SavedModel that has no model.keras beside it and is not trusted, or where
-        there is no TensorFlow.
+      UserError: it is none of these, or a SavedModel without a model.keras beside it that is not trusted, or that
+        needs TensorFlow, which is not installed.
     """
     if isinstance(model, keras.Model):
         return _network_classifier(model)
@@ -60,7 +60,7 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
     check_saved_model(path)
     if not trust_saved_model:
         raise UserError(
-            f"{path} is a SavedModel, which is a program: give the run's model.keras, or, where you trust who made it, "
+            f"{path} is a SavedModel, which is a program: give the run's model.keras, or, if you trust its author, "
             "--trust_saved_model (trust_saved_model=True)"
         )
     return _saved_model_classifier(path)

@@ -1,4 +1,4 @@
-"""The networks that Hardt & Ma's Table 2 compares theirs with, and the pre-activation ResNets of Li et al.'s Figure 2.
+"""The networks that Hardt & Ma compare with in Table 2, and the pre-activation ResNets of Li et al.'s Figure 2.
 
     network                 paper                                                     builder
     All-CNN-C               Springenberg et al. 2015, arXiv:1412.6806, Tables 1, 2    all_cnn_c

@@ -1,7 +1,7 @@
-"""What a network and a training run are made of: two frozen dataclasses and the presets.
+"""The configs of a network and of a training run: two frozen dataclasses with their checks.
 
-They stand apart from model.py and training.py, which export them, because a launcher
-builds its flags from them and `--help` must not wait for TensorFlow.
+They are kept apart from model.py and training.py, which export them, because the launchers build
+their flags from them, and `--help` must not wait until TensorFlow is imported.
 """
 
 import dataclasses
@@ -25,25 +25,26 @@ class ModelConfig:
       image_shape: (height, width, channels) of the input. Set from the data by train and by a launcher; only then, or
         where the network is built, must the strides divide it.
       num_classes: Number of logits. Set from the data set by a launcher.
-      network: all_conv_resnet, or one that either paper compares its own with (identity_matters.comparators), for
-        which of the fields below weight_decay and mixed_precision alone are read.
+      network: Architecture: all_conv_resnet is the paper's; the others are networks that one of the papers compares
+        with (identity_matters.comparators). Of the fields below they use only weight_decay and mixed_precision.
       stem_width: Output channels of the first convolution.
-      stem_kernel_size: Kernel size of the first convolution, pixels.
+      stem_kernel_size: Kernel size of the first convolution, in pixels.
       stem_stride: Stride of the first convolution.
-      stem_pool: Average pooling after the first convolution, pixels (1: none).
-      widths: Output channels of each stage; every stage but the first halves the resolution.
-      blocks_per_stage: Residual blocks in each stage.
-      convs_per_block: Convolutions that a shortcut passes, with a ReLU between them; the paper has two.
-      residual_initializer: small: Gaussian, σ = 1/(k²c), the paper's; standard: σ = 1/(k√c); zero: standard, but the
-        last convolution of each block starts at 0, so each block starts as its shortcut; rezero: standard, each branch
-        times a trained number that starts at 0, as in ReZero and SkipInit; fixup: zero, with the scale, the biases and
-        the multiplier of Fixup. model.residual_block says which parts of these papers are taken.
-      train_projection: Train the last layer; the paper leaves it at its random values.
-      projection_scale: Factor on the initial values of the last layer, so on the logits.
-      shortcut: Residual blocks; without it the plain network, ReLU in place of each addition.
-      use_batch_norm: Batch normalisation after each convolution, the paper's comparison.
-      weight_decay: λ of the penalty (λ/2)·‖w‖² on every convolution kernel.
-      mixed_precision: Compute the convolutions in bfloat16; weights, sums, averages and dense layers stay float32.
+      stem_pool: Size of the average pooling after the first convolution, in pixels (1: none).
+      widths: Output channels of each stage; every stage after the first halves the resolution.
+      blocks_per_stage: Number of residual blocks in each stage.
+      convs_per_block: Number of convolutions in each residual block, with a ReLU between them; the paper has two.
+      residual_initializer: Initial values of the residual convolutions. small: Gaussian, σ = 1/(k²c), the paper's;
+        standard: σ = 1/(k√c); zero: standard, but the last convolution of each block is 0, so each block starts as its
+        shortcut; rezero: standard, with each branch multiplied by a trained number that starts at 0, as in ReZero and
+        SkipInit; fixup: zero, with the scale, the biases and the multiplier of Fixup. model.residual_block says which
+        parts of these papers are used.
+      train_projection: Train the last layer; the paper keeps its random initial values.
+      projection_scale: Factor on the initial values of the last layer, and so on the logits.
+      shortcut: Add shortcuts; without them the network is plain, with a ReLU in place of each addition.
+      use_batch_norm: Add batch normalisation after each convolution; the paper's network has none.
+      weight_decay: λ of the penalty (λ/2)·‖w‖² that each convolution kernel adds to the loss.
+      mixed_precision: Compute the convolutions in bfloat16; weights, sums, averages and dense layers stay in float32.
         Faster on a GPU. On a CPU it depends: some with avx512_bf16 in /proc/cpuinfo are 1.6 times as fast, others
         slower; python -m benchmarks.train_step measures it.
     """
@@ -105,53 +106,57 @@ class TrainConfig:
 
     Attributes:
       model: The network.
-      dataset: mnist_sample (5,000 real digits, embedded), or any TFDS image-classification set.
+      dataset: mnist_sample (5,000 real digits that come with a package), or the name of any TFDS image-classification
+        data set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
-      npz: A file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels; images
-        [n,h,w] or [n,h,w,c], integers in 0–255, booleans, or floats in 0–1 or 0–255.
-      images: A folder of your own images in place of a dataset: PNG or JPEG files in a folder for each class, these in
-        train/ and test/, or, with test_share, in the folder itself. Images of several sizes need image_size.
-      test_share: Of images without train/ and test/: test on this share of them, chosen by their names, so that further
-        images move no others.
-      train_split: Of images or a dataset, the split to train on, by name (empty: train).
-      test_split: Of images or a dataset, the split to evaluate on, by name (empty: test, or what the dataset has).
+      npz: An .npz file of your own data in place of a dataset: train_images, train_labels, test_images, test_labels;
+        images [n,h,w] or [n,h,w,c], integers in 0–255, booleans, or floats in 0–1 or 0–255.
+      images: A folder of your own images in place of a dataset: PNG or JPEG files, with one folder for each class. The
+        class folders are in train/ and test/ or, with test_share, in the folder itself. Images of several sizes need
+        image_size.
+      test_share: With images that have no train/ and test/: the share of them to test on. It is chosen by file name, so
+        that adding images moves no others from one split to the other.
+      train_split: Name of the split to train on, of a dataset or of images (empty: train).
+      test_split: Name of the split to evaluate on, of a dataset or of images (empty: test, or what the dataset has).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
-      num_classes: Number of classes of npz, where the training labels lack the last ones (0: their largest + 1).
-      train_examples: Train on the first N examples (0: all).
-      validation_examples: Keep the last N training examples out of training and evaluate on them in place of the
-        test examples, to choose settings by (0: evaluate on the test examples).
-      crop_padding: Zero-pad training images by N pixels on each side, then crop at random. Sets whose images vary in
-        size are cropped as ImageNet is, and ignore this.
-      random_flip: Mirror half of the training images, left to right.
-      train_steps: Gradient updates in all.
-      batch_size: Examples per update.
-      optimizer: momentum: SGD with momentum; nesterov: the same with Nesterov's; muon: Nesterov's momentum,
-        orthogonalised for each convolution kernel, plain for other variables.
-      keras_optimizer: What `train` was given in place of the optimiser or the schedule, as keras.saving writes it.
+      num_classes: Number of classes of npz, needed where the training labels lack the last ones (0: their largest + 1).
+      train_examples: Train on the first N training examples (0: all).
+      validation_examples: Hold out the last N training examples and evaluate on them in place of the test examples, to
+        choose settings by (0: evaluate on the test examples).
+      crop_padding: Pad training images with N pixels of zeros on each side, then crop at random. Data sets whose images
+        vary in size are cropped as ImageNet is, and ignore this.
+      random_flip: Mirror half of the training images, chosen at random, left to right.
+      train_steps: Number of gradient updates in all.
+      batch_size: Examples per gradient update.
+      optimizer: momentum: SGD with momentum; nesterov: SGD with Nesterov's momentum; muon: Nesterov's momentum,
+        orthogonalised for each convolution kernel and unchanged for other variables.
+      keras_optimizer: The Keras optimiser or schedule that `train` was given, as keras.saving writes it.
       learning_rate: Initial learning rate.
       momentum: Momentum of the optimiser.
-      newton_schulz_steps: muon: steps of the iteration that orthogonalises.
-      decoupled_weight_decay: λ of w ← (1 − rate·λ) w for each convolution kernel, outside the loss; to be given with
-        muon in place of weight_decay, which orthogonalised steps hardly feel.
-      schedule: piecewise: multiply the rate by decay_factor at each of decay_steps; exponential: every decay_steps
-        steps; constant; linear, cosine: down to 0 at train_steps.
-      decay_steps: piecewise: the steps of the drops; exponential: one number, the interval.
-      decay_factor: What the learning rate is multiplied by at a drop.
-      warmup_steps: Raise the rate linearly over the first N steps (0: off).
-      clip_norm: Largest global norm of a gradient; longer ones are scaled down (0: off).
-      init_from: Begin with the weights of another network, as far as names and shapes are the same: the directory of a
-        run, a model.keras, or the name of a network that ships with the package (empty: with random weights).
-      freeze: Do not train the layers whose names begin with one of these, e.g. stem,stage1 (empty: train all).
-      seed: Seed of the initial weights, the order of the examples and their augmentation.
-      eval_every: Evaluate every N steps, and after the last.
+      newton_schulz_steps: With muon: number of Newton–Schulz steps that orthogonalise an update.
+      decoupled_weight_decay: λ of w ← (1 − rate·λ) w for each convolution kernel, outside the loss. Use it with muon in
+        place of weight_decay, which has little effect there.
+      schedule: piecewise: multiply the learning rate by decay_factor at each of decay_steps; exponential: every
+        decay_steps steps; constant: keep it; linear, cosine: reduce it to 0 at train_steps.
+      decay_steps: With piecewise, the steps at which the learning rate drops; with exponential, one number, the steps
+        between drops.
+      decay_factor: Factor by which the learning rate is multiplied at each drop.
+      warmup_steps: Increase the learning rate linearly over the first N steps (0: off).
+      clip_norm: Scale gradients down to this global norm where theirs is larger (0: off).
+      init_from: Start with the weights of another network, for all variables whose name and shape agree: the directory
+        of a run, a model.keras, or the name of a network that ships with the package (empty: random weights).
+      freeze: Do not train layers whose names begin with one of these prefixes, e.g. stem,stage1 (empty: train all).
+      seed: Seed of the initial weights, the order of the examples and the augmentation.
+      eval_every: Evaluate every N steps, and after the last step.
       eval_examples: Evaluate on the first N test examples (0: all).
-      checkpoint_every: Save a checkpoint every N steps, and after the last.
-      jit_compile: Compile with XLA: auto is on for JAX and off for TensorFlow, under which on is refused: Keras leaves
-        XLA off where runs are deterministic, and on a CPU it is slower.
-      steps_per_execution: Steps per call into the compiled program; saves overhead on an accelerator.
-      strategy: How several workers train: synchronous: all of them on shares of each batch; parameter_server: each on
-        batches of its own, without waiting for the others.
+      checkpoint_every: Save a checkpoint every N steps, and after the last step.
+      jit_compile: Compile with XLA. auto: on with JAX, off with TensorFlow; on is refused with TensorFlow, because
+        Keras does not use XLA where runs are deterministic, and XLA is slower on a CPU.
+      steps_per_execution: Training steps per call of the compiled program; more of them save overhead on an
+        accelerator.
+      strategy: How several workers train. synchronous: each batch is shared among all of them; parameter_server: each
+        worker trains on batches of its own, without waiting for the others.
     """
 
     model: ModelConfig = ModelConfig()
@@ -223,7 +228,7 @@ class TrainConfig:
         self._check_steps()
 
     def continued(self, fields: dict[str, Any]) -> tuple[str, ...]:
-        """Returns the fields in which a run may differ from an earlier one of these fields and yet go on with it.
+        """Returns the fields in which a run may differ from an earlier run with these fields and still continue it.
 
         A longer run makes the same updates as far as the earlier one came, unless its schedule ends with it.
         """
@@ -241,24 +246,24 @@ class TrainConfig:
         require(self.test_share < 1, f"test_share must be below 1, got {self.test_share:g}")
         require(not self.test_share or bool(self.images), f"test_share {self.test_share:g} needs images, a folder")
         name = self.train_split
-        require(not name or name != self.test_split, f"train_split and test_split are both {name!r}; name two")
+        require(not name or name != self.test_split, f"train_split and test_split are both {name!r}; name two splits")
         for field in ("train_split", "test_split"):
             word = getattr(self, field)
             require(re.fullmatch(r"[\w.-]*", word) is not None, f"{field} must be the name of a split, got {word!r}")
         splits = self.train_split or self.test_split
-        require(not (self.npz and splits), f"an npz has no splits by name, got {splits!r}; leave that out")
+        require(not (self.npz and splits), f"an npz has no named splits, got {splits!r}; leave it out")
 
     def _check_strategy(self) -> None:
         if self.strategy == "synchronous":
             return
         require(
             self.optimizer != "muon" and not self.decoupled_weight_decay and not self.keras_optimizer,
-            f"strategy {self.strategy} applies each gradient where the weights are, by SGD with momentum: "
-            "optimizer muon, decoupled_weight_decay and an optimiser of Keras's cannot be used with it",
+            f"strategy {self.strategy} applies each gradient on a server, by SGD with momentum: "
+            "optimizer muon, decoupled_weight_decay and Keras optimisers cannot be used with it",
         )
         require(
             self.steps_per_execution == 1,
-            f"strategy {self.strategy} hands out one step at a time: steps_per_execution must be 1, "
+            f"strategy {self.strategy} runs one step at a time: steps_per_execution must be 1, "
             f"got {self.steps_per_execution}",
         )
 
@@ -275,7 +280,7 @@ class TrainConfig:
             )
 
 
-# Fields that are read whatever the network; the others describe all_conv_resnet alone.
+# Fields that every network uses; the others describe only all_conv_resnet.
 _READ_BY_EVERY_NETWORK = {"image_shape", "num_classes", "network", "weight_decay", "mixed_precision"}
 
 

@@ -1,4 +1,4 @@
-"""How a run can end other than by being done, and what a user can fix."""
+"""The errors that a user can fix, and the other ways in which a run can end early."""
 
 import contextlib
 import re
@@ -24,7 +24,7 @@ def truncated_repr(value: Any) -> str:
 
 
 class UserError(ValueError):
-    """Something that the user gave cannot be used; the message is one line that says what, and what to do."""
+    """A value that the user gave cannot be used; the message is one line that says which, and what to do."""
 
 
 class VaryingSizes(UserError):
@@ -34,8 +34,8 @@ class VaryingSizes(UserError):
 class Diverged(ArithmeticError):
     """The loss became NaN or infinite.
 
-    That is looked at after each call into the compiled program, of num_steps updates, and at an evaluation; in which
-    update of the call it happened is not known. `step` is the number of its last one, from 1.
+    It is checked after each call of the compiled program, which makes num_steps updates, and at an evaluation; in which
+    update of the call it happened is not known. `step` is the number of the last one, from 1.
     """
 
     def __init__(self, step: int, num_steps: int = 1) -> None:
@@ -45,17 +45,17 @@ class Diverged(ArithmeticError):
 
 
 class EvaluationFailed(UserError):
-    """The loss of the test images is NaN or infinite, while the network and its training loss are sound.
+    """The loss of the test images is NaN or infinite, while the weights and the training loss are finite.
 
-    Seen of a compiler that computed an evaluation wrong. The run can go on from its newest checkpoint.
+    It was seen where a compiler computed an evaluation wrong. The run can continue from its newest checkpoint.
     """
 
     def __init__(self, step: int, training_loss: float) -> None:
         super().__init__(
             f"the evaluation after step {step} gave a loss that is NaN or infinite, while the training loss is "
-            f"{training_loss:.4g} and the network gives finite numbers without compilation; the checkpoints stand and "
-            "the same command goes on; where it ends so again, take another Keras backend, or a new run_dir with "
-            "--jit_compile=off"
+            f"{training_loss:.4g} and the network gives finite numbers without compilation; the checkpoints are "
+            "intact and the same command continues; if this happens again, use another Keras backend, or a new "
+            "run_dir with --jit_compile=off"
         )
 
 
@@ -66,22 +66,22 @@ class Preempted(Exception):
 
     def __init__(self, step: int | None = None) -> None:
         saved = "nothing new to save" if step is None else f"saved at step {step}"
-        super().__init__(f"told to stop by SIGTERM, {saved}")
+        super().__init__(f"received SIGTERM, {saved}")
         self.step = step
 
 
 class WorkerLost(ConnectionError):
-    """Another worker is gone, or never came: what is left of the job cannot go on."""
+    """Another worker has ended or never came, so that the rest of the job cannot continue."""
 
     same_command_continues = True
 
     def __init__(self, who: str, error: Exception) -> None:
         reason = re.sub(r"\{\{.*?\}\} *", "", first_line(error))
-        super().__init__(f"{who} lost another one ({type(error).__name__}: {reason.strip()[:200]})")
+        super().__init__(f"{who} lost another worker ({type(error).__name__}: {reason.strip()[:200]})")
 
 
 class Unreadable(OSError):
-    """A file cannot be read now; what it holds is perhaps intact."""
+    """A file cannot be read now, though its contents may be intact."""
 
     same_command_continues = True
 

@@ -75,7 +75,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Returns the top-1 and top-5 error of a trained network on test images.
 
-    Where another class scores as high as its label's, an example is wrong: so are all black ones, whose logits are 0.
+    An example counts as wrong if another class scores as high as its label's. So black images, whose logits are all 0,
+    are wrong.
 
     >>> import tempfile
     >>> from identity_matters.model import ModelConfig, all_conv_resnet
@@ -87,21 +88,21 @@ def evaluate(
     {'top1_error': 1.0, 'top5_error': 1.0, 'num_examples': 4}
 
     Args:
-      saved_model: The directory of a SavedModel, or what else `load_classifier` takes, or gives.
+      saved_model: The directory of a SavedModel, or another argument or the result of `load_classifier`.
       dataset: mnist_sample or the name of a TFDS set, whose test split is used; or (images, labels) as
         identity_matters.data.user_arrays takes them; or batches, images [n, h, w, c] in 0–255 and labels [n] or
         one-hot, of tf.data, a PyDataset or another iterable; or None: npz, images or the data of the run.
       data_dir, npz, images, test_share, test_split: As in launch.evaluate.
-      max_examples: How many examples to use, from the first on (0: all).
-      batch_size: Images that are evaluated at once, or fewer where a network's layers would take more memory than 1 GB.
+      max_examples: Evaluate on the first max_examples examples (0: all).
+      batch_size: Images that are evaluated at once; fewer if a network's layers would need more than 1 GB of memory.
       progress: Show a progress bar.
-      trust_saved_model: Run the SavedModel, which is a program; else the model.keras beside it in its place.
+      trust_saved_model: Run the SavedModel, which is a program; otherwise the model.keras beside it is used.
 
     Returns:
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
 
     Raises:
-      UserError: not a network of this project, or data that do not fit it, or a number out of range.
+      UserError: it is no network of this project, the data do not fit it, or a number is out of range.
     """
     max_examples, batch_size = converted("max_examples", int, max_examples), converted("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")

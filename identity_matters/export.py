@@ -1,4 +1,4 @@
-"""What a finished run leaves for others: its figure, model.keras and a SavedModel.
+"""The results of a finished run: its figure, model.keras and a SavedModel.
 
 The SavedModel takes raw images and needs TensorFlow alone:
 

@@ -1,4 +1,4 @@
-"""What the fields of a config may hold."""
+"""Checks of the fields of a config."""
 
 import dataclasses
 import math
@@ -34,7 +34,7 @@ def from_json(config: Any, values: Any) -> Any:
     Raises:
       UserError: it is no such dict, a name is no field's, a value is of another type or refused by the config.
     """
-    require(isinstance(values, dict), f"{type(config).__name__} is no set of fields but {truncated_repr(values)}")
+    require(isinstance(values, dict), f"{type(config).__name__} must be a JSON object, got {truncated_repr(values)}")
     changes = {}
     names = {field.name for field in dataclasses.fields(config)}
     for name, value in values.items():
@@ -85,7 +85,7 @@ def check_fields(
 
 
 def converted(name: str, wanted: Any, value: Any) -> Any:
-    """Returns the value as the type of its field, or raises UserError where that would be a guess."""
+    """Returns the value as the type of its field, or raises UserError where the value is ambiguous."""
     given, wanted = value, get_origin(wanted) or wanted
     if hasattr(value, "tolist"):  # of NumPy
         value = value.tolist()

@@ -1,7 +1,7 @@
-"""An optimiser or a learning rate schedule of Keras's in place of a config's: as text in the config, and made from it.
+"""A Keras optimiser or learning rate schedule in place of the config's: written into the config as text, and read.
 
-The text is what keras.saving makes of the object, as JSON, so that config.json has it, another one is another run, and
-the same call, or launch.train on the same config, goes on. It holds arguments, no state: a run begins anew with them.
+The text is the JSON that keras.saving makes of the object. So config.json records it, another optimiser is another
+run, and the same call, or launch.train with the same config, continues the run. It holds arguments, not a state.
 
 A schedule goes with the config's optimiser, momentum and clipping. An optimiser replaces all of them, and decays the
 weights that Keras would decay, where decoupled_weight_decay is of convolution kernels alone.
@@ -22,7 +22,7 @@ _MODULES = ("keras.optimizers", "keras.optimizers.schedules")
 
 
 def as_text(given: keras.optimizers.Optimizer | Schedule | None) -> str:
-    """Returns the text of which `from_text` makes an equal object; "" for None.
+    """Returns a text from which `from_text` makes an equal object; "" for None.
 
     Raises:
       TypeError: it is neither an optimiser nor a schedule.
@@ -49,8 +49,8 @@ def as_text(given: keras.optimizers.Optimizer | Schedule | None) -> str:
 def from_text(text: str) -> keras.optimizers.Optimizer | Schedule | None:
     """Returns the optimiser or the schedule of a text; None for "".
 
-    Raises UserError where the text is damaged, or names a class that is neither Keras's own of these two kinds nor
-    registered, before anything of it is imported.
+    Raises UserError if the text is damaged, or names a class that is neither an optimiser or schedule of Keras nor
+    registered; nothing is imported before.
     """
     if not text:
         return None
@@ -66,9 +66,9 @@ def from_text(text: str) -> keras.optimizers.Optimizer | Schedule | None:
     except Exception as error:  # Keras and a user's from_config raise almost any
         raise UserError(f"optimizer cannot be made from config.json: {first_line(error)}") from error
     is_optimizer = isinstance(given, keras.optimizers.Optimizer)
-    require(is_optimizer or isinstance(given, Schedule), f"keras_optimizer is none: {truncated_repr(text)}")
+    require(is_optimizer or isinstance(given, Schedule), f"keras_optimizer is not an optimiser: {truncated_repr(text)}")
     # Keras puts the averages in the weights' place at the end of every fit, which here is at every checkpoint.
-    require(not getattr(given, "use_ema", False), "optimizer has use_ema, which a run does not take; leave it out")
+    require(not getattr(given, "use_ema", False), "optimizer has use_ema, which is not supported; leave it out")
     return given
 
 

@@ -1,4 +1,4 @@
-"""What keeps JAX from computing mixed precision wrong on CPUs.
+"""Keeps JAX from computing mixed precision wrong on CPUs.
 
 XLA hands parts of a program to a library, YNNPACK, as one "fusion" each. In those of jaxlib 0.11 and 0.12 the sum over
 

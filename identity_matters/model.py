@@ -10,9 +10,9 @@
     x + C₂(ReLU(C₁x))                     residual_block
     σ = 1/(k²c)                           residual_stddev(k, c)
 
-No batch normalisation, bias, dropout, max pooling or final ReLU. Only keras and
-keras.ops are used, so every Keras backend builds the same network. Biases and
-multipliers, of one number each, come with the initialisers fixup and rezero alone.
+There is no batch normalisation, bias, dropout, max pooling or final ReLU. Only keras and
+keras.ops are used, so every Keras backend builds the same network. Only the initialisers
+fixup and rezero add biases and multipliers, of one number each.
 """
 
 import os
@@ -72,7 +72,7 @@ def all_conv_resnet(config: ModelConfig, seed: int = 0) -> keras.Model:
     (None, 10)
 
     Every kernel is drawn from (seed, its layer's name) alone, so two variants
-    with the same seed share all the kernels that they share by name and shape.
+    with the same seed have equal kernels wherever name and shape are equal.
 
     Returns:
       A functional keras.Model: standardised images [n, height, width, channels] (see
@@ -224,7 +224,7 @@ def layer_seed(seed: int, name: str) -> int:
 
 
 def kernel_regularizer(config: ModelConfig) -> keras.regularizers.Regularizer | None:
-    """Returns weight decay as the paper's code has it, (λ/2)‖w‖²; Keras's L2 is λ‖w‖²."""
+    """Returns weight decay as in the paper's code, (λ/2)‖w‖²; Keras's L2 is λ‖w‖²."""
     return keras.regularizers.L2(config.weight_decay / 2) if config.weight_decay else None
 
 
@@ -269,8 +269,8 @@ def standardize(images: Any) -> Any:
 def taking_raw_images(network: keras.Model) -> keras.Model:
     """Returns a copy of a network from standardised images to logits that takes images in 0–255, or of any other scale.
 
-    The copy, of Keras's own layers alone, standardises them itself. Images that are standardised already stay so but
-    for rounding, so that it takes these too.
+    The copy consists of Keras layers only and standardises the images itself. Images that are standardised already are
+    unchanged but for rounding, so that it takes these too.
     """
     raw = keras.Input(network.input_shape[1:], name="images")
     # Keras calls each layer on its own, and the copy that its configuration makes has these calls alone.
@@ -288,7 +288,7 @@ def takes_raw_images(network: keras.Model) -> bool:
 def check_image_shape(config: ModelConfig) -> None:
     """Raises UserError where the strides do not divide the images, or these are too small for another network.
 
-    No part of the config's own checks: until the data's shape is known, image_shape is a preset's.
+    The config does not check this itself: until the shape of the data is known, image_shape is the preset's.
     """
     height, width, _ = config.image_shape
     # How many pixels of an image one pixel of the last stage covers, along each side.
@@ -307,7 +307,7 @@ def check_image_shape(config: ModelConfig) -> None:
 def require_usual_keras() -> None:
     """Raises UserError where Keras is set to other images or numbers than [n, h, w, c] and float32.
 
-    All our layers say their precision, but Keras's losses and its casts take that of the setting.
+    All layers here set their precision, but Keras's losses and casts follow the setting.
     """
     file = os.path.join(os.environ.get("KERAS_HOME", "~/.keras"), "keras.json")
     for name, usual in (("image_data_format", "channels_last"), ("floatx", "float32")):

@@ -7,7 +7,7 @@
 NS(u) replaces the singular values of u, seen as a matrix [c, r], by values near 1 and keeps the singular vectors.
 A convolution kernel [k, k, c_in, c_out] is the matrix [k·k·c_in, c_out]. Other variables (the scale of a batch
 normalisation, a trained last layer) take the step u itself, which is SGD with momentum; with orthogonalize_dense those
-of rank 2, as the kernels of Dense layers, are orthogonalised too. Keras's own Muon does that, and leaves kernels of
+of rank 2, as the kernels of Dense layers, are orthogonalised too. Keras's Muon does that, and leaves kernels of
 rank 4 to AdamW.
 
 Source: Keller Jordan, Yuchen Jin, Vlado Boza, Jiacheng You, Franz Cesista, Laker Newhouse and Jeremy Bernstein,
@@ -36,7 +36,7 @@ def orthogonalize(matrices: Any, num_steps: int = 5) -> Any:
     every 3 steps see the longer side m. In float32 singular values below about 3e-4 ‖u‖_F are rounding.
 
     Returns:
-      float32 tensor [..., m, n], as the given matrices, whatever their scale; zeros where one is zero.
+      float32 tensor [..., m, n], as the given matrices, independent of their scale; zeros where one is zero.
     """
     if matrices.shape[-2] < matrices.shape[-1]:
         return ops.swapaxes(orthogonalize(ops.swapaxes(matrices, -1, -2), num_steps), -1, -2)

@@ -1,4 +1,4 @@
-"""What a model is trained with: loss, optimiser, learning rates, metrics."""
+"""The loss, the optimiser, the learning rates and the metrics of a training run."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def learning_rate_schedule(config: TrainConfig) -> keras.optimizers.schedules.Le
     piecewise: the rate is multiplied by decay_factor from update s on, for every s of decay_steps (Hardt & Ma §4.1).
     exponential: by decay_factor^⌊update / decay_steps⌋ (§4.2). linear, cosine: it falls to 0 at update train_steps,
     which is the first that is not made. Over the first warmup_steps updates it is also multiplied by
-    (update + 1) / warmup_steps. A schedule of Keras's that `train` was given stands in place of all this.
+    (update + 1) / warmup_steps. A Keras schedule that `train` was given replaces all this.
     """
     given = given_optimizer.from_text(config.keras_optimizer)
     if isinstance(given, given_optimizer.Schedule):
@@ -58,7 +58,7 @@ class WarmUp(keras.optimizers.schedules.LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict) -> "WarmUp":
-        """Returns the schedule of which `get_config` gave the arguments."""
+        """Returns the schedule from the arguments that `get_config` gave."""
         return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["steps"])
 
 
@@ -126,8 +126,8 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
 def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
     """Whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
 
-    Keras's own top-k counts every tie as right: of a network with dead outputs, whose logits are equal, it says that
-    nothing is wrong. `evaluation.evaluate` counts by this function too.
+    Keras's top-k counts every tie as right, so that a network with dead outputs, whose logits are all equal, has error
+    0. `evaluation.evaluate` uses this function too.
 
     Labels [n] or [n, 1] and logits [n, r] give float32 [n].
     """
@@ -138,7 +138,7 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
 
 
 def _jit_compile(choice: str) -> bool | str:
-    """Keras's own "auto" asks for XLA, which it then warns that it does not take under TensorFlow's op determinism."""
+    """Keras's "auto" asks for XLA, which it then warns that it does not take under TensorFlow's op determinism."""
     if keras.backend.backend() == "tensorflow":
         return False
     return "auto" if choice == "auto" else choice == "on"

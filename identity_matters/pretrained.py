@@ -1,7 +1,7 @@
 """Networks whose weights are part of the package: `load("digits")`.
 
 Each is evaluated by default on images that it was not trained on: digits on mnist_sample's test digits, cifar10_fast
-and cifar10, the paper's own network, on CIFAR-10's. A network is found by the name of its preset too: `load("mnist")`
+and cifar10, the paper's network, on CIFAR-10's. The name of a network's preset works too: `load("mnist")`
 is `load("digits")`.
 
 docs/papers/results.md has their errors, docs/appendix/runs.md how they were trained. The weights are in NumPy's .npz
@@ -48,7 +48,7 @@ LARGEST_CODE = 127  # of an 8-bit weight; −128 is left out, so that a kernel a
 
 
 def find(name: str) -> Pretrained:
-    """Returns the shipped network of a name, its own or its preset's; raises UserError where there is none."""
+    """Returns the shipped network with this name or preset; raises UserError if there is none."""
     key = {"mnist": "digits"}.get(name, name)  # the one preset of another name
     require(key in NETWORKS, f"there is no pretrained network {name!r}, only {', '.join(NETWORKS)}")
     return NETWORKS[key]
@@ -64,7 +64,7 @@ def load(name: str, standardized: bool = True) -> keras.Model:
     (None, 10)
 
     Raises:
-      UserError: the name is neither a key of NETWORKS nor that of its preset.
+      UserError: the name is neither a key of NETWORKS nor the preset of one.
     """
     shipped = find(name)
     network = build_network(shipped.model)
@@ -83,7 +83,7 @@ def save(network: keras.Model, path: str, in_8_bits: bool = False) -> None:
       network: The network, as `load` returns it.
       path: The file to write.
       in_8_bits: Store convolution kernels in 8 bits. A weight is then off by at most 1/254 of the largest magnitude
-        among the weights of its output channel; in float16 by 1/2048 of its own.
+        among the weights of its output channel; in float16 by 1/2048 of its magnitude.
 
     Raises:
       ValueError: a weight is beyond the range of float16, or no number.

@@ -1,8 +1,8 @@
-"""Networks in files, which may come from others, are looked at before Keras or TensorFlow load them.
+"""Safety checks on files of networks from others, before Keras or TensorFlow load them.
 
 A .keras file names the classes that it is made of; none but those of this project's networks are let through, and no
-weights but those that it holds. Keras reads a copy of what was looked at. A SavedModel is a program, and no look at it
-tells what it does: `identity_matters.classifier` runs it on request alone.
+weights but those that it holds. Keras reads a copy of what was checked. A SavedModel is a program, and no check shows
+what it does: `identity_matters.classifier` runs it only on request.
 """
 
 import collections

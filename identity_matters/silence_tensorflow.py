@@ -1,4 +1,4 @@
-"""Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does."""
+"""Hides what TensorFlow's C++ code logs while it is imported, for which TensorFlow has no setting."""
 
 import contextlib
 import importlib.abc

@@ -1,4 +1,4 @@
-"""What fine-tuning begins with: the weights of another network as far as they fit, some layers frozen."""
+"""The start of fine-tuning: weights of another network where they fit, and frozen layers."""
 
 import os
 
@@ -11,20 +11,20 @@ from identity_matters.safe_loading import load_network
 
 
 def take_weights(network: keras.Model, source: str) -> str:
-    """Gives a network the weights of another one that have the name and the shape of its own; the rest stays as it is.
+    """Copies to a network the weights of another one that have the same name and shape; the others stay as they are.
 
-    Where images are grey and the other's are not, the first kernel is the other's summed over the colours: the network
-    then computes of a grey image what the other one computes of the same image in colour.
+    If only the other network takes colour images, its first kernel is summed over the colours: this network then gives
+    for a grey image what the other gives for the same image in three equal channels.
 
     Args:
       network: keras.Model.
       source: The directory of a run, the path of a model.keras, or the name of a network that ships with the package.
 
     Returns:
-      A line that says how many weights were taken and which variables are new.
+      A line that says how many weights were copied and which variables are new.
 
     Raises:
-      UserError: there is no such network, or nothing of it fits.
+      UserError: there is no such network, or none of its weights fit.
     """
     found = {variable.path: variable for variable in load_source(source).variables}
     taken, new, summed = 0, [], ""
@@ -58,7 +58,7 @@ def load_source(source: str) -> keras.Model:
 
 
 def freeze(network: keras.Model, prefixes: str) -> None:
-    """Keeps the layers whose names begin with one of the prefixes, which have commas between them, as they are.
+    """Makes layers untrainable if their names begin with one of the prefixes, which have commas between them.
 
     Raises:
       UserError: no layer's name begins with one of them, or nothing is left to train.
@@ -66,7 +66,7 @@ def freeze(network: keras.Model, prefixes: str) -> None:
     for prefix in split_names(prefixes):
         layers = [layer for layer in network.layers if layer.name.startswith(prefix) and layer.weights]
         names = ", ".join(dict.fromkeys(layer.name.split("_")[0] for layer in network.layers if layer.weights))
-        require(len(layers) > 0, f"freeze names {prefix!r}, with which no layer begins that has weights; try {names}")
+        require(len(layers) > 0, f"freeze names {prefix!r}, but no layer with weights begins so; try {names}")
         for layer in layers:
             layer.trainable = False
     require(len(network.trainable_variables) > 0, f"freeze {prefixes} leaves nothing to train")

@@ -1,13 +1,13 @@
-"""Training: `train(config, run_dir)` starts a run or goes on with it.
+"""Training: `train(config, run_dir)` starts a run or continues it.
 
     join     the processes and devices that train together
     load     the data, whose shape the config takes over
-    agree    on the config and on what is done already; the run directory is locked
+    agree    on the config and on the steps already done; the run directory is locked
     build    the network, the compiled model, and their state from the newest checkpoint
     loop     Keras's fit from one event to the next, where an event is a checkpoint or an evaluation
     export   the figure, model.keras and the SavedModel
 
-Whatever happens at an event happens outside fit, on every Keras backend.
+What is done at an event is done outside fit, on every Keras backend.
 """
 
 import dataclasses
@@ -68,27 +68,27 @@ def train(
 ) -> dict[str, float]:
     """Trains to the end, from the newest intact checkpoint in run_dir if there is one.
 
-    docs/guides/run_directory.md says what it leaves in run_dir. A resumed run ends with the bits of an uninterrupted
-    one on as many cores of the same machine: under TensorFlow this turns op determinism on, for the whole process; JAX
+    docs/guides/run_directory.md lists the files in run_dir. A resumed run ends with the same bits as an uninterrupted
+    one on as many cores of the same machine: under TensorFlow this turns on op determinism, for the whole process; JAX
     on GPUs needs a flag of XLA's. Each worker calls this, before TensorFlow computes; only the chief uses its run_dir.
 
     Args:
       config: Its model's image_shape and num_classes are taken from the data.
-      run_dir: A directory of its own for the run.
+      run_dir: The directory of this run alone.
       data: (x_train, y_train, x_test, y_test), as user_arrays takes them, or (train, test): batches (images, labels)
         of a tf.data.Dataset, a PyDataset or another iterable.
-      init_from: In place of the config's: the network whose weights the run begins with.
-      callbacks: Of Keras, one or several, for one process alone; identity_matters.runs.callbacks says what is called.
-      optimizer: In place of the config's, or a schedule in place of its rates; given_optimizer says how it is recorded.
+      init_from: In place of the config's: a network with whose weights the run starts.
+      callbacks: One or several Keras callbacks, for a single process; identity_matters.runs.callbacks has the hooks.
+      optimizer: A Keras optimiser in place of the config's, or a schedule in place of its learning rates.
 
     Returns:
       The last row of metrics.csv, whose errors are fractions; {} on workers other than the chief.
 
     Raises:
-      UserError: data, run_dir, workers or all together cannot be used, or there are checkpoints, but none can be read.
-      OSError: a file cannot be written, or a checkpoint not be read now; earlier checkpoints stand.
-      Diverged: the loss became NaN or infinite, now or earlier. EvaluationFailed: that of an evaluation alone did.
-      Preempted, WorkerLost: SIGTERM came to a worker, or one is gone; the last checkpoint stands.
+      UserError: data, run_dir or workers cannot be used, or do not fit together, or no checkpoint is intact.
+      OSError: a file cannot be written, or a checkpoint cannot be read now; earlier checkpoints remain.
+      Diverged: the loss became NaN or infinite, now or earlier. EvaluationFailed: only that of an evaluation did.
+      Preempted, WorkerLost: a worker received SIGTERM, or was lost; the last checkpoint remains.
 
     >>> import tempfile
     >>> tiny = dataclasses.replace(PRESETS["mnist"].model, widths=(16,), blocks_per_stage=(1,))
@@ -115,7 +115,7 @@ def train(
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
         if contents["final_row"]:
             return contents["final_row"] if directory else {}
-        too_large = f"batch_size {config.batch_size} and this network need more memory than there is; make one smaller"
+        too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
         with recording_failure(directory, workers), reporting_lack_of_memory(too_large), reporting_unreadable_data():
             return Training(config, loaded, rows, workers, directory, callbacks).run()
 

@@ -1,32 +1,32 @@
-r"""Train the network with its choices changed, or its rivals, on equal operations, several seeds each.
+r"""Compare variants of the network, or other networks, at equal operations, with several seeds each.
 
     python -m launch.ablations --dataset=cifar10 --data_dir=DIR --run_dir=runs/statements
 
 takes every variant of --experiment (statements or rivals) and finds its learning rate on 5,000
-training images that are held out, in half of a run's steps; where the best rate is the lowest or the
-highest of those tried, up to two more. Then it trains 3 seeds at that rate on all images, seed after
-seed: 3 to 6 minutes a run of 3e13 operations on one core, 5 to 10 hours in all. Leaves results.csv,
-ablations.png, depths.png (errors by depth, of the statements) and one run directory a run, complete as
-far as it came, and prints a table of the test errors. The same command again continues, also with more
-seeds; --only="BN-free,zero initializer" runs some of the variants. What results.csv holds counts as run:
-with config.json beside it, it continues on another machine.
+held-out training images, in half of a run's steps; if the best rate is the lowest or the highest of
+those tried, it tries up to two more. Then it trains with 3 seeds at that rate on all images, seed after
+seed: 3 to 6 minutes for a run of 3e13 operations on one core, 5 to 10 hours in all. It prints a table of
+the test errors and writes results.csv, ablations.png, depths.png (errors by depth, for statements) and
+one directory for each run; all are up to date after every run. The same command continues an interrupted
+comparison, and adds seeds. --only="BN-free,zero initializer" runs some of the variants. Runs in
+results.csv are not repeated: with config.json beside it, a comparison continues on another machine.
 
---experiment=initializers compares the small initialiser with later ones, Fixup's and ReZero's among
-them, in 55 convolutions, for which ten minutes on the embedded digits are enough:
+--experiment=initializers compares the small initialiser with later ones, such as Fixup's and ReZero's,
+in networks of 55 convolutions; ten minutes on the embedded digits are enough:
 
     python -m launch.ablations --experiment=initializers --operations=6e11 --dataset=mnist_sample \
       --image_size=16 --norandom_flip --crop_padding=1 --validation_examples=1000 --run_dir=runs/initializers
 
---experiment=norms redraws Figure 2 of Li et al. in 5 epochs for 200: the norms of networks of several
-depths in the same steps, in kernel_norms.png.
+--experiment=norms redraws Figure 2 of Li et al. in 5 epochs (the paper: 200): the norms of networks of
+several depths after the same steps, in kernel_norms.png.
 
-    python -m launch.ablations --preset=mnist --sweep=learning_rate=0.01,0.03,0.1 --seeds=3 --run_dir=runs/rates
+    python -m launch.ablations --preset=mnist --sweep=learning_rate=0.01,0.03,0.1 --run_dir=runs/rates
 
-sweeps any field of a run or of its network in place of an experiment: a run of the preset for each value and seed,
-with the same table, ablations.png and, of numbers, sweep.png.
+sweeps any field of a run or of its network instead: a run of the preset for each value and seed,
+with the same table, ablations.png and, for numbers, sweep.png.
 
-An experiment sets some of launch.train's flags itself; --help lists the others, and beside
---experiment=rivals, norms or initializers those that these take.
+An experiment sets some flags of launch.train itself. --help lists the others; after
+--experiment=rivals, norms or initializers it lists those that this experiment leaves free.
 """
 
 import os

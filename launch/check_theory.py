@@ -1,12 +1,13 @@
-"""Check every numbered claim of both papers on random instances, the false ones by their counterexamples.
+"""Check every numbered claim of both papers numerically; claims that are false, by a counterexample.
 
     python -m launch.check_theory --run_dir=runs/theory
 
-prints which printed statements are false, which checks fail, and how many statements hold: a minute
-or two. Exit code 1 if any check fails. With a run directory it leaves results.csv, claims.md (for each
-claim the statement as it is true, the worst instance against its bound and the verdicts on statement
-and proof), and the data (CSV) and the figures (PNG) of docs/papers/theorems.md; interrupted, the same
-command goes on. --verbose prints a line a claim, --claim=hm.theorem_2.1 all of one.
+checks each claim on random instances and prints which printed statements are false, which checks
+fail, and how many statements hold: a minute or two. Exit code 1 if a check fails. With a run directory
+it writes results.csv, claims.md (for each claim the true form of the statement, the worst instance with
+its bound, and the verdicts on the printed statement and proof), and the data (CSV) and the figures (PNG)
+of docs/papers/theorems.md. The same command continues an interrupted run. --verbose prints a line for
+each claim, --claim=hm.theorem_2.1 everything about one.
 
     python -m launch.check_theory --draw=identity_ball,memorized_plane,spectra --run_dir=runs/lecture
 
@@ -40,14 +41,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class CheckConfig:
-    """What is checked, and on how much.
+    """Which claims to check, and on how many instances.
 
     Attributes:
-      claim: Check this claim alone, by its id, e.g. hm.theorem_2.1 (empty: all of them).
-      trials: Random instances a claim, to within a factor that depends on what one costs.
-      seed: Seed of the instances.
-      draw: Draw these figures alone, by name with commas between them, and check nothing (empty: all, after checks).
-      figures: Draw the figures too, where there is a run directory and all claims are checked.
+      claim: Check only the claim with this id, e.g. hm.theorem_2.1 (empty: all claims).
+      trials: Random instances for each claim; claims that are slow or fast to check have fewer or more, in proportion.
+      seed: Seed of the random instances.
+      draw: Draw only these figures, by name with commas between them, and check nothing (empty: check, then draw all).
+      figures: Also draw the figures, if run_dir is given and all claims are checked.
       verbose: Print a line for each claim: its worst instance against its bound, and the verdict.
     """
 

@@ -1,16 +1,17 @@
-"""Train on several workers: processes of this machine, or a job of Slurm or Kubernetes.
+"""Train on several workers: processes on this machine, or a job of Slurm or Kubernetes.
 
     python -m launch.cluster --num_workers=2 --preset=mnist --run_dir=runs/pair
 
-starts two workers here, which train as one would: same batches, same result to rounding (about 2
-minutes on 2 cores). When one dies all are ended and started again from the last checkpoint,
---max_restarts times at most. Their output, each line after its worker's number, is also in workers.log.
+starts two workers on this machine, which train as one would: the same batches, the same result to
+rounding (about 2 minutes on 2 cores). If a worker dies, all are stopped and started again from the last
+checkpoint, at most --max_restarts times. Their output is also in workers.log, each line after the number
+of its worker.
 
     python -m launch.cluster --slurm --nodes=4 --gpus_per_node=8 --run_dir=runs/gpus --write=job.sbatch
 
-writes a batch script for Slurm (--submit also submits it), --kubernetes an Indexed Job with its
-Service, --kubernetes --kubeflow a TFJob. All flags of launch.train are flags here too; see docs/guides/cluster.md.
-Exit code: 0, or that of the worker that ended first, as launch.train's.
+writes a batch script for Slurm (--submit also submits it); --kubernetes writes an Indexed Job with its
+Service, --kubernetes --kubeflow a TFJob. All flags of launch.train are flags here too; see
+docs/guides/cluster.md. Exit code: 0, or that of the first worker that failed, as launch.train's.
 """
 
 import os
@@ -36,7 +37,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     """Runs the job on this machine, or writes and submits what Slurm or Kubernetes runs; returns the exit code."""
     require_mounted(run_dir)
     optimizer = config.train.keras_optimizer
-    require(not optimizer, f"no flag gives workers an optimiser of Keras's, {truncated_repr(optimizer)}; leave it out")
+    require(not optimizer, f"workers cannot be given a Keras optimiser, got {truncated_repr(optimizer)}; leave it out")
     flags = config_flags.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
         read_own(run_dir)  # which refuses files of no run: before the log is one

@@ -126,7 +126,7 @@ def base(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
         contents = read_json(path)
         if not isinstance(contents, dict) or "config" not in contents:
             return from_json(preset, _nested(preset, contents))
-        require("preset" not in values or not values["preset"].present, "it is a run's, and --preset is given too")
+        require("preset" not in values or not values["preset"].present, "it is the config of a run; leave out --preset")
         config = from_json(preset, contents["config"])
         places = data_places(contents) if hasattr(config, "data_dir") else {}
         return dataclasses.replace(config, **places)
@@ -204,15 +204,17 @@ def flag_entries(presets: dict[str, Any], values: flags.FlagValues, run_dir_text
     refused = _refusals(preset, values)
     entries = [("--run_dir=DIR", run_dir_text)] if "run_dir" in values else []
     if "config" in values:
-        entries.append(("--config=FILE", "Begin with the config.json of another run, or with a JSON of flags."))
+        entries.append(
+            ("--config=FILE", "Start from the settings in a file: a run's config.json, or a JSON object of flags.")
+        )
     if len(presets) > 1:
-        text = f"One of {', '.join(presets)}; the defaults below are the first's."
+        text = f"Named settings to start from: {', '.join(presets)}. The defaults below are those of the first."
         entries.append((f"--preset={next(iter(presets))}", text))
     for field, default, holder in flag_fields(preset):
         if field.name not in refused:
             example = f"--[no]{field.name}" if isinstance(default, bool) else _written(field.name, default)
             entries.append((example, _description(field, holder)))
-    return [*entries, ("--traceback", "Show where in the code an error arose.")]
+    return [*entries, ("--traceback", "Print the full traceback of an error.")]
 
 
 def _description(field: dataclasses.Field, config: Any) -> str:

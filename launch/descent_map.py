@@ -1,10 +1,10 @@
-"""Map what descent reaches on linear residual networks of up to 64 layers, by start and kind of target.
+"""Map which targets gradient descent reaches on linear residual networks of up to 64 layers, by start.
 
     python -m launch.descent_map --run_dir=runs/descent
 
 trains them by descent, momentum and orthogonalised updates at 11 step sizes, in about 3 minutes on
-2 cores, and leaves results.csv, and the data (CSV) and the figures (PNG) of docs/appendix/descent.md.
-Interrupted, the same command goes on.
+2 cores, and writes results.csv, and the data (CSV) and the figures (PNG) of docs/appendix/descent.md.
+The same command continues an interrupted run.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ class MapConfig:
     """What is drawn at random.
 
     Attributes:
-      seed: Seed of targets and starts.
+      seed: Seed of the targets and starts.
     """
 
     seed: int = 0

@@ -1,13 +1,13 @@
-"""Evaluate a trained network: its error on test images.
+"""Evaluate a trained network on test images and print its errors.
 
     python -m launch.evaluate --saved_model=runs/first/saved_model
 
-uses the test data of the run that exported the model: seconds for the embedded digits.
+evaluates on the test data of the run that exported the model: seconds for the embedded digits.
 
     python -m launch.evaluate --saved_model=DIR/saved_model --dataset=cifar10 --data_dir=DATA
 
-prints top1_error, top5_error (where there are more than 5 classes) and the number of examples;
-about 3 minutes for CIFAR-10's 10,000 test images and the paper's network on 2 cores.
+evaluates on another data set: about 3 minutes for CIFAR-10's 10,000 test images and the paper's
+network on 2 cores. Prints top1_error, top5_error (if there are more than 5 classes) and num_examples.
 
     python -m launch.evaluate --pretrained=digits
 
@@ -25,26 +25,28 @@ from launch import launcher, terminal
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateConfig:
-    """What to evaluate on what.
+    """Which network to evaluate, and on which data.
 
     Attributes:
-      saved_model: Directory of the SavedModel or of the run that left it, or the path of a run's model.keras. Required,
-        or pretrained.
+      saved_model: Directory of a SavedModel or of the run that exported it, or path of a run's model.keras. Required,
+        unless pretrained is given.
       pretrained: Name of a network that comes with the package, e.g. digits.
-      dataset: mnist_sample or a TFDS set, whose test split is used (empty: the data of the run that exported it, or,
-        with pretrained, that network's own set).
-      data_dir: Where TFDS keeps prepared data sets (empty: as in that run; for a set that is named, TFDS's default).
-      npz: Your own data instead: test_images and test_labels of an .npz file, as for training; it may lack the training
-        arrays. Images of another size than the network's are resized, and a line says so.
-      images: A folder of your own images instead: class folders, in test/ or by themselves, of names that the run on
-        images has too.
-      test_share: Of images without test/: the share to evaluate on, chosen by their names (0: that of the run, 1: all).
-      test_split: The split of a dataset or of images to evaluate on, by name (empty: that of the run, or test).
-      max_examples: Use this many examples from the start (0: all).
-      batch_size: Examples at a time.
-      json: Print one line of JSON; errors are fractions.
-      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that you may. Without it the
-        model.keras beside a run's saved_model is evaluated in its place, and a SavedModel that has none is refused.
+      dataset: mnist_sample or a TFDS data set, whose test split is used (empty: the data of the run that exported the
+        network or, with pretrained, the data set of that network).
+      data_dir: Where TFDS keeps prepared data sets (empty: as in the run that exported the network; if dataset is
+        given, TFDS's default).
+      npz: Your own data in place of a dataset: test_images and test_labels of an .npz file, as for training; the
+        training arrays may be missing. Images of another size than the network's are resized, and a line says so.
+      images: A folder of your own images in place of a dataset: class folders, in test/ or directly in the folder,
+        named as those that the network was trained on.
+      test_share: With images that have no test/: the share of them to evaluate on, chosen by file name (0: that of the
+        run, 1: all).
+      test_split: Name of the split to evaluate on, of a dataset or of images (empty: that of the run, or test).
+      max_examples: Evaluate on the first N examples (0: all).
+      batch_size: Examples per batch.
+      json: Print one line of JSON, with errors as fractions.
+      trust_saved_model: Run the SavedModel itself, which is a program and can do anything that you may do. Without this
+        flag the model.keras beside a run's saved_model is evaluated instead, and a SavedModel without one is refused.
     """
 
     saved_model: str = ""

@@ -1,8 +1,8 @@
-"""Write a data set as one .npz file, to train on where TensorFlow is not installed.
+"""Write a data set to one .npz file, to train on where TensorFlow is not installed.
 
     python -m launch.export_npz --dataset=cifar10 --data_dir=DIR --npz=cifar10.npz
 
-reads what TFDS has prepared under DIR (add --download to have it fetched): about 20 seconds and
+reads what TFDS has prepared under DIR (with --download, TFDS fetches it): about 20 seconds and
 170 MB for CIFAR-10. Then, under JAX:
 
     KERAS_BACKEND=jax python -m launch.train --preset=cifar10 --npz=cifar10.npz --run_dir=runs/jax
@@ -24,18 +24,18 @@ from launch import launcher, terminal
 
 @dataclasses.dataclass(frozen=True)
 class ExportConfig:
-    """Which data set to write where.
+    """Which data set to write, and to which file.
 
     Attributes:
       dataset: mnist_sample or any TFDS image-classification set that fits in memory.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       image_size: Resize every image to this many pixels a side (0: as in the data set).
-      images: A folder of images in place of a dataset, as for launch.train.
-      test_share: Share of the images to test on, where the folder is not split, as for launch.train.
-      train_split: Name of the training split, as for launch.train.
-      test_split: Name of the test split, as for launch.train.
-      npz: The file to write; it must not be there yet. Required.
+      images: A folder of your own images in place of a dataset, as for launch.train.
+      test_share: With images that have no train/ and test/: the share of them to test on, as for launch.train.
+      train_split: Name of the split to write as training data (empty: train).
+      test_split: Name of the split to write as test data (empty: test, or what the dataset has).
+      npz: The file to write; it must not exist yet. Required.
     """
 
     dataset: str = "cifar10"

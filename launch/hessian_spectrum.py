@@ -1,21 +1,22 @@
-"""Spectral density and extreme eigenvalues of the Hessian of a trained network, by Lanczos.
+"""Estimate the spectral density and the extreme eigenvalues of a trained network's Hessian by Lanczos.
 
     python -m launch.hessian_spectrum --saved_run=runs/first --run_dir=runs/first_spectrum
 
-takes the network that launch.train left in runs/first and the mean cross-entropy over its first
-500 training images, not augmented. Prints the extreme eigenvalues with error bounds (some eigenvalue
-lies within), the trace within its range of 95 %, the share of eigenvalues near 0 and, where they are
-resolved, condition number and share of negative eigenvalues. Leaves results.csv (every known
-eigenvalue and every Ritz value), density.csv and spectrum.png. The same command again continues after
+takes the network that launch.train left in runs/first. The loss is the mean cross-entropy over its first
+500 training images, not augmented. Prints the extreme eigenvalues with error bounds (an eigenvalue lies
+within each), the trace with its 95 % range, the share of eigenvalues near 0 and, where they are
+resolved, the condition number and the share of negative eigenvalues. Writes results.csv (every known
+eigenvalue and every Ritz value), density.csv and spectrum.png. A Hessian product
+takes about one second of CPU time for this network. The same command continues an interrupted run after
 the last finished product.
 
 --per_layer and --per_block add the spectra of the diagonal blocks of the Hessian that belong to
-single layers and to residual blocks, in layers.csv and blocks.csv with a picture each. Every
+single layers and to residual blocks, in layers.csv and blocks.csv, with one figure each. Every
 layer takes as many Hessian products as the whole network does.
 
-The weight penalty is left out of the loss: (λ/2)‖w‖² adds λ to each eigenvalue. Batch
-normalisation is in inference mode. Memory is order × weights × 4 bytes, the eigenvectors that
-are found, and a batch's activations; until the end the products are on the disk, weights × 4 bytes
+The loss excludes the weight penalty: (λ/2)‖w‖² would add λ to each eigenvalue. Batch
+normalisation is in inference mode. Memory is order × weights × 4 bytes, plus the eigenvectors that
+are found and a batch's activations. Until the end the products are on the disk, weights × 4 bytes
 each.
 """
 
@@ -48,25 +49,26 @@ CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 @dataclasses.dataclass(frozen=True)
 class SpectrumConfig:
-    """Whose Hessian, on which examples, and how closely.
+    """Which network, on which examples, and how accurately.
 
     Attributes:
-      saved_run: Directory of a finished run of launch.train. Required, or pretrained.
+      saved_run: Directory of a finished run of launch.train. Required, unless pretrained is given.
       pretrained: Name of a network that comes with the package, e.g. digits.
-      at_step: Of the run's weights after N updates: 0, the initial ones, or a checkpoint that is still there; the
-        run need not be finished (-1: of the finished run).
-      examples: The loss is over the first N training examples (or all, if there are fewer).
-      order: Most Hessian products of an iteration; more resolve more eigenvalues.
-      tolerance: The first iteration ends with fewer once the extreme two eigenvalues are known to that share of the
-        largest |eigenvalue| (0: never).
-      gauss_newton: The Gauss-Newton matrix in place of the Hessian.
-      batch_moments: Normalise each batch by its own moments, as in training; batch_size then belongs to the loss.
-      per_layer: Also the spectrum of each layer's block of the matrix.
-      per_block: Also that of each residual block's.
-      num_vectors: Random vectors for the eigenvalues that are not found one by one; more make the trace surer.
-      num_eigenvalues: How many to print at either end.
-      batch_size: Examples at a time; sets the memory, not the result.
-      seed: Seed of the starting vectors.
+      at_step: Take the run's weights after N updates: 0, the initial ones, or the step of a checkpoint that still
+        exists; the run need not be finished (-1: the weights of the finished run).
+      examples: Take the loss over the first N training examples (all, if there are fewer).
+      order: Largest number of Hessian products in each Lanczos iteration; more resolve more eigenvalues.
+      tolerance: Stop the first iteration early, once the largest and the smallest eigenvalue are known to this share of
+        the largest |eigenvalue| (0: never).
+      gauss_newton: Use the Gauss-Newton matrix in place of the Hessian.
+      batch_moments: Normalise each batch by its own moments, as in training; the loss then depends on batch_size.
+      per_layer: Also compute the spectrum of each layer's diagonal block of the matrix.
+      per_block: Also compute the spectrum of each residual block's diagonal block of the matrix.
+      num_vectors: Number of random vectors for the eigenvalues that are not found one by one; more reduce the error of
+        the trace.
+      num_eigenvalues: Number of eigenvalues to print at each end of the spectrum.
+      batch_size: Examples per batch; changes the memory needed, not the result.
+      seed: Seed of the random vectors.
       data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
     """
 

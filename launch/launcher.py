@@ -1,4 +1,4 @@
-"""What every launcher shares: a config's fields become flags, a user's mistake becomes one line.
+"""Code of every launcher: the fields of a config become flags, and a user's mistake one line.
 
 A launcher is a module whose docstring is its manual, with
     def main(config, run_dir): …
@@ -24,8 +24,8 @@ from identity_matters.runs import signals
 from identity_matters.runs.files import remove_temporary_folders
 from launch import config_flags, terminal
 
-REQUIRED_RUN_DIR = "Where the run's files go; the same command again continues it. Required."
-OPTIONAL_RUN_DIR = "Where the run's files go; without it nothing is written."
+REQUIRED_RUN_DIR = "Directory for the run's files; the same command continues the run. Required."
+OPTIONAL_RUN_DIR = "Directory for the run's files; without it nothing is written."
 
 
 def run(
@@ -49,7 +49,7 @@ def run(
       manual: What --help prints above the flags.
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
-      run_dir_text: What --help says of it (empty: where the run's files go).
+      run_dir_text: What --help says of it (empty: the directory for the run's files).
       without_effect: Gives for a config the fields that nothing reads, and why; a line names those of them that a flag
         has set.
     """

@@ -1,14 +1,15 @@
-"""How near to the identity the residual blocks of a trained network are, and what it is without them.
+"""Measure how near to the identity the residual blocks of a trained network are, and its error without them.
 
     python -m launch.near_identity --saved_run=runs/first --run_dir=runs/first_blocks
 
 takes the network that launch.train left in runs/first and its first 1,000 test images: half a minute
-for the mnist preset, 10 minutes for the paper's network on 2 cores. Prints a line a block: the median
-over images of the branch's norm over the stream's, the bound of that over all inputs, the shares of
-hidden values above 0 and of hidden channels that never are, the test error without the block
-and with the block and the next one exchanged; and how many blocks can go at once, the smallest branch
-first, before the error grows by a point.
-Leaves results.csv, removed.csv and blocks.png. The same command again continues after the last block.
+for the mnist preset, 10 minutes for the paper's network on 2 cores. Prints a line for each block: the
+median over images of the branch's norm divided by the stream's, the bound of that ratio over all
+inputs, the share of hidden values above 0, the share of hidden channels that are 0 on all images, the
+test error without the block, and that with the block and the next one exchanged. Then prints how many
+blocks can be removed together, smallest branch first, before the error grows by a percentage point.
+Writes results.csv, removed.csv and blocks.png. The same command continues an interrupted run after
+the last finished block.
 
 --at_step=0 measures the initial weights of the run, --pretrained=digits a network of the package.
 """
@@ -37,15 +38,15 @@ MAX_RISE = 0.01  # of the error
 
 @dataclasses.dataclass(frozen=True)
 class NearIdentityConfig:
-    """Whose blocks, and on which images.
+    """Which network to measure, and on which images.
 
     Attributes:
-      saved_run: Directory of a finished run of launch.train. Required, or pretrained.
+      saved_run: Directory of a finished run of launch.train. Required, unless pretrained is given.
       pretrained: Name of a network that comes with the package, e.g. digits.
-      at_step: Of the run's weights after N updates: 0, the initial ones, or a checkpoint that is still there; the
-        run need not be finished (-1: of the finished run).
-      examples: The first N test images (or all, if there are fewer).
-      ablate: Measure the errors without blocks, which take most of the time.
+      at_step: Take the run's weights after N updates: 0, the initial ones, or the step of a checkpoint that still
+        exists; the run need not be finished (-1: the weights of the finished run).
+      examples: Measure on the first N test images (all, if there are fewer).
+      ablate: Also measure the errors without blocks, which takes most of the time.
       data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
     """
 

@@ -1,20 +1,19 @@
-"""Draw a run's figures again from its CSV files; nothing is computed. Takes a second.
+"""Redraw a run's figures from its CSV files, without computing anything; this takes a second.
 
     python -m launch.plot --run_dir=runs/first
 
-writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv; for a directory of
-launch.ablations, its figures from results.csv; for one of launch.check_theory or of
-launch.shortcut_study, all its figures; for one of launch.hessian_spectrum, spectrum.png; for one
-of launch.near_identity, blocks.png.
---format=pdf or svg --style=paper draws them for a paper: in letters like Times, both columns wide.
+writes runs/first/convergence.png, Figure 1 of Hardt & Ma, from metrics.csv. It also takes the directories
+of the other launchers: launch.ablations, launch.check_theory and launch.shortcut_study (all their
+figures), launch.hessian_spectrum (spectrum.png) and launch.near_identity (blocks.png).
+--format=pdf or svg with --style=paper draws figures for a paper: in a font like Times, both columns wide.
 
     python -m launch.plot --run_dir=runs/first --beside=runs/second,runs/third
 
-writes runs/first/comparison.png: the errors of several training runs, or the blocks of several of
-launch.near_identity, in one figure. Training runs are named by the settings in which they differ, and
-runs that differ in the seed alone are drawn as one: mean, and a band of a standard deviation.
---names="BN-free,BN-free,batch norm" gives other names; runs of one name are drawn as one.
---level="6.38% as the paper prints it" adds a horizontal line at an error, with these words in the legend.
+writes runs/first/comparison.png: the errors of several training runs, or the blocks of several runs of
+launch.near_identity, in one figure. Training runs are named by the settings in which they differ;
+runs that differ only in the seed are drawn as one curve, their mean, with a band of one standard deviation.
+--names="BN-free,BN-free,batch norm" gives other names; runs with the same name are drawn as one.
+--level="6.38% as the paper prints it" adds a horizontal line at that error, with this text in the legend.
 """
 
 import dataclasses
@@ -44,14 +43,15 @@ class PlotConfig:
     """What to draw.
 
     Attributes:
-      title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study have their own.
-      format: What kind of file to write.
-      style: Whether the figures are for the screen (200 dpi) or for a paper (smaller, with its letters, 300 dpi).
-      beside: Directories of other runs of this kind, with commas between them, to compare this one with.
-      names: A name for each of the runs compared, this one's first, with commas between them (empty: the settings in
-        which they differ, or their directories). Runs of one name are drawn as one, with the mean of their errors.
-      level: An error to draw as a line in a figure of training runs: text that begins with its percentage, which the
-        legend shows (empty: none).
+      title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study keep their own
+        titles.
+      format: Type of the files to write.
+      style: screen: 200 dpi; paper: smaller, in a font like Times, 300 dpi.
+      beside: Directories of other runs of the same type, with commas between them, to compare this one with.
+      names: Name of each of the runs compared, this one's first, with commas between them (empty: the settings in which
+        they differ, or their directories). Runs of the same name are drawn as one, with the mean of their errors.
+      level: Add a horizontal line at an error to a figure of training runs: a text that begins with the error in
+        percent, and that the legend shows (empty: none).
     """
 
     title: str = ""
@@ -63,7 +63,7 @@ class PlotConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.beside or not self.names, "names are of runs that are compared; name the others with beside")
+        require(self.beside or not self.names, "names needs runs to compare; give the others by beside")
         begins = not self.level or bool(self.levels)
         require(begins, f"level must begin with a percentage, as in '6.38% as printed', got {self.level!r}")
 
@@ -90,14 +90,14 @@ def main(config: PlotConfig, run_dir: str) -> None:
     record, kind = read_config_json(run_dir), _kind(run_dir)
     draw = importlib.import_module(f"launch.{kind}").figures
     takes = inspect.signature(draw).parameters
-    require("levels" in takes or not config.level, f"level is of training runs; {run_dir} is one of launch.{kind}")
+    require("levels" in takes or not config.level, f"level is for training runs; {run_dir} is a run of launch.{kind}")
     options = {name: getattr(config, name) for name in ("title", "levels") if name in takes}
     with reporting_damaged_table(run_dir):
         paths = save_figures(lambda: draw(run_dir, **options), run_dir, config.format, config.style)
     if not paths:
         is_done = record is not None and record["status"] == "done"
-        advice = "the run is done, and has none" if is_done else f"let launch.{kind} end, with its figures"
-        raise UserError(f"{run_dir} holds results without the data of figures; {advice}")
+        advice = "the run is done and has no figures" if is_done else f"wait until launch.{kind} has ended"
+        raise UserError(f"{run_dir} holds no data to draw; {advice}")
     print("\n".join(paths))
 
 
@@ -165,7 +165,10 @@ def _kind(run_dir: str) -> str:
 
 
 cli = launcher.command(
-    main, {"": PlotConfig()}, manual=__doc__, run_dir_text="The run's directory, where its pictures go. Required."
+    main,
+    {"": PlotConfig()},
+    manual=__doc__,
+    run_dir_text="The run's directory; its figures are written there. Required.",
 )
 
 if __name__ == "__main__":

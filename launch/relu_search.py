@@ -3,8 +3,8 @@
     python -m launch.relu_search --run_dir=runs/relu
 
 takes about 1 minute; --trials=1000 as in the docs takes 4. Prints the counts with their confidence
-bounds as they come, and leaves them in results.csv, every point in points.csv, a table in search.md
-and a figure. Interrupted, the same command goes on.
+bounds as they come, and writes them to results.csv, every point to points.csv, a table to search.md,
+and a figure. The same command continues an interrupted search.
 """
 
 import dataclasses
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-    """How much is searched.
+    """How many starts, and their seed.
 
     Attributes:
-      trials: Random starts a setting.
-      seed: Seed of teachers, samples and starts.
+      trials: Number of random starts for each setting.
+      seed: Seed of the teachers, samples and starts.
     """
 
     trials: int = 100

@@ -1,14 +1,14 @@
-"""Write one self-contained page, report.html, on what was computed: figures, claims, runs, what was not run.
+"""Write report.html, a self-contained page about runs: figures, claims, results, and what was not run.
 
     python -m launch.report --run_dir=runs/report
 
 checks the claims, trains on the embedded digits and draws the figures of Li et al. at toy size,
-each in a directory of its own under run_dir, in about 3 minutes on 2 quiet cores, and writes
-runs/report/report.html. Interrupted, the same command goes on.
+each in its own directory under run_dir, in about 3 minutes on 2 idle cores, and writes
+runs/report/report.html. The same command continues an interrupted report.
 
     python -m launch.report --runs=runs/first,runs/study --run_dir=runs/report
 
-computes nothing: it reports on runs that exist, of any launcher, as they are now.
+computes nothing: it reports on existing runs, of any launcher, as they are now.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ class ReportConfig:
     """What to report on.
 
     Attributes:
-      runs: Run directories, with commas between (empty: quick runs, which are computed).
+      runs: Run directories, with commas between them (empty: compute quick runs first).
     """
 
     runs: str = ""

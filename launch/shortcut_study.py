@@ -1,16 +1,17 @@
-"""Redraw the figures of Li et al., *Demystifying ResNet*: Hessians and learning of n-shortcut networks.
+"""Reproduce the figures of Li et al., *Demystifying ResNet*: Hessians and training of n-shortcut networks.
 
     python -m launch.shortcut_study --preset=smoke --run_dir=runs/fig5
 
-computes the data of Figure 5 (--figure=3, 6, 7, 8, 9 and 10 likewise, `convolutional` is not in the
-paper, `all` is all of them), draws it with the theory's predictions, and checks what the paper says of
-it: results.csv (a row a point), results.md (each claim: holds or not, with the numbers), PNGs, and
-the figures in TensorBoard. --hparams adds the learning rates to its HParams page, also of a study
-that is done. The smoke preset takes half a minute, the paper's size an hour; the bar counts jobs, of which
-deep networks' take longest. Interrupted, the same command goes on: what was computed is kept.
+computes the data of Figure 5 (--figure=3, 6, 7, 8, 9 or 10 for another, `convolutional` for one that is
+not in the paper, `all` for all of them), draws it with the theory's predictions, and checks the paper's
+statements about it. Writes results.csv (a row for each point), results.md (each statement: holds or
+does not hold, with the numbers), PNGs, and the figures in TensorBoard. --hparams adds the learning rates
+to TensorBoard's HParams page, also for a finished study. The smoke preset takes half a minute, the paper's
+size an hour. The progress bar counts jobs; those of deep networks take longest. The same command
+continues an interrupted study and keeps what was computed.
 
-The data are MNIST digits, whitened: by default the 4,000 of the embedded sample. With
---dataset=mnist --data_dir=DIR all 60,000, and any TFDS set of small images by name.
+The data are MNIST digits, whitened: by default the 4,000 of the embedded sample, all 60,000 with
+--dataset=mnist --data_dir=DIR, or any TFDS data set of small images, by name.
 """
 
 import dataclasses
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def main(config: StudyConfig, run_dir: str) -> None:
-    """Computes and draws the figures that the config asks for, and checks what the paper says of them, in run_dir."""
+    """Computes and draws the figures that the config asks for, and checks the paper's statements, in run_dir."""
     with terminal.silenced_stderr():
         import tensorflow  # noqa: F401, all that is slow to import
 

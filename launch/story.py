@@ -1,10 +1,10 @@
-"""Draw both papers in one picture: condition numbers against depth, and what trained blocks add. A second.
+"""Draw both papers in one figure: condition numbers against depth, and what trained residual blocks add.
 
     python -m launch.story --run_dir=docs/figures
 
-writes docs/figures/story.png. Left is Figure 5 of Li et al. from the results.csv of a run of
-launch.shortcut_study, right ‖branch‖/‖stream‖ of every block of the paper's network, at the start and
-trained, from those of runs of launch.near_identity. Nothing is computed.
+writes docs/figures/story.png in a second, without computing anything. On the left is Figure 5 of Li et al.,
+from results.csv of a run of launch.shortcut_study; on the right ‖branch‖/‖stream‖ of every block of the
+paper's network, at the start and trained, from runs of launch.near_identity.
 """
 
 import dataclasses
@@ -26,13 +26,13 @@ _BELOW = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.18)}
 
 @dataclasses.dataclass(frozen=True)
 class StoryConfig:
-    """Whose tables, and what kind of file.
+    """Which runs to draw, and what type of file to write.
 
     Attributes:
-      study: Directory of a run of launch.shortcut_study that holds the data of Figure 5.
+      study: Directory of a run of launch.shortcut_study with the data of Figure 5.
       blocks: Directories of runs of launch.near_identity, with commas between them.
-      names: A name for each of these, with commas between them.
-      format: What kind of file to write.
+      names: Name of each of these runs in the legend, with commas between them.
+      format: Type of the file to write.
       style: Whether the figure is for the screen or for a paper.
     """
 
@@ -49,7 +49,7 @@ class StoryConfig:
 
 
 def main(config: StoryConfig, run_dir: str) -> None:
-    """Draws the picture and prints its path."""
+    """Draws the figure and prints its path."""
     from identity_matters.runs.figures import save_figures
 
     study = _rows(config.study)
@@ -99,7 +99,7 @@ def _draw_condition_numbers(axes: "Axes", study: list[dict]) -> None:
         infinite = depths_in(select(found, condition_number=float("inf")))
         drawing.mark_infinite(axes, infinite, drawing.COLOURS[arch], "beyond float64" if infinite else None)
     axes.set(yscale="log", ylabel=drawing.CONDITION_NUMBER)
-    axes.set_title("Hessian where training starts (Li et al.)")
+    axes.set_title("condition of the Hessian at the start (Li et al.)")
     drawing.depth_axis(axes, rows)
     drawing.legend(axes, **_BELOW, ncols=2)
 
@@ -115,7 +115,7 @@ def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
     from theory.arrays import column
 
     for k, (name, rows) in enumerate(blocks.items()):
-        at, colour = range(1, len(rows) + 1), ("C7", "C0", "C1", "C2")[k % 4]
+        at, colour = range(1, len(rows) + 1), ("C7", "C4", "C5", "C6")[k % 4]
         low, ratio, high = (np.maximum(column(rows, f"ratio{end}"), SMALLEST_RATIO) for end in ("_low", "", "_high"))
         axes.plot(at, ratio, "o-", ms=4, color=colour, label=name)
         axes.fill_between(at, low, high, color=colour, alpha=0.2, lw=0)
@@ -127,13 +127,13 @@ def _draw_blocks(axes: "Axes", blocks: dict[str, list[dict]]) -> None:
     axes.axhline(1, color="k", lw=0.8)
     place = {"textcoords": "offset points", "ha": "center", "size": "small"}
     axes.annotate("as large as its input", (len(rows) / 2, 1), (0, 3), **place)
-    axes.set(xlabel="residual block; dotted: next stage", ylabel="‖branch‖ / ‖stream‖", yscale="log")
-    axes.set_title("what each block adds (Hardt & Ma)")
+    axes.set(xlabel="residual block (dotted: new stage)", ylabel="‖branch‖ / ‖input‖", yscale="log")
+    axes.set_title("size of each branch (Hardt & Ma)")
     axes.legend(**_BELOW, ncols=2)
 
 
 cli = launcher.command(
-    main, {"": StoryConfig()}, manual=__doc__, run_dir_text="The directory where the picture goes. Required."
+    main, {"": StoryConfig()}, manual=__doc__, run_dir_text="The directory to which the figure is written. Required."
 )
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What outlives its reader: a closed pipe or terminal ends no run."""
+"""Output that survives its reader: a closed pipe or terminal ends no run."""
 
 import contextlib
 import io
@@ -46,7 +46,7 @@ def open_outputs() -> None:
 
 @contextlib.contextmanager
 def silenced_stderr() -> Iterator[None]:
-    """Keeps off the terminal what TensorFlow's C++ code logs while it is imported, which no setting of its own does.
+    """Hides what TensorFlow's C++ code logs while it is imported, for which TensorFlow has no setting.
 
     Raises:
       UserError: Keras cannot be imported with the backend that KERAS_BACKEND names.

@@ -1,4 +1,4 @@
-"""Train the all-convolutional residual network (Hardt & Ma §4), or continue a run.
+"""Train the all-convolutional residual network (Hardt & Ma §4), or continue an interrupted run.
 
     python -m launch.train --run_dir=runs/first
 
@@ -7,20 +7,21 @@ trains the mnist preset on 4,000 embedded digits: about 1 minute on 2 cores, 2 %
     python -m launch.train --preset=cifar10_fast --data_dir=DIR --run_dir=runs/fast
     python -m launch.train --preset=cifar10 --data_dir=DIR --run_dir=runs/cifar10
 
-train on a data set that TFDS has prepared under DIR (add --download to have it fetched): a
-network of the paper's rules in 40 minutes on 2 cores (--preset=cifar10_wide: a larger one with four
-times the operations), and the paper's own, 50,000 steps for a GPU: 5.5 minutes on an NVIDIA H200
-under JAX, with --mixed_precision --steps_per_execution=100 (docs/papers/hardt_ma.md has its errors).
+train on a data set that TFDS has prepared under DIR (with --download, TFDS fetches it). cifar10_fast
+is a small network built like the paper's: 40 minutes on 2 cores. cifar10_wide is larger, with four
+times the operations. cifar10 is the paper's network, 50,000 steps for a GPU: 5.5 minutes on an
+NVIDIA H200 under JAX, with --mixed_precision --steps_per_execution=100 (errors:
+docs/papers/hardt_ma.md).
 
     python -m launch.train --images=photos --test_share=0.2 --image_size=32 --run_dir=runs/photos
 
-trains on a folder of your own images, PNG or JPEG, with a folder inside for each class.
+trains on a folder of your own images, PNG or JPEG, with one folder for each class inside.
 
-The run leaves config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
-model.keras and saved_model in run_dir. The same command again continues an interrupted run
-where it stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite; 75: stopped
-before the end, by SIGTERM, because another worker is gone or a checkpoint cannot be read now, and
-to be continued by the same command.
+The run writes config.json, metrics.csv, TensorBoard events, checkpoints, convergence.png,
+model.keras and saved_model to run_dir. The same command continues an interrupted run where it
+stopped. Exit code 0: done; 1: an error; 3: the loss became NaN or infinite; 75: stopped before the
+end, by SIGTERM, because another worker is gone or because a checkpoint cannot be read now; the
+same command then continues the run.
 
 With TF_CONFIG in the environment this process is one of several workers; launch.cluster starts them.
 """

@@ -1,6 +1,6 @@
-"""What other launchers take from a run of launch.train, or from a network that comes with the package.
+"""Reads a run of launch.train, or a network that comes with the package, for other launchers.
 
-That is the config it was trained with, the network and its training examples.
+It gives the config that the network was trained with, the network and its training examples.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     """
     require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step >= 0:
-        raise UserError(f"--at_step={at_step} is of a run of launch.train: it goes with --saved_run, not --pretrained")
+        raise UserError(f"--at_step={at_step} needs --saved_run, a run of launch.train; --pretrained has no steps")
     if pretrained:
         from identity_matters import pretrained as shipped
 
@@ -167,5 +167,5 @@ def weights_digest(model: "keras.Model") -> str:
 
 def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
     """Raises UserError where a run that goes on began with weights of another digest."""
-    others = f"{run.path} is on other weights than {saved_run or 'the network'} has now; choose another run_dir"
-    require(run.contents.get(DIGEST, digest) == digest, others)
+    other = f"{run.path} was computed for other weights than {saved_run or 'the network'} has now"
+    require(run.contents.get(DIGEST, digest) == digest, f"{other}; choose another run_dir")

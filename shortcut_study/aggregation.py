@@ -1,4 +1,4 @@
-"""What the figures and their findings read off the rows of results.csv."""
+"""Statistics over the rows of results.csv, for the figures and their findings."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What a shortcut study computes, and at what size."""
+"""The config of a shortcut study: which figures it computes, and at what size."""
 
 import dataclasses
 from typing import Literal
@@ -11,38 +11,40 @@ from shortcut_study.figures import MODULES
 
 @dataclasses.dataclass(frozen=True)
 class StudyConfig:
-    """Which figures, on what data, at what size; the defaults are the paper's, where it says.
+    """Which figures to compute, on what data, at what size; the defaults are the paper's where it states them.
 
     Attributes:
-      figure: The paper's number, or convolutional, or all; 8 brings 6, which has its rows.
+      figure: Which figure to compute: its number in the paper; convolutional, which is not in the paper; or all. 8 also
+        computes 6, whose data it shares.
       dataset: mnist_sample (4,000 embedded digits), or any TFDS image-classification set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
       download: Let TFDS download and prepare a data set that is not under data_dir.
       examples: Use the first N training images (0: all).
-      input_scale: Standard deviation of each whitened input; the paper does not say it.
+      input_scale: Standard deviation of each whitened input (not in the paper).
       centred: Subtract the mean image before whitening.
-      mean_over_outputs: Average the squared error over the outputs too, where the paper's (6) has a half of their sum.
-      depths: Numbers of weight matrices of linear networks, and of Figure 3; an n-shortcut network takes those that n
-        divides. Some are even, and for Figures 5 and 9 some are multiples of 3.
-      relu_depths: The same for Figure 10.
-      depth: Number of weight matrices in Figures 6, 7 and 8; even.
-      conv_depths: Numbers of residual convolutions of convolutional networks, multiples of 6.
-      num_runs: Seeds of linear networks in Figures 5, 6 and 8.
-      sweep_runs: Seeds of each learning rate in Figure 9, and of the norms of linear networks in Figure 3.
-      relu_runs: Seeds of networks with ReLUs, which go over the data: Figures 3, 7 and 10.
-      relu_examples: Networks with ReLUs go over the first N of the examples (0: all).
-      conv_runs: Seeds of convolutional networks.
-      num_epochs: Of Figures 9 and 10.
-      rates_per_decade: Learning rates from 0.001 to 10 in Figure 9.
+      mean_over_outputs: Average the squared error over the outputs too; the paper's (6) has half of their sum.
+      depths: Depths (numbers of weight matrices) of linear networks, and of the networks in Figure 3. An n-shortcut
+        network has those depths that n divides. Some must be even, and for Figures 5 and 9 some multiples of 3.
+      relu_depths: Depths of the networks with ReLUs in Figure 10.
+      depth: Depth of the networks in Figures 6, 7 and 8; even.
+      conv_depths: Numbers of residual convolutions in the convolutional networks; multiples of 6.
+      num_runs: Number of seeds for linear networks in Figures 5, 6 and 8.
+      sweep_runs: Number of seeds for each learning rate in Figure 9, and for linear networks in Figure 3.
+      relu_runs: Number of seeds for networks with ReLUs in Figures 3, 7 and 10. Their cost grows with the number of
+        examples.
+      relu_examples: Train networks with ReLUs on the first N examples (0: all).
+      conv_runs: Number of seeds for convolutional networks.
+      num_epochs: Number of training epochs in Figures 9 and 10.
+      rates_per_decade: Figure 9 tries learning rates from 0.001 to 10, this many for each factor of 10.
       relu_rates_per_decade: The same for Figure 10.
-      learning_rate: Of the descents of Figures 3, 6, 7 and 8, of which the paper does not say it.
-      xavier_learning_rate: The same for Xavier's linear networks in Figures 6 and 8, some of which diverge at 0.03
-        (0: learning_rate).
-      descent_epochs: Their length.
-      num_levels: Losses at which a Hessian is taken in Figures 6, 7 and 8.
+      learning_rate: Learning rate in Figures 3, 6, 7 and 8 (not in the paper).
+      xavier_learning_rate: Learning rate of linear networks with Xavier's initialisation in Figures 6 and 8, some of
+        which diverge at 0.03 (0: learning_rate).
+      descent_epochs: Number of training epochs in Figures 3, 6, 7 and 8.
+      num_levels: Number of losses at which the Hessian is computed in Figures 6, 7 and 8.
       seed: The first seed.
       hparams: Write a TensorBoard run for every network and learning rate of Figures 9 and 10, for the HParams page.
-        They are hundreds, and TensorBoard ticks no run where there are more than 40.
+        There are hundreds of them, and TensorBoard selects no run where there are more than 40.
 
     Raises:
       UserError: a field out of range.

@@ -1,4 +1,4 @@
-"""What a study makes of its config and of the rows of results.csv: jobs, pictures, findings, seconds, HParams."""
+"""Jobs, figures, findings, times and HParams of a study, from its config and the rows of results.csv."""
 
 from collections.abc import Collection, Iterator
 from types import ModuleType

@@ -67,9 +67,7 @@ def test_the_index_lists_every_page():
 def test_the_readme_counts_the_statements_as_the_table_does():
     from theory.claims import summary
 
-    total, false = re.search(
-        r"of (\d+) printed\s+statements (\d+) are false", (ROOT / "README.md").read_text()
-    ).groups()
+    false, total = re.search(r"(\d+) of \[(\d+) printed statements\]", (ROOT / "README.md").read_text()).groups()
     assert summary().startswith(f"{total} printed statements") and f" {false} are false" in summary()
 
 

@@ -1,4 +1,4 @@
-"""Arrays of real numbers: what the functions of theory take for one, and columns of tables."""
+"""Checks of the arrays that the functions of theory are given, and columns of tables."""
 
 import numpy as np
 

@@ -148,7 +148,7 @@ def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
 def held_out(data: ArrayData, count: int) -> ArrayData:
     """Returns the data with the last `count` training examples in place of the test examples (0: unchanged).
 
-    Raises UserError where nothing would be left to train on, or the examples come class by class.
+    Raises UserError if nothing would be left to train on, or the examples are sorted by class.
     """
     if not count:
         return data
@@ -177,7 +177,7 @@ def first_examples(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first `count` images and labels (0: all) of a split, "training" or "test".
 
-    Raises UserError where the examples come class by class, so that the first ones are no sample of all.
+    Raises UserError if the examples are sorted by class, so that the first ones are no random sample.
     """
     if 0 < count < len(labels):
         option = "train_examples" if split == "training" else "eval_examples"
@@ -186,7 +186,7 @@ def first_examples(
 
 
 def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
-    """Raises UserError where examples with these labels [n] come class by class, so that a part is no sample of all."""
+    """Raises UserError if examples with these labels [n] are sorted by class, so that a part is no random sample."""
     _, counts = np.unique(labels, return_counts=True)
     if np.count_nonzero(np.diff(labels)) >= len(counts):
         return
@@ -196,4 +196,6 @@ def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
     log_sorted = math.lgamma(len(counts) + 1)
     log_orders = math.lgamma(len(labels) + 1) - sum(math.lgamma(count + 1) for count in counts)
     if log_sorted - log_orders < math.log(_LEAST_CHANCE):
-        raise UserError(f"the {what} come class by class, so that the {part}, are no sample of them; shuffle them")
+        raise UserError(
+            f"the {what} are sorted by class, so that the {part}, are no random sample of them; shuffle them"
+        )

@@ -8,7 +8,7 @@ it holds
     bytes [n, h·w·c]    the pixels
     bytes [n, 4]        of each image the CRC-32 of its file, by which a run knows its data wherever they lie
 
-Each is written whole or not at all, so that interrupted decoding goes on, and a changed file costs a thousand.
+Each is written completely or not at all, so that interrupted decoding continues, and a changed file costs a thousand.
 """
 
 import concurrent.futures
@@ -329,7 +329,7 @@ def _upright_size(image: Image.Image) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Opens a context that raises a UserError, which names the file, for whatever Pillow raises on a damaged one."""
+    """Opens a context that raises a UserError, naming the file, for any error that Pillow raises on a damaged one."""
     try:
         yield
     except MemoryError:

@@ -2,8 +2,8 @@
 
     tf.data.Dataset, keras.utils.PyDataset, torch's DataLoader, a list of batches, …
 
-Many of them shuffle anew whenever they are read, so the examples are put into an order of their contents: the same
-examples are the same data, by which a run goes on.
+Many of them shuffle again whenever they are read, so the examples are sorted by their contents: the same examples are
+the same data, so that a run can continue.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def batches_of(name: str, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         shapes = f"{images.shape} and {labels.shape}"
         require(
             images.ndim > 0 and labels.ndim > 0,
-            f"{name} must be batches of (images, labels), got arrays {shapes}; of single examples, dataset.batch(100) "
+            f"{name} must be batches of (images, labels), got arrays {shapes}; for single examples, dataset.batch(100) "
             "makes batches",
         )
         require(len(images) == len(labels), f"{name} gives {len(images)} images with {len(labels)} labels")

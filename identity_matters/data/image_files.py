@@ -1,7 +1,7 @@
-"""The files of a folder of images: found, checked, of a class each, in an order that further files do not change.
+"""The files of a folder of images: found, checked, and put in an order that does not change when files are added.
 
     FOLDER/train/CLASS/…   FOLDER/test/CLASS/…      two splits
-    FOLDER/CLASS/…                                  one folder, a share of whose files, chosen by name, is to test on
+    FOLDER/CLASS/…                                  one folder; a share of its files, chosen by name, is for testing
 
 A file's place in the order is a hash of its name inside its class folder, so that the classes are mixed, the first
 files are a sample of all, and those whose hash is lowest are the ones to test on: a new file moves no other one.
@@ -64,7 +64,7 @@ def read_splits(folder: str, test_share: float = 0.0, train_split: str = "", tes
 
 
 def _require_several(folder: str, classes: Sequence[str]) -> None:
-    require(len(classes) > 1, f"{folder} holds one class alone, {shown(classes)}; two are needed at least")
+    require(len(classes) > 1, f"{folder} has only one class, {shown(classes)}; at least two are needed")
 
 
 def _has_splits(folder: str, train_split: str, test_split: str) -> bool:

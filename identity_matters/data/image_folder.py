@@ -1,4 +1,4 @@
-"""A folder of your own images as a data set: in memory where it fits, else read image by image out of the cache.
+"""A folder of your own images as a data set: in memory if it fits, otherwise read image by image from the cache.
 
 Both give the same batches, a pure function of (seed, step), as plans.plan_batch plans them.
 """

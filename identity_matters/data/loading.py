@@ -54,7 +54,7 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
     elif config.npz:
         data = load_npz(config.npz, config.num_classes)
     elif config.num_classes:
-        raise UserError(f"num_classes is for data of your own; {config.dataset} says itself how many it has")
+        raise UserError(f"num_classes is for your own data; the data set {config.dataset} defines its classes")
     elif config.dataset == MNIST_SAMPLE:
         data = _embedded_digits(config)
     else:
@@ -63,7 +63,7 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
         source = _tfds_source(whole if config.validation_examples else config)
         if source.is_streamed:
             name, num_train = source.name, source.num_train
-            in_memory = f"validation_examples needs data that fit in memory, which those of {name} do not"
+            in_memory = f"validation_examples needs data that fit in memory; {name} does not"
             require(not config.validation_examples, in_memory)
             too_large = f"batch_size {config.batch_size} exceeds the {num_train} training images of {name}"
             require(config.batch_size <= num_train, too_large)
@@ -76,7 +76,7 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
 def _embedded_digits(config: TrainConfig) -> ArrayData:
     """Returns the embedded sample, after a line that says that a data_dir is not read."""
     if config.data_dir:
-        note(f"data_dir {config.data_dir} is not read: {MNIST_SAMPLE}, the dataset, comes with the package")
+        note(f"data_dir {config.data_dir} is not used: the dataset {MNIST_SAMPLE} comes with the package")
     return mnist_sample()
 
 

@@ -1,4 +1,4 @@
-"""The files of a prepared TFDS set, which may come from others, are looked at before TFDS reads them.
+"""Safety checks on the files of a prepared TFDS set from others, before TFDS reads them.
 
 TFDS would wait for a pipe, read a device without end, follow links and templates out of the set, believe any number.
 """

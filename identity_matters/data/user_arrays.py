@@ -5,10 +5,10 @@
 
 Floats are of one of two scales, the same for both splits: a split whose largest value is at most 1 is taken to lie in
 0 … 1, one whose largest value is above 1 and at most 255 in 0 … 255; all zeros fit both. Whatever is negative, or above
-255, is refused with the line that converts it. Images are held as bytes; a line on stderr says what was seen and done.
+255, is refused with the line that converts it. Images are held as bytes; a line on stderr reports the conversion.
 
 A file holds train_images, train_labels, test_images and test_labels, or x_train, y_train, x_test and y_test. To
-evaluate on, the test arrays suffice. Its headers are looked at before anything is read.
+evaluate on, the test arrays suffice. Its headers are checked before anything is read.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0
     train_labels, found = as_integers(f"{name}: train_labels", arrays["train_labels"])
     test_labels, _ = as_integers(f"{name}: test_labels", arrays["test_labels"])
     if 0 < num_classes < found:
-        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} speak of {found} classes")
+        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} have {found} classes")
     return ArrayData(name, images["train"], train_labels, images["test"], test_labels, num_classes or found)
 
 
@@ -183,8 +183,8 @@ def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.n
     is_exact = all(np.array_equal(rounded[split], array) for split, array in images.items())
     if not is_exact and high * 255 / top < _LEAST_LEVELS:
         raise UserError(
-            f"{name}: images lie in 0 … {high:.4g}, of which rounding to whole numbers in 0 … 255 would leave next to "
-            f"nothing; {_conversion(low, high)} converts those of both splits"
+            f"{name}: images lie in 0 … {high:.4g}, and rounding to whole numbers in 0 … 255 would lose nearly "
+            f"everything; {_conversion(low, high)} converts those of both splits"
         )
     note(f"{name}: images are {first.dtype} in {low:.4g} … {high:.4g}; 0 … {top} becomes 0 … 255, in whole numbers")
     return {split: array.astype(np.uint8) for split, array in rounded.items()}

@@ -1,9 +1,9 @@
 """Asynchronous training: parameter servers hold the weights, workers update them whenever they have a gradient.
 
-So Hardt & Ma trained on ImageNet (§4.2). A worker reads the weights, computes the gradient of a batch and
-sends it to the servers, which meanwhile may have applied those of others: how many is its staleness.
-Keras's own SGD would read a momentum and write it back, losing what came between; here a server applies
-each gradient as one locked operation, as TensorFlow's did then.
+Hardt & Ma trained on ImageNet in this way (§4.2). A worker reads the weights, computes the gradient of a batch and
+sends it to the servers, which may have applied other gradients meanwhile; their number is its staleness. Keras's SGD
+would read a momentum and write it back, losing updates in between; here a server applies each gradient as one locked
+operation, as TensorFlow's did then.
 
 A job is a chief, which hands out batches, saves and evaluates, workers, and servers (ps), as TF_CONFIG says.
 """

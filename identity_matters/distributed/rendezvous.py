@@ -1,4 +1,4 @@
-"""How the processes of TF_CONFIG find one another: its text, ports, waiting for all of them, the strategy."""
+"""How the processes of TF_CONFIG connect: its checks, ports, waiting for all of them, the strategy."""
 
 import functools
 import json

@@ -1,4 +1,4 @@
-"""The processes that train one network together: what they exchange, and what they agree on before they train.
+"""The processes that train one network together: what they exchange, and what they check before they train.
 
     environment                             strategy
     TF_CONFIG with several workers          MultiWorkerMirroredStrategy over all devices of all workers

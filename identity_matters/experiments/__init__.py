@@ -1,1 +1,1 @@
-"""Experiments: one choice changed at a time, rivals on the same images, each at its own learning rate."""
+"""Experiments: one choice changed at a time, and other networks on the same images, each at its best learning rate."""

@@ -1,4 +1,4 @@
-"""Experiments on the network and its rivals: equal operations, each at its own best learning rate, several seeds."""
+"""Experiments on the network and others: equal operations, each at its best learning rate, several seeds."""
 
 import dataclasses
 import itertools

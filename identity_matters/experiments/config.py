@@ -1,4 +1,4 @@
-"""What launch.ablations compares, and of what size: apart from ablations.py, for which --help must not wait."""
+"""The config of launch.ablations, kept apart from ablations.py so that --help need not import TensorFlow."""
 
 import dataclasses
 import difflib
@@ -20,25 +20,27 @@ _OF_EXPERIMENTS = ("experiment", "operations", "search_operations", "only")
 
 class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
     def _check_steps(self) -> None:
-        """Does nothing: each run gets steps of its own, whole calls of steps_per_execution."""
+        """Does nothing: the steps of each run are set later, as a multiple of steps_per_execution."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AblationConfig:
-    """Which experiment, or which sweep, and of what size.
+    """Which experiment or sweep to run, and of what size.
 
     Attributes:
-      train: What all the runs share; its seed is the first, its validation_examples choose the learning rates. The
-        experiment sets learning rates, steps and evaluations.
-      experiment: statements: each choice of Hardt & Ma, changed; rivals: other networks on the same images; norms: the
-        norms of Li et al., Figure 2; initializers: the small initialiser beside later ones, as Fixup's and ReZero's.
-      operations: Floating-point operations of the convolutions in each run, backward passes included; they make the
-        number of steps, but for norms.
-      search_operations: Operations in which a learning rate is tried (0: half of those of a run).
-      num_seeds: Runs of each variant on the test images, at its best learning rate.
-      only: Names of some of the variants, with commas between them (empty: all).
-      sweep: In place of an experiment: a field and its values, e.g. learning_rate=0.01,0.03,0.1, or widths=16,32;32,64.
-        Every run has the steps of the preset, or of --train_steps, and is evaluated on the test images.
+      train: The config that all runs share. Its seed is the first, and the learning rates are chosen on its
+        validation_examples. The experiment sets learning rates, steps and evaluations.
+      experiment: statements: each choice of Hardt & Ma changed in turn; rivals: other networks on the same images;
+        norms: the norms of Li et al., Figure 2; initializers: the small initialiser compared with later ones, such as
+        Fixup's and ReZero's.
+      operations: Floating-point operations of the convolutions in each run, forward and backward; they determine the
+        number of steps, except for norms.
+      search_operations: The same for each run that tries a learning rate (0: half as many as operations).
+      num_seeds: Number of runs of each variant at its best learning rate, evaluated on the test images.
+      only: Names of the variants to run, with commas between them (empty: all).
+      sweep: Instead of an experiment, vary one field: its name and its values, e.g. learning_rate=0.01,0.03,0.1, or
+        widths=16,32;32,64. Every run has the steps of the preset, or of --train_steps, and is evaluated on the test
+        images.
     """
 
     ALIASES: ClassVar = {"seeds": "num_seeds"}
@@ -63,7 +65,7 @@ class AblationConfig:
             return
         searched = any(len(variant.rates) > 1 for variant in EXPERIMENTS[self.experiment])
         held_out = self.train.validation_examples or not searched
-        require(held_out, "validation_examples must be at least 1: they choose the learning rates")
+        require(held_out, "validation_examples must be at least 1: the learning rates are chosen on them")
         names, chosen = [variant.name for variant in EXPERIMENTS[self.experiment]], split_names(self.only)
         require(chosen or not self.only, f"only names no variant, got {self.only!r}; leave it empty for all of them")
         if unknown := [name for name in chosen if name not in names]:
@@ -87,9 +89,9 @@ class AblationConfig:
         Also where another variant leaves the field as it is: its name says what it is, which the flag would change.
         """
         if flags["sweep"]:
-            swept = {flags["sweep"].partition("=")[0]: "what --sweep gives values of"}
-            others = dict.fromkeys(_OF_EXPERIMENTS, "of an experiment, and --sweep is given in its place")
-            return swept | others | {"validation_examples": "what an experiment chooses its rates by; a sweep does not"}
+            swept = {flags["sweep"].partition("=")[0]: "the field that --sweep varies"}
+            others = dict.fromkeys(_OF_EXPERIMENTS, "for experiments only, and --sweep is given")
+            return swept | others | {"validation_examples": "for choosing the rates of an experiment; a sweep does not"}
         variants = EXPERIMENTS.get(flags["experiment"] or AblationConfig.experiment, ())
         set_by_one = OF_EVERY_EXPERIMENT.union(*(variant.model.keys() | variant.train.keys() for variant in variants))
         return dict.fromkeys(set_by_one, "set by the experiment: see --operations and experiments/variants.py")

@@ -1,4 +1,4 @@
-"""What launch.ablations --sweep compares: one field of a run, or of its network, at several values."""
+"""The variants of launch.ablations --sweep: one field of a run, or of its network, at several values."""
 
 import dataclasses
 from typing import Any

@@ -56,7 +56,7 @@ def _statement(name: str, blocks: int = 2, width: int = 24, **model: Any) -> Var
     return Variant(name, model=_of_depth(blocks, width) | model)
 
 
-# Hardt & Ma's statements (§4.1 and §4.2): what each choice of theirs does, each variant at its own learning rate.
+# Hardt & Ma's statements (§4.1 and §4.2): the effect of each of their choices, each variant at its best learning rate.
 # "BN-free" has their small initialiser, a fixed projection and no normalisation, and is trained with Muon, whose
 # decoupled weight decay was chosen for it; the variants of the network share that. It is half as wide as cifar10_fast,
 # so that few operations are enough epochs to leave the saddle at zero far behind.

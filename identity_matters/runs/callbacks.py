@@ -1,31 +1,33 @@
-"""The one callback of each call of fit, and how it hands the run to a user's Keras callbacks: what is called, when.
+"""The callback of each call of fit, and how it calls a user's Keras callbacks: which hooks, and when.
 
     hook                              when
     set_params, set_model             once, first; params: steps, epochs (evaluations in all); model: the network
-    on_train_begin()                  the run begins, or goes on
-    on_epoch_begin(i)                 before the first update that evaluation i, from 0, looks back on
-    on_train_batch_begin(step)        before each call into the compiled program, which is steps_per_execution updates
+    on_train_begin()                  the run begins or continues
+    on_epoch_begin(i)                 before the first update of the part that ends with evaluation i, from 0
+    on_train_batch_begin(step)        before each call of the compiled program, of steps_per_execution updates
     on_train_batch_end(step, logs)    after it: loss, cross_entropy, top1 and top5, means since the last checkpoint
                                       or evaluation
     on_epoch_end(i, logs)             after evaluation i: its row of metrics.csv, but for epoch, and the test or
                                       held-out loss as val_loss
     on_train_end(logs)                all results are written; the last row
 
-So Keras's epoch is what lies between two evaluations. `step` is the number of the call's last update, from 0 over the
-whole run (in on_train_batch_begin of its first). No other hook is called, and none where the run was done before, also
-where its results are written again. `self.model` is the network, not compiled: from standardised images to logits;
-`self.model.optimizer` is the run's optimiser. A callback that sets `self.model.stop_training` ends the run as its last
-step would: after the call under way, or in on_train_begin after the first, with a checkpoint, an evaluation and the
-results, status done. With callbacks there is a checkpoint at each evaluation, where many of them end a run.
+So an epoch of Keras is the part of the run between two evaluations. `step` is the number of the call's last update,
+from 0 over the whole run (in on_train_batch_begin of its first). No other hook is called, and none if the run was
+done before, even if its results are written again. `self.model` is the network, not compiled, from standardised
+images to logits; `self.model.optimizer` is the run's optimiser. A callback that sets `self.model.stop_training` ends
+the run as its last step would: after the current call, or in on_train_begin after the first, with a checkpoint, an
+evaluation and the results, status done. With callbacks there is a checkpoint at each evaluation, because many of them
+end a run there.
 
-Of Keras's callbacks those that would change what the run sets, and their subclasses, are refused before anything is
-written: TensorBoard, SwapEMAWeights, BackupAndRestore and OrbaxCheckpoint. LearningRateScheduler and ReduceLROnPlateau
-are accepted where `train` was given an optimiser whose rate is a number. They act after an evaluation, so after the
-checkpoint of its step: a run that is interrupted there goes on at the rate before. EarlyStopping and ModelCheckpoint
-need mode="min" or "max" where they monitor anything but a loss; restore_best_weights acts when the results are written.
+Keras callbacks that would change what the run's config sets are refused before anything is written, and so are their
+subclasses: TensorBoard, SwapEMAWeights, BackupAndRestore and OrbaxCheckpoint. LearningRateScheduler and
+ReduceLROnPlateau are accepted if `train` was given an optimiser whose rate is a number. They act after an evaluation,
+so after the checkpoint of its step: a run that is interrupted there continues at the rate before. EarlyStopping and
+ModelCheckpoint need mode="min" or "max" if they monitor anything but a loss; restore_best_weights acts when the results
+are written.
 
-A callback that only looks on leaves the run bit-identical. The callbacks' own state is in no checkpoint: after an
-interruption they start afresh, at the step of the newest checkpoint, and updates since then come to them again.
+A callback that changes nothing leaves the run bit-identical. The state of callbacks is in no checkpoint: after an
+interruption they start again at the step of the newest checkpoint, and are called for the updates since then again.
 """
 
 import sys
@@ -44,15 +46,15 @@ from identity_matters.runs.signals import StopRequest
 _HAS_SCHEDULE = (
     "its schedule sets the learning rate; train(…, optimizer=keras.optimizers.SGD(0.1)) leaves it to callbacks"
 )
-_HAS_CHECKPOINTS = "the run saves and restores its own checkpoints; ModelCheckpoint saves the network besides"
+_HAS_CHECKPOINTS = "the run saves and restores checkpoints itself; ModelCheckpoint saves the network too"
 # Names in keras.callbacks, and what a run does in their place.
 REFUSED = {
     "BackupAndRestore": _HAS_CHECKPOINTS,
     "LearningRateScheduler": _HAS_SCHEDULE,
     "OrbaxCheckpoint": _HAS_CHECKPOINTS,
     "ReduceLROnPlateau": _HAS_SCHEDULE,
-    "SwapEMAWeights": "the run's optimiser averages no weights",
-    "TensorBoard": "the run writes its own TensorBoard events, into run_dir",
+    "SwapEMAWeights": "the run's optimiser does not average weights",
+    "TensorBoard": "the run writes TensorBoard events itself, into run_dir",
 }
 
 
@@ -60,7 +62,7 @@ def checked_callbacks(
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] | None,
     may_set_rate: bool = False,
 ) -> tuple[keras.callbacks.Callback, ...]:
-    """Returns callbacks, given as Keras takes them, with which a run can go on to its end.
+    """Returns callbacks, given as Keras takes them, after checking that a run can use them.
 
     may_set_rate: whether the run's optimiser has a learning rate that is a number, so that no schedule is in the way.
 

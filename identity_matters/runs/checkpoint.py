@@ -98,7 +98,7 @@ def _read(path: str, step: int) -> dict[str, np.ndarray]:
     """Returns the arrays of a checkpoint; raises UserError where it is of another step, almost any if it is damaged."""
     arrays = read_arrays(path)
     found = arrays.get("step", np.empty(0))
-    require(found.ndim == 0 and found.dtype.kind in "ui", "it does not say of which step it is")
+    require(found.ndim == 0 and found.dtype.kind in "ui", "it does not say its step")
     require(found == step, f"it is of step {found}, not of the step in its name")
     return arrays
 

@@ -1,4 +1,4 @@
-"""The config.json of a run directory, checked when it is read: the type of run, its config, how far it came."""
+"""The config.json of a run directory, checked when it is read: the type of run, its config and its status."""
 
 import os
 import re
@@ -62,9 +62,9 @@ def seen_from_start(contents: dict, path: str) -> str:
 
 
 def require_mounted(path: str) -> None:
-    """Raises UserError for an address in place of a directory: Python would make a local folder of that name."""
+    """Raises UserError for a URL in place of a directory: Python would make a local folder of that name."""
     if re.match(r"[\w.+-]+:/", os.fspath(path)):
-        raise UserError(f"{path} is an address, not a directory: mount what it names, and give the folder")
+        raise UserError(f"{path} is a URL, not a directory: mount it, and give the folder")
 
 
 def _check(contents: Any) -> None:

@@ -1,10 +1,10 @@
-"""The run directory: what a run writes, and the config.json that says what it is.
+"""The run directory: the files of a run, and the config.json that describes it.
 
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
-was given and its config are those of the latest call that had something to do, its versions those of the first. It
-holds a summary of the data of a training run, a study or a spectrum, and of an .npz file or a folder of images a
-digest: data may be moved, but not be changed.
+was given and its config are those of the latest call that computed something, its versions those of the first. It
+holds a summary of the data of a training run, a study or a spectrum, and the digest of an .npz file or a folder of
+images: data may be moved, but not changed.
 """
 
 import contextlib
@@ -106,7 +106,7 @@ class RunDirectory:
         for name in itertools.chain(*(name.split(os.sep) for name in names)):
             path = os.path.join(path, name)
             if os.path.islink(path) and os.path.isdir(path):
-                raise UserError(f"{path} is a link, through which no run writes; put the folder itself there")
+                raise UserError(f"{path} is a link, and runs do not write through links; put the folder itself there")
         return path
 
     def set_status(self, status: str, **details: Any) -> None:
@@ -150,7 +150,7 @@ class RunDirectory:
         differing = differences(found["config"], config, (*same, *longer))
         if len(differing) == 1 and differing[0].startswith("train_steps "):
             differing.append(
-                "a run goes on longer unless its schedule ends with it: else begin another by --init_from this"
+                "train_steps can grow unless the schedule ends with it; then start another run, with --init_from this"
             )
         require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
         file = f"{_data_place(config)} has changed, of digest "

@@ -1,4 +1,4 @@
-"""How pictures look, in one place: Matplotlib settings for colours, fonts and resolution.
+"""The style of all figures: Matplotlib settings for colours, fonts and resolution.
 
 Figures name colours by their number, C0 to C7, sizes of text in words ("small"), and are laid out for a page of at most
 PAGE inches. So nothing but these settings decides what they look like, and outside of `styled` (a notebook, say) they
@@ -13,8 +13,8 @@ import matplotlib
 from cycler import cycler
 from matplotlib.figure import Figure
 
-# Okabe & Ito's colours, told apart with every common colour blindness: C0 blue, C1 orange, C2 green, C3 vermilion,
-# C4 purple, C5 sky blue, C6 black, C7 grey, at first in the order of Matplotlib's own.
+# Okabe & Ito's colours, distinct with every common colour blindness: C0 blue, C1 orange, C2 green, C3 vermilion,
+# C4 purple, C5 sky blue, C6 black, C7 grey; the first are in Matplotlib's order.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#666666")
 PAGE = 8.0  # inches: the width of a figure that fills a page
 

@@ -30,7 +30,7 @@ def convergence_figure(
 
     Args:
       rows: The rows of a metrics.csv: step, train_top1_error, test_top1_error (fractions), learning_rate.
-      title: What stands above the figure.
+      title: The title of the figure.
       split, place: See `config_json.evaluated_split` and `config_json.final_row_label`.
       levels: Errors that are drawn as horizontal lines, fractions, by what the legend says of each.
     """

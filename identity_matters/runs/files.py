@@ -1,4 +1,4 @@
-"""The files of a run directory, read with care, and written whole or not at all.
+"""Reading and writing files of a run directory: checks before reading, and files written whole or not at all.
 
 Only regular files are read, small enough to be held: opening a pipe waits until somebody writes to it, reading a device
 may never end.

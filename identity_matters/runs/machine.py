@@ -1,4 +1,4 @@
-"""What a run was computed on, in one line."""
+"""The machine that a run was computed on, in one line."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""What a run reports: metrics.csv, a row per evaluation, and the same to TensorBoard.
+"""The log of a run: metrics.csv, with a row per evaluation, and the same in TensorBoard.
 
 TensorBoard sorts groups of tags by name and unfolds the first two, so errors and losses come first: error, loss, norm,
 optimizer, pictures, speed, weights.

@@ -1,7 +1,7 @@
-"""Arrays of numbers in .npz files, which may come from others: each is read from the member whose header was checked.
+"""Safe reading of arrays of numbers from .npz files, which may come from others.
 
-numpy.load takes x for x.npy where a file has both, allocates what a header declares, and fails in any way on a damaged
-one.
+Each array is read from the member whose header was checked. numpy.load takes x for x.npy if a file has both, allocates
+what a header declares, and raises almost any error for a damaged file.
 """
 
 import contextlib

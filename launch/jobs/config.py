@@ -12,16 +12,16 @@ class ClusterConfig:
 
     Attributes:
       train: The training run.
-      num_workers: Processes on this machine.
-      num_servers: With --strategy=parameter_server: processes that hold the weights.
-      max_restarts: How often the job is started again when a worker dies.
+      num_workers: Number of worker processes on this machine.
+      num_servers: With --strategy=parameter_server: number of processes that hold the weights.
+      max_restarts: How often the job may be started again after a worker died.
       slurm: Write a batch script for Slurm.
       kubernetes: Write a Kubernetes manifest.
       kubeflow: With --kubernetes: a TFJob, for the Kubeflow training operator.
       write: File to write the script or manifest to (empty: print it).
       submit: With --slurm: submit the script with sbatch.
       job_name: Name of the job, its Service and its log.
-      nodes: Workers of a Slurm or Kubernetes job, one a node.
+      nodes: Number of workers of a Slurm or Kubernetes job, one on each node.
       gpus_per_node: GPUs of each worker (0: train on CPUs).
       cpus_per_node: CPU cores of each worker.
       memory_per_node: Memory of each worker, in GiB.
@@ -30,8 +30,9 @@ class ClusterConfig:
       setup: Shell command that the batch script and then every worker of a Slurm job runs first, e.g. to activate a
         virtual environment.
       image: Container image of a Kubernetes job, with this project installed.
-      volume_claim: PersistentVolumeClaim of a Kubernetes job, for run_dir and data_dir; mounted at volume_path.
-      volume_path: Folder in which the volume claim is mounted.
+      volume_claim: PersistentVolumeClaim of a Kubernetes job that holds run_dir and data_dir; it is mounted at
+        volume_path.
+      volume_path: Path at which volume_claim is mounted.
     """
 
     train: TrainConfig = TrainConfig()

@@ -42,7 +42,7 @@ def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_pa
     with deferring_signals() as stop, contextlib.closing(_Job(command, tasks, log_path, stop)) as job:
         for attempt in range(max_restarts + 1):
             if attempt:
-                job.log(f"starting all workers again, {attempt} of at most {max_restarts} times")
+                job.log(f"starting all workers again, restart {attempt} of at most {max_restarts}")
             code = job.run()
             if code in PERMANENT or stop.is_made:
                 return code
@@ -86,7 +86,7 @@ class _Job:
         if self._stop.is_made and self._passed_on_at is None:
             self._passed_on_at = self._stop.latest_at
             name = signal.Signals(self._stop.number).name
-            self.log(f"{name}: the workers save and leave; once more kills them")
+            self.log(f"{name}: the workers save a checkpoint and exit; a second signal kills them")
             self._signal(signal.SIGTERM)
         elif self._stop.is_made and self._stop.latest_at > self._passed_on_at + REPEAT_INTERVAL:
             self._signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What the pictures of a report show, in a line each, by name."""
+"""Captions of the figures of a report, by name."""
 
 from shortcut_study.figures.all_figures import FIGURES
 

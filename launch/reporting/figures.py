@@ -1,4 +1,4 @@
-"""The figures and numbers of both papers: which runs show them, what the paper says and what came out, what lacks."""
+"""The figures and numbers of both papers: the runs that show them, statements, results, what is missing."""
 
 import itertools
 from collections.abc import Iterator
@@ -78,7 +78,7 @@ def _figure_1(run: Run) -> PaperFigure:
     last, dataset = run.rows[-1], run.dataset
     says = f"no number: the paper does not train on {dataset}"
     if not dataset:
-        says = "no number: these data are the user's own"
+        says = "no number: these are the user's own data"
     elif dataset in TABLE_2:
         says = f"{percent(TABLE_2[dataset][0])} top-1 test error (Table 2, the full run)"
         says += f"; this run has another {', '.join(changed)}" if (changed := _changed(run, dataset)) else ""
@@ -95,7 +95,7 @@ def _changed(run: Run, dataset: str) -> list[str]:
 
 
 def _figure_2(run: Run) -> PaperFigure:
-    """The norms of --experiment=norms, whose variants differ in depth alone; cannot be told where one has none."""
+    """The norms of --experiment=norms, whose variants differ in depth alone; undecided where one has none."""
     last = final_rows(run.rows)
     ended = [row for row in last if is_number(row.get("kernel_norm"))]  # it is empty where a run diverged
     found = {name: column(select(ended, variant=name), "kernel_norm") for name in {row["variant"] for row in last}}
@@ -140,13 +140,13 @@ def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
     """Returns what the papers show and the runs do not, with the reason."""
     found = [*_missing_numbers(runs)]
     complete = {name for run in runs for name in run.findings if name not in (*run.smoke_size, *run.smaller)}
-    judged = {figure.title for figure in figures if not figure.note}
+    evaluated = {figure.title for figure in figures if not figure.note}
     drawn = {figure.title for figure in figures}
     for name in filter(str.isdigit, FIGURES):
         title = f"Li et al., Figure {name}"
         if name not in complete:
             why = "drawn above at toy size only" if title in drawn else "not among the runs of this report"
-            why = "drawn above, of other depths or of fewer runs or epochs" if title in judged else why
+            why = "drawn above, with other depths, fewer runs or fewer epochs" if title in evaluated else why
             what, shown = f"{title}, at the paper's size", FIGURES[name].CAPTION
             found.append(Missing(what, shown, why, STUDY.format(name, name)))
     if "Li et al., Figure 2" not in drawn:

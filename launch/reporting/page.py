@@ -81,7 +81,7 @@ def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[st
         text = f"{answers.count('holds')} of {len(answers)} statements hold on our data."
         lines.append(("Figures of Li et al.", text))
     if small := sum(bool(figure.note) for figure in drawn):
-        text = f"{small} figures at a size that shows that they run and judges nothing."
+        text = f"{small} figures at toy size, too small for conclusions."
         lines.append(("Figures of Li et al., small", text))
     return lines
 

@@ -1,4 +1,4 @@
-"""The runs that a report computes where it is given none: the claims, the digits, the figures of Li et al., small."""
+"""The quick runs that a report computes if none are given: claims, digits, small figures of Li et al."""
 
 import shlex
 import signal
@@ -23,7 +23,7 @@ class Quick(NamedTuple):
     name: str  # of its directory
     module: str
     flags: tuple[str, ...]  # beside --run_dir
-    promise: str  # how long it takes on 2 quiet cores
+    promise: str  # how long it takes on 2 idle cores
 
 
 QUICK = (
@@ -47,11 +47,11 @@ def compute(run: RunDirectory) -> list[str]:
             print(f"{start}: {_status(folder)} before", flush=True)
             continue
         command = [sys.executable, "-m", quick.module, f"--run_dir={folder}", *quick.flags]
-        print(f"{start}: python {shlex.join(command[1:])}, {quick.promise} on 2 quiet cores", flush=True)
+        print(f"{start}: python {shlex.join(command[1:])}, {quick.promise} on 2 idle cores", flush=True)
         began, log = time.perf_counter(), f"{folder}.log"
         code = _run(command, log)
         if _status(folder) not in (*FINISHED, "failed"):  # a check that failed is a result
-            raise UserError(f"{quick.module} ended with exit code {code} before it was done; what it said is in {log}")
+            raise UserError(f"{quick.module} ended with exit code {code} before it was done; its output is in {log}")
         print(f"{start}: {_status(folder)} after {(time.perf_counter() - began) / 60:.1f} minutes", flush=True)
     return folders
 

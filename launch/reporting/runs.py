@@ -1,4 +1,4 @@
-"""What a report says of a run directory: its contents, rows, pictures and files, whatever the kind of run."""
+"""A run directory as a report shows it: config, rows, figures and files, for every type of run."""
 
 import base64
 import importlib
@@ -19,7 +19,7 @@ MAX_SVG = 1_000_000  # bytes; a larger picture, of many points, is embedded as p
 BROAD = 7  # inches
 MAX_ROWS = 12  # of a table of evaluations
 NOT_RECORDED = "not recorded"
-# What config.json says of launch.export_npz's file of a data set. It is told by its labels: the pixels may be a copy's.
+# How config.json describes the file that launch.export_npz writes. Its labels identify it: the pixels may be a copy's.
 EXPORTED = {"50000 training and 10000 test images, 32x32x3, labels 79887683": "cifar10"}
 
 

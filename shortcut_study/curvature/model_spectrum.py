@@ -120,7 +120,7 @@ def spectrum(
         found = made.spectrum("", order, num_vectors, tolerance, seed)
     matrix = "Gauss–Newton matrix" if options.get("gauss_newton") else "Hessian"
     heading = f"{matrix} of the mean {made.loss} over {made.num_examples:,} examples in {found.dim:,} weights"
-    return found._replace(heading=f"{heading}, {made.num_products} products")
+    return found._replace(heading=f"{heading}, {made.num_products} Hessian-vector products")
 
 
 def diagonal(

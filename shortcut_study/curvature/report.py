@@ -44,11 +44,11 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     if found == dim:
         return "\n".join([*lines, *_all_eigenvalues(quadrature)])
     mean, error = mean_eigenvalue(quadrature)
-    error_text = " ± {:.2g} (95 times in 100)" if np.isfinite(error) else ", by one random vector"
+    error_text = " ± {:.2g} (95 % interval)" if np.isfinite(error) else ", by one random vector"
     lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
     largest = summary(quadrature, dim).max_abs
     low, high = share_within(quadrature, NEAR_ZERO * largest, dim)
-    lines.append(f"within {NEAR_ZERO:.0%} of the largest from 0: {low:.2%} to {high:.2%} of the eigenvalues")
+    lines.append(f"eigenvalues smaller in size than {NEAR_ZERO:.0%} of the largest: {low:.2%} to {high:.2%}")
     return "\n".join([*lines, *_resolved(summary(quadrature, dim), quadrature.rounding)])
 
 

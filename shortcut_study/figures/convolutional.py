@@ -1,4 +1,4 @@
-"""Not in the paper (Li et al. §6): do condition numbers tell shortcuts of 1, 2 and 3 convolutions apart?
+"""Not in the paper (Li et al. §6): do condition numbers differ between shortcuts of 1, 2 and 3 convolutions?
 
 With and without batch normalisation, at the initial weights of networks so small that every eigenvalue can be had.
 """

@@ -159,7 +159,7 @@ def smaller_findings(
 ) -> list[Finding]:
     """Returns whether a quantity of 2-shortcut networks is always smaller than that of plain ones.
 
-    Log says whether its logarithms are compared and its ratios told, or itself and its means, as shares.
+    With log its logarithms are compared and ratios given, otherwise its values and their means, as shares.
     """
     loss, _ = drawing.LOSSES[activations]
     at_losses = select(rows, experiment="spectrum_at_losses", activations=activations)

@@ -1,7 +1,7 @@
-"""What Li et al. say they see in a figure, as checks on the rows: holds or does not hold, with the numbers.
+"""Checks of what Li et al. say about a figure: holds or does not hold, with the numbers.
 
-The constants turn the paper's words into numbers. A claim is one that the paper makes, of the networks and depths of
-which it makes it.
+The constants turn the paper's words into numbers. A claim is checked for those networks and depths for which the paper
+makes it.
 """
 
 from collections.abc import Collection
@@ -20,8 +20,8 @@ DEEP = 12  # "deep": this number of weight matrices or more
 DRAMATIC = 0.02  # "drops dramatically": by this share of all eigenvalues or more
 BEYOND = 1 / np.finfo(np.float64).eps  # what an infinite condition number counts as
 CHANCE = 0.05  # p of a paired difference from which on it is not significant
-ANSWERS = {True: "holds", False: "does not hold", None: "cannot be told"}  # by Finding.holds
-NO_ANSWER = "not judged"  # at smoke size
+ANSWERS = {True: "holds", False: "does not hold", None: "undecided"}  # by Finding.holds
+NO_ANSWER = "not evaluated"  # at smoke size
 NOTHING_SHARED = "the runs have no losses in common"
 
 

@@ -63,8 +63,8 @@ def by_class(sample) -> ArrayData:
 def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(by_class):
     labels = by_class.train_labels
     assert refused(held_out, by_class, 500) == (
-        "the training examples of mnist_sample come class by class, so that the last 500, which validation_examples "
-        "holds out, are no sample of them; shuffle them"
+        "the training examples of mnist_sample are sorted by class, so that the last 500, which validation_examples "
+        "holds out, are no random sample of them; shuffle them"
     )
     assert held_out(by_class, 0) is by_class
     assert held_out(dataclasses.replace(by_class, train_labels=np.roll(labels, 1)), 500).num_test == 500
@@ -72,7 +72,7 @@ def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(by_cla
 
 
 def test_the_first_of_examples_that_come_class_by_class_are_refused(sample, by_class, tmp_path):
-    words = "examples of mnist_sample come class by class, so that the first"
+    words = "examples of mnist_sample are sorted by class, so that the first"
     assert f"the training {words} 400, which train_examples takes" in refused(shortened, by_class, 400, 0)
     assert f"the test {words} 999, which eval_examples takes" in refused(shortened, by_class, 0, 999)
     for counts in ((0, 0), (4000, 1000), (9999, 9999)):
@@ -81,8 +81,8 @@ def test_the_first_of_examples_that_come_class_by_class_are_refused(sample, by_c
     names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
     np.savez(tmp_path / "own.npz", **{name: getattr(by_class, name) for name in names})
     config = TrainConfig(npz=tmp_path / "own.npz", eval_examples=100)
-    assert "the test examples of own.npz come class by class" in refused(next, raw_test_batches(config, 100))
-    assert "the test examples of own.npz come class by class" in refused(load, config)
+    assert "the test examples of own.npz are sorted by class" in refused(next, raw_test_batches(config, 100))
+    assert "the test examples of own.npz are sorted by class" in refused(load, config)
 
 
 @pytest.mark.parametrize("counts", [(5, 5), (2, 2, 2), (1, 9), (10, 10), (1,) * 20, (12,), (1, 1000), (999999, 1)])

@@ -182,7 +182,7 @@ def test_a_record_longer_than_its_file_is_refused(copied, length):
 
 def test_a_set_at_an_address_is_not_fetched(copied):
     _, config = copied
-    assert "is an address" in refused(load, dataclasses.replace(config, data_dir="gs://tfds-data/datasets"))
+    assert "is a URL" in refused(load, dataclasses.replace(config, data_dir="gs://tfds-data/datasets"))
 
 
 @pytest.mark.parametrize("lengths", [[], ["0"]])

@@ -80,7 +80,7 @@ def test_a_schedule_that_ends_with_the_run_is_refused_with_what_to_do(config, tm
     training.train(linear, tmp_path / "run")
     before = (tmp_path / "run" / "config.json").read_bytes()
     message = refused(training.train, dataclasses.replace(linear, train_steps=4), tmp_path / "run")
-    assert "train_steps (2, 4); a run goes on longer unless its schedule ends with it" in message
+    assert "train_steps (2, 4); train_steps can grow unless the schedule ends with it" in message
     assert message.endswith("--init_from this") and (tmp_path / "run" / "config.json").read_bytes() == before
 
 
@@ -147,7 +147,7 @@ def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(config, tiny_r
 @pytest.mark.parametrize(
     "prefixes, reason",
     [
-        ("stem,nix", "freeze names 'nix', with which no layer begins that has weights; try stem, stage1, projection"),
+        ("stem,nix", "freeze names 'nix', but no layer with weights begins so; try stem, stage1, projection"),
         ("s", "freeze s leaves nothing to train"),
     ],
 )

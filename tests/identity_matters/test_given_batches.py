@@ -100,7 +100,7 @@ X, Y = np.zeros((4, 8, 8), np.uint8), np.arange(4)
         (lambda: [X], "batches of (images, labels), got a ndarray"),
         (lambda: 5, "batches of (images, labels), got a int"),
         (lambda: {"image": X, "label": Y}, "batches of (images, labels), got a dict"),
-        (lambda: zip(X, Y), "of single examples, dataset.batch(100) makes batches"),
+        (lambda: zip(X, Y), "for single examples, dataset.batch(100) makes batches"),
         (lambda: [(X, Y[:3])], "4 images with 3 labels"),
         (lambda: [(X, Y), (X[:, :4], Y)], "images of several shapes: (4, 8), (8, 8)"),
         (lambda: [], "gives no batch"),

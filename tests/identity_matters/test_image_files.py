@@ -102,7 +102,7 @@ def remove(path):
         ),
         (
             lambda path: [remove(path / name / "bee") for name in ("train", "test")],
-            "one class alone, ant; two are needed",
+            "only one class, ant; at least two are needed",
         ),
         (lambda path: remove(path / "test" / "bee"), "train/ alone has bee, test/ alone has none"),
         (lambda path: write_classes(path / "test", ["wasp"]), "train/ alone has none, test/ alone has wasp"),

@@ -174,7 +174,7 @@ def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits):
         ({"test_share": -0.1}, "test_share must be at least 0"),
         ({"train_split": "dev", "test_split": "dev"}, "are both 'dev'"),
         ({"train_split": "../x"}, "must be the name of a split, got '../x'"),
-        ({"images": "", "npz": "x.npz", "test_split": "dev"}, "an npz has no splits"),
+        ({"images": "", "npz": "x.npz", "test_split": "dev"}, "an npz has no named splits"),
     ],
 )
 def test_flags_that_contradict_one_another_are_refused(config, fields, words):

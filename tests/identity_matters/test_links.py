@@ -75,7 +75,7 @@ def test_a_run_whose_checkpoints_are_a_link_is_refused_and_the_files_there_stay(
     run_dir = tmp_path / "run"
     shutil.copytree(tiny_run, run_dir, ignore=shutil.ignore_patterns("checkpoints", "model.keras"))
     (run_dir / "checkpoints").symlink_to(precious)
-    message = f"{run_dir}/checkpoints is a link, through which no run writes; put the folder itself there"
+    message = f"{run_dir}/checkpoints is a link, and runs do not write through links; put the folder itself there"
     assert refused(training.train, tiny_config, run_dir) == message
     (run_dir / "checkpoints").unlink()
     shutil.copytree(tiny_run / "checkpoints", run_dir / "checkpoints")

@@ -130,7 +130,7 @@ def test_a_directory_of_files_that_are_no_run_is_refused(tmp_path, name, is_refu
 @pytest.mark.parametrize("address", ["s3://bucket/run", "file:///tmp/run", "s3:/run"])
 def test_an_address_is_no_run_directory(tmp_path, monkeypatch, address):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="is an address, not a directory: mount"):
+    with pytest.raises(UserError, match="is a URL, not a directory: mount"):
         begin(address, TrainConfig())
     assert os.listdir(tmp_path) == []
 

@@ -49,7 +49,7 @@ def test_a_saved_model_is_not_loaded_unless_it_is_trusted(tmp_path, acting, monk
         patched.setattr(tf.saved_model, "load", lambda *_: pytest.fail("it was loaded"))
         message = refused(evaluate, path, (IMAGES, LABELS))
     assert message == (
-        f"{path} is a SavedModel, which is a program: give the run's model.keras, or, where you trust who made it, "
+        f"{path} is a SavedModel, which is a program: give the run's model.keras, or, if you trust its author, "
         "--trust_saved_model (trust_saved_model=True)"
     )
     assert not written.exists()

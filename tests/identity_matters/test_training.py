@@ -325,7 +325,7 @@ def test_a_run_with_scalars_trains_resumes_is_exported_and_evaluated(
     assert evaluate(run_dir)["top1_error"] == pytest.approx(row["test_top1_error"])  # on the run's own images
 
 
-MEMORY = "batch_size 16 and this network need more memory than there is; make one smaller"
+MEMORY = "batch_size 16 and this network need more memory than there is; reduce one"
 
 
 def test_what_does_not_fit_into_memory_is_said_in_one_line(tmp_path, tiny_config, monkeypatch):

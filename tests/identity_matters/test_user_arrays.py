@@ -105,11 +105,11 @@ def test_num_classes_makes_room_for_classes_that_the_training_set_lacks(digits):
     lacking = (x[y < 8], y[y < 8], x_test, y_test)
     assert "--num_classes=10" in refused(given_arrays, lacking)
     assert given_arrays(lacking, num_classes=10).num_classes == 10
-    assert "speak of 8 classes" in refused(given_arrays, lacking, num_classes=7)
+    assert "have 8 classes" in refused(given_arrays, lacking, num_classes=7)
 
 
 def test_num_classes_is_for_data_of_ones_own(tiny_config):
-    assert "num_classes is for data of your own" in refused(load, dataclasses.replace(tiny_config, num_classes=12))
+    assert "num_classes is for your own data" in refused(load, dataclasses.replace(tiny_config, num_classes=12))
 
 
 def test_a_run_with_more_classes_than_its_training_set_is_evaluated(tiny_config, digits, tmp_path):

@@ -116,7 +116,7 @@ def test_a_killed_worker_ends_all_which_are_started_again(tmp_path):
     with shortened():
         code, lines = job(tmp_path, program, max_restarts=1)
     assert code == 0
-    assert "worker 1 was killed by SIGKILL" in lines and "starting all workers again, 1 of at most 1 times" in lines
+    assert "worker 1 was killed by SIGKILL" in lines and "starting all workers again, restart 1 of at most 1" in lines
     assert lines.count("[0] done") == lines.count("[1] done") == 1
 
 
@@ -160,7 +160,8 @@ def test_a_signal_to_the_launcher_lets_all_workers_save_and_leave(tmp_path, numb
     process, log = supervised(tmp_path, LEAVES)
     process.send_signal(number)
     assert process.wait() == launcher.EXIT_CONTINUE
-    assert f"{number.name}: the workers save and leave" in log.read_text() and "again" not in log.read_text()
+    text = log.read_text()
+    assert f"{number.name}: the workers save a checkpoint and exit" in text and "again" not in text
 
 
 def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
@@ -177,7 +178,7 @@ def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
         patch.setattr(local._Job, "_start", once_the_signal_has_come)
         code, lines = job(tmp_path, program, max_restarts=3)
     assert code == launcher.EXIT_CONTINUE and len(started) == 1
-    assert any("SIGTERM: the workers save and leave" in line for line in lines)
+    assert any("SIGTERM: the workers save a checkpoint and exit" in line for line in lines)
 
 
 def test_a_signal_that_is_sent_twice_at_once_means_what_it_means_once(tmp_path):
@@ -222,7 +223,7 @@ def test_a_folder_of_somebody_is_refused_and_left_as_it_was(tmp_path):
 def test_a_second_signal_kills_workers_that_stay(tmp_path):
     process, log = supervised(tmp_path, STAYS)
     process.send_signal(signal.SIGINT)
-    until(lambda: "save and leave" in log.read_text(), process)
+    until(lambda: "save a checkpoint and exit" in log.read_text(), process)
     time.sleep(local.REPEAT_INTERVAL)
     process.send_signal(signal.SIGINT)
     assert process.wait() == launcher.EXIT_CONTINUE

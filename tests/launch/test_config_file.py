@@ -42,7 +42,7 @@ def test_relative_places_of_data_are_those_of_the_run(tiny_run, tmp_path, monkey
         ({"lerning_rate": 0.1}, "there is no field 'lerning_rate'"),
         ({"train_steps": "many"}, "train_steps must be a whole number, got 'many'"),
         ({"train_steps": 0}, "train_steps must be at least 1, got 0"),
-        ([1], "is no set of fields but [1]"),
+        ([1], "must be a JSON object, got [1]"),
         ({"kind": "hessian_spectrum", "config": {"saved_run": "x"}}, "there is no field 'saved_run'"),
     ],
 )
@@ -56,7 +56,7 @@ def test_what_is_no_config_is_refused_in_one_line_and_nothing_written(launch, tm
 def test_a_runs_config_and_a_preset_are_not_both_taken(launch, tiny_run, tmp_path):
     flags = f"--config={tiny_run}/config.json", "--preset=mnist", f"--run_dir={tmp_path}/run"
     code, _, err = launch("train", *flags)
-    assert code == 1 and err.endswith("it is a run's, and --preset is given too\n")
+    assert code == 1 and err.endswith("it is the config of a run; leave out --preset\n")
 
 
 def test_a_file_that_is_none_is_refused(launch, tmp_path):

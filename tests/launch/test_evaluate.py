@@ -34,7 +34,7 @@ def test_a_shipped_network_is_evaluated_on_its_data_set(launch):
 
 
 def test_a_data_dir_that_is_not_read_is_said_and_never_named_as_the_place_of_the_data(launch, tmp_path):
-    note = "note: data_dir /nonexistent is not read: mnist_sample, the dataset, comes with the package\n"
+    note = "note: data_dir /nonexistent is not used: the dataset mnist_sample comes with the package\n"
     flags = ("--data_dir=/nonexistent", "--max_examples=20")
     code, _, err = launch("evaluate", "--pretrained=digits", *flags)
     assert code == 0 and err.count(note) == 1

@@ -123,7 +123,7 @@ def test_sigterm_saves_at_once_and_the_same_command_continues(tmp_path, alone):
     process.send_signal(signal.SIGTERM)
     assert process.wait() == EXIT_CONTINUE
     step = last_step(run_dir)
-    line = f"told to stop by SIGTERM, saved at step {step}; the same command continues"
+    line = f"received SIGTERM, saved at step {step}; the same command continues"
     assert 0 < step < STEPS and line in log_of(run_dir)
     assert read_config_json(str(run_dir))["status"] == "running"
     assert start(run_dir, "train", f"--checkpoint_every={STEPS}").wait() == 0

@@ -300,7 +300,7 @@ def test_a_step_without_checkpoint_is_refused_with_those_that_have_one(launch, t
         code, _, err = launch(*flags(tiny_run, tmp_path / "run"), flag)
         assert code == 1 and message in err.splitlines()[-1]
     code, _, err = launch("--pretrained=digits", "--at_step=0", f"--run_dir={tmp_path}/run")
-    assert code == 1 and "it goes with --saved_run" in err
+    assert code == 1 and "needs --saved_run" in err
     (checkpoint, *_) = sorted((tiny_run / "checkpoints").glob("*.npz"))
     shutil.copytree(tiny_run, tmp_path / "damaged")
     damaged = tmp_path / "damaged" / "checkpoints" / checkpoint.name
@@ -332,7 +332,8 @@ def test_a_spectrum_does_not_go_on_with_the_weights_of_another_run_in_the_same_p
     network.set_weights([1.5 * array for array in network.get_weights()])
     network.save(run_dir / "model.keras")
     code, out, err = launch(*few)
-    assert code == 1 and f"{spectrum} is on other weights than {run_dir} has now" in err.splitlines()[-1] and not out
+    message = f"{spectrum} was computed for other weights than {run_dir} has now"
+    assert code == 1 and message in err.splitlines()[-1] and not out
     shutil.copy(tiny_run / "model.keras", run_dir)
     assert launch(*few)[0] == 0
 

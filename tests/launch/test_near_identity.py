@@ -54,7 +54,7 @@ def test_other_weights_are_refused(measured, tiny_run, tmp_path):
     code, _, err = launched(
         "near_identity", f"--saved_run={tiny_run}", f"--run_dir={tmp_path / 'blocks'}", "--examples=40"
     )
-    assert code == 1 and "is on other weights" in err
+    assert code == 1 and "was computed for other weights" in err
 
 
 def test_without_the_errors(tiny_run, tmp_path):

@@ -93,14 +93,14 @@ def test_the_rate_of_a_schedule_that_always_falls_has_no_drops():
 @pytest.mark.parametrize(
     "kind, status, advice",
     [
-        ("check_theory", "running", "let launch.check_theory end"),
-        ("check_theory", "done", "the run is done, and has none"),  # of one claim, say
-        ("report", "running", "let launch.report end"),
+        ("check_theory", "running", "wait until launch.check_theory has ended"),
+        ("check_theory", "done", "the run is done and has no figures"),  # of one claim, say
+        ("report", "running", "wait until launch.report has ended"),
     ],
 )
 def test_a_run_whose_figures_have_no_data_is_named(tmp_path, kind, status, advice):
     begin(tmp_path, config_of(kind), kind, status)
-    with pytest.raises(ValueError, match=f"without the data of figures; {advice}"):
+    with pytest.raises(ValueError, match=f"holds no data to draw; {advice}"):
         plot.main(plot.PlotConfig(), str(tmp_path))
 
 
@@ -183,7 +183,7 @@ def test_runs_of_one_name_share_a_colour_and_a_line_of_the_legend(tmp_path, monk
     assert upper == pytest.approx(0.4375 + np.std([0.5, 0.375], ddof=1))
     with pytest.raises(UserError, match="^names has 2 names for 3 runs: a,b$"):
         compared(monkeypatch, first, beside, "a,b")
-    with pytest.raises(UserError, match="^names are of runs that are compared"):
+    with pytest.raises(UserError, match="^names needs runs to compare"):
         plot.PlotConfig(names="a")
 
 
@@ -202,7 +202,7 @@ def test_a_level_without_a_percentage_or_of_other_runs_than_training_is_refused(
         with pytest.raises(UserError, match="^level must begin with a percentage, as in '6.38% as printed', got "):
             plot.PlotConfig(level=text)
     begin(tmp_path, config_of("check_theory"), "check_theory", "done")
-    with pytest.raises(UserError, match="^level is of training runs; .* is one of launch.check_theory$"):
+    with pytest.raises(UserError, match="^level is for training runs; .* is a run of launch.check_theory$"):
         plot.main(plot.PlotConfig(level="5 %"), str(tmp_path))
 
 

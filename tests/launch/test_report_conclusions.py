@@ -32,7 +32,7 @@ def norms_run(path, norms, status="done"):
 NORMS = {"pre-activation ResNet-8": 6.0, "pre-activation ResNet-32": 4.0, "BN-free of 8 layers": 1.0}
 
 
-@pytest.mark.parametrize("deepest, answer", [(4.0, "holds"), (8.0, "does not hold"), ("", "cannot be told")])
+@pytest.mark.parametrize("deepest, answer", [(4.0, "holds"), (8.0, "does not hold"), ("", "undecided")])
 def test_the_norms_of_resnets_are_figure_2(tmp_path, deepest, answer):
     run = norms_run(tmp_path, NORMS | {"pre-activation ResNet-32": deepest})
     (figure,) = figures.paper_figures([run])
@@ -64,9 +64,9 @@ def study(path, config, **details):
     "changes, num_examples, answer, why",
     [
         ({}, 60_000, "holds", None),
-        ({"depths": (2, 3, 6), "num_runs": 1}, 60_000, "holds", "drawn above, of other depths or of fewer runs"),
+        ({"depths": (2, 3, 6), "num_runs": 1}, 60_000, "holds", "drawn above, with other depths, fewer runs"),
         ({"num_epochs": 100, "relu_examples": 1000}, 60_000, "holds", None),  # Figure 5 reads neither
-        ({}, 300, "not judged", "drawn above at toy size only"),
+        ({}, 300, "not evaluated", "drawn above at toy size only"),
     ],
 )
 def test_a_figure_is_of_the_size_of_the_paper_by_what_it_reads(tmp_path, changes, num_examples, answer, why):

@@ -72,7 +72,7 @@ def test_every_figure_leaves_its_rows_findings_picture_and_events(study, figure)
     text = (run_dir / "results.md").read_text()
     answers = [line.split(" | ") for line in text.splitlines() if line.startswith(f"| {figure} |")]
     assert [claim for _, claim, *_ in answers] == [f.claim for f in FIGURES[figure].findings(rows)]
-    assert {answer for _, _, answer, *_ in answers} == {"not judged"}  # at this size
+    assert {answer for _, _, answer, *_ in answers} == {"not evaluated"}  # at this size
     assert run_dir.with_suffix(".out").read_text() == f"{text}\nfiles: {run_dir}\n"
     record = json.loads((run_dir / "config.json").read_text())
     assert (record["status"], record["num_examples"], record["config"]["figure"]) == ("done", 200, figure)

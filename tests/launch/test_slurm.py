@@ -186,7 +186,7 @@ def test_a_disturbed_job_requeues_itself_and_ends_the_same(slurm, undisturbed, t
         os.kill(pid, signal.SIGKILL)
     until(lambda: "Restarts=1" in slurm("scontrol", "-o", "show", "job", job), seconds=LIMIT)
     assert ended(slurm, job) == "COMPLETED", log_of(slurm, job)
-    saved = set(re.findall(r"stopped: told to stop by SIGTERM, saved at step (\d+)", log_of(slurm, job)))
+    saved = set(re.findall(r"stopped: received SIGTERM, saved at step (\d+)", log_of(slurm, job)))
     assert event != "preempted" or len(saved) == 1
     assert_same_variables(tmp_path / "run", reference / "run")
 

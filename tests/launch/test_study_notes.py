@@ -30,13 +30,13 @@ def test_a_small_data_set_is_a_toy_as_the_first_examples_of_a_large_one_are(laun
         code, out, err = launch(*FIGURE_5, *flags, f"--run_dir={tmp_path}/{name}")
         assert code == 0 and not notes(err), err
         tables.append(out[: out.index("| experiment |")])
-    assert tables[0] == tables[1] and tables[0].startswith("This is a toy size") and "| not judged |" in tables[0]
+    assert tables[0] == tables[1] and tables[0].startswith("This is a toy size") and "| not evaluated |" in tables[0]
 
 
 def test_a_data_dir_that_is_not_read_is_said(launch, tmp_path):
     code, _, err = launch(*FIGURE_5, "--data_dir=/nonexistent", f"--run_dir={tmp_path}")
     assert code == 0 and notes(err) == [
-        "note: data_dir /nonexistent is not read: mnist_sample, the dataset, comes with the package"
+        "note: data_dir /nonexistent is not used: the dataset mnist_sample comes with the package"
     ]
 
 

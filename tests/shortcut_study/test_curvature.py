@@ -244,13 +244,16 @@ def test_the_report_leaves_out_what_is_not_resolved():
     resolved = report.report(nodes(np.linspace(-1, 9, 400)), count=2, dim=900)
     assert "condition number: 1" in resolved and "index: 10" in resolved
     coarse = report.report(nodes([-1.0, 0.001, 5.0]), count=1, dim=900).splitlines()
-    assert [line.split(":")[0] for line in coarse[2:]] == ["trace", "within 5% of the largest from 0"]
+    assert [line.split(":")[0] for line in coarse[2:]] == [
+        "trace",
+        "eigenvalues smaller in size than 5% of the largest",
+    ]
 
 
 def test_the_report_prints_each_ritz_value_once_and_an_infinite_condition_number_in_words():
     lines = report.report(nodes([-3.0, -1.0, 0.0, 2.0, 5.0]), count=5, dim=900).splitlines()
     assert [line.split()[::2] for line in lines[1:4]] == [["5", "-3"], ["2", "-1"], ["0"]]
-    assert lines[4].startswith("trace: 540 ± 0 (95 times in 100)")  # the two vectors of `nodes` agree
+    assert lines[4].startswith("trace: 540 ± 0 (95 % interval)")  # the two vectors of `nodes` agree
     assert len(report.report(nodes([4.0]), count=5, dim=900).splitlines()) == 4
     singular = report.report(nodes([1e-8] * 50 + [1.0] * 50), count=1, dim=900)
     assert "condition number: infinite within rounding, largest |eigenvalue| 1 over" in singular

@@ -42,7 +42,10 @@ def test_two_lines_print_and_draw_the_spectrum_with_its_errors(model, exact, cap
     assert abs(trace - exact.sum()) < 2 * error < exact.sum()
     lines = str(spectrum).splitlines()
     assert lines[0].startswith("Hessian of the mean cross-entropy of logits over 12 examples in 131 weights, ")
-    assert [line.split(":")[0] for line in lines[5:7]] == ["trace", "within 5% of the largest from 0"]
+    assert [line.split(":")[0] for line in lines[5:7]] == [
+        "trace",
+        "eigenvalues smaller in size than 5% of the largest",
+    ]
     assert "not resolved" not in str(spectrum) and float(lines[2].split()[0]) == pytest.approx(exact[-1], rel=1e-4)
     assert [axes.get_title() for axes in spectrum.plot("as titled").axes] == ["as titled"]
     h = matrix(model)
@@ -62,7 +65,7 @@ def test_the_bar_s_total_shrinks_to_the_number_of_products_and_is_reached(model,
     totals = [int(total) for _, _, total in bars]
     assert totals == sorted(totals, reverse=True) and totals[-1] == int(bars[-1][1]) == count[0]
     assert "at most" in bars[0][0] and "at most" not in bars[-1][0]
-    assert f"{count[0] // 3} products" in str(found)  # in three batches
+    assert f"{count[0] // 3} Hessian-vector products" in str(found)  # in three batches
     curvature.spectrum(model, X, CLASSES, order=3, num_vectors=1, progress=False)
     assert not capsys.readouterr().err
 

@@ -100,7 +100,7 @@ class Guarantee(NamedTuple):
 def guarantee(problem: Widened, num_layers: int) -> Guarantee:
     """Descent from zero stays in max ‖W_i‖ ≤ 1/(2ℓ) and f shrinks geometrically, if f(0) is small (Zou et al.).
 
-    Theorem 3.1 with our constants. The condition does not depend on ℓ, and the rate hardly: the steps stay bounded.
+    Theorem 3.1 with our constants. The condition does not depend on ℓ, the rate only weakly: the steps stay bounded.
     """
     least, largest, moment = problem.spread()
     smallest = max(float(np.linalg.eigvalsh(problem.Sigma)[0]), 0.0)

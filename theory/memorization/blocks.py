@@ -33,7 +33,7 @@ class NoThreshold(ValueError):
     """No bias lets the units of a block wake on their own point alone.
 
     Attributes:
-      row: int. A point of the block that cannot be told from another.
+      row: int. A point of the block that cannot be distinguished from another.
       reason: str. What is missing, with the numbers.
     """
 
