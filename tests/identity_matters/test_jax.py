@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from image_folders import DIGITS, write_digits
 from processes import assert_same_variables, final_variables
 
 import identity_matters
@@ -84,6 +85,17 @@ def test_the_launcher_trains_from_an_npz_file_on_jax_without_tensorflow(train, t
     contents = read_config_json(run_dir)
     assert (contents["status"], contents["versions"]["keras_backend"]) == ("done", "jax")
     assert "done: step 10" in printed and "KERAS_BACKEND=tensorflow adds" in printed
+
+
+@pytest.mark.slow
+def test_the_launcher_trains_on_a_folder_of_images_on_jax_without_tensorflow(hidden, tmp_path):
+    digits, run_dir = write_digits(tmp_path / "digits", 150, 50), tmp_path / "run"
+    short = ("--train_steps=10", "--eval_every=10", "--decay_steps=5")
+    done = run(hidden, "jax", "-m", "launch.train", f"--images={digits}", f"--run_dir={run_dir}", *FLAGS, *short)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert read_config_json(run_dir)["class_names"] == sorted(DIGITS)
+    found, (row,) = evaluate(run_dir), read_metrics(run_dir / "metrics.csv")
+    assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"], abs=0.021)
 
 
 @pytest.mark.slow

@@ -8,11 +8,13 @@ import re
 import shlex
 import shutil
 
+import processes
 import pytest
 from image_folders import DIGITS, write, write_digits
 
 from identity_matters.data.arrays import mnist_sample
 from identity_matters.runs.config_json import read_config_json
+from identity_matters.runs.tables import read_metrics
 from launch import launcher
 
 GUIDE = (pathlib.Path(__file__).parents[2] / "docs" / "guides" / "train.md").read_text()
@@ -57,6 +59,18 @@ def test_a_sweep_over_a_folder_needs_no_images_to_hold_out(launch, photos):
         "learning_rate=0.01",
         "learning_rate=0.03",
     ]
+
+
+@pytest.mark.slow
+def test_two_workers_train_on_a_folder_as_one_does(launch, digits, tmp_path):
+    flags, pair = [f"--images={digits}", "--batch_size=16", *SMALL], tmp_path / "pair"
+    assert processes.start(pair, "cluster", "--num_workers=2", *flags).wait() == 0, processes.log_of(pair)
+    assert launch("train", f"--run_dir={tmp_path}/one", *flags)[0] == 0
+    (found,), (expected,) = (read_metrics(path / "metrics.csv") for path in (pair, tmp_path / "one"))
+    for name in ("train_cross_entropy", "test_cross_entropy", "test_top1_error"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-5)
+    records = [read_config_json(path) for path in (pair, tmp_path / "one")]
+    assert records[0]["class_names"] == records[1]["class_names"] == sorted(DIGITS)
 
 
 def damaged(folder):
