@@ -9,6 +9,7 @@ holds but for the square of the eigenvectors' errors, the second for any Q. Sour
 Krylov-aware stochastic trace estimation (2023).
 """
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -39,7 +40,8 @@ def deflated_quadrature(
 
     Args:
       mvp_fn, dim, dtype, seed: As for `lanczos`.
-      order: int. Most steps of an iteration. Of a matrix with no more rows all eigenvalues are found.
+      order: int. Most steps of an iteration. Of a matrix with no more rows, or with no more than are known beyond it, all
+        eigenvalues are found.
       num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
         steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; the others
         one, for the trace.
@@ -57,7 +59,7 @@ def deflated_quadrature(
         raise ValueError(f"tolerance must be at least 0, got {tolerance}")
     is_whole, long = dim <= order, num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
     short, on_plan = num_vectors - long, on_plan or (lambda total, is_final: None)
-    on_plan(dim if is_whole else order * (1 + long) + short, is_whole)
+    on_plan(dim if is_whole else order * (1 + max(long, 2)) + short, is_whole)
     stop = None if is_whole else converged(1, tolerance)
     memory = np.empty((min(order, dim), dim), dtype)  # one basis serves all vectors
     first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, stop)
@@ -67,11 +69,14 @@ def deflated_quadrature(
             found, first
         )
     chosen = found.error_bounds <= tolerance * np.abs(found.values).max()
+    if dim - chosen.sum() <= order:  # the rest would be as long as all, for each vector, and less exact
+        plan = functools.partial(_plan_after, taken, on_plan)
+        return deflated_quadrature(mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, plan)
     vectors = _vectors(found, first, chosen)
-    steps = _expected_steps(found, chosen, min(order, dim - len(vectors)))
+    steps = _expected_steps(found, chosen, order)
     on_plan(taken + steps * long + short, False)
     means = _mean_eigenvalues(mvp_fn, first, [[seed, vector] for vector in range(long + 1, num_vectors + 1)])
-    stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), min(order, dim - len(vectors)), []
+    stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), order, []
     for vector in range(1, long + 1):
         # Products round by a share of H, not of the rest.
         done = lanczos(mvp_fn, dim, steps, [seed, vector], dtype, memory, stop, vectors, np.abs(found.values).max())
@@ -79,6 +84,10 @@ def deflated_quadrature(
         on_plan(taken + steps * long + short, True)
         rows.append(ritz(done))
     return _quadrature(found, chosen, first.residual, dim, rows)._replace(probes=means), vectors
+
+
+def _plan_after(taken: int, on_plan: Callable, total: int, is_final: bool) -> None:
+    on_plan(taken + total, is_final)
 
 
 def _mean_eigenvalues(mvp_fn: Callable, first: Decomposition, seeds: list) -> np.ndarray:

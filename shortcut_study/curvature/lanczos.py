@@ -129,8 +129,7 @@ def lanczos(
     for step in range(order):
         np.divide(vector, dtype(norm), out=basis[step])  # in the basis's memory, as a copy of many weights is slow
         vector, epsilon = _product(mvp_fn, basis[step], epsilon)
-        _orthogonalize(vector, outside)
-        coefficients = _orthogonalize(vector, basis[: step + 1])
+        coefficients = _orthogonalize(vector, outside, basis[: step + 1])
         norm = _norm(vector)
         diagonal[step], off_diagonal[step] = coefficients[-1], norm
         scale = max(scale, abs(diagonal[step]), norm)
@@ -232,14 +231,15 @@ def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.n
     return product, max(epsilon, float(np.finfo(found.dtype).eps)) if found.dtype.kind == "f" else epsilon
 
 
-def _orthogonalize(vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Takes from a vector, in place, its part in the span of the basis; returns the coefficients, float64."""
+def _orthogonalize(vector: np.ndarray, *bases: np.ndarray) -> np.ndarray:
+    """Takes from a vector, in place, its part in the span of all bases; returns the last one's coefficients, float64."""
     # The coefficients become T's entries, whose eigenvalues are computed in float64 also where the basis is float32:
     # the rounding of each product stays, that of their sum does not come on top.
-    coefficients = np.zeros(len(basis))
-    for _ in range(2):
-        along = basis @ vector
-        vector -= along @ basis
+    coefficients = np.zeros(len(bases[-1]))
+    for _ in range(2):  # through all bases: what the last one's first pass brings back along the others would grow
+        for basis in bases:
+            along = basis @ vector
+            vector -= along @ basis
         coefficients += along
     return coefficients
 
@@ -247,8 +247,7 @@ def _orthogonalize(vector: np.ndarray, basis: np.ndarray) -> np.ndarray:
 def _random_vector(random: np.random.Generator, *bases: np.ndarray) -> np.ndarray:
     """Returns a random vector that is orthogonal to the rows of bases, which are so to each other."""
     vector = random.standard_normal(bases[0].shape[1], dtype=bases[0].dtype)
-    for basis in bases:
-        _orthogonalize(vector, basis)
+    _orthogonalize(vector, *bases)
     return vector
 
 

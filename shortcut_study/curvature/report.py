@@ -108,12 +108,11 @@ def density_rows(density: Density) -> list[dict]:
 
 
 def quadrature_from_rows(rows: list[dict]) -> Quadrature:
-    """Returns what `quadrature_rows` says. Vectors with as many rows as the first have nodes, the others are probes."""
+    """Returns the quadrature that `quadrature_rows` made rows of; a probe is a vector without an error bound."""
     numbers = np.array([[float(row[name]) for name in ("vector", *_COLUMNS)] for row in rows])
     vectors = [numbers[numbers[:, 0] == vector, 1:].T for vector in np.unique(numbers[:, 0]) if vector >= 0]
     known = numbers[numbers[:, 0] < 0, 1:].T
-    size = vectors[0].shape[1] if vectors else 0
-    whole = [vector for vector in vectors if vector.shape[1] == size]
+    whole = [vector for vector in vectors if not np.isnan(vector[2]).any()]
     probes = np.array([vector[0, 0] for vector in vectors[len(whole) :]])
     nodes = np.stack(whole, axis=1) if whole else np.zeros((3, 1, 0))
     rounding = max(float(row["rounding"]) for row in rows)
