@@ -40,8 +40,8 @@ def deflated_quadrature(
 
     Args:
       mvp_fn, dim, dtype, seed: As for `lanczos`.
-      order: int. Most steps of an iteration. Of a matrix with no more rows, or with no more than are known beyond it, all
-        eigenvalues are found.
+      order: int. Most steps of an iteration. Of a matrix with no more rows than that and its known eigenvalues,
+        all eigenvalues are found.
       num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
         steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; the others
         one, for the trace.

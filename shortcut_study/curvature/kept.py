@@ -4,6 +4,9 @@
 
 The methods here are the same at every call. So a call that goes on asks for the same vectors, bit by bit, and finds
 their products by a digest; where an iteration rounds otherwise, as on another machine, the rest is computed anew.
+
+A digest of weights, examples and names says little of what a model and a loss compute with them, so the first product
+that a call finds is computed again and compared.
 """
 
 import hashlib
@@ -15,6 +18,7 @@ from collections.abc import Callable
 import numpy as np
 
 MAGIC = b"Hessian products 1\n"
+TOLERANCE = 1e-3  # of a product's norm: far above rounding, far below the difference of another model
 _ENTRY = struct.Struct("<32sQI")
 
 
@@ -26,13 +30,15 @@ class KeptProducts:
       problem: What the products depend on besides the vector: arrays and text.
 
     Raises:
-      ValueError: the file holds products of something else, or is no such file.
+      ValueError: the file holds products of something else, or is no such file. Where only a product shows it, the
+        function that `of` returned raises it.
     """
 
     def __init__(self, path: str | os.PathLike | None, problem: list[np.ndarray | str]) -> None:
         self._path = None if path is None else os.fspath(path)
         self._head = MAGIC
         self._places: dict[bytes, tuple[int, int, int]] = {}
+        self._is_checked = True
         if self._path is None:
             return
         self._head += _digest(problem)
@@ -40,17 +46,18 @@ class KeptProducts:
             if not os.path.isfile(self._path):
                 raise ValueError(f"{self._path} is not a file of Hessian products")
             self._find()
+            self._is_checked = not self._places
 
     def __len__(self) -> int:
         """The number of products in the file."""
         return len(self._places)
 
     def of(self, mvp_fn: Callable, name: str = "", on_found: Callable = lambda: None) -> Callable:
-        """Returns mvp_fn(v [dim]) -> Hv [dim], which computes no product that the file has.
+        """Returns mvp_fn(v [dim]) -> Hv [dim], which computes of the products in the file only the first.
 
         Args:
           name: str. Of the matrix, where a problem has several.
-          on_found: callable. Called without arguments where a product is in the file.
+          on_found: callable. Called without arguments where a product is in the file and is not computed.
         """
         if self._path is None:
             return mvp_fn
@@ -59,7 +66,10 @@ class KeptProducts:
             key = _digest([name, np.asarray(vector)])
             found = self._read(key, np.asarray(vector))
             if found is not None:
-                on_found()
+                if self._is_checked:
+                    on_found()
+                else:
+                    self._check(found, mvp_fn(vector))
                 return found
             found = np.ascontiguousarray(mvp_fn(vector))
             self._append(key, found)
@@ -77,10 +87,7 @@ class KeptProducts:
                 file.truncate(0)
                 return
             if head != self._head:
-                raise ValueError(
-                    f"{self._path} holds products of another model, another loss or other examples; remove it, or give "
-                    "another path"
-                )
+                raise self._of_another()
             size, end = os.fstat(file.fileno()).st_size, len(head)
             while len(entry := file.read(_ENTRY.size)) == _ENTRY.size:
                 key, length, check = _ENTRY.unpack(entry)
@@ -89,6 +96,17 @@ class KeptProducts:
                 self._places[key] = (file.tell(), length, check)
                 end = file.seek(length, os.SEEK_CUR)
             file.truncate(end)
+
+    def _check(self, found: np.ndarray, computed: np.ndarray) -> None:
+        if not np.linalg.norm(found - computed) <= TOLERANCE * np.linalg.norm(found):
+            raise self._of_another()
+        self._is_checked = True
+
+    def _of_another(self) -> ValueError:
+        return ValueError(
+            f"{self._path} holds products of another model, another loss or other examples; remove it, or give another "
+            "path"
+        )
 
     def _read(self, key: bytes, like: np.ndarray) -> np.ndarray | None:
         if key not in self._places:

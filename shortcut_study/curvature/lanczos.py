@@ -232,7 +232,7 @@ def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.n
 
 
 def _orthogonalize(vector: np.ndarray, *bases: np.ndarray) -> np.ndarray:
-    """Takes from a vector, in place, its part in the span of all bases; returns the last one's coefficients, float64."""
+    """Takes from a vector, in place, its part in the span of bases; returns the coefficients of the last, float64."""
     # The coefficients become T's entries, whose eigenvalues are computed in float64 also where the basis is float32:
     # the rounding of each product stays, that of their sum does not come on top.
     coefficients = np.zeros(len(bases[-1]))

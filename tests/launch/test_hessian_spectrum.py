@@ -125,7 +125,7 @@ def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_sam
     code, _, err = launch(*flags(tiny_run, tmp_path / "run"))
     assert code == 0
     total = int(err.split("\r")[-1].split("/")[1].split()[0])
-    assert len(made) == 40 + total - 2 * 19
+    assert len(made) == 40 + total - 2 * 18  # the first of the 19 products in the file is compared
     for found, expected in zip(*(read(folder)[0] for folder in (tmp_path / "run", tiny_spectrum))):
         assert found["vector"] == expected["vector"]
         # Convolutions on several threads do not round alike twice.
