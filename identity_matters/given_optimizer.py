@@ -26,10 +26,13 @@ def as_text(given: keras.optimizers.Optimizer | Schedule | None) -> str:
 
     Raises:
       TypeError: it is neither an optimiser nor a schedule.
-      UserError: it cannot be made again from text, or averages weights.
+      UserError: it cannot be made again from text, averages weights, or excludes some of them from its decay.
     """
     if given is None:
         return ""
+    # Keras leaves it out of the configuration, and so out of what is saved.
+    is_selective = hasattr(given, "_exclude_from_weight_decay")
+    require(not is_selective, "optimizer has exclude_from_weight_decay, which is not supported; leave it out")
     if not isinstance(given, keras.optimizers.Optimizer | Schedule):
         raise TypeError(
             f"optimizer must be a keras.optimizers.Optimizer or a LearningRateSchedule, got {truncated_repr(given)}"

@@ -129,8 +129,15 @@ def test_what_is_no_optimizer_is_refused(given, tiny_config, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def selective():
+    made = optimizers.AdamW(1e-3)
+    made.exclude_from_weight_decay(var_names=["bias"])
+    return made
+
+
 REFUSED = {
     "a class that is not registered": (lambda: Unregistered(0.1), "put @keras.saving.register_keras_serializable"),
+    "a decay of some weights": (selective, "optimizer has exclude_from_weight_decay"),
     "averages": (lambda: optimizers.SGD(0.1, use_ema=True), "optimizer has use_ema"),
 }
 
