@@ -13,6 +13,10 @@ from identity_matters.errors import UserError
 from identity_matters.fields import check_fields, from_json, require
 
 # The fields of a run on data that no config names.
+TWO_SPLITS = (
+    "name two with --train_split and --test_split (train_split=…, test_split=…), or hold some of one out with "
+    "--validation_examples=100 (validation_examples=100)"
+)
 NO_PLACE: Mapping[str, Any] = dict(data_dir="", npz="", images="", test_share=0.0, train_split="", test_split="")
 MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
 

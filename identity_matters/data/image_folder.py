@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from identity_matters.config import TrainConfig
+from identity_matters.config import TWO_SPLITS, TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData, note
 from identity_matters.data.decoded_images import DecodedImages, image_shape, read_headers
 from identity_matters.data.image_files import ImageFile, files_to_evaluate_on, read_splits, shown
@@ -41,6 +41,9 @@ class FolderSource:
         self.name = os.path.basename(os.path.abspath(folder))
         splits = read_splits(folder, config.test_share, config.train_split, config.test_split)
         files = splits.train + splits.test
+        both = set(splits.train) & set(splits.test)
+        is_both = f"{len(both)} images of {folder} are to be trained on and to be tested on"
+        require(not both or config.validation_examples > 0, f"{is_both}; {TWO_SPLITS}")
         self.class_names = splits.class_names
         self.num_classes = config.num_classes or len(self.class_names)
         few = f"num_classes is {config.num_classes}, but {folder} has {len(self.class_names)} class folders"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from identity_matters.config import TrainConfig
+from identity_matters.config import TWO_SPLITS, TrainConfig
 from identity_matters.data.arrays import (
     MNIST_SAMPLE,
     ArrayData,
@@ -61,6 +61,9 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
         # A set that is shortened is read so far only, but what is held out comes from the end of the whole set.
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
         source = _tfds_source(whole if config.validation_examples else config)
+        train_split, test_split = source.split_names
+        is_both = f"{source.name}: {train_split!r} is the split to train on and the one to test on"
+        require(train_split != test_split or config.validation_examples > 0, f"{is_both}; {TWO_SPLITS}")
         if source.is_streamed:
             name, num_train = source.name, source.num_train
             in_memory = f"validation_examples needs data that fit in memory; {name} does not"

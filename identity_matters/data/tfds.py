@@ -44,6 +44,7 @@ class TfdsSource:
     """A prepared TFDS image-classification set: trained on train_split, tested on the labelled eval_split.
 
     Attributes:
+      split_names: train_split and eval_split.
       stored_shape: (height, width, channels) of the images as they are stored; None where a side varies.
       image_shape: (height, width, channels) of the images that it gives.
 
@@ -64,8 +65,8 @@ class TfdsSource:
         self.name, self._builder = builder.name, builder
         self._image_key, self._label_key = image_and_label(builder)
         check_records(self.name, str(builder.data_dir))
-        self._whole_splits = (train_split, eval_split)
-        for split in self._whole_splits:
+        self.split_names = (train_split, eval_split)
+        for split in self.split_names:
             if split not in builder.info.splits:
                 raise UserError(
                     f"{self.name} has no split {split!r}, only {', '.join(builder.info.splits)}; --train_split and "
@@ -102,7 +103,7 @@ class TfdsSource:
     def is_streamed(self) -> bool:
         """Returns whether the set, before it is shortened, is too large for memory, or has images of varying size."""
         splits = self._builder.info.splits
-        count = sum(splits[name].num_examples for name in self._whole_splits)
+        count = sum(splits[name].num_examples for name in self.split_names)
         return self._varies or math.prod(self.image_shape) * count > MAX_BYTES_IN_MEMORY
 
     def load(self) -> ArrayData:

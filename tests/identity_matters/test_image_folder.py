@@ -181,6 +181,18 @@ def test_flags_that_contradict_one_another_are_refused(config, fields, words):
     assert words in refused(dataclasses.replace, config, **fields)
 
 
+@pytest.mark.parametrize("fields", [{"test_split": "train"}, {"train_split": "test"}])
+def test_nothing_is_trained_and_tested_on(config, fields):
+    assert "to be trained on and to be tested on; name two with --train_split" in refused(
+        load, dataclasses.replace(config, **fields)
+    )
+
+
+def test_a_part_of_the_one_split_is_held_out(config):
+    data = load(dataclasses.replace(config, test_split="train", validation_examples=40))
+    assert (data.num_train, data.num_test) == (160, 40)
+
+
 def test_a_folder_that_cannot_be_used_leaves_no_run(config, tmp_path):
     (tmp_path / "data").mkdir()
     for images in (tmp_path / "data", tmp_path / "none"):

@@ -90,6 +90,13 @@ def test_a_set_of_one_image_and_one_class_label_needs_no_supervised_keys(
     assert "--test_split" in refused(load, dataclasses.replace(config, test_split="nix"))
     swapped = load(dataclasses.replace(config, train_split="dev", test_split="train"))
     assert (swapped.num_train, swapped.num_test) == (7, 24)
+    for fields in (
+        {"train_split": "", "test_split": "train"},
+        {"dataset": "plain_set", "train_split": "test", "test_split": ""},
+    ):
+        config = dataclasses.replace(config, **named | fields)
+        assert "is the split to train on and the one to test on" in refused(load, config)
+        assert load(dataclasses.replace(config, validation_examples=3)).num_test == 3
 
 
 def test_a_set_of_two_class_labels_is_refused(config):
