@@ -2,8 +2,8 @@
 
 The cache lies in the folder that the environment variable IDENTITY_MATTERS_CACHE names, by default in
 $XDG_CACHE_HOME/identity_matters or ~/.cache/identity_matters. A folder of images has a folder of its own there, with a
-file for about a thousand images, whose name is made of their shape and of the names, sizes and times of their files;
-it holds
+file for about a thousand images, whose name is made of their shape, of their split, and of the names, sizes and times
+of their files; it holds
 
     bytes [n, h·w·c]    the pixels
     bytes [n, 4]        of each image the CRC-32 of its file, by which a run knows its data wherever they lie
@@ -25,7 +25,7 @@ import shutil
 import time
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -67,26 +67,26 @@ class _Shard(NamedTuple):
 class DecodedImages:
     """The images of a folder's files, uint8 [h, w, c] each, decoded when they are first asked for.
 
-    Each of the groups is a folder of class folders, in order; is_whole says that no other is in use. shape is
-    (h, w, c), to which images of other sizes are resized and colours converted.
+    splits has all files, in order, of some folders of class folders, by the names of these ("" for the folder itself).
+    shape is (h, w, c), to which images of other sizes are resized and colours converted.
 
     Raises:
       UserError: a file is damaged or too large; the message names it.
       OSError: the cache cannot be written, and it is needed.
     """
 
-    def __init__(
-        self, folder: str, groups: Sequence[Sequence[ImageFile]], shape: tuple[int, int, int], is_whole: bool = False
-    ) -> None:
-        self._folder, self._shape, self._row_bytes, self._is_whole = folder, shape, math.prod(shape), is_whole
+    def __init__(self, folder: str, splits: Mapping[str, Sequence[ImageFile]], shape: tuple[int, int, int]) -> None:
+        self._folder, self._shape, self._row_bytes = folder, shape, math.prod(shape)
         self._cache = cache_folder(folder)
         per_shard = max(1, min(_FILES, _BYTES // self._row_bytes))
-        self._shards = [self._shard(part) for files in groups for part in _buckets(files, per_shard)]
+        self._prefixes = {split: f"{_name(shape)}-{_short_digest(split)}-" for split in splits}
+        self._shards = [
+            _Shard(os.path.join(self._cache, self._prefixes[split] + listing_digest(part)), part)
+            for split, files in splits.items()
+            for part in _buckets(files, per_shard)
+        ]
         self._rows = {file: (i, k) for i, shard in enumerate(self._shards) for k, file in enumerate(shard.files)}
         self._held: dict[int, bytes] = {}  # of the shards that cannot be written
-
-    def _shard(self, files: Sequence[ImageFile]) -> _Shard:
-        return _Shard(os.path.join(self._cache, f"{_name(self._shape)}-{listing_digest(files)}"), files)
 
     def prepare(self, files: Sequence[ImageFile], must_be_kept: bool) -> None:
         """Decodes what the cache lacks of these files; must_be_kept: it is an OSError where it cannot be written."""
@@ -207,16 +207,23 @@ class DecodedImages:
             raise UserError(f"{what}; the same command decodes them again") from error
 
     def _tidy(self) -> None:
-        """Removes what a killed process left half-written, and the images of this shape of files that have changed."""
-        prefix, known = f"{_name(self._shape)}-", {os.path.basename(shard.path) for shard in self._shards}
+        """Removes what a killed process left half-written, and the images of this shape of files that have changed.
+
+        Those of other splits stay: another run may read them now.
+        """
+        prefixes, known = tuple(self._prefixes.values()), {os.path.basename(shard.path) for shard in self._shards}
         for name in os.listdir(self._cache):
-            is_stale = self._is_whole and name.startswith(prefix) and name not in known
+            is_stale = name.startswith(prefixes) and name not in known
             if is_stale or name.startswith(".tmp"):
                 remove(os.path.join(self._cache, name))
 
 
 def _name(shape: tuple[int, int, int]) -> str:
     return "x".join(map(str, shape))
+
+
+def _short_digest(text: str) -> str:
+    return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
 
 
 def _buckets(files: Sequence[ImageFile], size: int) -> list[list[ImageFile]]:
@@ -229,8 +236,7 @@ def cache_folder(folder: str) -> str:
     """Returns the folder for the decoded images of a folder of images."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     place = os.environ.get("IDENTITY_MATTERS_CACHE") or os.path.join(home, "identity_matters")
-    digest = hashlib.blake2b(os.fsencode(os.path.realpath(folder)), digest_size=8).hexdigest()
-    return os.path.join(place, "images", digest)
+    return os.path.join(place, "images", _short_digest(os.path.realpath(folder)))
 
 
 @contextlib.contextmanager
@@ -286,7 +292,7 @@ def image_shape(folder: str, headers: Headers, image_size: int) -> tuple[int, in
 def decoded(path: str, shape: tuple[int, int, int]) -> tuple[np.ndarray, int]:
     """Returns the image of a PNG or JPEG file as uint8 [h, w, c] of a shape, whose c is 1 or 3, and the file's CRC-32.
 
-    It is turned as its EXIF data say, transparency is dropped, and another size resized as a whole, bilinear with
+    A JPEG is turned as its EXIF data say, transparency is dropped, and another size resized as a whole, bilinear with
     antialiasing.
 
     Raises:

@@ -110,20 +110,21 @@ def is_tested(file: ImageFile, test_share: float) -> bool:
 
 def files_to_evaluate_on(
     folder: str, test_share: float = 0.0, test_split: str = ""
-) -> tuple[list[ImageFile], list[ImageFile]]:
-    """Returns the files to evaluate on, and those that lie beside them, in order.
+) -> tuple[list[ImageFile], list[ImageFile], str]:
+    """Returns the files to evaluate on, and those that lie beside them, in order, and the split's name ("": none).
 
     They are those in test/ (test_split) or, of a folder that has none, the test_share that `read_splits` has for it (0:
     all). Raises UserError where there are none, or as `read_splits`; one class suffices.
     """
     has_split = os.path.isdir(os.path.join(folder, test_split or TEST))
     require(has_split or not test_split, f"{folder} has no folder {test_split}/")
-    group = split_files(folder, (test_split or TEST) if has_split else "")
-    if has_split or not test_share:
-        return group, group
+    split = (test_split or TEST) if has_split else ""
+    group = split_files(folder, split)
+    if split or not test_share:
+        return group, group, split
     files = [file for file in group if is_tested(file, test_share)]
     require(bool(files), f"test_share {test_share:g} leaves nothing of {folder} to test on")
-    return files, group
+    return files, group, split
 
 
 def split_files(folder: str, split: str = "") -> list[ImageFile]:
@@ -216,10 +217,11 @@ def shown(names: Iterable[str]) -> str:
 
 
 def folder_digest(folder: str) -> str:
-    """Returns a digest of the names and sizes of all images in a folder, wherever it lies."""
+    """Returns a digest of the names and sizes of all images in a folder, but for hidden ones, wherever it lies."""
     found = []
-    for path, _, names in os.walk(folder):
-        images = [os.path.join(path, name) for name in names if name.lower().endswith(SUFFIXES)]
+    for path, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        images = [os.path.join(path, name) for name in names if name.lower().endswith(SUFFIXES) and name[0] != "."]
         found += [f"{os.path.relpath(image, folder)}\0{os.lstat(image).st_size}" for image in images]
     return hashlib.blake2b(os.fsencode("\0".join(sorted(found))), digest_size=8).hexdigest()
 

@@ -13,7 +13,7 @@ import numpy as np
 from identity_matters.config import TWO_SPLITS, TrainConfig
 from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY, ArrayData, note
 from identity_matters.data.decoded_images import DecodedImages, image_shape, read_headers
-from identity_matters.data.image_files import ImageFile, files_to_evaluate_on, read_splits, shown
+from identity_matters.data.image_files import TEST, TRAIN, ImageFile, files_to_evaluate_on, read_splits, shown
 from identity_matters.data.plans import plan_batch
 from identity_matters.errors import UserError
 from identity_matters.fields import require
@@ -60,8 +60,9 @@ class FolderSource:
         self.num_train, self.num_test = len(self._train), len(self._test)
         num_bytes = (self.num_train + self.num_test) * int(np.prod(self.image_shape))
         self.is_streamed = num_bytes > MAX_BYTES_IN_MEMORY
-        groups = [sorted(files)] if config.test_share else [splits.train, splits.test]
-        self._images = DecodedImages(folder, groups, self.image_shape, is_whole=True)
+        by_split = {config.train_split or TRAIN: splits.train, config.test_split or TEST: splits.test}
+        by_split = {"": sorted(files)} if config.test_share else by_split
+        self._images = DecodedImages(folder, by_split, self.image_shape)
         self._images.prepare(self._train + self._test, must_be_kept=self.is_streamed)
         self.file_digest = self._images.digest(self._train + self._test)
         numbers = {name: label for label, name in enumerate(self.class_names)}
@@ -157,7 +158,7 @@ def folder_test_batches(
       UserError: a class is none of these, or as `files_to_evaluate_on` and `DecodedImages`.
     """
     folder, shape = config.images, config.model.image_shape
-    files, group = files_to_evaluate_on(folder, config.test_share, config.test_split)
+    files, group, split = files_to_evaluate_on(folder, config.test_share, config.test_split)
     found = tuple(sorted({file.class_name for file in group}))
     if not class_names and len(found) != config.model.num_classes:
         raise UserError(
@@ -172,7 +173,7 @@ def folder_test_batches(
     sizes = read_headers(folder, group).sizes
     if len(sizes) > 1 or sizes[0][1:] != shape[:2]:
         note(f"{folder}: images are resized to {shape[0]}x{shape[1]} pixels")
-    images = DecodedImages(folder, [group], shape)
+    images = DecodedImages(folder, {split: group}, shape)
     images.prepare(files, must_be_kept=False)
     labels = np.array([class_names.index(file.class_name) for file in files], np.int32)
     on_count(len(files))

@@ -116,7 +116,7 @@ def test_a_broken_file_is_named_and_stops_it_with_nothing_kept(tmp_path, damage,
 
     def prepare():
         read_headers(str(folder), files)
-        DecodedImages(str(folder), [files], (8, 8, 1)).prepare(files, must_be_kept=True)
+        DecodedImages(str(folder), {"": files}, (8, 8, 1)).prepare(files, must_be_kept=True)
 
     message = refused(prepare)
     assert message.startswith(f"cannot read {folder}/bee/001.png: ") and words in message
@@ -135,7 +135,7 @@ def test_several_broken_files_are_counted(tmp_path):
     for name in ("000.png", "002.png"):
         (folder / "ant" / name).write_bytes(b"")
     files = split_files(str(folder))
-    message = refused(DecodedImages(str(folder), [files], (8, 8, 1)).prepare, files, must_be_kept=True)
+    message = refused(DecodedImages(str(folder), {"": files}, (8, 8, 1)).prepare, files, must_be_kept=True)
     assert "1 more near it cannot be read either" in message
 
 
@@ -162,7 +162,7 @@ def counted(monkeypatch):
 
 def images_of(folder, must_be_kept=True):
     files = split_files(str(folder))
-    images = DecodedImages(str(folder), [files], (8, 8, 1), is_whole=True)
+    images = DecodedImages(str(folder), {"": files}, (8, 8, 1))
     images.prepare(files, must_be_kept)
     found = images.read(files)
     for file, image in zip(files, found):
@@ -183,6 +183,16 @@ def test_images_are_decoded_once_and_changed_or_new_ones_with_those_near_them(fo
     now = set(os.listdir(cache_folder(str(folder))))
     assert len([name for name in now - kept if name.startswith("8x8x1-")]) <= 2  # those of the two files
     assert len(kept - now) == len(now - kept)  # the old ones are gone
+
+
+def test_the_images_of_a_split_stay_when_those_of_another_are_decoded(tmp_path, counted):
+    """A run may read them out of the cache at the same time."""
+    splits = [(name, split_files(str(write_classes(tmp_path / "data" / name).parent), name)) for name in "ab"]
+    for split, files in (*splits, splits[0]):
+        images = DecodedImages(str(tmp_path / "data"), {split: files}, (8, 8, 1))
+        images.prepare(files, must_be_kept=True)
+        assert len(images.read(files)) == len(files)
+    assert len(counted) == len(set(counted))
 
 
 def test_interrupted_decoding_goes_on(folder, counted, monkeypatch):
