@@ -44,7 +44,8 @@ class StoryConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        given = len(split_names(self.blocks)), len(split_names(self.names))
+        given = len(split_names(self.blocks)), len(set(split_names(self.names)))
+        require(given[0] > 0, "blocks must name a directory")
         require(given[0] == given[1], f"names has {given[1]} names for {given[0]} directories of blocks: {self.names}")
 
 

@@ -60,3 +60,7 @@ def test_the_command_writes_the_picture_and_names_a_table_that_is_missing(launch
     assert code == 1 and err == f"error: {tmp_path}/blocks does not hold the data of Figure 5\n"
     code, _, err = launch("story", *tables, "--names=a,b", f"--run_dir={tmp_path}/none")
     assert code == 1 and err == "error: names has 2 names for 1 directories of blocks: a,b\n"
+    code, _, err = launch("story", f"--blocks={tmp_path}/blocks,{tmp_path}/blocks", "--names=a,a")
+    assert code == 1 and err == "error: names has 1 names for 2 directories of blocks: a,a\n"
+    code, _, err = launch("story", "--blocks=", "--names=", f"--run_dir={tmp_path}/none")
+    assert code == 1 and err == "error: blocks must name a directory\n"
