@@ -40,8 +40,7 @@ def deflated_quadrature(
 
     Args:
       mvp_fn, dim, dtype, seed: As for `lanczos`.
-      order: int. Most steps of an iteration. Of a matrix with no more rows than that and its known eigenvalues,
-        all eigenvalues are found.
+      order: int. Most steps of an iteration. Where no more eigenvalues are left to be known, all are found.
       num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
         steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; the others
         one, for the trace.
@@ -65,16 +64,14 @@ def deflated_quadrature(
     first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, stop)
     found, taken = ritz(first), len(first.diagonal)
     if taken == dim:
-        return Quadrature(*np.zeros((3, 1, 0)), found.rounding, found.values, found.error_bounds), _vectors(
-            found, first
-        )
+        quadrature = Quadrature(*np.zeros((3, 1, 0)), found.rounding, found.values, found.error_bounds)
+        return quadrature, _vectors(found, first)
     chosen = found.error_bounds <= tolerance * np.abs(found.values).max()
     if dim - chosen.sum() <= order:  # the rest would be as long as all, for each vector, and less exact
         plan = functools.partial(_plan_after, taken, on_plan)
         return deflated_quadrature(mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, plan)
     vectors = _vectors(found, first, chosen)
-    steps = _expected_steps(found, chosen, order)
-    on_plan(taken + steps * long + short, False)
+    on_plan(taken + _expected_steps(found, chosen, order) * long + short, False)
     means = _mean_eigenvalues(mvp_fn, first, [[seed, vector] for vector in range(long + 1, num_vectors + 1)])
     stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), order, []
     for vector in range(1, long + 1):
