@@ -35,21 +35,21 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
       count: int. How many eigenvalues at either end, at most; each Ritz value stands at one of them.
       dim: int. Number of eigenvalues.
     """
-    found = quadrature.nodes.shape[1] + len(quadrature.known)
-    counts = {True: min(count, (found + 1) // 2), False: min(count, found // 2)}
+    num_found = quadrature.nodes.shape[1] + len(quadrature.known)
+    counts = {True: min(count, (num_found + 1) // 2), False: min(count, num_found // 2)}
     ends = [zip(*extreme_eigenvalues(quadrature, counts[end], end)) for end in counts]
     cells = [[f"{value:12.5g}  {bound:11.2g}" for value, bound in end] for end in ends]
     lines = [f"{'largest':>12}  error bound  {'smallest':>12}  error bound"]
     lines += ["  ".join(row).rstrip() for row in itertools.zip_longest(*cells, fillvalue="")]
-    if found == dim:
+    if num_found == dim:
         return "\n".join([*lines, *_all_eigenvalues(quadrature)])
     mean, error = mean_eigenvalue(quadrature)
     error_text = " ± {:.2g} (95 % interval)" if np.isfinite(error) else ", by one random vector"
     lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
-    largest = summary(quadrature, dim).max_abs
-    low, high = share_within(quadrature, NEAR_ZERO * largest, dim)
+    found = summary(quadrature, dim)
+    low, high = share_within(quadrature, NEAR_ZERO * found.max_abs, dim)
     lines.append(f"eigenvalues smaller in size than {NEAR_ZERO:.0%} of the largest: {low:.2%} to {high:.2%}")
-    return "\n".join([*lines, *_resolved(summary(quadrature, dim), quadrature.rounding)])
+    return "\n".join([*lines, *_resolved(found, quadrature.rounding)])
 
 
 def _all_eigenvalues(quadrature: Quadrature) -> list[str]:
