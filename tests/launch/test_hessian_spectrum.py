@@ -45,7 +45,10 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
     lines = tiny_spectrum.with_suffix(".out").read_text().splitlines()
     assert lines[0] == f"{tiny_run}: 1,188 trained weights, 60 training images"
     assert lines[2].split() == ["largest", "error", "bound", "smallest", "error", "bound"]
-    assert [line.split(":")[0] for line in lines[8:10]] == ["trace", "within 5% of the largest from 0"]
+    assert [line.split(":")[0] for line in lines[8:10]] == [
+        "trace",
+        "eigenvalues smaller in size than 5% of the largest",
+    ]
     last = tiny_spectrum.with_suffix(".err").read_text().split("\r")[-1]
     rows, density = read(tiny_spectrum)
     taken = sum(row["vector"] == 0 for row in rows)  # of each of the first four vectors for the rest
