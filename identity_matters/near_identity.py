@@ -199,6 +199,7 @@ class BlockCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Splits the network into its blocks; raises UserError as `split`."""
         self._blocks = split(self.model)
+        self.rows = []  # a callback may be used again, for a run that goes on or for another network
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network before the first update, or takes over the rows of an interrupted run."""

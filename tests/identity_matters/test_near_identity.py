@@ -172,12 +172,15 @@ def test_the_callback_records_along_training_what_measure_says(tiny_config, tmp_
     assert rows[0]["ratio"] != rows[-2]["ratio"]
 
 
-def test_the_callback_of_a_run_that_goes_on_keeps_its_rows(tmp_path):
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_the_callback_of_a_run_that_goes_on_keeps_its_rows(tmp_path, is_used_again):
     network = one_block(first=[2.0, 2.0, -2.0, -2.0], second=0.5)
     images, path = images_for(network), str(tmp_path / "blocks.csv")
 
+    used = near_identity.BlockCallback(images, path)
+
     def run(*epochs):
-        callback = near_identity.BlockCallback(images, path)
+        callback = used if is_used_again else near_identity.BlockCallback(images, path)
         callback.set_model(network)
         callback.on_train_begin()
         for epoch in epochs:
