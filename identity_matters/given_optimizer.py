@@ -70,6 +70,8 @@ def from_text(text: str) -> keras.optimizers.Optimizer | Schedule | None:
         raise UserError(f"optimizer cannot be made from config.json: {first_line(error)}") from error
     is_optimizer = isinstance(given, keras.optimizers.Optimizer)
     require(is_optimizer or isinstance(given, Schedule), f"keras_optimizer is not an optimiser: {truncated_repr(text)}")
+    has_rate = not is_optimizer or "learning_rate" in contents["config"]
+    require(has_rate, f"optimizer {contents['class_name']} has no learning_rate; give the one that it wraps")
     # Keras puts the averages in the weights' place at the end of every fit, which here is at every checkpoint.
     require(not getattr(given, "use_ema", False), "optimizer has use_ema, which is not supported; leave it out")
     return given

@@ -256,7 +256,7 @@ def _locked(cache: str, folder: str) -> Iterator[None]:
 def read_headers(folder: str, files: Sequence[ImageFile]) -> Headers:
     """Returns what the headers of files say, of which the cache keeps a copy; raises UserError as `DecodedImages`."""
     copy = os.path.join(cache_folder(folder), f"headers-{listing_digest(files)}.json")
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError):  # not there, or damaged
         stored = read_json(copy)
         return Headers([(str(name), int(height), int(width)) for name, height, width in stored[0]], int(stored[1]))
     sizes: dict[tuple[int, int], str] = {}

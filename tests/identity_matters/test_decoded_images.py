@@ -259,3 +259,7 @@ def test_images_of_several_sizes_ask_for_one(folder):
         image_shape(str(folder), headers, 0)
     assert image_shape(str(folder), headers, 16) == (16, 16, 3)
     assert read_headers(str(folder), split_files(str(folder))) == headers  # out of the cache
+    (copy,) = pathlib.Path(cache_folder(str(folder))).glob("headers-*")
+    for damage in ("[]", "{}", "["):
+        copy.write_text(damage)
+        assert read_headers(str(folder), split_files(str(folder))) == headers

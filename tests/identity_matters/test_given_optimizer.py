@@ -138,6 +138,10 @@ def selective():
 REFUSED = {
     "a class that is not registered": (lambda: Unregistered(0.1), "put @keras.saving.register_keras_serializable"),
     "a decay of some weights": (selective, "optimizer has exclude_from_weight_decay"),
+    "a wrapper": (
+        lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1)),
+        "LossScaleOptimizer has no learning_rate",
+    ),
     "averages": (lambda: optimizers.SGD(0.1, use_ema=True), "optimizer has use_ema"),
 }
 
