@@ -189,6 +189,8 @@ def _named_batches(
         fields = exported_data(model.path)
         say_named_by(_config_path(model.path), fields, given.get("data_dir", ""))
     fields |= given
+    if (split := fields.get("test_split")) and split == (fields.get("train_split") or "train"):
+        note(f"the split {split!r} is one that networks are trained on: this is no test error")
     class_names: Sequence[str] = ()
     if fields.get("images"):
         class_names = _take_share(fields, model.path)

@@ -105,12 +105,15 @@ def test_workers_read_their_rows_of_the_same_batch(config, streamed):
     assert images.shape == (200, 28, 28, 1) and len(labels) == 200
 
 
-def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_flags(config, run):
+def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_flags(config, run, capfd):
     run_dir, row = run
     assert read_config_json(run_dir)["class_names"] == sorted(DIGITS)
     for path in (run_dir, run_dir / "model.keras"):
         found = evaluate(path)
         assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"])
+    assert "no test error" not in capfd.readouterr().err
+    assert evaluate(run_dir, images=config.images, test_split="train")["num_examples"] == 200
+    assert "the split 'train' is one that networks are trained on: this is no test error" in capfd.readouterr().err
     counts = []
     assert len(list(raw_test_batches(config, 20, on_count=counts.append))) == 3 and counts == [50]
     assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)  # it is done
