@@ -312,7 +312,8 @@ def _products(
     from tqdm import tqdm
 
     # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
-    bar = tqdm(desc="Hessian products: compiling", unit="batch", dynamic_ncols=True, disable=not progress)
+    # It shows from the first product on: what is refused before leaves none.
+    bar = tqdm(desc="Hessian products", unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
     with bar:
         yield _Products(model, x, y, loss, batch_size, path, bar, dict(options))
 

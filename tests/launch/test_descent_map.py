@@ -50,7 +50,13 @@ def test_after_a_kill_it_goes_on_behind_the_last_job_draws_and_does_not_compute_
     launcher.main(config, str(run_dir))
     assert len(small_map) == 4 and (run_dir / "results.csv").read_text() == before
     pictures = sorted(run_dir.glob("*.png"))
-    assert [path.name for path in pictures] == ["eigenvalues.png", "excess_by_radius.png", "map.png"]
+    assert [path.name for path in pictures] == [
+        "eigenvalues.png",
+        "excess_by_radius.png",
+        "map.png",
+        "map_momentum.png",
+        "map_orthogonalised.png",
+    ]
     for path in pictures:
         path.unlink()
     capsys.readouterr()
