@@ -25,7 +25,7 @@ def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
 def draw(rows: list[dict]) -> Figure:
     """Returns the three quantities against the loss."""
     figure = figure_6.draw_spectra(rows, RELU_MID)
-    drawing.shared_legend(figure, ncols=3)
+    drawing.shared_legend(figure, ncols=2)
     return figure
 
 
