@@ -141,10 +141,13 @@ def mean_eigenvalue(quadrature: Quadrature) -> tuple[float, float]:
 
     Where there are probes, they alone count. The error is 0 where all eigenvalues are known.
     """
-    whole = quadrature.whole()
-    samples = quadrature.probes if len(quadrature.probes) else (whole.weights * whole.nodes).sum(1)
-    error = confidence(len(samples)) * float(standard_error(samples)) if quadrature.nodes.size else 0.0
-    return float(samples.mean()), error
+    probes = quadrature.probes
+    if len(probes):
+        mean, error = float(probes.mean()), float(standard_error(probes))
+    else:
+        mean, error = trace_mean(quadrature, lambda values: values)
+    num_samples = len(probes) or len(quadrature.nodes)
+    return mean, confidence(num_samples) * error if quadrature.nodes.size else 0.0
 
 
 def density(quadrature: Quadrature, width: float | None = None, num_points: int = 1024) -> Density:
