@@ -87,18 +87,14 @@ def story_figure(study: list[dict], blocks: dict[str, list[dict]]) -> "Figure":
 
 def _draw_condition_numbers(axes: "Axes", study: list[dict]) -> None:
     """Draws the geometric means of Figure 5, each line with its name at its end."""
-    from shortcut_study.aggregation import depths_in, over_seeds, rows_of_architecture, select
+    from shortcut_study.aggregation import select
     from shortcut_study.architectures import ONE, ORTHOGONAL, TWO, XAVIER
-    from shortcut_study.figures import drawing
+    from shortcut_study.figures import drawing, figure_5
 
     rows = select(study, experiment="initial_spectrum")
     names = {XAVIER: "no shortcuts, Xavier", ORTHOGONAL: "no shortcuts, orthogonal", ONE: "1-shortcuts"}
     for arch, name in {**names, TWO: "2-shortcuts"}.items():
-        found = rows_of_architecture(rows, arch)
-        band = over_seeds(found, "depth", "condition_number")
-        drawing.draw_log_band(axes, band, drawing.COLOURS[arch], name, drawing.MARKERS[arch])
-        infinite = depths_in(select(found, condition_number=float("inf")))
-        drawing.mark_infinite(axes, infinite, drawing.COLOURS[arch], "beyond float64" if infinite else None)
+        figure_5.draw_architecture(axes, rows, arch, name)
     axes.set(yscale="log", ylabel=drawing.CONDITION_NUMBER)
     axes.set_title("condition of the Hessian at the start (Li et al.)")
     drawing.depth_axis(axes, rows)

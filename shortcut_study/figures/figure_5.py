@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from identity_matters.runs.job_table import Job, Progress
@@ -99,12 +100,7 @@ def draw(rows: list[dict]) -> Figure:
     axes = figure.add_subplot()
     initial = select(rows, experiment="initial_spectrum")
     for arch in architectures_in(initial):
-        rows_at_depths = rows_of_architecture(initial, arch)
-        band = over_seeds(rows_at_depths, "depth", "condition_number")
-        drawing.draw_log_band(axes, band, drawing.COLOURS[arch], LABELS[arch], drawing.MARKERS[arch])
-        for words, depths in _infinite_depths(rows_at_depths).items():
-            text = f"{words}, in some runs or all"
-            drawing.mark_infinite(axes, depths, drawing.COLOURS[arch], text, is_filled=words == _UNRESOLVED)
+        draw_architecture(axes, initial, arch, LABELS[arch], ", in some runs or all")
     for shortcut_depth, dashes in drawing.THEOREM.items():
         predicted = select(rows, experiment="spectrum_at_zero", shortcut_depth=shortcut_depth)
         if predicted:
@@ -115,6 +111,22 @@ def draw(rows: list[dict]) -> Figure:
     drawing.depth_axis(axes, initial)
     drawing.shared_legend(figure, ncols=3)
     return figure
+
+
+def draw_architecture(axes: Axes, initial: list[dict], arch: Architecture, label: str, of_infinite: str = "") -> None:
+    """Draws the condition numbers of one architecture by depth, and triangles where they are too large to be known.
+
+    Args:
+      initial: Rows of the experiment initial_spectrum.
+      of_infinite: What the triangles' names in the legend end with.
+    """
+    rows_at_depths = rows_of_architecture(initial, arch)
+    band = over_seeds(rows_at_depths, "depth", "condition_number")
+    drawing.draw_log_band(axes, band, drawing.COLOURS[arch], label, drawing.MARKERS[arch])
+    for words, depths in _infinite_depths(rows_at_depths).items():
+        drawing.mark_infinite(
+            axes, depths, drawing.COLOURS[arch], f"{words}{of_infinite}", is_filled=words == _UNRESOLVED
+        )
 
 
 def findings(rows: list[dict]) -> list[Finding]:
