@@ -20,6 +20,15 @@ def image_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def screen_style():
+    """What a test draws is in the style in which figures are saved."""
+    from identity_matters.runs.figure_style import styled
+
+    with styled():
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_config() -> TrainConfig:
     """Two stages of one block, for the embedded digits: well under a second of training."""

@@ -31,6 +31,7 @@ _STYLES = {"small": ("-", "o"), "standard": ("--", "s"), "zero": (":", "^")}  # 
 _PANELS = {0: "without batch normalisation", 1: "with batch normalisation"}
 _QUANTITIES = {"condition_number": "condition number", "max_abs": f"largest, {LARGEST}"}
 _INITIALISERS = r"$k\times k\times c$ kernels: small $\sigma = 1/(k^2c)$, standard $\sigma = 1/(k\sqrt{c})$"
+_LEGEND = "shortcut over … convolutions, initialiser"
 
 
 def jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -120,7 +121,7 @@ def draw(rows: list[dict]) -> Figure:
     title = f"Hessian in the residual kernels at the initial weights, n = {num_seeds(rows)}"
     figure.suptitle(f"{title}\n{_INITIALISERS}")
     handles = {text: handle for axes in grid[0] for handle, text in zip(*axes.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, title=_LEGEND)
     return figure
 
 
@@ -130,8 +131,7 @@ def _draw_curve(axes: Axes, rows: list[dict], quantity: str, shortcut_depth: int
     infinite = depths_in([row for row in rows if row[quantity] == np.inf])
     mark_infinite(axes, infinite, colour)
     band = over_seeds([row for row in rows if row["depth"] not in infinite], "depth", quantity)
-    count = "convolution" if shortcut_depth == 1 else "convolutions"
-    text = f"shortcut over {shortcut_depth} {count}, {initialisation}"
+    text = f"over {shortcut_depth}, {initialisation}"
     axes.plot(band.x, 10**band.mean, line, marker=marker, ms=5, color=colour, label=text)
     low, high = 10 ** (band.mean - band.std), 10 ** (band.mean + band.std)
     axes.fill_between(band.x, low, high, color=colour, alpha=0.12, lw=0)

@@ -133,7 +133,8 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
             if lost:
                 mark, words = _MARKS[name]
                 mark(axes, [row[loss] for row in lost], drawing.COLOURS[arch], f"{LABELS[arch]}: {words}")
-        axes.set(title=title, xlabel=text, yscale="log")
+        axes.set(title=title, yscale="log")
+        axes.set_xlabel(text, fontsize="small")  # else three of them are wider than the page
         drawing.loss_axis(axes)
     depth = ", ".join(map(str, depths_in(found)))
     figure.suptitle(f"Hessians of depth {depth}, {drawing.TITLES[activations]}, {drawing.runs_each(found)}")

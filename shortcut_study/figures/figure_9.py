@@ -94,7 +94,7 @@ def draw(rows: list[dict]) -> Figure:
             figure.axes[1].plot(column(predicted, "depth"), 2 / column(predicted, "max_abs"), lw=1,
                                 ls=drawing.THEOREM[arch.shortcut_depth], color=drawing.COLOURS[arch],
                                 label=f"{_STABLE} for {LABELS[arch]}")  # fmt: skip
-    drawing.shared_legend(figure, ncols=3)
+    drawing.shared_legend(figure, ncols=2)
     return figure
 
 

@@ -11,6 +11,8 @@ from identity_matters.experiments import ablations, sweep
 from identity_matters.experiments.config import PRESETS, AblationConfig
 from identity_matters.experiments.figures import sweep_figure, swept_values
 
+pytestmark = pytest.mark.usefixtures("screen_style")
+
 
 def test_the_command_of_the_docs_sweeps_the_preset_s_run():
     config = config_of("ablations", "--preset=mnist", "--sweep", "learning_rate=0.01,0.03,0.1", "--seeds=3")

@@ -16,6 +16,8 @@ from shortcut_study.figures import drawing
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.figures.finding import findings_table
 
+pytestmark = pytest.mark.usefixtures("screen_style")
+
 
 @pytest.fixture(scope="module", params=ROWS)
 def real_rows(request, tmp_path_factory):

@@ -10,6 +10,8 @@ from theory.descent import figures, target_map
 from theory.relu import figures as relu
 from theory.relu import search
 
+pytestmark = pytest.mark.usefixtures("screen_style")
+
 
 def as_text(rows):
     return [{name: str(value) for name, value in row.items()} for row in rows]
