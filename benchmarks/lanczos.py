@@ -12,18 +12,14 @@ Hutchinson's method; curvlinops' by Lanczos and Hutch++; and the exact ones in f
 Peers run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are
 left out.
 
-Measured before curvlinops was added, on 2 cores of an Intel Xeon (AVX-512), TensorFlow 2.21, Keras 3.15, PyTorch 2.14,
-PyHessian 0.1, 170,928 weights, 128 examples, order 10, medians of 5, no other process busy:
+Measured on 2 cores of an AMD EPYC (AVX-512), TensorFlow 2.21, Keras 3.15, PyTorch 2.14, PyHessian 0.1, curvlinops
+3.0.1, 170,928 weights, 128 examples, order 10, medians of 5 (ranges are printed), other processes 0.02 cores:
 
-    | measured            |  ours | PyHessian | over ours |
-    | ------------------- | ----: | --------: | --------: |
-    | gradient, s         | 0.104 |     0.117 |     0.972 |
-    | Hessian product, s  | 0.259 |     0.447 |      1.82 |
-    | Lanczos, s          |  2.97 |      5.19 |      1.73 |
-
-Beside both on 2 cores of an AMD EPYC that other work filled, where wall-clock times mean little: CPU seconds of a
-product, each side on one thread, medians of 4: ours 0.32, PyHessian 0.60 (1.8 times), curvlinops 3.0.1 0.56 (1.7
-times).
+    | measured            |  ours | PyHessian | over ours | curvlinops | over ours |
+    | ------------------- | ----: | --------: | --------: | ---------: | --------: |
+    | gradient, s         | 0.082 |     0.067 |      0.86 |            |           |
+    | Hessian product, s  | 0.185 |     0.341 |      1.84 |      0.315 |      1.70 |
+    | Lanczos, s          |  2.11 |      3.45 |      1.62 |       3.06 |      1.48 |
 """
 
 import contextlib

@@ -236,7 +236,7 @@ def identity_ball_figure(rows: list[dict]) -> Figure:
     plane.annotate("identity", (0, 0), (5, 4), textcoords="offset points")
     plane.plot(-1, -1, "X", ms=9, color="C3", mec="w")
     plane.annotate("saddle: both layers 0", (-1, -1), (0, -13), textcoords="offset points", color="C3", ha="center")
-    plane.set(xlabel="$a$, of layer $1 + a$", ylabel="$b$, of layer $1 + b$", aspect="equal")
+    plane.set(xlabel="$a$, of layer $1 + a$", ylabel="$b$, of layer $1 + b$")
     plane.set_title("near the identity only minima are critical")
     edges = [row for row in rows if row["kind"] == "edge"]
     radius = column(edges, "radius")
