@@ -73,6 +73,31 @@ class IdentityMany(_Gradients):
         return np.zeros((4, 4, 1), np.uint8)
 
 
+class Cifar10(_Gradients, skip_registration=True):
+    """A few images in the form of CIFAR-10, so that commands that name it run."""
+
+    VERSION = tfds.core.Version("3.0.2")
+    IMAGE, EXTRA = tfds.features.Image(shape=(32, 32, 3)), {"id": tfds.features.Text()}
+
+    def _info(self):
+        features = {"image": self.IMAGE, "label": tfds.features.ClassLabel(num_classes=10)} | self.EXTRA
+        features = tfds.features.FeaturesDict(features)
+        return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
+
+    def _generate_examples(self, count):
+        height, width, channels = self.IMAGE.shape
+        for i in range(count):
+            image = gradient(i, height, width)[..., :channels]
+            yield i, {"image": image, "label": i % 10} | {name: str(i) for name in self.EXTRA}
+
+
+class Mnist(Cifar10, skip_registration=True):
+    """A few images in the form of MNIST."""
+
+    VERSION = tfds.core.Version("3.0.1")
+    IMAGE, EXTRA = tfds.features.Image(shape=(28, 28, 1)), {}
+
+
 class IdentityNoImages(tfds.core.GeneratorBasedBuilder):
     """A regression set."""
 

@@ -22,7 +22,11 @@ MANUALS = sorted([*(ROOT / "launch").glob("*.py"), *(ROOT / "benchmarks").glob("
 def commands(path: pathlib.Path) -> list[list[str]]:
     """Every `python -m launch.… --flags` or `python -m benchmarks.…` of a page or a module's docstring."""
     text = path.read_text()
-    text = ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text
+    return commands_in(ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text)
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The same of a text."""
     text = re.sub(r" *\\\n *", " ", text)
     found = re.findall(r"python -m ((?:launch|benchmarks)\.\w+[^\n`|&;)]*)", text)
     return [shlex.split(command.split("  ")[0]) for command in found]

@@ -17,11 +17,13 @@ import urllib.request
 import numpy as np
 import pytest
 from chromium import CHROMIUM, visit
+from test_readme import PAGES, commands_in
+from test_readme import commands as commands_of
 
 from identity_matters.presets import MODEL_PRESETS
 from launch import config_flags
 from theory.claims import CLAIMS
-from website import api, claims_table, commands, notebook
+from website import api, claims_table, commands, notebook, tested
 
 ROOT = pathlib.Path(__file__).parents[1]
 # DESIGN.md's public names, by the page that must show them.
@@ -259,6 +261,81 @@ def test_every_link_of_a_built_page_leads_somewhere(site):
     with open(site / "index.html", "a") as file:
         file.write('<a href="papers/theorems/#nowhere"></a><a href="nowhere/"></a>')
     assert broken_links(site) == {"index.html: papers/theorems/#nowhere", "index.html: nowhere/"}
+
+
+def marked_code(page: str) -> list[str]:
+    """The commands and snippets with a mark on a built page; of a block whose mark names lines, these lines."""
+    page = re.sub(r"<(?!/?(?:pre|code|p|small)\b)[^>]*>", "", page)
+    inline = re.findall(r"<code>([^<]*)</code> <small[^>]*>not run by the tests<", page)
+    inline += re.findall(r"not run: <code>([^<]*)</code>", page)
+    found = []
+    for block, lines in re.findall(r"<pre><code>([^<]*)</code></pre><p [^>]*>not run by the tests([^<]*)<", page):
+        ranges = [range(int(a) - 1, int(b or a)) for a, b in re.findall(r"(\d+)(?:–(\d+))?", lines)]
+        block = block.rstrip().splitlines()
+        found.append("\n".join(block[i] for numbers in ranges or [range(len(block))] for i in numbers))
+    return [html.unescape(code) for code in (*inline, *found)]
+
+
+def known(command: list[str]) -> bool:
+    """Whether the table of the tests has a command that begins with these words."""
+    return any(
+        words[: len(command)] == command
+        for entry in (*tested.RUN_HERE, *tested.RUN_ELSEWHERE)
+        for words in commands_in(entry)
+    )
+
+
+def html_of(site: pathlib.Path, source: pathlib.Path) -> str:
+    """The built page of a Markdown file or of a launcher."""
+    from website import hooks
+
+    if source.suffix == ".py":
+        uri = f"reference/commands/{source.stem}.md"
+    else:
+        uri = hooks.ROOT_PAGES.get(source.name) or source.relative_to(ROOT / "docs").as_posix()
+    return (site / re.sub(r"(index)?\.md$", "", uri) / "index.html").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "source", [*PAGES, *(ROOT / "launch" / f"{name}.py" for name in commands.launchers())], ids=lambda path: path.name
+)
+def test_a_command_or_snippet_has_a_mark_or_is_in_the_table_of_the_tests(site, source):
+    code = marked_code(html_of(site, source))
+    marked = [command for text in code for command in commands_in(text)]
+    for command in commands_of(source):
+        is_pattern = re.search(r"=[A-Z]+$", command[-1]) or "=DIR/model.keras" in command[-1]
+        assert known(command) != (command in marked) or is_pattern, command
+    run = tested.RUN_HERE.keys() | tested.RUN_ELSEWHERE.keys()
+    for snippet in re.findall(r"^```python\n(.*?)^```", source.read_text(), re.M | re.S):
+        assert (snippet.splitlines()[-1] in run) != any(snippet.strip() == text.strip() for text in code), snippet
+
+
+RUNS, CONTINUED = "$ python -m launch.plot --run_dir=runs/first  # curves", ("python -m a \\", "  --b")
+
+
+@pytest.mark.parametrize(
+    "lines, mark",
+    [
+        ([RUNS], None), (["text", "0.5"], None), (["sbatch x", "printed"], ""), ([RUNS, "sbatch x"], ": line 2"),
+        (["sbatch x", RUNS, *CONTINUED, *CONTINUED], ": lines 1, 3–6"), (["f(x)"], ""), (["import os"], ""),
+    ],
+)  # fmt: skip
+def test_a_mark_names_the_lines_that_no_test_runs(lines, mark):
+    code = "\n".join(lines)
+    block = f'<div class="highlight"><pre><span></span><code>{code}\n</code></pre></div>'
+    found = re.findall(r'<p class="not-run">not run by the tests(.*?)</p>', tested.with_marks(block, "a.md"))
+    assert found == ([] if mark is None else [mark])
+
+
+@pytest.mark.parametrize(
+    "command, mark",
+    [("pip install x", True), ("python -m launch.train", False), ("python -m launch.train --preset=NAME", False)],
+)
+def test_code_in_a_line_has_a_mark_too_and_names_and_patterns_have_none(command, mark):
+    code = f"<code>{command}</code>"
+    assert ("<small" in tested.with_marks(code, "a.md")) is mark
+    assert "<small" not in tested.with_marks(f'<a href="x">{code}</a>, not run: {code}', "a.md")
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from website import api, claims_table, commands, notebook  # noqa: E402, MkDocs loads this file by its path
+from website import api, claims_table, commands, notebook, tested  # noqa: E402, MkDocs loads this file by its path
 
 SECTIONS = ("start", "guides", "papers", "reference", "appendix")
 # Files of the repository that are pages, and where.
@@ -111,11 +111,18 @@ def _mapped(link: re.Match, source: str, uri: str, files: Files) -> str:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Gives the table of claims its filter, and lets code in a line break between words alone, not within a flag."""
+    """Marks what no test runs, gives the table of claims its filter, and lets lines break where a reader would."""
+    html = tested.with_marks(html, page.file.src_uri)
+    html = re.sub(r"<td>([\d.,e± −–%-]{1,20})</td>", r'<td class="number">\1</td>', html)
+    html = re.sub(r'(<span class="doc doc-object-name doc-module-name">)([^<]*)', _breaking_at_dots, html)
     html = re.sub(r"<td><code>([^<]{60,})</code>", r'<td class="long"><code>\1</code>', html)
-    html = re.sub(r"(?<!<pre>)(?<!</span>)<code>([^<]*-[^<]*)</code>", _with_whole_words, html)
+    html = re.sub(r"(?<!<pre>)(?<!</span>)<code>([^<]*[-\[][^<]*)</code>", _with_whole_words, html)
     return claims_table.with_filter(html) if page.file.src_uri == claims_table.PAGE else html
 
 
+def _breaking_at_dots(name: re.Match) -> str:
+    return name[1] + name[2].replace(".", ".<wbr>")
+
+
 def _with_whole_words(code: re.Match) -> str:
-    return "<code>" + re.sub(r"\S*-\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[1]) + "</code>"
+    return "<code>" + re.sub(r"\S*[-\[]\S{1,36}(?!\S)", r'<span class="word">\g<0></span>', code[1]) + "</code>"

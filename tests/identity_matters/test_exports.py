@@ -1,4 +1,4 @@
-"""The exports that docs/guides/run_directory.md shows, run as written: TFLite and ONNX answer as the network does."""
+"""The exports that docs/guides/run_directory.md shows, run as written: all of them answer as the network does."""
 
 import pathlib
 import re
@@ -23,7 +23,8 @@ def run_snippet(tiny_run, tmp_path, monkeypatch):
         (tmp_path / "runs").mkdir()
         (tmp_path / "runs" / "first").symlink_to(tiny_run)
         monkeypatch.chdir(tmp_path)
-        exec(compile(snippet, PAGE.name, "exec"), {})
+        exec(compile(snippet, PAGE.name, "exec"), found := {})
+        return found
 
     return run
 
@@ -37,6 +38,12 @@ def digits():
 def logits(tiny_run, digits):
     serve = tf.saved_model.load(str(tiny_run / "saved_model")).signatures["serving_default"]
     return serve(images=tf.constant(digits))["logits"].numpy()
+
+
+def test_the_saved_model_answers_with_probabilities(run_snippet, digits, logits):
+    serve = run_snippet("saved_model.load")["serve"]
+    answer = serve(images=tf.constant(digits))["probabilities"]
+    np.testing.assert_allclose(answer, tf.nn.softmax(logits), atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")

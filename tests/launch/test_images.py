@@ -100,11 +100,19 @@ def test_a_folder_that_cannot_be_used_is_one_line_and_leaves_nothing(launch, dig
 def test_the_guides_commands_train_on_a_folder_from_shipped_weights(launch, photos):
     block = re.search(r"^    (python -m launch\.train --preset=cifar10_fast.*?)\n\n", GUIDE, re.M | re.S)[1]
     commands = re.sub(r" \\\n *", " ", block).splitlines()
-    for command, *short in ((commands[0], "--train_steps=2", "--eval_every=2", "--checkpoint_every=2"), (commands[1],)):
+    again = re.search(r"^    (python -m launch\.train --config=.*)$", GUIDE, re.M)[1]
+    short, printed = ("--train_steps=2", "--eval_every=2", "--checkpoint_every=2"), ""
+    for command in (*commands, again):
         words = shlex.split(command)
-        code, out, err = launch(words[2].removeprefix("launch."), *words[3:], *short)
+        code, out, err = launch(words[2].removeprefix("launch."), *words[3:], *(short if "train" in words[2] else ()))
         assert code == 0, err
-    assert "num_examples" in out and read_config_json("runs/tuned")["class_names"] == ["one", "three", "two", "zero"]
+        printed += out
+    assert "num_examples" in printed and read_config_json("runs/tuned")["class_names"] == [
+        "one",
+        "three",
+        "two",
+        "zero",
+    ]
 
 
 @pytest.mark.slow
