@@ -19,7 +19,6 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.check_theory --run_dir=runs/theory": "--trials=1 --nofigures",
     "python -m launch.shortcut_study --preset=smoke --run_dir=runs/study": "--examples=20 --depths=6 --num_runs=1",
     "python -m launch.plot --run_dir=runs/first": "",
-    "python -m launch.train --help": "",
     "python -m launch.train --preset=mnist --train_steps=2000 --run_dir=runs/first": f"{_FIRST} --train_steps=6",
     'train(config, "runs/restarts", optimizer=keras.optimizers.schedules.CosineDecayRestarts(0.1, 500))': {},
     "python -m launch.train --config=runs/adam/config.json --run_dir=runs/adam": "",
