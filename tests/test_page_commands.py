@@ -103,25 +103,34 @@ def names(tiny_config):
     return {"train.md": {"train": train, "keras": keras, "config": tiny_config, "model": model}}
 
 
+def run_snippet(last_line: str, replaced: dict[str, str], names: dict) -> None:
+    page, code = SNIPPETS[last_line]
+    for old, new in replaced.items():
+        assert old in code
+        code = code.replace(old, new)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        exec(compile(code, page.name, "exec"), names.setdefault(page.name, {}))
+
+
+def run_command(command: str) -> tuple[int, str]:
+    """Runs launchers in this process and all else in a shell; returns the exit code and stderr."""
+    words = shlex.split(command)
+    if words[2].startswith("launch."):
+        code, _, err = launched(words[2].removeprefix("launch."), *words[3:])
+        return code, err
+    shell = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", shell], env=environment, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", tested.RUN_HERE, ids=lambda command: command[-90:])
 def test_a_command_or_snippet_of_a_page_runs(folder, names, monkeypatch, command):
     monkeypatch.chdir(folder)
     change = tested.RUN_HERE[command]
     if isinstance(change, dict):
-        page, code = SNIPPETS[command]
-        for old, new in change.items():
-            assert old in code
-            code = code.replace(old, new)
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            exec(compile(code, page.name, "exec"), names.setdefault(page.name, {}))
-        return
-    words = shlex.split(f"{command} {change}")
-    if words[2].startswith("launch."):
-        code, _, err = launched(words[2].removeprefix("launch."), *words[3:])
+        run_snippet(command, change, names)
     else:
-        shell = command.replace("python ", f"{shlex.quote(sys.executable)} ", 1) + f" {change}"
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        done = subprocess.run(["bash", "-c", shell], env=environment, capture_output=True, text=True)
-        code, err = done.returncode, done.stderr
-    assert code == 0 and "Traceback" not in err, err[-3000:]
+        code, err = run_command(f"{command} {change}")
+        assert code == 0 and "Traceback" not in err, err[-3000:]

@@ -40,8 +40,9 @@ def command_page(name: str) -> str:
 
 
 def _as_markdown(line: re.Match) -> str:
-    """Returns a line of running text with its flags as code and links to the pages that it names."""
-    text = re.sub(r'(?<![\w`-])--\w+(=("[^"]*"|[\w./|,-]*\w))?', r"`\g<0>`", line[0])
+    """Returns a line of running text with its commands and flags as code and links to the pages that it names."""
+    command = r"(?:[A-Z_]+=\w+ )?python -m launch\.\w+(?: --[\w=./]+)*"
+    text = re.sub(command + r'|(?<![\w`-])--\w+(=("[^"]*"|[\w./|,-]*\w))?', r"`\g<0>`", line[0])
     return re.sub(r"docs/([\w/]+\.md)", r"[\g<0>](../../\1)", text)
 
 

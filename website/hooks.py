@@ -1,4 +1,4 @@
-"""What MkDocs calls while it builds the site: for pages that are made, links that leave docs/, and the order of pages.
+"""What MkDocs calls while it builds the site: for pages that are made, links, marks and the order.
 
 Nothing here is committed twice: the API comes from docstrings, commands and presets from the launchers, the tour from
 its notebook, and CHANGELOG.md and CONTRIBUTING.md are read where they are.

@@ -199,19 +199,19 @@ def with_marks(page: str, uri: str) -> str:
             return f'<div class="highlight">{code["block"]}<p class="not-run">{mark}</p></div>' if mark else code[0]
         command = " ".join(html.unescape(code["inline"] or "").split())
         said = page[: code.start()].endswith("not run: ")
-        return code[0] + (f' <small class="not-run">{MARK}</small>' if _is_unrun(command) and not said else "")
+        return code[0] + (f' <small class="not-run">{MARK}</small>' if _needs_mark(command) and not said else "")
 
     return _CODE.sub(marked, page)
 
 
 def _mark_of_block(block: str, uri: str) -> str:
     found = commands_in(block)
-    unrun = [command for command in found if not has_run(command.text)]
-    if not unrun or (uri in RUN_PAGES and is_python(block)):
+    left = [command for command in found if not has_run(command.text)]
+    if not left or (uri in RUN_PAGES and is_python(block)):
         return ""
-    if len(unrun) == len(found):
+    if len(left) == len(found):
         return MARK
-    return f"{MARK}: {_places([line for c in unrun for line in range(c.first, c.last + 1)])}"
+    return f"{MARK}: {_places([line for c in left for line in range(c.first, c.last + 1)])}"
 
 
 def _places(lines: list[int]) -> str:
@@ -222,6 +222,6 @@ def _places(lines: list[int]) -> str:
     return f"line{'s' if len(lines) > 1 else ''} {', '.join(ranges)}"
 
 
-def _is_unrun(command: str) -> bool:
-    """Returns whether code in a line is a command that has not run; with words such as NAME in it, it is a pattern."""
+def _needs_mark(command: str) -> bool:
+    """Returns whether code in a line is a command that no test runs; with words such as NAME in it, it is a pattern."""
     return bool(_PROGRAM.match(command)) and not re.search(r"\b[A-Z]{2,}\b(?![_=])", command) and not has_run(command)
