@@ -179,7 +179,7 @@ def _through(block: Block, batches: Batches) -> tuple[Batches, Batches, dict[str
 
 
 class BlockCallback(keras.callbacks.Callback):
-    """Records along training what `measure` says of each block, without norms and errors.
+    """Records during training the rows of `measure` for each block, without norms and errors.
 
     >>> callback = BlockCallback(images[:500], "blocks.csv")  # doctest: +SKIP
     >>> train(config, "runs/first", callbacks=callback)  # doctest: +SKIP

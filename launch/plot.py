@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MAX_DIFFERENCES = 3  # settings that name a run in a legend; of more its directory is the better name
+MAX_DIFFERENCES = 3  # settings that name a run in a legend; beyond that its directory is the better name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class PlotConfig:
 
     @property
     def levels(self) -> dict[str, float]:
-        """Returns the level as figures take it: the error, a fraction, by its text."""
+        """Returns the level for figures: the error, a fraction, by its text."""
         found = re.match(r"(\d+(?:\.\d+)?) ?%", self.level)
         return {self.level: float(found[1]) / 100} if found else {}
 

@@ -162,7 +162,7 @@ def sweep_figure(rows: list[dict], field: str, values: dict[str, float], title: 
 
 
 def norms_figure(rows: list[dict], title: str = "") -> Figure:
-    """Returns a figure of the average Frobenius norm of the kernels along training, as Figure 2 of Li et al.
+    """Returns a figure of the average Frobenius norm of the kernels during training, as Figure 2 of Li et al.
 
     Above against steps; below against the training cross-entropy, as theirs, with a circle where the learning rate
     first drops and a triangle where it drops again. A line is the mean over the seeds, above with a band of a standard
