@@ -132,7 +132,7 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
     Labels [n] or [n, 1] and logits [n, r] give float32 [n].
     """
     labels = ops.cast(ops.reshape(labels, (-1, 1)), "int32")
-    # Counted are those below it: TensorFlow turns the opposite of a < b into a ≥ b, which NaN makes another question.
+    # Scores below it are counted: TensorFlow replaces the negation of a < b by a ≥ b, which differs for NaN.
     below = ops.sum(ops.cast(logits < ops.take_along_axis(logits, labels, axis=1), "int32"), axis=1)
     return ops.cast(below >= logits.shape[-1] - count, "float32")
 

@@ -75,7 +75,7 @@ def largest_output(network: keras.Model) -> int:
 
 
 def _read_members(path: str) -> dict[str, bytes]:
-    """Returns what a .keras file holds; raises UserError where that is not what every one holds, or unpacks to more."""
+    """Returns the members of a .keras file; raises UserError unless they are the usual ones, of the declared sizes."""
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         require(
             sorted(archive.namelist()) == _MEMBERS, f"it does not hold {', '.join(_MEMBERS)}, each once, and no more"
@@ -90,7 +90,7 @@ def _read_members(path: str) -> dict[str, bytes]:
 def _adding_no_weights_but(stored: bytes) -> Iterator[None]:
     """Opens a context in which Keras's layers get no weights but of the shapes that an HDF5 file holds, each once.
 
-    Else a file of a few kilobytes could name a layer that takes all memory.
+    Otherwise a file of a few kilobytes could name a layer that takes all memory.
     """
     shapes: collections.Counter = collections.Counter()
 
@@ -122,7 +122,7 @@ def _class_names(value: Any) -> Iterator[str]:
 
 
 def check_saved_model(path: str) -> None:
-    """Raises UserError where a directory is no SavedModel, or a file of it is no regular one, to be waited for."""
+    """Raises UserError unless a directory is a SavedModel of regular files: a pipe would block."""
     if not any(os.path.lexists(os.path.join(path, f"saved_model.{extension}")) for extension in ("pb", "pbtxt")):
         raise UserError(f"{path} is not a SavedModel of this project: there is no saved_model.pb")
     for folder, _, names in os.walk(path):

@@ -18,7 +18,7 @@ class Variant:
       rates: Learning rates that it is tried at; of several, the best on held-out images is taken.
       model: Fields of the ModelConfig that differ from the base, and their values.
       train: The same of the TrainConfig; if it sets train_steps, these replace the number that operations would give.
-      evaluations: How many of each run on the test images; a search looks at its end alone.
+      evaluations: How many of each run on the test images; a search evaluates only at its end.
     """
 
     name: str

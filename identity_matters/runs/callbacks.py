@@ -66,8 +66,8 @@ def checked_callbacks(
 
     may_set_rate: whether the run's optimiser has a learning rate that is a number, so that no schedule is in the way.
 
-    Raises TypeError where one is no Keras callback; UserError where one is in REFUSED, or a subclass of it, or does not
-    know whether more or less of its metric is better.
+    Raises TypeError where one is not a Keras callback; UserError where one is in REFUSED, or a subclass of it, or does
+    not know whether more or less of its metric is better.
     """
     unpacked = () if callbacks is None else tuple(_unpacked(callbacks))
     for callback in unpacked:
@@ -111,8 +111,8 @@ class RunCallback(keras.callbacks.Callback):
     """Follows every call of fit: the progress bar, the time, the check of the loss, stopping, the user's callbacks.
 
     Use it as a context, in which the progress bar is there; without has_bar nothing is printed. `step` counts the
-    updates done. `stop` is looked at after every call into the compiled program, as is network.stop_training, which a
-    user's callback, where `are_given`, may set.
+    updates done. `stop` is checked after every call into the compiled program, and so is network.stop_training, which
+    a user's callback, where `are_given`, may set.
     """
 
     def __init__(

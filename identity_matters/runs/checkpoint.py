@@ -40,7 +40,7 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
     for _, old in [found for found in list_checkpoints(directory) if found[0] <= step][:-KEEP]:
-        with contextlib.suppress(OSError):  # a directory of that name is no checkpoint
+        with contextlib.suppress(OSError):  # a directory of that name is not a checkpoint
             os.remove(old)
     return path
 
@@ -98,7 +98,7 @@ def _read(path: str, step: int) -> dict[str, np.ndarray]:
     """Returns the arrays of a checkpoint; raises UserError where it is of another step, almost any if it is damaged."""
     arrays = read_arrays(path)
     found = arrays.get("step", np.empty(0))
-    require(found.ndim == 0 and found.dtype.kind in "ui", "it does not say its step")
+    require(found.ndim == 0 and found.dtype.kind in "ui", "it has no step number")
     require(found == step, f"it is of step {found}, not of the step in its name")
     return arrays
 
@@ -177,7 +177,7 @@ class TrainingState:
         found = load_newest(directory, check)
         if found is None:
             count = len(list_checkpoints(directory))
-            advice = "put an intact one there, or begin again in another run_dir"
+            advice = "put an intact one there, or start again in another run_dir"
             require(count == 0, f"none of the {count} checkpoint(s) in {directory} can be used; {advice}")
             return
         self.step, arrays = found

@@ -55,7 +55,7 @@ class Member(NamedTuple):
 def open_npz(path: str) -> Iterator[dict[str, Member]]:
     """Yields the arrays of an .npz file by name.
 
-    Raises UserError where it is no regular file or not of arrays alone, each once; almost any error if it is damaged.
+    Raises UserError unless it is a regular file of arrays alone, each once; almost any error if it is damaged.
     """
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         infos = archive.infolist()

@@ -38,7 +38,7 @@ def read_metrics(path: str) -> list[dict[str, float]]:
 
 
 def _check_row(row: dict) -> None:
-    """Raises UserError for a step that is none, an infinite number, or an error that is no fraction."""
+    """Raises UserError for an invalid step, an infinite number, or an error that is not a fraction."""
     is_step = 0 <= row["step"] <= _MAX_STEP and row["step"] == int(row["step"])
     require(is_step, f"a step is {row['step']}")
     for name, value in row.items():

@@ -172,7 +172,7 @@ def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_confi
 
 def test_a_checkpoint_that_does_not_say_its_step_is_skipped(tmp_path):
     np.savez(tmp_path / "step_00000006.npz", a=np.zeros(2), num_arrays=2)
-    with pytest.warns(UserWarning, match="it does not say its step"):
+    with pytest.warns(UserWarning, match="it has no step number"):
         assert checkpoint.load_newest(str(tmp_path)) is None
 
 
