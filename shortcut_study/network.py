@@ -140,4 +140,4 @@ def _activation(activation: str | Callable) -> Activation:
 
 
 def _unknown_derivative(z: np.ndarray) -> np.ndarray:
-    raise ValueError("the derivative of a function that is no activation of theory.shortcut.activations is not known")
+    raise ValueError("only activations of theory.shortcut.activations have a known derivative")

@@ -70,10 +70,10 @@ class Check(NamedTuple):
       claim: id of the claim.
       statement: The claim in one line, in its true form.
       measured, relation, bound: e.g. 0.38 ≤ 1.41 for the instance nearest to violating it.
-      holds: Whether the statement held in every instance and, where something printed fails, a counterexample was
-      found. instances: How many were tried. slack: |bound − measured| as a share of the larger; negative where the
-      statement was violated. counterexample: Where the printed form fails, or another finding; the reason, where the
-      check failed.
+      holds: Whether the statement held in every instance and, if something printed fails, a counterexample was found.
+      instances: How many were tried.
+      slack: |bound − measured| as a share of the larger; negative where the statement was violated.
+      counterexample: Where the printed form fails, or another finding; the reason, where the check failed.
     """
 
     claim: str

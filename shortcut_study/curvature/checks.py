@@ -1,4 +1,4 @@
-"""What has no Hessian product is refused in one line, before the product is compiled."""
+"""Models, data and losses without a Hessian product are rejected in one line, before the product is compiled."""
 
 import numbers
 import re
@@ -90,7 +90,7 @@ def check_gradient(network: keras.Model, training: bool) -> None:
     """Checks on a few random numbers that a network has the same gradient in its variables and in tensors.
 
     A product takes the weights as tensors. A gradient function of a layer's own, as tf.recompute_grad makes, knows the
-    variables that the layer uses, and gives none to tensors in their place, with nothing to show it.
+    variables that the layer uses, and silently gives none to tensors in their place.
 
     Raises:
       ValueError: the gradients in a variable differ by more than rounding.
@@ -134,13 +134,13 @@ def check_losses(model: keras.Model, num_losses: int) -> None:
     if num_losses > penalties:
         penalised = [layer.name for layer in model._flatten_layers() if getattr(layer, "activity_regularizer", None)]
         subject = f"the activity_regularizer of layer {penalised[0]}" if penalised else "add_loss in a layer"
-        raise ValueError(f"{subject} adds to the loss what is no mean over examples, and has no Hessian here")
+        raise ValueError(f"{subject} adds to the loss a term that is not a mean over examples and has no Hessian here")
 
 
 def check_twice_differentiable(
     function: tf.types.experimental.ConcreteFunction, weights: list[tf.Tensor], takes_logits: bool = True
 ) -> None:
-    """Checks a traced gradient, in which a term of the Hessian could be missing with nothing to show it.
+    """Checks a traced gradient, in which a term of the Hessian could be missing silently.
 
     Args:
       function: Weights, other variables, images and labels -> the model's outputs, and the gradient of the loss, or the

@@ -1,4 +1,4 @@
-"""What a Hessian is of, as users have it: examples in arrays or batches, and the loss of a compiled model."""
+"""The inputs of a Hessian as users have them: examples in arrays or batches, and the loss of a compiled model."""
 
 import math
 import os
@@ -53,7 +53,7 @@ def gathered(x: Any, y: Any = None, batch_size: int | None = None) -> Examples:
 
 
 def _batches(x: Any) -> Iterable:
-    """Batches in their order, once each; refuses what has no end."""
+    """Yields batches in their order, once each; rejects data sets without end."""
     if isinstance(x, keras.utils.PyDataset):
         return (x[i] for i in range(x.num_batches))
     if isinstance(x, tf.data.Dataset) and x.cardinality() == tf.data.INFINITE_CARDINALITY:

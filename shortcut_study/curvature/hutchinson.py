@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from theory.arrays import finite
 
-FEWEST = 5  # vectors before the tolerance of a trace is looked at; fewer say too little of their own spread
+FEWEST = 5  # vectors before the tolerance of a trace is checked; fewer give a poor estimate of their spread
 
 
 def confidence(num_samples: int) -> float:

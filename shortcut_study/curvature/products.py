@@ -70,7 +70,7 @@ def model_mvp(
       training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
         the loss. No other layer may behave differently in training.
       on_batch: callable. Called without arguments after each batch, e.g. to move a progress bar.
-      loss: As for `summed_loss`; the mean over the examples counts, whatever a Keras loss's reduction says.
+      loss: As for `summed_loss`; the mean over the examples is taken, for every reduction of a Keras loss.
       variables: Some of model.trainable_variables: only their diagonal block of the matrix. Costs as much as all.
       gauss_newton: bool. The Gauss–Newton matrix in place of the Hessian.
 
@@ -220,7 +220,7 @@ def compiled_product(
 def _check_graph(
     network: keras.Model, outputs_fn: Callable, total_loss: Callable, specs: tuple, gauss_newton: bool, by_logits: bool
 ) -> None:
-    """Traces the gradient for its graph alone: what it lacks, as a stopped gradient, no number would show."""
+    """Traces the gradient for its graph alone: a missing part, as a stopped gradient, would not show in the numbers."""
     added = []
 
     def traced(weights: tf.Tensor, others: list, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

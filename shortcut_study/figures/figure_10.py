@@ -1,4 +1,4 @@
-"""Figure 10 of Li et al.: Figure 9 with ReLUs at mid, and which learning rates give a loss that is a stable number.
+"""Figure 10 of Li et al.: Figure 9 with ReLUs at mid, and at which learning rates rounding does not change the loss.
 
 Not in the paper: at the highest rates that do not diverge a change of a start in its last digits changes the final loss
 by a fifth. So each network starts a second time, from weights perturbed by a share of 1e-12, at its highest learning

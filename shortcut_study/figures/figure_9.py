@@ -209,7 +209,7 @@ def diverged(best: dict[Architecture, dict[int, BestRate]], *architectures: Arch
 
 
 def _like_orthogonal(best: dict[Architecture, dict[int, BestRate]], near: float, count: int) -> Finding:
-    """§5: "the training dynamics are similar". Losses below `near` are as good as equal: both have solved the task."""
+    """§5: "the training dynamics are similar". Losses below `near` count as equal: both have solved the task."""
     pairs = in_both(best[ONE], best[ORTHOGONAL])
     compared = [max(one.mean, near) / max(orthogonal.mean, near) for one, orthogonal in pairs.values()]
     same = all_of([1 / SAME < ratio < SAME for ratio in compared])

@@ -241,7 +241,7 @@ def test_without_losses_in_common_nothing_can_be_told(figure):
 def test_depths_of_infinite_condition_numbers_are_named_with_their_kind():
     rows = infinite(XAVIER, (12,))(of_figure(paper_rows(), "5"))
     numbers = {finding.claim.split(":")[0]: finding.numbers for finding in FIGURES["5"].findings(rows)}
-    assert numbers["Xavier, no shortcuts"].endswith("(depth 6); beyond float64 in some runs or all at depth 12")
+    assert numbers["Xavier, no shortcuts"].endswith("(depth 6); beyond float64 in some or all runs at depth 12")
     assert "beyond" not in numbers["orthogonal, no shortcuts"]
 
 
