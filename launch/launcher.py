@@ -63,7 +63,7 @@ def run(
                 with user_errors():  # absl's ValueErrors, as of --noNAME=false
                     rest = config_flags.parse(values, sys.argv)
                 if values["help"].value and not manual:
-                    raise UserError("--help is made of docstrings, which PYTHONOPTIMIZE=2 (-OO) leaves out")
+                    raise UserError("--help prints docstrings, which PYTHONOPTIMIZE=2 (-OO) removes")
                 if values["help"].value:
                     text = run_dir_text or (REQUIRED_RUN_DIR if needs_run_dir else OPTIONAL_RUN_DIR)
                     code = print(config_flags.help_page(manual, presets, values, text))

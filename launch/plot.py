@@ -63,7 +63,7 @@ class PlotConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.beside or not self.names, "names needs runs to compare; give the others by beside")
+        require(self.beside or not self.names, "names needs runs to compare; give the others with --beside")
         begins = not self.level or bool(self.levels)
         require(begins, f"level must begin with a percentage, as in '6.38% as printed', got {self.level!r}")
 

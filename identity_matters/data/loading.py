@@ -62,7 +62,7 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
         source = _tfds_source(whole if config.validation_examples else config)
         train_split, test_split = source.split_names
-        is_both = f"{source.name}: {train_split!r} is the split to train on and the one to test on"
+        is_both = f"{source.name}: {train_split!r} is both the training and the test split"
         require(train_split != test_split or config.validation_examples > 0, f"{is_both}; {TWO_SPLITS}")
         if source.is_streamed:
             name, num_train = source.name, source.num_train

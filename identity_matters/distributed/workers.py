@@ -216,7 +216,7 @@ class Workers:
             if re.search("is joining a group with (size|type)", str(error)):
                 raise UserError(
                     f"worker {self.rank} has {self.num_replicas // self.num_processes} device(s), another worker has "
-                    "more, fewer or other ones: give all of them as many GPUs, by CUDA_VISIBLE_DEVICES say"
+                    "another number or type of them: give all workers as many GPUs, e.g. by CUDA_VISIBLE_DEVICES"
                 ) from error
             raise WorkerLost(f"worker {self.rank}", error) from error
 

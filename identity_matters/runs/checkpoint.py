@@ -169,10 +169,10 @@ class TrainingState:
             name = min({name for name, _ in stored.items() ^ expected.items()}, default="")
             require(not name, f"{name} is {stored.get(name)}, this network's {expected.get(name)}")
             scalars = {name for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
-            require(scalars >= _FIGURES, f"it has no number {', '.join(sorted(_FIGURES - scalars))}")
+            require(scalars >= _FIGURES, f"it lacks {', '.join(sorted(_FIGURES - scalars))}")
             num_summed = arrays["steps_summed"]
             is_possible = 1 <= num_summed <= step <= num_steps
-            require(is_possible, f"it is of step {step}, of {num_steps}, with figures of {num_summed} steps")
+            require(is_possible, f"it is at step {step} of {num_steps}, with figures of {num_summed} steps")
 
         found = load_newest(directory, check)
         if found is None:

@@ -153,7 +153,7 @@ class RunDirectory:
                 "train_steps can grow unless the schedule ends with it; then start another run, with --init_from this"
             )
         require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
-        file = f"{_data_place(config)} has changed, of digest "
+        file = f"{_data_place(config)} has changed: its digest was "
         for what, old, new in ((file, known, self._digest), ("", found.get("data"), self._data)):
             other = f"{what}{truncated_repr(old)}, now {new!r}; give the data as they were, or choose another run_dir"
             require(old == new or not (old and new), f"{self.path} holds a run on other data: {other}")

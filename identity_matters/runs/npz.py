@@ -62,7 +62,7 @@ def open_npz(path: str) -> Iterator[dict[str, Member]]:
         members = {info.filename.removesuffix(".npy"): Member(archive, info) for info in infos}
         methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of NumPy; others can take any memory
         are_arrays = all(info.filename.endswith(".npy") and info.compress_type in methods for info in infos)
-        require(are_arrays and len(members) == len(infos), "it must hold arrays alone, NAME.npy, and each of them once")
+        require(are_arrays and len(members) == len(infos), "it must hold only arrays, NAME.npy, each of them once")
         yield members
 
 

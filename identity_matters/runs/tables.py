@@ -137,10 +137,10 @@ def _read_table(path: str) -> list[dict[str, str]]:
     require("\0" not in text, "it holds NUL bytes")
     require(text != "", "it is empty")
     header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    require(len({*header, ""}) > len(header), "two columns have one name, or one has none")
+    require(len({*header, ""}) > len(header), "two columns have the same name, or one has no name")
     for number, row in enumerate([header, *rows], 1):
         require(not any(cell.startswith(("=", "@")) for cell in row), f"line {number} holds a spreadsheet's formula")
-        require(len(row) == len(header), f"line {number} has {len(row)} cells, its head has {len(header)}")
+        require(len(row) == len(header), f"line {number} has {len(row)} cells, the header has {len(header)}")
     return [dict(zip(header, row)) for row in rows]
 
 

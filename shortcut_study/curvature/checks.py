@@ -37,7 +37,9 @@ def check_model(model: keras.Model) -> None:
     if len(getattr(model, "inputs", None) or [0]) != 1 or len(getattr(model, "outputs", None) or [0]) != 1:
         raise ValueError(f"need a model of one input and one output, got {len(model.inputs)}, {len(model.outputs)}")
     if getattr(model, "outputs", None) and getattr(model.outputs[0], "_keras_mask", None) is not None:
-        raise ValueError("the model masks some of its outputs, which Keras leaves out of the loss; here all count")
+        raise ValueError(
+            "the model masks some of its outputs, which Keras leaves out of the loss; here all are included"
+        )
 
 
 def without_averages(model: keras.Model) -> list[str]:
@@ -57,9 +59,9 @@ def check_examples(
     """Checks what a Hessian is asked of: a loss over examples, in batches, of a model if one is given.
 
     Raises:
-      ValueError: no image, not one label an image, no whole batch_size; images that the model does not take; without a
-        loss, labels that are not whole numbers [m] or [m, 1], each with an output of the model; with one, whole
-        numbers beyond int32.
+      ValueError: no image, not one label per image, a batch_size that is not whole; images that the model does not
+        take; without a loss, labels that are not whole numbers [m] or [m, 1], each with an output of the model; with
+        one, whole numbers beyond int32.
     """
     if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
@@ -68,8 +70,8 @@ def check_examples(
     if not image_shape[:1] > (0,) or labels.shape[:1] != image_shape[:1] or not (loss or is_class):
         found = f"got {image_shape}, {labels.shape} of {labels.dtype}"
         raise ValueError(
-            "need one label an image, a whole number without a loss (compile the model, or pass loss=…), and one image "
-            f"at least, {found}"
+            "need one label per image, a whole number without a loss (compile the model, or pass loss=…), and at least "
+            f"one image, {found}"
         )
     if labels.dtype.kind in "iu" and np.abs(labels.astype(np.float64)).max() > np.iinfo(np.int32).max:
         raise ValueError(f"labels that are whole numbers must be within int32, got {labels.min()}–{labels.max()}")
@@ -80,7 +82,7 @@ def check_examples(
         raise ValueError(f"images must be [m, {', '.join(map(str, taken))}] as the model takes them, got {image_shape}")
     if not loss and (len(given) != 1 or given[0] == 1):
         raise ValueError(
-            f"the default loss takes [m, classes], two at least, the model gives {(None, *given)}: pass loss"
+            f"the default loss takes [m, classes], at least two classes, the model gives {(None, *given)}: pass loss"
         )
     if not loss and given[0] and not 0 <= labels.min() <= labels.max() < given[0]:
         raise ValueError(f"labels must lie in 0–{given[0] - 1}, the model's outputs, got {labels.min()}–{labels.max()}")
@@ -120,7 +122,7 @@ def check_gradient(network: keras.Model, training: bool) -> None:
         if found is None or np.abs(expected - found).max() > SAME * np.abs(expected).max() + rounding:
             raise ValueError(
                 f"a layer passes no gradient to the weights {variable.path}, or not all of it, where they are given as "
-                "a tensor, as one with tf.recompute_grad: use keras.RematScope, or leave the gradient to TensorFlow"
+                "a tensor, as with tf.recompute_grad: use keras.RematScope, or leave the gradient to TensorFlow"
             )
 
 

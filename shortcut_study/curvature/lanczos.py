@@ -222,7 +222,7 @@ def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.n
             f"mvp_fn must return real numbers, got {found.dtype}: for H = S + iK, K = −Kᵀ, give [S −K; K S]"
         )
     if found.dtype.kind == "V":  # what NumPy knows of bfloat16 is its size
-        raise ValueError(f"mvp_fn must return numbers whose rounding NumPy knows, got {found.dtype}; take float32")
+        raise ValueError(f"mvp_fn must return a type whose rounding NumPy knows, got {found.dtype}; take float32")
     product = np.array(found, vector.dtype)
     if product.shape != vector.shape:
         raise ValueError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")

@@ -166,7 +166,7 @@ def smaller_findings(
     found = []
     for arch in (ORTHOGONAL, XAVIER):
         compared = compare_along_loss(at_losses, arch, loss, name, log)
-        claim = f"the {name.replace('_', ' ')} of 2-shortcut is always smaller than of {LABELS[arch]}"
+        claim = f"the {name.replace('_', ' ')} of 2-shortcut is always smaller than that of {LABELS[arch]}"
         lost = diverged_runs(at_losses, TWO, arch)
         if compared is None:
             found.append(Finding(figure, claim, None, NOTHING_SHARED + lost, 0))

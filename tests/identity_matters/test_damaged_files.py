@@ -132,7 +132,7 @@ def test_renamed_and_swapped_checkpoints_are_noticed(half, tiny_config, tmp_path
 
 def test_a_checkpoint_of_a_step_after_the_last_is_not_the_end(half, tiny_config, tmp_path):
     save(tmp_path, 50, half)
-    with pytest.warns(UserWarning, match="it is of step 50, of 4"):
+    with pytest.warns(UserWarning, match="it is at step 50 of 4"):
         assert "none of the 1 checkpoint(s)" in refused(Restoring(tiny_config), tmp_path)
 
 

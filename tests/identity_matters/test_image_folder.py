@@ -186,7 +186,7 @@ def test_flags_that_contradict_one_another_are_refused(config, fields, words):
 
 @pytest.mark.parametrize("fields", [{"test_split": "train"}, {"train_split": "test"}])
 def test_nothing_is_trained_and_tested_on(config, fields):
-    assert "to be trained on and to be tested on; name two with --train_split" in refused(
+    assert "are in both the training and the test split; name two with --train_split" in refused(
         load, dataclasses.replace(config, **fields)
     )
 

@@ -140,7 +140,9 @@ def rows_without(figure, kind, seeds, kept_levels):
 
 
 def of_xavier(figure, rows):
-    (found,) = [f for f in FIGURES[figure].findings(rows) if f.claim.endswith("smaller than of Xavier, no shortcuts")]
+    (found,) = [
+        f for f in FIGURES[figure].findings(rows) if f.claim.endswith("smaller than that of Xavier, no shortcuts")
+    ]
     return found
 
 
