@@ -90,8 +90,8 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
     id="bhl.negative_eigenvalue",
     source="Bartlett, Helmbold & Long 2018, a negative eigenvalue",
     statement=(
-        "Σ = I, symmetric R, ℓ ≥ 2, steps that cross no root: descent from zero tends to excess Σ_{φ<0} φ² and does "
-        "not fall below it; for even ℓ with steps of any size"
+        "Σ = I, symmetric R, ℓ ≥ 2, steps that cross no root: descent from zero tends to excess risk Σ_{φ<0} φ² and "
+        "does not fall below it; for even ℓ with steps of any size"
     ),
     hypotheses={
         "Σ = I": lambda: _stays_at_floor(-np.eye(2), HALF),

@@ -37,7 +37,7 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
         "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper "
         "does not have"
     ),
-    verdict="misprint: for Table 1, whose caption says 13.5M",
+    verdict="misprint: Table 1 has 13.5M, as its caption says",
     proof="none given",
     function=table_1.count_weights,
     mutation=miscounted,
