@@ -49,8 +49,8 @@ def join() -> Workers:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if gpus else implementations.RING
     )
-    # MultiWorkerMirroredStrategy has no option for how long the chief waits for a worker to join, deaf to signals; the
-    # private context that it configures takes one.
+    # MultiWorkerMirroredStrategy has no option for how long the chief waits for a worker, without reacting to signals;
+    # the private context that it configures takes one.
     context = tf_context.context()
     context.configure_coordination_service = functools.partial(
         context.configure_coordination_service, cluster_register_timeout_in_ms=1000 * JOIN_TIMEOUT
@@ -63,7 +63,7 @@ def join() -> Workers:
 
 
 def _await_workers(addresses: list[str], rank: int) -> None:
-    """Waits until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
+    """Waits until all workers can be reached. TensorFlow would wait for ever, silently, and ignore signals."""
     with listener_on(addresses[rank], f"worker {rank}"):
         await_listeners(
             [address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})"

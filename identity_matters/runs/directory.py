@@ -124,7 +124,7 @@ class RunDirectory:
                     remove(os.path.join(folder, name))
 
     def _read(self) -> None:
-        """Takes the contents of config.json, which must be of this config; new ones where the directory is empty."""
+        """Reads config.json, which must be of this config; makes new contents where the directory is empty."""
         found, config = read_own(self.path), as_json(self._config)
         self.is_begun = found is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
