@@ -105,7 +105,7 @@ def printed_construction_figure(rows: list[dict]) -> Figure:
         )  # fmt: skip
     figure.colorbar(mesh, ax=axes, label=rf"worst ${_NORM}$ over $(4\pi + 3\gamma)/\ell$", extend="both")
     axes.grid(False)
-    title = "The printed construction exceeds its bound where red"
+    title = "red: the printed construction exceeds its bound"
     axes.set(xlabel=r"$\gamma$", ylabel=r"layers $\ell$", title=title)
     return figure
 

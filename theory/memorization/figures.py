@@ -106,7 +106,7 @@ def memorized_plane_figure(rows: list[dict]) -> Figure:
         axes.set_title(title)
     _draw_regions(answer, region)
     _draw_points(answer, [row for row in hidden if int(row["block"]) == -1])
-    answer.set_title("its answer everywhere")
+    answer.set_title("predicted label everywhere")
     figure.suptitle("each block moves two points, the farthest first, to the star of their label")
     for axes in (*panels, answer):
         axes.set(xticks=[], yticks=[])
