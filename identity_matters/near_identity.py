@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether the block's output has the shape of its input."""
+        """Returns whether the block's output has the shape of its input."""
         return self.branch.input_shape == self.branch.output_shape[0]
 
     def __call__(self, x: np.ndarray) -> list[np.ndarray]:

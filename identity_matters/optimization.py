@@ -99,7 +99,7 @@ def _on_replicas(optimizer_type: type) -> type:
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
-    """Gives a model, which returns logits, loss, optimiser and metrics; see `optimizer` for on_replicas.
+    """Compiles a model that returns logits with loss, optimiser and metrics; see `optimizer` for on_replicas.
 
     The optimiser's variables are made at once, to be restored into.
     """
@@ -124,7 +124,7 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
 
 
 def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
-    """Whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
+    """Returns whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
 
     Keras's top-k counts every tie as right, so that a network with dead outputs, whose logits are all equal, has error
     0. `evaluation.evaluate` uses this function too.

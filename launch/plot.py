@@ -40,7 +40,7 @@ MAX_DIFFERENCES = 3  # settings that name a run in a legend; beyond that its dir
 
 @dataclasses.dataclass(frozen=True)
 class PlotConfig:
-    """What to draw.
+    """The figures to draw.
 
     Attributes:
       title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study keep their own

@@ -111,7 +111,7 @@ def hessian_from_moments(
 
 
 class _Paths(NamedTuple):
-    """What comes before, after and between the weight matrices of a linear network.
+    """The maps before, after and between the weight matrices of a linear network.
 
     Attributes:
       end_to_end: W [d, d].

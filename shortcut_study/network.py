@@ -89,7 +89,7 @@ class ShortcutNetwork:
 
     @property
     def is_linear(self) -> bool:
-        """Whether all three activations are linear."""
+        """Returns whether all three activations are linear."""
         return all(activation == "linear" for activation in self.activations)
 
     def initialize(self, kind: str, seed: int) -> np.ndarray:

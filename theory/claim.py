@@ -88,7 +88,7 @@ class Claim:
 
     @property
     def needs_counterexample(self) -> bool:
-        """Whether something printed does not hold as printed, which the check must then show on numbers."""
+        """Returns whether something printed does not hold as printed, which the check must then show on numbers."""
         return kind(self.verdict) != HOLDS or kind(self.proof) in (REPAIRED, WRONG)
 
 

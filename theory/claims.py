@@ -64,7 +64,7 @@ CLAIMS = {claim.id: claim for claim in in_order([claim for m in MODULES for clai
 
 
 class Check(NamedTuple):
-    """What a check found: the worst of its instances, measured against its bound.
+    """The result of a check: the worst of its instances, measured against its bound.
 
     Attributes:
       claim: id of the claim.

@@ -27,7 +27,7 @@ class Evidence(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether measured and bound are finite and satisfy the relation."""
+        """Returns whether measured and bound are finite and satisfy the relation."""
         if not (math.isfinite(self.measured) and math.isfinite(self.bound)):
             return False
         return self.measured <= self.bound if self.relation == "≤" else self.measured >= self.bound

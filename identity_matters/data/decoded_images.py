@@ -51,7 +51,7 @@ _CRC_BYTES = 4
 
 
 class Headers(NamedTuple):
-    """What the headers of all files say: (name, height, width) of up to two files of different sizes, and channels."""
+    """The contents of all headers: (name, height, width) of up to two files of different sizes, and channels."""
 
     sizes: list[tuple[str, int, int]]
     channels: int

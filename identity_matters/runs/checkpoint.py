@@ -114,7 +114,7 @@ def list_checkpoints(directory: str) -> list[tuple[int, str]]:
 
 
 class TrainingState:
-    """What a checkpoint holds: weights, the optimiser's state, and the training figures since the last row."""
+    """The contents of a checkpoint: weights, the optimiser's state, and the training figures since the last row."""
 
     def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         self.network, self.step = network, 0
@@ -122,7 +122,7 @@ class TrainingState:
         self._sums, self._steps_summed = {}, 0
 
     def advance(self, step: int, means: dict[str, float]) -> None:
-        """Takes in the means of the training figures over the steps up to `step`."""
+        """Records the means of the training figures over the steps up to `step`."""
         for name, mean in means.items():
             self._sums[name] = self._sums.get(name, 0.0) + mean * (step - self.step)
         self._steps_summed += step - self.step

@@ -26,7 +26,7 @@ _AGAIN = 3.0  # seconds until a Ctrl-C that was lost comes again
 
 
 class StopRequest:
-    """Says whether this process, and the job that it belongs to, is to stop.
+    """A flag for whether this process, and the job that it belongs to, is to stop.
 
     Attributes:
       is_made: A signal came to this process.

@@ -145,7 +145,7 @@ def pictures_of(path: str) -> dict[str, Picture]:
 
 
 def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
-    """What the rows of a study or of a comparison say."""
+    """Returns the fields of Run that the rows of a study or of a comparison give."""
     if run.kind == "ablations":
         return {"table": ablation_table(rows)}
     if run.kind == "shortcut_study":

@@ -213,7 +213,7 @@ def _inputs(model: keras.Model) -> Any:
 
 
 def _is_called_once(layer: keras.Layer) -> bool:
-    """Whether a layer is called once, so that its output is that of one place; models have theirs in another graph."""
+    """Returns whether a layer is called once, so that it has one output; models have theirs in another graph."""
     return not isinstance(layer, keras.Model | keras.layers.InputLayer) and len(layer._inbound_nodes) == 1
 
 
@@ -232,7 +232,7 @@ def _graph(model: keras.Model, layers: list[keras.Layer]) -> keras.Model:
 
 
 def _differ(ends: dict, other_ends: dict) -> bool:
-    """Whether the outputs of a layer differ from other ones by more than the rounding of float32 explains."""
+    """Returns whether the outputs of a layer differ from other ones by more than the rounding of float32 explains."""
     outputs, others = _arrays(ends["outputs"]), _arrays(other_ends["outputs"])
     rounding = ROUNDING * _largest(_arrays(ends["inputs"]))  # as a mean of what was normalised has nothing else
     return any(
@@ -251,7 +251,7 @@ def _largest(arrays: list[np.ndarray]) -> float:
 
 
 def _trained(model: keras.Model) -> list[int]:
-    """Where the trained weights of a model stand among its weights."""
+    """Returns the places of a model's trained weights among its weights."""
     weights = [id(weight) for weight in model.weights]
     return [weights.index(id(weight)) for weight in model.trainable_variables]
 

@@ -16,7 +16,7 @@ BATCH_NUMBERS, BATCH_EXAMPLES = 128 * 32 * 32 * 3, 256
 
 
 class Examples(NamedTuple):
-    """All examples of a loss, and how many of them are taken at a time."""
+    """All examples of a loss, and the number taken at a time."""
 
     x: np.ndarray
     y: np.ndarray

@@ -23,7 +23,7 @@ SYMMETRY_TOLERANCE = 1e-3  # of |uᵀHv − vᵀHu| over T's largest |entry| so 
 
 
 class Decomposition(NamedTuple):
-    """What k steps of Lanczos leave: H Q = Q T + β q eᵀ.
+    """The result of k steps of Lanczos: H Q = Q T + β q eᵀ.
 
     Attributes:
       diagonal, off_diagonal: Of T, float64 [k] and [k − 1].
@@ -64,7 +64,7 @@ class Ritz(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """What the figures show of a Hessian's eigenvalues.
+    """The summary of a Hessian's eigenvalues that the figures show.
 
     Attributes:
       max_abs: Largest |λ|.

@@ -124,7 +124,7 @@ def descend_pruned(
 
 
 def _same_path(losses: np.ndarray, rates: np.ndarray, i: int) -> bool:
-    """Whether run i is where run i + 1 is at the same product of rate and epochs."""
+    """Returns whether run i is where run i + 1 is at the same product of rate and epochs."""
     epochs = np.arange(len(losses))
     expected = np.interp(epochs * rates[i] / rates[i + 1], epochs, losses[:, i + 1])
     return bool(np.abs(np.log(losses[:, i] / expected)).max() < SAME_PATH)

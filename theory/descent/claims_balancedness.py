@@ -15,14 +15,14 @@ NEAR_IDENTITY = np.array([[1.0, 0.0], [0.05, 1.0]])
 
 
 def _bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C)."""
+    """Returns whether ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C)."""
     smallest = np.linalg.svd(landscape.end_to_end(A), compute_uv=False)[-1]
     bound = 4 * len(A) * smallest ** (2 - 2 / len(A)) * landscape.risk(A, R, Sigma)
     return bool(np.square(landscape.gradient(A, R, Sigma)).sum() >= bound)
 
 
 def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
-    """Whether 30 steps of factor/L shrink the excess risk at the rate of the margin; Σ = I."""
+    """Returns whether 30 steps of factor/L shrink the excess risk at the rate of the margin; Σ = I."""
     norm, excess = landscape.max_spectral_norm(A), landscape.risk(A, R, np.eye(len(R)))
     rate = factor / landscape.smoothness_bound(np.eye(len(R)), len(A), norm, excess)
     c = balancedness.deficiency_margin(landscape.end_to_end(A), R)
@@ -31,21 +31,21 @@ def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
 
 
 def _velocity_is_predicted(A: np.ndarray) -> bool:
-    """Whether the powers of W give the velocity of the product of these layers at R = 0, Σ = I."""
+    """Returns whether the powers of W give the velocity of the product of these layers at R = 0, Σ = I."""
     W, zero, identity = landscape.end_to_end(A), np.zeros((2, 2)), np.eye(2)
     said = balancedness.product_velocity(W, 2 * W, len(A))
     return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), said))
 
 
 def _margin_without_identity() -> bool:
-    """Whether σ_min(W) ≥ c once f has fallen from 0.04 to 0.01: Σ = diag(1, 0.01), W now diag(1, 0)."""
+    """Returns whether σ_min(W) ≥ c once f has fallen from 0.04 to 0.01: Σ = diag(1, 0.01), W now diag(1, 0)."""
     R, Sigma, start, later = np.eye(2), np.diag([1.0, 0.01]), np.diag([0.8, 1.0]), np.diag([1.0, 0.0])
     falls = landscape.risk(later[None] - R, R, Sigma) <= landscape.risk(start[None] - R, R, Sigma)
     return not falls or bool(np.linalg.svd(later)[1][-1] >= balancedness.deficiency_margin(start, R))
 
 
 def _drifts_with_a_long_step() -> bool:
-    """Whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
+    """Returns whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
     A, R = np.zeros((2, 2, 2)), np.array([[1.0, 2.0], [0.0, 1.0]])
     found = landscape.gradient_descent(A, R, np.eye(2), 1.0, 1)
     moved = np.linalg.norm(balancedness.imbalances(found.A)[0], "nuc")
@@ -172,7 +172,7 @@ def margin(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=scaled(2),
 )
 def conservation(rng: np.random.Generator, trials: int) -> Pairs:
-    """What a step adds to the imbalances against its formula; and the drift over a fixed time when η is halved."""
+    """The change of the imbalances in a step against its formula; the drift over a fixed time when η is halved."""
     for _ in range(trials):
         A, R, Sigma = _problem(rng)
         gradient = landscape.gradient(A, R, Sigma)

@@ -21,13 +21,13 @@ HALF = np.eye(2) / 2  # as Σ
 
 
 def _follows_recursion(R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether descent from zero has the risks of the recursion."""
+    """Returns whether descent from zero has the risks of the recursion."""
     seen = landscape.gradient_descent(np.zeros((3, 2, 2)), R, Sigma, 0.01, 20).risks
     return bool(np.allclose(seen, from_zero.recursion_risks(np.linalg.eigvals(R), 3, 0.01, 20)))
 
 
 def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
+    """Returns whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
     risks = landscape.gradient_descent(np.zeros((4, 2, 2)), R, Sigma, 0.02, 150).risks
     return bool(risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
 

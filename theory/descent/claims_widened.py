@@ -17,7 +17,7 @@ NARROW = widened.Widened(np.ones((1, 2)), np.ones((1, 1)), np.ones((1, 2)), np.e
 
 
 def _shrinks(problem: widened.Widened, num_layers: int, learning_rate: float) -> bool:
-    """Whether each of 20 steps from zero multiplies f by at most 1 − 2ηℓμ_A²μ_B²/e; Σ = I."""
+    """Returns whether each of 20 steps from zero multiplies f by at most 1 − 2ηℓμ_A²μ_B²/e; Σ = I."""
     risks = widened.descend(problem, num_layers, learning_rate, 20)[1]
     gain = 2 * learning_rate * num_layers * problem.spread()[0] ** 2 / math.e
     return bool((risks[1:] <= (1 - gain) * risks[:-1]).all())
@@ -34,7 +34,7 @@ def _too_large_a_start() -> bool:
 
 
 def _bound_beyond_one() -> bool:
-    """Whether ‖∇f‖² = 0 is at least the bound without its τ < 1, 3,888: A = B = 1, R = 2, W = (−4, −1, −1)."""
+    """Returns whether ‖∇f‖² = 0 is at least the bound without its τ < 1, 3,888: A = B = 1, R = 2, W = (−4, −1, −1)."""
     problem = widened.Widened(np.ones((1, 1)), np.ones((1, 1)), np.full((1, 1), 2.0), np.ones((1, 1)))
     risk, gradient = widened.risk_and_gradient(problem, np.array([-4.0, -1.0, -1.0])[:, None, None])
     return bool(np.square(gradient).sum() >= 4 * 3 * (1 - 4) ** 4 * risk)

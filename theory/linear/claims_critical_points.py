@@ -21,14 +21,14 @@ steeper = changed(lambda rate: 1 - 1.01 * (1 - rate))
 def _keeps_rate(
     learning_rate: float, A: np.ndarray = HALF, R: np.ndarray = ONE, Sigma: np.ndarray = ONE, steps: int = 10
 ) -> bool:
-    """Whether steps in the ball of radius |||A|||, of any size, shrink the risk at the rate of (2.3)."""
+    """Returns whether steps in the ball of radius |||A|||, of any size, shrink the risk at the rate of (2.3)."""
     radius = landscape.max_spectral_norm(A)
     seen = landscape.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
     return bool(seen <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
 
 
 def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
-    """Whether A is not a critical point, or one of zero excess risk; Σ = I."""
+    """Returns whether A is not a critical point, or one of zero excess risk; Σ = I."""
     identity = np.eye(len(R))
     return bool(landscape.gradient(A, R, identity).any() or landscape.risk(A, R, identity) == 0)
 

@@ -112,7 +112,7 @@ def _ends(R: np.ndarray, num_layers: int) -> np.ndarray:
 
 
 def _bends(R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether f, ℓ = 2, is larger midway between two points than the mean of its values at them."""
+    """Returns whether f, ℓ = 2, is larger midway between two points than the mean of its values at them."""
     ends = _ends(R, 2) - np.eye(len(R))
     mean = np.mean([landscape.risk(A, R, Sigma) for A in ends])
     return landscape.risk(ends.mean(0), R, Sigma) > mean

@@ -21,7 +21,7 @@ BOUND_WITHOUT = (
 
 
 def _shallow_norm(gamma: float, bound: float) -> bool:
-    """Whether the one layer of R = e^γ, of norm e^γ − 1, is within the bound."""
+    """Returns whether the one layer of R = e^γ, of norm e^γ − 1, is within the bound."""
     return landscape.max_spectral_norm(factorization.factorize(np.array([[math.exp(gamma)]]), 1)) <= bound
 
 

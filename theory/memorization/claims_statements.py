@@ -185,7 +185,7 @@ def fewer_layers(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _moves(points: np.ndarray, targets: np.ndarray, others: np.ndarray) -> bool:
-    """Whether a block moves the points to the targets and no other."""
+    """Returns whether a block moves the points to the targets and no other."""
     try:
         blocks.separating_block(points, targets, others)
     except blocks.NoThreshold:

@@ -82,7 +82,7 @@ class MemorizingNetwork:
 
     @property
     def fits_float32(self) -> bool:
-        """Whether the sample comes out right in float32: float32_error < ½."""
+        """Returns whether the sample comes out right in float32: float32_error < ½."""
         return self.float32_error < 0.5
 
     def __call__(self, x: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from theory.relu import smooth_units
 
 
 def _steep_layers() -> bool:
-    """Whether the bound holds for two layers diag(0, 4)h, ε = 3, with an error along the first axis."""
+    """Returns whether the bound holds for two layers diag(0, 4)h, ε = 3, with an error along the first axis."""
     w = np.stack([np.diag([1.0, 3.0]), np.diag([-1.0, 1.0])])[None].repeat(2, axis=0)
     x = np.eye(2)[1:]
     found = smooth_units.gradients(w, x, smooth_units.forward(w, x, "linear") - np.eye(2)[:1], "linear")

@@ -102,7 +102,7 @@ def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _grows_for_scalars(slope: float) -> bool:
-    """Whether for d = 1, y = slope·x it is larger than 1 for some R."""
+    """Returns whether for d = 1, y = slope·x it is larger than 1 for some R."""
     x = np.array([[1.0], [-1.0]])
     return any(hessians.condition_number_at_zero(x, slope * x, R, 1) > 1 + ROUNDING for R in (2, 7, 40))
 
