@@ -1,4 +1,4 @@
-"""Predict the time of a training step on 1 … 512 devices, and when more of them are no longer worth it.
+"""Predict the time of a training step on 1 … 512 devices, and the number beyond which more do not pay off.
 
     python -m benchmarks.cost_model                                       Table 1's network, batch 128
     python -m benchmarks.cost_model --preset=imagenet_wide --tflops=100 --gigabytes=25

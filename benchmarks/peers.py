@@ -21,7 +21,7 @@ EIGENVALUE, TRACE = "largest eigenvalue", "trace"
 def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Callable]:
     """Returns steps of the same network, by name (steps → images/s), "steps", their names, and "logits".
 
-    The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are spared.
+    The images of a batch are prepared in advance: look-up, augmentation, standardisation and metrics are left out.
     Steps in bfloat16 are under autocast. Where nothing can be compiled, a line says so and that step is left out.
     """
     import torch

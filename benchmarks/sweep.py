@@ -133,7 +133,7 @@ def _measurements(
     rates = np.geomspace(1e-3, 1e-1, runs)
 
     def per_epoch(runs: slice) -> float:
-        """Of all epochs less none: both set up, and take the loss where they end."""
+        """Returns seconds per epoch: those of all epochs less those of none, which set up and compute the loss too."""
         whole, none = (seconds(descend, network, starts[runs], x, y, rates[runs], count) for count in (epochs, 0))
         return (whole - none) / epochs
 

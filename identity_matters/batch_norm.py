@@ -13,9 +13,9 @@ import keras
 def fuse(network: keras.Model) -> keras.Model:
     """Returns the network, whose batch normalisations of float32 images train in one operation under TensorFlow.
 
-    The same outputs, gradients and moving averages but for rounding. Whatever that operation does not compute (other
-    ranks, axes and types, masks, synchronised moments), and every other backend, is Keras's own. Its layers stay
-    Keras's, so that a file of it, a callback's too, needs Keras alone.
+    Outputs, gradients and moving averages are the same within rounding. Keras's own implementation computes what that
+    operation does not (other ranks, axes and types, masks, synchronised moments), and every other backend. The layers
+    stay Keras's, so that a file of the network, a callback's too, needs only Keras.
     """
     for layer in network.layers:
         if type(layer) is keras.layers.BatchNormalization:

@@ -102,7 +102,7 @@ def evaluate(
       {"top1_error", "top5_error", "num_examples"}; errors are fractions.
 
     Raises:
-      UserError: it is no network of this project, the data do not fit it, or a number is out of range.
+      UserError: it is not a network of this project, the data do not fit it, or a number is out of range.
     """
     max_examples, batch_size = converted("max_examples", int, max_examples), converted("batch_size", int, batch_size)
     require(max_examples >= 0, f"max_examples must be at least 0, got {max_examples}")
@@ -123,7 +123,7 @@ def evaluate(
 
 
 def _num_right(model: Classifier, open_batches: Callable, max_examples: int, progress: bool) -> tuple[int, int, int]:
-    """Returns for how many examples the label scores highest, for how many among the five highest, and of how many."""
+    """Returns how many examples have their label's score highest, how many among the five highest, and their number."""
     top1 = top5 = num_examples = 0
     # The bar is drawn at the first batch, after the lines about the data.
     with tqdm(total=max_examples or None, unit=" images", disable=not progress, delay=0.01) as bar:
@@ -190,7 +190,7 @@ def _named_batches(
         say_named_by(_config_path(model.path), fields, given.get("data_dir", ""))
     fields |= given
     if (split := fields.get("test_split")) and split == (fields.get("train_split") or "train"):
-        note(f"the split {split!r} is one that networks are trained on: this is no test error")
+        note(f"the split {split!r} is one that networks are trained on: this is not a test error")
     class_names: Sequence[str] = ()
     if fields.get("images"):
         class_names = _take_share(fields, model.path)
@@ -209,7 +209,7 @@ def _take_share(fields: dict[str, Any], path: str) -> Sequence[str]:
         names = tuple(map(str, contents.get("class_names", ())))
     if known and not fields.get("test_share"):
         fields["test_share"] = known
-        note(f"{fields['images']}: without a test/, the test_share {known:g} that the run has is evaluated on")
+        note(f"{fields['images']}: there is no test/; the run's test_share, {known:g}, is evaluated")
     fields["test_share"] = fields.get("test_share", 0.0) % 1  # 1: all
     return names
 

@@ -26,7 +26,7 @@ def export(network: keras.Model, path: str) -> None:
       UserError: the path holds other files.
     """
     if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
-        raise UserError(f"{path} holds files that are no SavedModel; export to another directory")
+        raise UserError(f"{path} holds other files than a SavedModel; export to another directory")
     import tensorflow as tf
 
     serving = tf.Module()

@@ -32,7 +32,7 @@ def from_json(config: Any, values: Any) -> Any:
     """Returns a config, a dataclass that checks its fields, with the values of a JSON file in place of its own.
 
     Raises:
-      UserError: it is no such dict, a name is no field's, a value is of another type or refused by the config.
+      UserError: it is not a dict, a name is not a field's, a value is of another type or rejected by the config.
     """
     require(isinstance(values, dict), f"{type(config).__name__} must be a JSON object, got {truncated_repr(values)}")
     changes = {}

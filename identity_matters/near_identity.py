@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
     @property
     def keeps_shape(self) -> bool:
-        """Whether the block's output has the shape of its input."""
+        """Returns whether the block's output has the shape of its input."""
         return self.branch.input_shape == self.branch.output_shape[0]
 
     def __call__(self, x: np.ndarray) -> list[np.ndarray]:
@@ -70,7 +70,7 @@ def split(network: keras.Model) -> list[Block]:
     The network's logits are those of the last block's `rest` after all blocks.
 
     Raises:
-      UserError: it is no chain of blocks that end in an Add layer of stream and branch.
+      UserError: it is not a chain of blocks that end in an Add layer of stream and branch.
     """
     start, blocks = network.inputs[0], []
     for add in network.layers:
@@ -179,7 +179,7 @@ def _through(block: Block, batches: Batches) -> tuple[Batches, Batches, dict[str
 
 
 class BlockCallback(keras.callbacks.Callback):
-    """Records along training what `measure` says of each block, without norms and errors.
+    """Records during training the rows of `measure` for each block, without norms and errors.
 
     >>> callback = BlockCallback(images[:500], "blocks.csv")  # doctest: +SKIP
     >>> train(config, "runs/first", callbacks=callback)  # doctest: +SKIP
@@ -187,7 +187,7 @@ class BlockCallback(keras.callbacks.Callback):
     Args:
       images: [n, h, w, c], standardised.
       path: A CSV file, written anew after each epoch (of `identity_matters.training.train`: after each evaluation), a
-        row a block: epoch, counted from 0 before the first; block, ratio and the other columns. A run that goes on
+        row a block: epoch, counted from 0 before the first; block, ratio and the other columns. A run that continues
         from a later epoch keeps the rows before it.
     """
 
@@ -199,7 +199,7 @@ class BlockCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict | None = None) -> None:
         """Splits the network into its blocks; raises UserError as `split`."""
         self._blocks = split(self.model)
-        self.rows = []  # a callback may be used again, for a run that goes on or for another network
+        self.rows = []  # a callback may be used again, for a continued run or for another network
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
         """Measures the network before the first update, or takes over the rows of an interrupted run."""

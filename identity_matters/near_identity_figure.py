@@ -1,4 +1,4 @@
-"""The picture of how near to the identity the blocks of one network, or of several, are."""
+"""The figure of how near to the identity the blocks of one or several networks are."""
 
 import itertools
 
@@ -13,7 +13,7 @@ SMALLEST_RATIO = 1e-6  # what is below, exact zeros too, is drawn here
 
 
 def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
-    """Draws, a column a network: branch over stream, hidden values above 0, the error without one block and many.
+    """Draws a column per network: branch over stream, hidden values above 0, the errors without one and many blocks.
 
     Args:
       networks: Of each the title, and the rows of results.csv and of removed.csv as launch.near_identity writes them.

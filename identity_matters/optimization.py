@@ -99,7 +99,7 @@ def _on_replicas(optimizer_type: type) -> type:
 
 
 def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = False) -> None:
-    """Gives a model, which returns logits, loss, optimiser and metrics; see `optimizer` for on_replicas.
+    """Compiles a model that returns logits with loss, optimiser and metrics; see `optimizer` for on_replicas.
 
     The optimiser's variables are made at once, to be restored into.
     """
@@ -124,7 +124,7 @@ def compile_model(model: keras.Model, config: TrainConfig, on_replicas: bool = F
 
 
 def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
-    """Whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
+    """Returns whether each label's logit is one of the `count` highest, as 1 or 0; ties and NaN count against it.
 
     Keras's top-k counts every tie as right, so that a network with dead outputs, whose logits are all equal, has error
     0. `evaluation.evaluate` uses this function too.
@@ -132,7 +132,7 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
     Labels [n] or [n, 1] and logits [n, r] give float32 [n].
     """
     labels = ops.cast(ops.reshape(labels, (-1, 1)), "int32")
-    # Counted are those below it: TensorFlow turns the opposite of a < b into a ≥ b, which NaN makes another question.
+    # Scores below it are counted: TensorFlow replaces the negation of a < b by a ≥ b, which differs for NaN.
     below = ops.sum(ops.cast(logits < ops.take_along_axis(logits, labels, axis=1), "int32"), axis=1)
     return ops.cast(below >= logits.shape[-1] - count, "float32")
 

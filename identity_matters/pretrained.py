@@ -86,7 +86,7 @@ def save(network: keras.Model, path: str, in_8_bits: bool = False) -> None:
         among the weights of its output channel; in float16 by 1/2048 of its magnitude.
 
     Raises:
-      ValueError: a weight is beyond the range of float16, or no number.
+      ValueError: a weight is NaN or beyond the range of float16.
     """
     arrays: dict[str, Any] = {}
     for variable in network.variables:

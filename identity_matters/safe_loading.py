@@ -58,14 +58,14 @@ def load_network(path: str) -> keras.Model:
                     archive.writestr(name, content)
             network = keras.models.load_model(copy, compile=False, safe_mode=True)
         ranks = [len(tensor.shape) for tensor in (*network.inputs, *network.outputs)]
-        require(ranks == [4, 2], "it does not take images to a number for each class")
-        require(largest_output(network) <= _MAX_OUTPUT, "a layer of it makes more of an image than fits in memory")
+        require(ranks == [4, 2], "it does not map images to one number per class")
+        require(largest_output(network) <= _MAX_OUTPUT, "the output of a layer does not fit in memory")
         require(all(np.isfinite(weights).all() for weights in network.get_weights()), "a weight is infinite or NaN")
         if any(layer.compute_dtype == "bfloat16" for layer in network.layers):
             require_sound_bfloat16()
     except Exception as error:  # Keras, HDF5 and zipfile raise almost any on a damaged file
         reason = error if isinstance(error, UserError) else getattr(error, "strerror", None)
-        raise UserError(f"cannot load {path}: {reason or 'it is damaged, or no network of this project'}") from error
+        raise UserError(f"cannot load {path}: {reason or 'it is damaged, or not a network of this project'}") from error
     return network
 
 
@@ -75,7 +75,7 @@ def largest_output(network: keras.Model) -> int:
 
 
 def _read_members(path: str) -> dict[str, bytes]:
-    """Returns what a .keras file holds; raises UserError where that is not what every one holds, or unpacks to more."""
+    """Returns the members of a .keras file; raises UserError unless they are the usual ones, of the declared sizes."""
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         require(
             sorted(archive.namelist()) == _MEMBERS, f"it does not hold {', '.join(_MEMBERS)}, each once, and no more"
@@ -90,14 +90,14 @@ def _read_members(path: str) -> dict[str, bytes]:
 def _adding_no_weights_but(stored: bytes) -> Iterator[None]:
     """Opens a context in which Keras's layers get no weights but of the shapes that an HDF5 file holds, each once.
 
-    Else a file of a few kilobytes could name a layer that takes all memory.
+    Otherwise a file of a few kilobytes could name a layer that takes all memory.
     """
     shapes: collections.Counter = collections.Counter()
 
     def count(_: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             is_whole = item.id.get_storage_size() == item.size * item.dtype.itemsize and not item.external
-            require(is_whole and item.dtype.kind in "buif", "a weight of it holds less than it declares, or no numbers")
+            require(is_whole and item.dtype.kind in "buif", "a weight holds less than it declares, or no numbers")
             shapes[item.shape] += 1
 
     with h5py.File(io.BytesIO(stored), "r") as file:
@@ -122,7 +122,7 @@ def _class_names(value: Any) -> Iterator[str]:
 
 
 def check_saved_model(path: str) -> None:
-    """Raises UserError where a directory is no SavedModel, or a file of it is no regular one, to be waited for."""
+    """Raises UserError unless a directory is a SavedModel of regular files: a pipe would block."""
     if not any(os.path.lexists(os.path.join(path, f"saved_model.{extension}")) for extension in ("pb", "pbtxt")):
         raise UserError(f"{path} is not a SavedModel of this project: there is no saved_model.pb")
     for folder, _, names in os.walk(path):

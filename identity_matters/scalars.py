@@ -20,7 +20,7 @@ class _Scalar(keras.layers.Layer):
     def build(self, input_shape: tuple) -> None:
         """Makes the number."""
         initializer = keras.initializers.Constant(self.initial)
-        self.value = self.add_weight(shape=(1,), initializer=initializer, name="value")  # tf2onnx stumbles over ()
+        self.value = self.add_weight(shape=(1,), initializer=initializer, name="value")  # tf2onnx fails on ()
 
     def get_config(self) -> dict:
         """The arguments, as Keras saves them."""

@@ -41,7 +41,7 @@ class SilentTensorFlow(importlib.abc.MetaPathFinder):
         """Returns the spec of TensorFlow, None for other modules."""
         if fullname != "tensorflow" or self._is_searching:
             return None
-        # Asking Python for the spec asks this finder again, among the others: the flag has it pass then.
+        # Asking Python for the spec asks this finder again: with the flag set it returns None.
         self._is_searching = True
         try:
             spec = importlib.util.find_spec(fullname)  # by the other finders

@@ -66,7 +66,7 @@ def freeze(network: keras.Model, prefixes: str) -> None:
     for prefix in split_names(prefixes):
         layers = [layer for layer in network.layers if layer.name.startswith(prefix) and layer.weights]
         names = ", ".join(dict.fromkeys(layer.name.split("_")[0] for layer in network.layers if layer.weights))
-        require(len(layers) > 0, f"freeze names {prefix!r}, but no layer with weights begins so; try {names}")
+        require(len(layers) > 0, f"freeze names {prefix!r}, but no layer with weights has such a name; try {names}")
         for layer in layers:
             layer.trainable = False
     require(len(network.trainable_variables) > 0, f"freeze {prefixes} leaves nothing to train")

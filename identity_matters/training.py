@@ -123,7 +123,7 @@ def train(
 def join(config: TrainConfig) -> Workers | None:
     """Returns the workers, once all of them are there; None on a parameter server or its worker, whose chief is gone.
 
-    Raises UserError where config is no TrainConfig, TF_CONFIG cannot be used, or Keras has unusual settings.
+    Raises UserError where config is not a TrainConfig, TF_CONFIG cannot be used, or Keras has unusual settings.
     """
     if not isinstance(config, TrainConfig):
         raise UserError(f"config must be a TrainConfig, e.g. training.PRESETS['mnist'], got {truncated_repr(config)}")
@@ -244,11 +244,11 @@ class Training:
         return self.state.step > 0 and (self._is_at_end() or self.state.step % self.config.eval_every == 0)
 
     def _fit_until(self, step: int) -> None:
-        """Trains up to a step, or less far where it is to stop."""
+        """Trains up to a step, or to an earlier one where a stop is requested."""
         num_steps = step - self.state.step
         history = self.model.fit(
             # A slice of one endless stream: fit must not take a batch more than it trains on, or the next call would
-            # miss it. So one call of fit is no epoch; shuffling is the stream's, by (seed, step).
+            # miss it. So one call of fit is not an epoch; shuffling is the stream's, by (seed, step).
             self.workers.distribute(itertools.islice(self.stream, num_steps)),
             steps_per_epoch=num_steps,
             shuffle=False,

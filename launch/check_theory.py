@@ -48,7 +48,7 @@ class CheckConfig:
       trials: Random instances for each claim; claims that are slow or fast to check have fewer or more, in proportion.
       seed: Seed of the random instances.
       draw: Draw only these figures, by name with commas between them, and check nothing (empty: check, then draw all).
-      figures: Also draw the figures, if run_dir is given and all claims are checked.
+      figures: Also draw the figures if run_dir is given and all claims are checked.
       verbose: Print a line for each claim: its worst instance against its bound, and the verdict.
     """
 
@@ -75,7 +75,7 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
     if run_dir is None:
         return _check(config, None)
     with RunDirectory(run_dir, config, "check_theory") as run:
-        if run.status != "running":  # a run that has ended is made again: its code may have changed
+        if run.status != "running":  # a finished run is computed again: its code may have changed
             remove(run.file("results.csv"))
         run.set_status("running")
         start = time.perf_counter()
@@ -85,7 +85,7 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
 
 
 def _draw(config: CheckConfig, run_dir: str) -> int:
-    """Computes the data of the figures that are asked for, and draws them."""
+    """Computes the data of the requested figures, and draws them."""
     experiments, names = _experiments(config.seed), split_names(config.draw)
     unknown = ", ".join(name for name in names if name not in experiments)
     require(
@@ -108,7 +108,7 @@ def _save(run: RunDirectory) -> list[str]:
 
 
 def _check(config: CheckConfig, run: RunDirectory | None) -> int:
-    """Checks, prints and writes; 1 if a check fails."""
+    """Checks the claims, prints and writes the results; returns 1 if a check fails."""
     ids = [config.claim] if config.claim else list(claims.CLAIMS)
     drawn = _experiments(config.seed) if run and config.figures and not config.claim else {}
     with tqdm(total=len(ids) + len(drawn), desc="claims", disable=None) as bar:
@@ -130,12 +130,12 @@ def _check(config: CheckConfig, run: RunDirectory | None) -> int:
     if run is not None:
         print(f"files: {run.path}")
     failed = [check.claim for check in checks if not check.holds]
-    print(f"checks failed: {', '.join(failed)}" if failed else "every check holds")
+    print(f"checks failed: {', '.join(failed)}" if failed else "all checks pass")
     return EXIT_ERROR if failed else 0
 
 
 def _checks(config: CheckConfig, ids: list[str], run: RunDirectory | None) -> Iterator[claims.Check]:
-    """Yields the checks of the claims of these ids, those from the run's table that it holds."""
+    """Yields the checks of the claims of these ids, from the run's table where it has them."""
     path = run.file("results.csv") if run else None
     table = JobTable(path)
     for claim_id in ids:
@@ -146,7 +146,7 @@ def _checks(config: CheckConfig, ids: list[str], run: RunDirectory | None) -> It
 
 
 def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[dict]:
-    """Returns the row of a claim: what its check found, and the verdicts on the printed text."""
+    """Returns the row of a claim: the result of its check, and the verdicts on the printed text."""
     check, claim = claims.check(claim_id, config.seed, config.trials), claims.CLAIMS[claim_id]
     return [check._asdict() | {"verdict": check.verdict, "proof": claim.proof, "source": claim.source}]
 
@@ -158,13 +158,13 @@ def _measured(check: claims.Check) -> str:
 
 
 def _lines(check: claims.Check) -> str:
-    """Returns all that is known of one claim."""
+    """Returns everything about one claim."""
     claim = claims.CLAIMS[check.claim]
     lines = [_measured(check), f"    {check.statement}"]
     lines.append(f"    printed statement: {check.verdict}")
     lines.append(f"    printed proof:     {claim.proof}")
     if check.counterexample:
-        lines.append(f"    {'shown' if check.holds else 'reason'}: {check.counterexample}")
+        lines.append(f"    {'evidence' if check.holds else 'reason'}: {check.counterexample}")
     return "\n".join(lines)
 
 
@@ -176,7 +176,7 @@ def _summary(checks: list[claims.Check]) -> str:
 
 
 def _experiments(seed: int) -> dict[str, Callable[[], list[dict]]]:
-    """Returns what computes the data of every figure of docs/papers/theorems.md, by name."""
+    """Returns the functions that compute the data of each figure of docs/papers/theorems.md, by name."""
     from theory.figures import EXPERIMENTS
 
     digits = mnist_sample()

@@ -40,7 +40,7 @@ def main(config: ClusterConfig, run_dir: str) -> int:
     require(not optimizer, f"workers cannot be given a Keras optimiser, got {truncated_repr(optimizer)}; leave it out")
     flags = config_flags.flags_of(config.train, TRAIN_PRESETS)
     if not config.is_remote:
-        read_own(run_dir)  # which refuses files of no run: before the log is one
+        read_own(run_dir)  # before the log exists: it rejects a folder with other files
         command = [sys.executable, "-m", "launch.train", f"--run_dir={run_dir}", *flags]
         os.makedirs(run_dir, exist_ok=True)
         return local.run_job(command, config.tasks, config.max_restarts, os.path.join(run_dir, "workers.log"))

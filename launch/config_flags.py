@@ -62,7 +62,7 @@ class FieldFlag(flags.Flag):
         super().__init__(parser(), None, name, None, "", boolean=kind is bool)
 
     def parse(self, argument: str) -> None:
-        """Sets the value, with the home directory in place of a ~ before a path; raises UserError for a wrong one."""
+        """Sets the value, with the ~ before a path replaced by the home directory; raises UserError for a wrong one."""
         try:
             if self.name in PATHS:
                 argument = re.sub(r"(^|, *)(~[^,]*)", lambda match: match[1] + os.path.expanduser(match[2]), argument)
@@ -85,7 +85,7 @@ def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
 
 
 def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
-    """Returns the flags of a launcher: --help, --traceback, a field's each, and --preset where there are several."""
+    """Returns the flags of a launcher: --help, --traceback, one per field, and --preset where there are several."""
     values = flags.FlagValues()
     flags.DEFINE_boolean("help", False, "", short_name="h", flag_values=values)
     flags.DEFINE_boolean("traceback", False, "", flag_values=values)
@@ -103,7 +103,7 @@ def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
 
 
 def parse(values: flags.FlagValues, argv: list[str]) -> list[str]:
-    """Sets the flags from a command line, returns the rest of it; raises ValueError or flags.Error for a mistake."""
+    """Sets the flags from a command line and returns the rest; raises ValueError or flags.Error for a mistake."""
     try:
         return values(argv)[1:]
     except flags.UnrecognizedFlagError as error:
@@ -116,7 +116,7 @@ def base(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     """Returns the config that the flags begin with: --config's, on top of a preset's, or that of a preset.
 
     Raises:
-      UserError: --config names no JSON of this launcher's fields, or a run's beside a --preset.
+      UserError: --config does not hold fields of this launcher as JSON, or is a run's and --preset is given too.
     """
     preset = presets[values["preset"].value] if "preset" in values else next(iter(presets.values()))
     path = values["config"].value if "config" in values else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class MapConfig:
-    """What is drawn at random.
+    """The seed of the random numbers.
 
     Attributes:
       seed: Seed of the targets and starts.
@@ -64,7 +64,7 @@ def _figure_data(run: RunDirectory, seed: int) -> None:
 
 
 def _map(seed: int, path: str | None) -> None:
-    """Prints a line a job."""
+    """Prints one line per job."""
 
     def compute(number: int, progress: object) -> list[dict]:
         return next(target_map.run(seed, skip=number))
@@ -95,14 +95,15 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 
 def _line(cell: dict, rows: list[dict]) -> str:
-    """One line: the cell of the map, and at which step sizes it reached the target soonest."""
+    """Returns one line: the cell of the map, and the step size that reached the target first."""
     setting = f"{cell['target']}, {cell['start']}, {cell['method']}, ℓ = {cell['num_layers']}, d = {cell['dimension']}"
     reached = [row for row in rows if row["status"] == "reached"]
     if not reached:
         least = min(row["excess"] for row in rows)
-        return f"{setting}: not reached, excess {least:.1%} of f(0) at best"
+        return f"{setting}: not reached; lowest excess risk {least:.1%} of f(0)"
     best = min(reached, key=lambda row: row["steps"])
-    return f"{setting}: {best['steps']} steps at η = {best['speed']:g}/ℓ; reached at {len(reached)} of {len(rows)} η"
+    sizes = f"{len(reached)} of {len(rows)} step sizes"
+    return f"{setting}: {best['steps']} steps at η = {best['speed']:g}/ℓ; reached with {sizes}"
 
 
 cli = launcher.command(main, {"": MapConfig()}, manual=__doc__, needs_run_dir=False)

@@ -103,7 +103,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
         from shortcut_study.curvature import model_spectrum  # noqa: F401, all that is slow to import
         from shortcut_study.curvature.checks import without_averages
 
-    # GPUs would compute products in TensorFloat-32 by default, which is right to three digits only.
+    # GPUs would compute products in TensorFloat-32 by default, which is exact to three digits only.
     tf.config.experimental.enable_tensor_float_32_execution(False)
     images, labels, data = trained_run.first_examples(run_config, config.examples)
     run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
@@ -116,7 +116,7 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     with run:
         trained_run.require_same_weights(run, digest, config.saved_run)
         if run.status == "done":
-            print(f"{run_dir} finished before; its results:")
+            print(f"{run_dir} is already finished; its results:")
         else:
             start = time.monotonic()
             _compute(config, run, model, images, labels, digest, checkpoint)
@@ -168,7 +168,7 @@ def _compute(
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
-    """Returns the spectrum, with a title, and the pictures of layers and blocks, by name, of the tables there are."""
+    """Returns the spectrum, with a title, and the figures of layers and blocks, by name, for the tables that exist."""
     from shortcut_study.curvature.report import parts_figure, spectrum_figure
 
     tables = ("results", "density", "layers", "blocks")
@@ -178,7 +178,7 @@ def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
 
 
 def _results(config: SpectrumConfig, run: RunDirectory, dim: int) -> str:
-    """Describes what the tables hold of the spectrum of `dim` weights."""
+    """Describes the spectrum of `dim` weights from the tables."""
     from shortcut_study.curvature.report import parts_table, quadrature_from_rows, report
 
     with reporting_damaged_table(results := run.file("results.csv")):
@@ -199,7 +199,7 @@ def num_weights(model: "keras.Model") -> int:
 
 
 def check_order(order: int, model: "keras.Model") -> None:
-    """Raises UserError where there are fewer steps to take, or no memory for their vectors."""
+    """Raises UserError where there are fewer weights than steps, or no memory for their vectors."""
     dim, memory = num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     require(order <= dim, f"order must be at most the number of trained weights, {dim}, got {order}")
     possible = memory // (4 * dim) - NUM_SPARE_VECTORS

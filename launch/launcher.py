@@ -49,12 +49,12 @@ def run(
       manual: What --help prints above the flags.
       has_run_dir: Whether there is a --run_dir flag.
       needs_run_dir: Whether it must be given; else main may get None.
-      run_dir_text: What --help says of it (empty: the directory for the run's files).
+      run_dir_text: Its description in --help (empty: the directory for the run's files).
       without_effect: Gives for a config the fields that nothing reads, and why; a line names those of them that a flag
         has set.
     """
     terminal.open_outputs()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # by which a terminal says that it closes; children inherit it
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent by a terminal that closes; children inherit it
     with signals.handling_sigterm():
         values = config_flags.define(presets, has_run_dir)
         try:
@@ -63,7 +63,7 @@ def run(
                 with user_errors():  # absl's ValueErrors, as of --noNAME=false
                     rest = config_flags.parse(values, sys.argv)
                 if values["help"].value and not manual:
-                    raise UserError("--help is made of docstrings, which PYTHONOPTIMIZE=2 (-OO) leaves out")
+                    raise UserError("--help prints docstrings, which PYTHONOPTIMIZE=2 (-OO) removes")
                 if values["help"].value:
                     text = run_dir_text or (REQUIRED_RUN_DIR if needs_run_dir else OPTIONAL_RUN_DIR)
                     code = print(config_flags.help_page(manual, presets, values, text))
@@ -73,7 +73,7 @@ def run(
                     with reporting_lack_of_memory("there is not enough memory, or ulimit allows too little"):
                         code = _call(main, presets, values, needs_run_dir, without_effect)
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # twice says no more than once
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second notice would add nothing
             resumes = has_run_dir and values["run_dir"].value
             print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
             code = 130
@@ -112,7 +112,7 @@ def _call(
 
 
 def _report(error: Exception) -> int:
-    """Says what has ended the command; returns the exit code."""
+    """Prints what ended the command; returns the exit code."""
     if getattr(error, "same_command_continues", False):
         print(f"stopped: {error}; the same command continues")
         return EXIT_CONTINUE
@@ -123,7 +123,7 @@ def _report(error: Exception) -> int:
 
 
 def _leave(code: int) -> None:
-    """Exits without the destructors of tf.data, which can stall for many seconds."""
+    """Exits without the destructors of tf.data, which can take many seconds."""
     sys.stdout.flush()
     sys.stderr.flush()
     remove_temporary_folders()  # those whose removal a Ctrl-C has ended

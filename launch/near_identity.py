@@ -130,7 +130,7 @@ def _remove(
 
 
 def removable(removed: list[dict]) -> str:
-    """Returns in a line how many blocks can go, by the rows of removed.csv, until the error has grown by MAX_RISE."""
+    """Returns a line: how many blocks can be removed before the error grows by MAX_RISE, from removed.csv."""
     limit = removed[0]["error"] + MAX_RISE
     row = [row for row in removed if all(other["error"] <= limit for other in removed[: row["num_removed"] + 1])][-1]
     return (

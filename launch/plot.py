@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-MAX_DIFFERENCES = 3  # settings that name a run in a legend; of more its directory is the better name
+MAX_DIFFERENCES = 3  # settings that name a run in a legend; beyond that its directory is the better name
 
 
 @dataclasses.dataclass(frozen=True)
 class PlotConfig:
-    """What to draw.
+    """The figures to draw.
 
     Attributes:
       title: Title of the figure (empty: none). Figures of launch.check_theory and launch.shortcut_study keep their own
@@ -63,13 +63,13 @@ class PlotConfig:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        require(self.beside or not self.names, "names needs runs to compare; give the others by beside")
+        require(self.beside or not self.names, "names needs runs to compare; give the others with --beside")
         begins = not self.level or bool(self.levels)
         require(begins, f"level must begin with a percentage, as in '6.38% as printed', got {self.level!r}")
 
     @property
     def levels(self) -> dict[str, float]:
-        """Returns the level as figures take it: the error, a fraction, by its text."""
+        """Returns the level for figures: the error, a fraction, by its text."""
         found = re.match(r"(\d+(?:\.\d+)?) ?%", self.level)
         return {self.level: float(found[1]) / 100} if found else {}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class SearchConfig:
-    """How many starts, and their seed.
+    """The number of starts, and their seed.
 
     Attributes:
       trials: Number of random starts for each setting.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class ReportConfig:
-    """What to report on.
+    """The runs to report on.
 
     Attributes:
       runs: Run directories, with commas between them (empty: compute quick runs first).

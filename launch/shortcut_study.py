@@ -43,7 +43,7 @@ def main(config: StudyConfig, run_dir: str) -> None:
         from shortcut_study import report
 
     with launcher.user_errors():
-        report.chosen_figures(config)  # a mistake in the depths is said before a data set is downloaded
+        report.chosen_figures(config)  # a mistake in the depths is reported before a data set is downloaded
         arrays = load_images(config)
         data = study_data(config, arrays)
         jobs = report.study_jobs(config, data)
@@ -58,7 +58,7 @@ def main(config: StudyConfig, run_dir: str) -> None:
 
 
 def _compute(config: StudyConfig, run: RunDirectory, jobs: list[Job]) -> tuple[list[dict], str]:
-    """Writes results.csv, a job at a time, and what is made of it; returns its rows and the text of results.md."""
+    """Writes results.csv, one job at a time, figures and findings; returns its rows and the text of results.md."""
     from tqdm import tqdm
 
     from identity_matters.runs.figures import save_figures
@@ -80,7 +80,7 @@ def _compute(config: StudyConfig, run: RunDirectory, jobs: list[Job]) -> tuple[l
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":
-    """Returns figure_N, by name, of every figure whose data results.csv holds; at smoke size they say so."""
+    """Returns figure_N, by name, of every figure whose data results.csv holds; at smoke size their titles say so."""
     from shortcut_study.report import draw_figure, figures_with_data
 
     rows = read_rows(os.path.join(run_dir, "results.csv"))
@@ -90,7 +90,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 
 def smoke_size(run_dir: str) -> list[str]:
-    """Returns the names of the figures that at the size in a study's config.json only show that they run."""
+    """Returns the names of the figures that, at the size in a study's config.json, are too small for conclusions."""
     from shortcut_study.report import FIGURES, is_smoke_size
 
     config, num_examples = config_of(run_dir), (read_config_json(run_dir) or {}).get("num_examples")
@@ -136,7 +136,7 @@ def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> Non
 
 
 def _event_files(folder: str) -> list[str]:
-    """The TensorBoard files of a study, relative to its directory, and nothing deeper: that may be of another run."""
+    """The TensorBoard files of a study, relative to its directory; subfolders may belong to another run."""
     patterns = ("events.out.tfevents*", "learning_rates/*/events.out.tfevents*")
     return [name for pattern in patterns for name in glob.glob(pattern, root_dir=folder)]
 

@@ -1,4 +1,4 @@
-"""Output that survives its reader: a closed pipe or terminal ends no run."""
+"""Output that survives its reader: a run continues when a pipe or terminal is closed."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from identity_matters.errors import UserError
 
 
 class _Output(io.FileIO):
-    """stdout or stderr, from then on nowhere when it cannot be written."""
+    """stdout or stderr; once it cannot be written, output is dropped."""
 
     def write(self, data: bytes) -> int:
         try:
@@ -26,9 +26,9 @@ class _Output(io.FileIO):
 
 
 def open_outputs() -> None:
-    """Replaces sys.stdout and sys.stderr by streams that lose what cannot be written, also where `>&-` closed them.
+    """Replaces sys.stdout and sys.stderr by streams that drop what cannot be written, also where `>&-` closed them.
 
-    A closed descriptor would be that of the next file that is opened, into which TensorFlow would then log.
+    The next file that is opened would otherwise get a closed descriptor, and TensorFlow would log into it.
     """
     logging.set_verbosity(logging.ERROR)  # TFDS's warnings would stand before the one line of an error
     for descriptor in (0, 1, 2):

@@ -68,7 +68,7 @@ def main(config: TrainConfig, run_dir: str) -> int:
 def _summarize(row: dict[str, float], run_dir: str, was_done: bool) -> None:
     """Prints the last lines: the test or held-out error, the files, what to do next."""
     files = sorted(name for name in os.listdir(run_dir) if not name.startswith("."))
-    print(f"{'this run was finished before' if was_done else 'done'}: step {row['step']}", end=", ")
+    print(f"{'this run was already finished' if was_done else 'done'}: step {row['step']}", end=", ")
     config = config_json.read_config_json(run_dir)["config"]
     has_top5 = config["model"]["num_classes"] > 5 and "test_top5_error" in row  # a table of others may lack it
     top5 = f", top-5 {row['test_top5_error']:.2%}" if has_top5 else ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from identity_matters.runs.directory import RunDirectory
 
-DIGEST = "weights_digest"  # in config.json: a run that goes on must be on the same weights
+DIGEST = "weights_digest"  # in config.json: a continued run must have the same weights
 
 
 def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "") -> TrainConfig:
@@ -141,7 +141,7 @@ def load_model(
 
 
 def _exported(config: TrainConfig, path: str) -> "keras.Model":
-    """Returns the network in a run's model.keras as it was trained, from standardised images."""
+    """Returns the network in a run's model.keras as trained, on standardised images."""
     from identity_matters.comparators import build_network
     from identity_matters.model import takes_raw_images
     from identity_matters.safe_loading import load_network
@@ -166,6 +166,6 @@ def weights_digest(model: "keras.Model") -> str:
 
 
 def require_same_weights(run: "RunDirectory", digest: str, saved_run: str) -> None:
-    """Raises UserError where a run that goes on began with weights of another digest."""
+    """Raises UserError where a continued run began with weights of another digest."""
     other = f"{run.path} was computed for other weights than {saved_run or 'the network'} has now"
     require(run.contents.get(DIGEST, digest) == digest, f"{other}; choose another run_dir")

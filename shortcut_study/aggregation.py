@@ -34,7 +34,7 @@ def depths_in(rows: list[dict]) -> list[int]:
 
 
 def num_seeds(rows: list[dict]) -> int:
-    """Returns the number of seeds of which the rows hold a run that has not diverged."""
+    """Returns the number of seeds with a run in the rows that has not diverged."""
     return len({row["seed"] for row in rows if row.get("status") != "diverged"})
 
 
@@ -48,7 +48,7 @@ class Band(NamedTuple):
 
     Attributes:
       x, mean, std: [p].
-      count: [p], the seeds that count there.
+      count: [p], the number of seeds in the mean.
     """
 
     x: np.ndarray
@@ -90,7 +90,7 @@ def along_loss(
 
 
 def _interpolated(grid: np.ndarray, losses: np.ndarray, values: np.ndarray, largest_gap: float) -> np.ndarray:
-    """A run's values at the points of a grid, NaN outside of its losses and in gaps between them."""
+    """Returns a run's values at the points of a grid, NaN outside of its losses and in gaps between them."""
     found = np.interp(grid, losses, values, left=np.nan, right=np.nan)
     above = np.clip(np.searchsorted(losses, grid), 1, len(losses) - 1)  # of the pair around each point
     is_in_gap = (losses[above] - losses[above - 1] > largest_gap) & (grid > losses[above - 1]) & (grid < losses[above])
@@ -122,8 +122,8 @@ class BestRate(NamedTuple):
       mean: Of the final losses; infinite where at every rate a seed diverged.
       log_std: Of their log₁₀.
       losses: By seed.
-      is_bound: Whether a seed was given up at this rate. A higher rate's loss, below which it is taken not to go
-        (figure_10.descend_pruned), stands for it, so the mean is a lower bound.
+      is_bound: Whether a seed was given up at this rate. A higher rate's loss, assumed to be no higher than its own
+        (figure_10.descend_pruned), replaces it, so the mean is a lower bound.
       learned: Whether the final loss depends on the rate at all; where it does not, the rate means nothing (Li et al.,
         captions of Figures 9 and 10).
     """
@@ -140,7 +140,7 @@ class BestRate(NamedTuple):
 def best_rates(rows: list[dict], loss: str) -> dict[int, BestRate]:
     """Returns the best learning rate by depth, for rows of one architecture.
 
-    A rate at which a seed diverges is out. Losses are at least ROUNDING.
+    A rate at which a seed diverges is excluded. Losses are at least ROUNDING.
     """
     return {depth: _best_rate(depth, select(rows, depth=depth), loss) for depth in depths_in(rows)}
 
@@ -163,7 +163,7 @@ def _best_rate(depth: int, rows: list[dict], loss: str) -> BestRate:
 def _surviving_rates(rows: list[dict]) -> dict[float, list[dict]]:
     """The rows by learning rate, without rates at which a seed diverged.
 
-    For a run that was given up stands that of the rate which bounds it (figure_10.descend_pruned).
+    A run that was given up is replaced by that of the rate which bounds it (figure_10.descend_pruned).
     """
     finished = {(row["seed"], f"bounded by {row['learning_rate']:g}"): row for row in done_rows(rows)}
     rates = {rate: select(rows, learning_rate=rate) for rate in sorted({row["learning_rate"] for row in rows})}

@@ -8,7 +8,7 @@ LINEAR, RELU_MID = "linear", "relu_mid"  # the values of the column `activations
 
 
 class Architecture(NamedTuple):
-    """How many matrices the shortcuts of a network pass (0: it has none), and its initialisation."""
+    """The number of matrices that the shortcuts of a network pass (0: none), and its initialisation."""
 
     shortcut_depth: int
     initialisation: str

@@ -12,7 +12,7 @@ from shortcut_study.config import StudyConfig
 
 
 class StudyData(NamedTuple):
-    """What the jobs of the figures take.
+    """The data of the jobs of the figures.
 
     Attributes:
       x, y: [m, d], inputs and targets of n-shortcut networks.
@@ -49,7 +49,7 @@ def load_images(config: StudyConfig) -> ArrayData:
 
 
 def study_data(config: StudyConfig, arrays: ArrayData) -> StudyData:
-    """Returns the inputs and targets that a study makes of its training images.
+    """Returns the inputs and targets that a study computes from its training images.
 
     Raises:
       ValueError: as `whitened_components`.

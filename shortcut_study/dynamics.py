@@ -27,7 +27,7 @@ DIVERGED = 1e6  # times the first loss, or the loss of ŷ = 0 where that is larg
 
 
 class Descent(NamedTuple):
-    """What gradient descent did, for B runs and K snapshots.
+    """The result of gradient descent for B runs and K snapshots.
 
     Attributes:
       losses: [num_epochs + 1, B]. L before each epoch, and after the last; NaN from divergence on.
@@ -58,10 +58,10 @@ def descend(
     snapshot_losses: np.ndarray | Sequence[float] = (),
     on_epoch: Callable | None = None,
 ) -> Descent:
-    """Returns what gradient descent, W ← W − α ∂L/∂W, does on L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (7)).
+    """Returns the result of gradient descent, W ← W − α ∂L/∂W, on L = 1/(2m) Σ‖y − ŷ‖² (Li et al., (7)).
 
-    A run that diverges is marked and left out; the others go on, with the same numbers as alone to
-    1e-12, bit by bit where there are ReLUs.
+    A run that diverges is marked and left out; the others continue, with the same numbers as alone to
+    1e-12, and to the bit where there are ReLUs.
 
     Args:
       weights: [B, num_units, shortcut_depth, d, d]. Where the runs start.

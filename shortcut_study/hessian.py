@@ -5,8 +5,8 @@
     |λ|_max, |λ|_(0.1)                      Spectrum.max_abs, p10_abs
     index                                   Spectrum.index, the share of negative eigenvalues; index_range
 
-For a linear network ŷ = Wx the loss knows the data by Sxx = (1/m) Σ x xᵀ and Syx alone. Write
-W = F_p W_p B_p + (what W_p does not touch) for a weight matrix W_p: F_p is what comes after it, B_p
+For a linear network ŷ = Wx the loss depends on the data only through Sxx = (1/m) Σ x xᵀ and Syx. Write
+W = F_p W_p B_p + (terms without W_p) for a weight matrix W_p: F_p is what comes after it, B_p
 before. For p before q, K_qp is what lies between, in a later unit or in the same one, and
 G = W Sxx − Syx. Then, for all p, q, and with the second term for p ≠ q only,
 
@@ -37,7 +37,7 @@ def hessian(
     At zero weights that of 2-shortcut networks whose mid and post activations are smooth at 0, and 0 there, is
     I_R ⊗ [0 Aᵀ; A 0] (Theorem 1): half of its eigenvalues are negative where A is invertible. The slope of a ReLU at
     its kink is taken as 0: where one is there on data, as ReLUs at mid and post are at zero weights, the loss has in
-    general no Hessian, and the result is none.
+    general no Hessian, and the result is not one.
 
     >>> x, y = np.random.default_rng(0).standard_normal((2, 50, 3))
     >>> network = ShortcutNetwork(width=3, num_units=4, shortcut_depth=2)
@@ -111,7 +111,7 @@ def hessian_from_moments(
 
 
 class _Paths(NamedTuple):
-    """What comes before, after and between the weight matrices of a linear network.
+    """The maps before, after and between the weight matrices of a linear network.
 
     Attributes:
       end_to_end: W [d, d].

@@ -209,7 +209,7 @@ def spectrum_by_counting(
 
 
 class Counter:
-    """Counts the eigenvalues of a Hessian that are less than a shift, merging units where one alone is no safe pivot.
+    """Counts the eigenvalues of a Hessian below a shift, merging units where a single one is not a safe pivot.
 
     It takes what `stages_of_units` returns.
     """

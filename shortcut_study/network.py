@@ -89,7 +89,7 @@ class ShortcutNetwork:
 
     @property
     def is_linear(self) -> bool:
-        """Whether all three activations are linear."""
+        """Returns whether all three activations are linear."""
         return all(activation == "linear" for activation in self.activations)
 
     def initialize(self, kind: str, seed: int) -> np.ndarray:
@@ -140,4 +140,4 @@ def _activation(activation: str | Callable) -> Activation:
 
 
 def _unknown_derivative(z: np.ndarray) -> np.ndarray:
-    raise ValueError("the derivative of a function that is no activation of theory.shortcut.activations is not known")
+    raise ValueError("only activations of theory.shortcut.activations have a known derivative")

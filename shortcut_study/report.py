@@ -16,7 +16,7 @@ from shortcut_study.figures.drawing import SMOKE
 from shortcut_study.figures.finding import findings_table
 
 _NETWORK = ("activations", "shortcut_depth", "initialisation", "depth", "learning_rate")
-# A figure of fewer examples or epochs shows that it runs; nothing is concluded from it.
+# A figure of fewer examples or epochs shows only that the study runs.
 _LEAST_EXAMPLES = 2000
 _LEAST_EPOCHS = {"num_epochs": 500, "descent_epochs": 1000}
 
@@ -25,7 +25,7 @@ def chosen_figures(config: StudyConfig) -> list[ModuleType]:
     """Returns the figures that the config asks for.
 
     Raises:
-      UserError: its depths hold none of a network that a figure compares.
+      UserError: no depth suits a network that a figure compares.
     """
     names = list(FIGURES) if config.figure == "all" else [config.figure]
     for name in (name for name in names if "depths" in FIGURES[name].READS):
@@ -45,7 +45,7 @@ def ignored_fields(config: StudyConfig) -> dict[str, str]:
 
 
 def is_smoke_size(config: StudyConfig, name: str, num_examples: int) -> bool:
-    """Returns whether a figure only shows that it runs: too few examples or epochs for the paper's statements."""
+    """Returns whether a figure has too few examples or epochs for the paper's statements."""
     reads = FIGURES[name].READS
     if "relu_examples" in reads:
         num_examples = min(num_examples, config.relu_examples or num_examples)

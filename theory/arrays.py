@@ -1,13 +1,13 @@
-"""Checks of the arrays that the functions of theory are given, and columns of tables."""
+"""Checks of array arguments, and columns of tables."""
 
 import numpy as np
 
 
 def real(name: str, value: np.ndarray) -> np.ndarray:
-    """Returns value as float64; `name` is that of the argument, for the message.
+    """Returns value as float64; `name` is the argument's name, for the message.
 
     Raises:
-      ValueError: complex numbers, of which the imaginary part would be lost, or no numbers at all.
+      ValueError: complex numbers, whose imaginary part would be lost, or values that are not numbers.
     """
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
@@ -18,7 +18,7 @@ def real(name: str, value: np.ndarray) -> np.ndarray:
 def finite(name: str, value: np.ndarray) -> np.ndarray:
     """Returns value as float64; ValueError as `real`, or if a number is infinite or NaN.
 
-    What LAPACK takes must pass here first: its singular value decomposition does not end on some infinite entries.
+    Arrays for LAPACK are checked here first: its singular value decomposition may never return for infinite entries.
     """
     array = real(name, value)
     if not np.isfinite(array).all():
@@ -27,14 +27,14 @@ def finite(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def require_at_least(least: float, **values: float) -> None:
-    """Raises ValueError, which names the value, unless each of the values is a number of at least `least`."""
+    """Raises a ValueError that names the value unless each value is a number of at least `least`."""
     for name, value in values.items():
         if not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def mean_products(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (1/m) Σ left rightᵀ [d, k] over examples in rows, and of each entry what is within rounding of 0.
+    """Returns (1/m) Σ left rightᵀ [d, k] over examples in rows, and the rounding error of each entry.
 
     Args:
       left, right: [m, d] and [m, k] float64, finite.
@@ -49,14 +49,14 @@ def mean_products(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.n
     meet = (left.any(1) & right.any(1)).any()  # or the mean is 0
     if not np.isfinite(largest) or meet and largest < numbers.tiny / numbers.eps:
         raise ValueError(
-            "the data's mean products leave the range of float64, as numbers of up to "
-            f"{np.abs(left).max():.2g} and {np.abs(right).max():.2g} are multiplied: bring x and y to another scale"
+            "the data's mean products are beyond the range of float64, because numbers of up to "
+            f"{np.abs(left).max():.2g} and {np.abs(right).max():.2g} are multiplied: rescale x and y"
         )
     return mean, numbers.eps * sizes
 
 
 def second_moment(name: str, value: np.ndarray) -> np.ndarray:
-    """Returns value [d, d] as float64; ValueError as `finite`, or where no random vector x has it as E[x xᵀ]."""
+    """Returns value [d, d] as float64; ValueError as `finite`, or if it cannot be a second moment E[x xᵀ]."""
     array = finite(name, value)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
         raise ValueError(f"{name} must have the shape [d, d], got {array.shape}")
@@ -69,5 +69,5 @@ def second_moment(name: str, value: np.ndarray) -> np.ndarray:
 
 
 def column(rows: list[dict], name: str) -> np.ndarray:
-    """Returns one column of the rows of a table as numbers, which may be text, as a CSV file gives them."""
+    """Returns one column of a table as numbers; cells may be text, as read from a CSV file."""
     return np.array([float(row[name]) for row in rows])

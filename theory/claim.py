@@ -1,10 +1,10 @@
-"""A claim, and the decorator that makes a check's function the check of one: all of a claim stands in one place.
+"""A claim, and the decorator that registers a function as its check, so that statement and check stand together.
 
     @claim(
         id="hm.eq_2.3",
         source="Hardt & Ma, (2.3)",
         statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1",
-        proof="repaired: its line 2 does not give line 3",
+        proof="repaired: its line 3 does not follow from line 2",
         function=landscape.gradient_lower_bound,
         mutation=(vanishing, larger),
         relation="≥",
@@ -37,19 +37,19 @@ HOLDS, CAVEAT, DEGENERATE, READING, MISPRINT, FALSE = VERDICTS = (
 )
 COMPLETE, REPAIRED, WRONG, NOT_GIVEN = PROOFS = ("complete", "repaired", "wrong", "none given")
 CheckFunction: TypeAlias = Callable[[np.random.Generator, int], Pairs]
-# Leaves one hypothesis of a claim and returns whether what is claimed holds there; or calls a function that refuses.
+# Violates one hypothesis of a claim and returns whether the claim holds there, or calls a function that raises.
 Outside: TypeAlias = Callable[[], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """A claim of a paper, or of ours.
+    """A claim of a paper or of this project.
 
     Attributes:
       id: What `check` and `launch.check_theory --claim` take: source, kind and number.
       source: Where it is printed.
-      statement: The claim in one line, as it is true.
-      function: Where the function that computes it is, below theory: module.function. The check calls it.
+      statement: The claim in one line, in its true form.
+      function: The function that computes it, as module.function below theory. The check calls it.
       check: check(rng, trials) yields (measured, bound) of each instance, claimed to be measured ≤ bound, or ≥ if that
         is the relation. Unless the claim holds with a complete proof it returns a counterexample to what does not hold.
       mutations: Ways to break the function, each of which the check must notice.
@@ -57,10 +57,10 @@ class Claim:
       verdict: On the printed statement: one of VERDICTS, or one of them, a colon and the details, such as the
         verdict of each reading.
       proof: On the printed proof or construction: one of PROOFS, or one of them, a colon and how or where.
-      hypotheses: Phrases of the statement, each with one or several ways to leave what it says: there the statement is
+      hypotheses: Phrases of the statement, each with one or several ways to violate it: there the statement is
         false, or its function raises ValueError (tests/theory/test_hypotheses.py tries them all).
       restates: id of the claim that this one repeats, so that no claim is counted twice; empty if none.
-      after: id of the claim that it follows in the table; empty: it comes after those of its source that are defined
+      after: id of the claim that it follows in the table; empty: it follows the claims of its source that are defined
         before it.
     """
 
@@ -78,17 +78,17 @@ class Claim:
     after: str = ""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an unknown word of judgement, or a hypothesis that the statement does not name."""
-        for name, judgement, words in (("verdict", self.verdict, VERDICTS), ("proof", self.proof, PROOFS)):
-            if kind(judgement) not in words:
-                raise ValueError(f"{self.id}: {name} must begin with one of {', '.join(words)}, got {judgement!r}")
+        """Raises ValueError for an unknown verdict, or for a hypothesis that the statement does not name."""
+        for name, value, words in (("verdict", self.verdict, VERDICTS), ("proof", self.proof, PROOFS)):
+            if kind(value) not in words:
+                raise ValueError(f"{self.id}: {name} must begin with one of {', '.join(words)}, got {value!r}")
         for phrase in self.hypotheses:
             if phrase not in self.statement:
                 raise ValueError(f"{self.id}: the statement must name the hypothesis {phrase!r}")
 
     @property
     def needs_counterexample(self) -> bool:
-        """Whether something printed does not hold as it stands, which the check must then show on numbers."""
+        """Returns whether something printed does not hold as printed, which the check must then show on numbers."""
         return kind(self.verdict) != HOLDS or kind(self.proof) in (REPAIRED, WRONG)
 
 
@@ -104,12 +104,12 @@ def claim(
 ) -> Callable[[CheckFunction], CheckFunction]:
     """Returns the decorator that registers a Claim with the function below it as its check.
 
-    Several may stand above one check, and come into the table as they are written; the lowest names the function.
+    Several may stand above one check, and appear in the table in their order; the lowest names the function.
 
     Args:
       function: What the claim is about, a function of theory; the check calls it through its module.
       mutation: What the check must notice: one mutation, or several.
-      hypotheses: Those of Claim; a single way to leave one may stand alone.
+      hypotheses: As in Claim; a single way to violate one need not be in a tuple.
       fields: The other fields of Claim.
     """
     ways = {phrase: _several(outside) for phrase, outside in (hypotheses or {}).items()}
@@ -144,6 +144,6 @@ def claims_of(module: str) -> list[Claim]:
     return [made for check, claims in _CLAIMS.items() if check.__module__ == module for made in claims]
 
 
-def kind(judgement: str) -> str:
-    """Returns the word of VERDICTS or PROOFS with which a judgement begins."""
-    return judgement.partition(":")[0]
+def kind(verdict: str) -> str:
+    """Returns the one of VERDICTS or PROOFS with which a verdict, on statement or proof, begins."""
+    return verdict.partition(":")[0]

@@ -1,9 +1,9 @@
-"""THE TABLE: every numbered claim of both papers, of a review and a blog, and of later work; each with its check.
+"""The table of claims: every numbered claim of both papers, of a review and a blog, and of later work, with checks.
 
     from theory.claims import CLAIMS, check
     check("hm.theorem_2.1")
 
-The claims stand in the files claims*.py of the subjects, each above its check; theory/claim.py says what their fields
+The claims are in the files claims*.py of the subjects, each above its check; theory/claim.py says what their fields
 mean. docs/reference/claims.md is this table:
 
     python -m theory.claims > docs/reference/claims.md
@@ -42,7 +42,7 @@ SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was wri
 
 
 def in_order(found: Sequence[Claim]) -> list[Claim]:
-    """Returns the claims by source, within it as they are found but where one names another that it follows."""
+    """Returns the claims by source, then in the order found, except those that name another that they follow."""
     waiting = [claim for claim in found if claim.after]
     rows = [claim for source in (*SOURCES, "") for claim in found if not claim.after and _source(claim) == source]
     while waiting:
@@ -56,7 +56,7 @@ def in_order(found: Sequence[Claim]) -> list[Claim]:
 
 
 def _source(claim: Claim) -> str:
-    """The one of SOURCES that prints the claim, or empty."""
+    """Returns the one of SOURCES that prints the claim, or an empty text."""
     return next((source for source in SOURCES if claim.id.startswith(source)), "")
 
 
@@ -64,16 +64,16 @@ CLAIMS = {claim.id: claim for claim in in_order([claim for m in MODULES for clai
 
 
 class Check(NamedTuple):
-    """What a check found: the worst of its instances, measured against its bound.
+    """The result of a check: the worst of its instances, measured against its bound.
 
     Attributes:
       claim: id of the claim.
-      statement: The claim in one line, as it is true.
-      measured, relation, bound: e.g. 0.38 ≤ 1.41 for the instance nearest to breaking it.
-      holds: Whether our statement held in every instance and, where something printed does not hold, that was shown.
+      statement: The claim in one line, in its true form.
+      measured, relation, bound: e.g. 0.38 ≤ 1.41 for the instance nearest to violating it.
+      holds: Whether the statement held in every instance and, if something printed fails, a counterexample was found.
       instances: How many were tried.
-      slack: |bound − measured| as a share of the larger; negative where the statement was broken.
-      counterexample: Where what is printed fails, or what is found beside it; the reason, where the check failed.
+      slack: |bound − measured| as a share of the larger; negative where the statement was violated.
+      counterexample: Where the printed form fails, or another finding; the reason, where the check failed.
     """
 
     claim: str
@@ -106,11 +106,11 @@ def claim_named(claim_id: str) -> Claim:
 
 
 def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
-    """Returns what became of a claim on random instances.
+    """Returns the result of checking a claim on random instances.
 
     >>> found = check("review.eq_6", trials=5)
     >>> found.holds, found.verdict
-    (True, 'false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)')
+    (True, 'false: σ_min(Σ)² in place of the σ_min(Σ) of (2.3)')
     >>> found.counterexample
     'd = ℓ = 1, A = 0, Σ = 2, R = 2: ‖∇f‖² = 16 < 32'
 
@@ -125,7 +125,7 @@ def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     claim = claim_named(claim_id)
     if not isinstance(trials, numbers.Integral) or trials < 1:
         raise ValueError(f"trials must be a whole number of at least 1, got {trials!r}")
-    # A stream a claim, whatever stands beside it in the table; hash() would give another in every process.
+    # One stream per claim, independent of the other claims; hash() would differ from process to process.
     rng = np.random.default_rng([seed, zlib.crc32(claim_id.encode())])
     try:
         evidence = worst(claim.check(rng, trials), claim.relation)
@@ -145,9 +145,9 @@ def is_false(claim_id: str) -> bool:
 
 
 def summary() -> str:
-    """Returns how many statements the two papers, the review and the blog print, and how many of each verdict.
+    """Returns the number of statements that the two papers, the review and the blog print, in all and by verdict.
 
-    Restatements are not counted; statements of later papers and of this project are counted apart.
+    Restatements are not counted; statements of later papers and of this project are counted separately.
     """
     sources = Counter(claim.id.partition(".")[0] for claim in CLAIMS.values() if not claim.restates)
     printed = [claim for claim in CLAIMS.values() if claim.id.startswith(SOURCES) and not claim.restates]
@@ -163,9 +163,9 @@ def summary() -> str:
 
 
 def markdown(checks: Sequence[Check] | None = None) -> str:
-    """Returns the table of all claims in Markdown, or of the claims of some checks with what these found."""
-    columns = ["claim", "as it is true", "printed statement", "printed proof"]
-    columns += ["function"] if checks is None else ["instances", "measured", "slack", "shown"]
+    """Returns the table of all claims in Markdown, or of the claims of some checks with their results."""
+    columns = ["claim", "true form", "printed statement", "printed proof"]
+    columns += ["function"] if checks is None else ["instances", "measured", "slack", "evidence"]
     if checks is None:
         body = [[*_verdicts(claim, claim.verdict), f"`{claim.function}`"] for claim in CLAIMS.values()]
     else:
@@ -187,20 +187,20 @@ Every numbered claim of Hardt & Ma and of Li et al., of a review and a blog on t
 Generated by `python -m theory.claims > docs/reference/claims.md`; `python -m launch.check_theory --run_dir=runs/theory`
 checks each on random instances and writes this table with what it measured.
 
-- *As it is true*: the statement that the check confirms.
+- *True form*: the statement that the check confirms.
 - *Printed statement*: whether the statement is true as printed, with its quantifiers and under the hypotheses in
   force. *Holds but for degenerate cases*: it fails only at the smallest sizes or on a set of measure zero.
-  *Misprint*: the text around it has the right symbol. *Depends on the reading*: its words allow two claims, one of
-  which fails.
+  *Misprint*: the text around it has the right symbol. *Depends on the reading*: its words allow two readings, one
+  of which is false.
 - *Printed proof*: whether the printed proof or construction shows it.
 
 Claims of later papers are restated from their abstracts; their printed constants and proofs were not checked. Proofs
-are in [proofs](../appendix/proofs.md), pictures in [theorems](../papers/theorems.md). *Review*: a literature review for
+are in [proofs](../appendix/proofs.md), figures in [theorems](../papers/theorems.md). *Review*: a literature review for
 ELE538B (spring 2018). *Blog*: "Identity matters in Deep Learning", PaperWhy.
 
 {summary()}.
 {restated} printed rows restate a counted statement and are not counted. Theorem 1 of Li et al. counts once as false,
-for its printed hypotheses; its three parts are evaluated under sufficient ones.
+for its printed hypotheses; its three parts are evaluated under sufficient hypotheses.
 
 {markdown()}"""
 

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def complex_step_gradient(function: Callable, weights: np.ndarray, *arguments: np.ndarray) -> np.ndarray:
-    """Returns the gradient of an analytic real function, to full precision: Im f(w + iε)/ε, which subtracts nothing.
+    """Returns the gradient of an analytic real function to full precision: Im f(w + iε)/ε, without cancellation.
 
     The function takes complex weights and the further arguments and returns a complex scalar.
     """
@@ -49,7 +49,7 @@ def mixed_derivative(function: Callable, indices: list[tuple], shape: tuple, *ar
 
     The coefficient of w₁···w_n is a discrete Fourier transform over cube roots of unity.
 
-    The function takes complex weights of the shape and the further arguments.
+    The function takes complex weights of that shape and the further arguments.
     """
     roots, total = np.exp(2j * math.pi * np.arange(3) / 3), 0
     for powers in itertools.product(range(3), repeat=len(indices)):

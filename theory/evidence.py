@@ -1,4 +1,4 @@
-"""What a check brings back: the worst of its instances, measured against the bound."""
+"""The result of a check: the worst of its instances, measured against the bound."""
 
 import math
 from collections.abc import Generator, Iterable
@@ -8,7 +8,7 @@ import numpy as np
 
 # Relative; float64 loses about 1e-16 times the condition of a problem, which the checks keep below 1e4.
 ROUNDING = 1e-9
-# (measured, bound) of one instance after the other; what it returns, if anything, is the counterexample.
+# Yields (measured, bound) of each instance; returns the counterexample, if any.
 Pairs: TypeAlias = Generator[tuple[float, float], None, str | None]
 
 
@@ -16,7 +16,7 @@ class Evidence(NamedTuple):
     """The instance with the least slack among all that were tried.
 
     `counterexample` is the instance, found by the check, on which the printed form fails; empty
-    where nothing printed fails.
+    if nothing printed fails.
     """
 
     instances: int
@@ -27,24 +27,24 @@ class Evidence(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether measured and bound are numbers and stand in the relation."""
+        """Returns whether measured and bound are finite and satisfy the relation."""
         if not (math.isfinite(self.measured) and math.isfinite(self.bound)):
             return False
         return self.measured <= self.bound if self.relation == "≤" else self.measured >= self.bound
 
     @property
     def slack(self) -> float:
-        """Distance of the worst instance from the bound, as a share of the larger of the two; below 0 it is broken."""
+        """Distance of the worst instance from the bound, as a share of the larger of the two; negative if violated."""
         difference = self.bound - self.measured if self.relation == "≤" else self.measured - self.bound
         return difference / max(abs(self.bound), abs(self.measured), 1e-300)
 
 
 class CheckFailed(Exception):
-    """Something that a check relies on did not happen, e.g. a counterexample that is none."""
+    """A check could not show what it must, e.g. the printed form does not fail on the counterexample."""
 
 
 def require(condition: bool, what: str) -> None:
-    """Raises CheckFailed with what went wrong unless the condition holds."""
+    """Raises CheckFailed with the text `what` unless the condition holds."""
     if not condition:
         raise CheckFailed(what)
 
@@ -67,5 +67,5 @@ def worst(pairs: Iterable[tuple[float, float]], relation: str) -> Evidence:
 
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
-    """Largest absolute difference as a share of the largest entry of the reference."""
+    """Returns the largest absolute difference as a share of the largest entry of the reference."""
     return float(np.abs(np.asarray(value) - reference).max() / max(np.abs(reference).max(), 1e-300))

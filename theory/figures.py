@@ -1,6 +1,6 @@
 """The figures of docs/papers/theorems.md and of docs/appendix/descent.md by name, collected from the subjects.
 
-EXPERIMENTS return the data of a figure, rows for NAME.csv; FIGURES draw from those rows, also as a CSV file gives them.
+EXPERIMENTS return the data of a figure, rows for NAME.csv; FIGURES draw from those rows or from the CSV file's.
 """
 
 from theory.descent import figures as descent

@@ -1,4 +1,4 @@
-"""Mutations: what a function would be if it were wrong. A claim names those that its check must notice.
+"""Mutations: planted errors in a function. A claim names those that its check must notice.
 
 A mutation takes the function that the claim lists and returns a broken one, which tests/theory/test_mutations.py puts
 in its place while the check runs. So a check that does not call the function of its claim fails the test.
@@ -13,12 +13,12 @@ Mutation: TypeAlias = Callable[[Callable], Callable]
 
 
 def changed(change: Callable[[Any], Any]) -> Mutation:
-    """Returns the mutation that puts change(result) in the place of what the function returns."""
+    """Returns the mutation that replaces the function's result by change(result)."""
     return lambda function: lambda *a, **k: change(function(*a, **k))
 
 
 def scaled(factor: float) -> Mutation:
-    """Returns the mutation that multiplies what the function returns."""
+    """Returns the mutation that multiplies the function's result."""
     return changed(lambda result: factor * result)
 
 

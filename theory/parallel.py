@@ -1,4 +1,4 @@
-"""Many small matrix products on all cores: one thread an item, each with products on that thread alone."""
+"""Many small matrix products on all cores: one thread per item, each with single-threaded products."""
 
 import concurrent.futures
 import functools
@@ -14,7 +14,7 @@ def in_parallel(function: Callable, items: Sequence) -> list:
 
     Products of such panels are too small to be split: two threads on one take longer than one.
     """
-    # Set once and around the threads: OpenBLAS has one limit for the whole process, not one a thread.
+    # Set once and around the threads: OpenBLAS has one limit for the whole process, not one per thread.
     with single_threaded_products():
         if len(items) <= 1:
             return [function(item) for item in items]
@@ -23,7 +23,7 @@ def in_parallel(function: Callable, items: Sequence) -> list:
 
 
 def available_cores() -> int:
-    """Returns how many cores this process may use; where the system does not say, as on macOS, how many there are."""
+    """Returns how many cores this process may use or, where the system does not say, as on macOS, the number of all."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

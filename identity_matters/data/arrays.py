@@ -177,7 +177,7 @@ def first_examples(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the first `count` images and labels (0: all) of a split, "training" or "test".
 
-    Raises UserError if the examples are sorted by class, so that the first ones are no random sample.
+    Raises UserError if the examples are sorted by class, so that the first ones are not a random sample.
     """
     if 0 < count < len(labels):
         option = "train_examples" if split == "training" else "eval_examples"
@@ -186,7 +186,7 @@ def first_examples(
 
 
 def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
-    """Raises UserError if examples with these labels [n] are sorted by class, so that a part is no random sample."""
+    """Raises UserError if examples with these labels [n] are sorted by class, so that a part is not a random sample."""
     _, counts = np.unique(labels, return_counts=True)
     if np.count_nonzero(np.diff(labels)) >= len(counts):
         return
@@ -196,6 +196,4 @@ def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
     log_sorted = math.lgamma(len(counts) + 1)
     log_orders = math.lgamma(len(labels) + 1) - sum(math.lgamma(count + 1) for count in counts)
     if log_sorted - log_orders < math.log(_LEAST_CHANCE):
-        raise UserError(
-            f"the {what} are sorted by class, so that the {part}, are no random sample of them; shuffle them"
-        )
+        raise UserError(f"the {what} are sorted by class, so the {part}, are not a random sample of them; shuffle them")

@@ -44,14 +44,14 @@ _MAX_FILE_BYTES = 2**28
 _FILES, _BYTES = 1024, 2**26  # of a file of the cache, at most
 _FILES_AT_ONCE = 16  # by a thread: one at a time, small ones take longer to hand over than to decode
 _GREY = ("1", "L", "LA")
-_JPEG = ("JPEG", "MPO")  # as telephones write them, with a second picture
+_JPEG = ("JPEG", "MPO")  # as phones write them, with a second image
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 _ORIENTATION = 0x0112
 _CRC_BYTES = 4
 
 
 class Headers(NamedTuple):
-    """What the headers of all files say: (name, height, width) of up to two files of different sizes, and channels."""
+    """The contents of all headers: (name, height, width) of up to two files of different sizes, and channels."""
 
     sizes: list[tuple[str, int, int]]
     channels: int
@@ -263,7 +263,7 @@ def read_headers(folder: str, files: Sequence[ImageFile]) -> Headers:
     channels = 1
     with warnings.catch_warnings():  # Pillow warns of what is refused below
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        for file in tqdm(files, unit=" images", desc=f"looking at {os.path.basename(folder)}", disable=None, delay=1):
+        for file in tqdm(files, unit=" images", desc=f"headers of {os.path.basename(folder)}", disable=None, delay=1):
             path = os.path.join(folder, file.name)
             with _reading(path), open_file(path) as opened:
                 image = _open_image(opened, file.num_bytes)
@@ -296,7 +296,7 @@ def decoded(path: str, shape: tuple[int, int, int]) -> tuple[np.ndarray, int]:
     antialiasing.
 
     Raises:
-      UserError: it is damaged, too large, or no PNG or JPEG of 8 bits.
+      UserError: it is damaged, too large, or not a PNG or JPEG of 8 bits.
     """
     height, width, channels = shape
     with _reading(path), open_file(path) as file:
@@ -327,7 +327,7 @@ def _open_image(file: BinaryIO, size: int) -> Image.Image:
 
 
 def _upright_size(image: Image.Image) -> tuple[int, int]:
-    """Returns height and width as it is to be looked at."""
+    """Returns height and width after the rotation that its EXIF data ask for."""
     # Of a PNG, Pillow would decode all to find them.
     is_turned = image.format in _JPEG and image.getexif().get(_ORIENTATION) in _TURNED
     return (image.width, image.height) if is_turned else (image.height, image.width)
@@ -342,7 +342,7 @@ def _reading(path: str) -> Iterator[None]:
         raise
     except UnidentifiedImageError as error:
         raise UserError(
-            f"cannot read {path}: it is no PNG or JPEG, or damaged; remove it, or write it again"
+            f"cannot read {path}: it is not a PNG or JPEG, or is damaged; remove it, or write it again"
         ) from error
     except Exception as error:
         reason = (isinstance(error, OSError) and error.strerror) or first_line(error)[:200]

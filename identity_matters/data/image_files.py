@@ -45,7 +45,7 @@ def read_splits(folder: str, test_share: float = 0.0, train_split: str = "", tes
 
     Raises:
       UserError: a class has no file, there is one class alone, the splits differ in their classes, a file is a link out
-        of the folder or no regular file, or the folder is of another form; the message says what to do.
+        of the folder or not a regular file, or the folder is of another form; the message says what to do.
     """
     if not _has_splits(folder, train_split, test_split):
         return _read_unsplit(folder, test_share)
@@ -148,7 +148,7 @@ def split_files(folder: str, split: str = "") -> list[ImageFile]:
 
 
 def _is_left_out(entry: os.DirEntry, names: list[str]) -> bool:
-    """Returns whether a file's name is no image's, and adds it to the names."""
+    """Returns whether a file's name is not an image's, and adds it to the names."""
     if entry.name.lower().endswith(SUFFIXES):
         return False
     names.append(entry.name)
@@ -171,7 +171,7 @@ def _image_file(entry: os.DirEntry, folder: str, root: str, class_name: str) -> 
         status = entry.stat()
     except OSError as error:
         raise UserError(f"cannot read {entry.path}: {error.strerror}") from error
-    require(stat.S_ISREG(status.st_mode), f"{entry.path} is no regular file")
+    require(stat.S_ISREG(status.st_mode), f"{entry.path} is not a regular file")
     inside = os.path.relpath(entry.path, os.path.join(root, class_name))
     place = int.from_bytes(hashlib.blake2b(os.fsencode(inside), digest_size=8).digest(), "big")
     return ImageFile(place, class_name, os.path.relpath(entry.path, folder), status.st_size, status.st_mtime_ns)

@@ -42,7 +42,7 @@ class FolderSource:
         splits = read_splits(folder, config.test_share, config.train_split, config.test_split)
         files = splits.train + splits.test
         both = set(splits.train) & set(splits.test)
-        is_both = f"{len(both)} images of {folder} are to be trained on and to be tested on"
+        is_both = f"{len(both)} images of {folder} are in both the training and the test split"
         require(not both or config.validation_examples > 0, f"{is_both}; {TWO_SPLITS}")
         self.class_names = splits.class_names
         self.num_classes = config.num_classes or len(self.class_names)
@@ -162,8 +162,8 @@ def folder_test_batches(
     found = tuple(sorted({file.class_name for file in group}))
     if not class_names and len(found) != config.model.num_classes:
         raise UserError(
-            f"{folder} has {len(found)} class folders, the network {config.model.num_classes} classes whose names "
-            "nothing says; evaluate on as many class folders, in their order"
+            f"{folder} has {len(found)} class folders, the network {config.model.num_classes} classes of unknown "
+            "names; evaluate on as many class folders, in the order of the classes"
         )
     class_names = class_names or found
     if unknown := sorted(set(found) - set(class_names)):

@@ -62,7 +62,7 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
         whole = dataclasses.replace(config, train_examples=0, eval_examples=0)
         source = _tfds_source(whole if config.validation_examples else config)
         train_split, test_split = source.split_names
-        is_both = f"{source.name}: {train_split!r} is the split to train on and the one to test on"
+        is_both = f"{source.name}: {train_split!r} is both the training and the test split"
         require(train_split != test_split or config.validation_examples > 0, f"{is_both}; {TWO_SPLITS}")
         if source.is_streamed:
             name, num_train = source.name, source.num_train
@@ -77,7 +77,7 @@ def load(config: TrainConfig, given: Sequence[Any] | None = None) -> "ArrayData 
 
 
 def _embedded_digits(config: TrainConfig) -> ArrayData:
-    """Returns the embedded sample, after a line that says that a data_dir is not read."""
+    """Returns the embedded sample; prints a line if a data_dir is given, which is not read."""
     if config.data_dir:
         note(f"data_dir {config.data_dir} is not used: the dataset {MNIST_SAMPLE} comes with the package")
     return mnist_sample()
@@ -99,7 +99,7 @@ def _tfds_source(config: TrainConfig) -> "TfdsSource":
 
 
 def say_named_by(path: str, fields: Mapping[str, Any], data_dir: str | os.PathLike) -> None:
-    """Says in a line that a file, by its `fields`, and no flag (data_dir) has named the place of the data, if so."""
+    """Prints a line if a file, by its `fields`, and not a flag (data_dir), names the place of the data."""
     reads_data_dir = not data_dir and fields["dataset"] != MNIST_SAMPLE
     if place := fields["npz"] or fields["images"] or (reads_data_dir and fields["data_dir"]):
         note(f"the data are read from {truncated_repr(place)}, which {path} names")
@@ -158,7 +158,7 @@ def raw_test_batches(
 
 
 def _say_resizing(name: str, shape: Sequence[int | None], image_size: int) -> None:
-    """Says in a line that images of this shape are resized, if they are; not of sets whose images vary in size."""
+    """Prints a line if images of this shape are resized; not for sets whose images vary in size."""
     height, width = shape[:2]
     if image_size and None not in (height, width) and (height, width) != (image_size, image_size):
         note(f"{name}: images of {height}x{width} pixels are resized to {image_size}x{image_size}")

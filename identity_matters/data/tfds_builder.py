@@ -27,7 +27,7 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
     parsed, options = None, {}
     try:
         parsed, options = tfds.core.naming.parse_builder_name_kwargs(name)
-        require(not parsed.namespace, "data sets of other parties bring code of theirs")
+        require(not parsed.namespace, "third-party data sets bring their own code")
         if data_dir:
             require_mounted(data_dir)
             check_files(os.path.join(os.path.expanduser(data_dir), parsed.name))

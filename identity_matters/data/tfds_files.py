@@ -1,6 +1,6 @@
 """Safety checks on the files of a prepared TFDS set from others, before TFDS reads them.
 
-TFDS would wait for a pipe, read a device without end, follow links and templates out of the set, believe any number.
+TFDS would wait for a pipe, read a device without end, follow links and templates out of the set, and trust any number.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ _SHARD = re.compile(r".+\.tfrecord-\d+-of-\d+")
 
 
 def check_files(folder: str) -> None:
-    """Raises UserError where a file in a set's folder is no regular one, is large, or describes no TFRecords."""
+    """Raises UserError where a file in a set's folder is irregular or too large, or describes no TFRecords."""
     for parent, folders, names in os.walk(folder):
         for name in (*folders, *names):
             status = os.lstat(path := os.path.join(parent, name))
             is_regular = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-            require(is_regular, f"{path} is a link, a pipe or a device, and no regular file")
+            require(is_regular, f"{path} is a link, a pipe or a device, not a regular file")
             is_small = status.st_size <= _MAX_TEXT or _SHARD.fullmatch(name) is not None
             require(is_small, f"the {status.st_size:,} bytes of {path} are too many")
         info = dataset_info.read_proto_from_builder_dir(parent) if "dataset_info.json" in names else None

@@ -4,8 +4,9 @@
     labels    [n] or [n, 1]: 0 … r − 1, whole numbers; or one-hot rows [n, r]
 
 Floats are of one of two scales, the same for both splits: a split whose largest value is at most 1 is taken to lie in
-0 … 1, one whose largest value is above 1 and at most 255 in 0 … 255; all zeros fit both. Whatever is negative, or above
-255, is refused with the line that converts it. Images are held as bytes; a line on stderr reports the conversion.
+0 … 1, one whose largest value is above 1 and at most 255 in 0 … 255; all zeros fit both. Images with negative
+values, or values above 255, are rejected with the line of Python that converts them. Images are held as bytes; a line
+on stderr reports the conversion.
 
 A file holds train_images, train_labels, test_images and test_labels, or x_train, y_train, x_test and y_test. To
 evaluate on, the test arrays suffice. Its headers are checked before anything is read.
@@ -204,7 +205,7 @@ def _conversion(low: float, high: float) -> str:
 def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on; raises UserError for unfit arrays.
 
-    Floats in 0–255 stay as they are; NaN is the network's to answer for.
+    Floats in 0–255 stay as they are; NaN is passed on to the network.
     """
     images, labels = as_numbers("images", images), as_numbers("labels", labels)
     shapes = f"{images.shape} and {labels.shape}"
@@ -266,10 +267,10 @@ def _stored(members: dict[str, Member]) -> dict[str, Member | None]:
 
 
 def _say_what_is_not_read(path: str, members: dict[str, Member]) -> None:
-    """Says in a line which arrays of a file nothing reads: val_images, say."""
+    """Prints a line that names the arrays of a file that nothing reads, e.g. val_images."""
     read = {name if name in members else other for name, other in _ARRAYS.items()}
     if unread := sorted(members.keys() - read):
-        note(f"{os.path.basename(path)}: {', '.join(unread)[:200]} are not read; test_images are what is evaluated on, "
+        note(f"{os.path.basename(path)}: {', '.join(unread)[:200]} are not read; test_images are evaluated on, "
              "validation_examples holds out some of train_images")  # fmt: skip
 
 

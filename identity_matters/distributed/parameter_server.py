@@ -2,8 +2,8 @@
 
 Hardt & Ma trained on ImageNet in this way (§4.2). A worker reads the weights, computes the gradient of a batch and
 sends it to the servers, which may have applied other gradients meanwhile; their number is its staleness. Keras's SGD
-would read a momentum and write it back, losing updates in between; here a server applies each gradient as one locked
-operation, as TensorFlow's did then.
+would read a momentum and write it back, and lose updates made in between; here a server applies each gradient as one
+locked operation, as TensorFlow's did then.
 
 A job is a chief, which hands out batches, saves and evaluates, workers, and servers (ps), as TF_CONFIG says.
 """
@@ -30,7 +30,7 @@ from identity_matters.optimization import compile_model, is_among_highest, learn
 from identity_matters.runs.signals import StopRequest, deferring_sigterm
 
 AHEAD = 2  # batches handed out to each worker before its answers are read
-PATIENCE = 10  # looks in a row at which a server or worker does not find the chief before it takes it for gone
+PATIENCE = 10  # failed checks in a row after which a server or worker takes the chief for gone
 _POLL = 1.0  # seconds between two of them
 
 
@@ -51,7 +51,7 @@ class Coordinator(Workers):
     def model_to_fit(
         self, network: keras.Model, batches: ArrayBatches, config: TrainConfig, stop: StopRequest
     ) -> "AsynchronousModel":
-        """Returns what hands out the batches; the chief alone looks at `stop`."""
+        """Returns the object that hands out the batches; only the chief checks `stop`."""
         return AsynchronousModel(network, batches, config, self)
 
     def distribute(self, batches: Iterator) -> Iterator:
@@ -96,7 +96,7 @@ def join() -> Coordinator | None:
 
 
 def _await_end(chief: str) -> None:
-    """Returns when the chief, at this address, is gone; one look that finds nobody can be the network's fault."""
+    """Returns when the chief, at this address, is gone; a single failed check can be a fault of the network."""
     failures = 0
     while failures < PATIENCE:
         time.sleep(_POLL)

@@ -49,8 +49,8 @@ def join() -> Workers:
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=implementations.NCCL if gpus else implementations.RING
     )
-    # MultiWorkerMirroredStrategy has no option for how long the chief waits for a worker to join, deaf to signals; the
-    # private context that it configures takes one.
+    # MultiWorkerMirroredStrategy has no option for how long the chief waits for a worker, without reacting to signals;
+    # the private context that it configures takes one.
     context = tf_context.context()
     context.configure_coordination_service = functools.partial(
         context.configure_coordination_service, cluster_register_timeout_in_ms=1000 * JOIN_TIMEOUT
@@ -63,7 +63,7 @@ def join() -> Workers:
 
 
 def _await_workers(addresses: list[str], rank: int) -> None:
-    """Waits until all workers can be reached. TensorFlow would wait for ever, in silence, and deaf to signals."""
+    """Waits until all workers can be reached. TensorFlow would wait for ever, silently, and ignore signals."""
     with listener_on(addresses[rank], f"worker {rank}"):
         await_listeners(
             [address for i, address in enumerate(addresses) if i != rank], f"worker {rank} ({addresses[rank]})"
@@ -71,7 +71,7 @@ def _await_workers(addresses: list[str], rank: int) -> None:
 
 
 def await_listeners(addresses: list[str], who: str) -> None:
-    """Waits until somebody listens on each address, host:port; says as `who` where that takes long.
+    """Waits until somebody listens on each address, host:port; prints a line as `who` if that takes long.
 
     Raises WorkerLost where an address is silent for RENDEZVOUS_TIMEOUT seconds.
     """
@@ -80,7 +80,7 @@ def await_listeners(addresses: list[str], who: str) -> None:
         waited = time.monotonic() - began
         if waited > RENDEZVOUS_TIMEOUT:
             raise WorkerLost(
-                who, TimeoutError(f"{', '.join(missing)} did not come within {RENDEZVOUS_TIMEOUT} seconds")
+                who, TimeoutError(f"{', '.join(missing)} could not be reached within {RENDEZVOUS_TIMEOUT} seconds")
             )
         if waited > NOTICE_AFTER and not has_said:
             has_said = True
@@ -140,7 +140,7 @@ def parse_tf_config(tf_config: str, task_types: tuple[str, ...]) -> tuple[dict[s
         others = sorted({task_type, *cluster} - set(task_types))
         require(not others, f"it has a {', '.join(others[:1])}, where only {' and '.join(task_types)} are used")
         is_of_lists = all(isinstance(addresses, list) for addresses in cluster.values())
-        require(is_of_lists, f"the tasks of a type are no list of addresses: {cluster}")
+        require(is_of_lists, f"the tasks of a type are not a list of addresses: {cluster}")
         require(0 <= index < len(cluster[task_type]), f"there is no {task_type} {index}")
         addresses = [*cluster["worker"], *(a for name in cluster if name != "worker" for a in cluster[name])]
         for address in addresses:

@@ -70,7 +70,7 @@ class Workers:
         if callbacks and self.has_peers:
             raise UserError("callbacks are for one process alone; leave them out where several workers train")
         if config.jit_compile == "on" and keras.backend.backend() == "tensorflow":
-            # Where operations are deterministic, Keras leaves XLA off whatever is asked for.
+            # Where operations are deterministic, Keras leaves XLA off in any case.
             raise UserError(
                 "jit_compile = on needs KERAS_BACKEND=jax: under TensorFlow runs are deterministic, without XLA"
             )
@@ -179,7 +179,7 @@ class Workers:
         return self.all_reduce(vector if self.is_chief else np.zeros(len(vector)))
 
     def broadcast_text(self, text: str) -> str:
-        """Returns the chief's text; what the other processes give is not looked at."""
+        """Returns the chief's text; the text of the other processes is ignored."""
         values = np.frombuffer(text.encode(), np.uint8) if self.is_chief else []
         length = int(self.broadcast([len(values)])[0])
         return bytes(self.broadcast(values if self.is_chief else np.zeros(length)).astype(np.uint8)).decode()
@@ -216,7 +216,7 @@ class Workers:
             if re.search("is joining a group with (size|type)", str(error)):
                 raise UserError(
                     f"worker {self.rank} has {self.num_replicas // self.num_processes} device(s), another worker has "
-                    "more, fewer or other ones: give all of them as many GPUs, by CUDA_VISIBLE_DEVICES say"
+                    "another number or type of them: give all workers as many GPUs, e.g. by CUDA_VISIBLE_DEVICES"
                 ) from error
             raise WorkerLost(f"worker {self.rank}", error) from error
 

@@ -127,7 +127,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
         path = run.file(f"{variant.directory}_{last}")
 
         def compute(_: object) -> list[dict]:
-            run.set_status("running")  # not before: what is refused leaves a finished experiment so
+            run.set_status("running")  # not before: a rejected call leaves a finished experiment finished
             print(f"[{number}/{total}] {variant.name}, {last}: {config.train_steps:,} steps", flush=True)
             _train(config, path)
             return _rows(path)

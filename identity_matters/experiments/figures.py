@@ -27,10 +27,10 @@ _NORM = r"average $\|W\|_F$"
 def ablation_figure(rows: list[dict], title: str = "") -> Figure:
     """Returns a figure of the error of every variant, test (left) and training (right), at the end of each run.
 
-    The lowest mean test error comes first. A dot is a seed, a bar the mean of those that did not diverge; how many
-    diverged stands beside the variant's name. The colour is the optimiser's. A dotted line goes through the mean of the
-    variant with which the others are compared, whose name is bold. Training errors are means over the last part of a
-    run.
+    The lowest mean test error comes first. A dot is a seed, a bar the mean of those that did not diverge; the
+    number that diverged follows the variant's name. The colour is the optimiser's. A dotted line goes through the mean
+    of the variant with which the others are compared, whose name is bold. Training errors are means over the last part
+    of a run.
     """
     final = final_rows(rows)
     names = _sorted_by_mean(final)
@@ -114,7 +114,7 @@ def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str
 
 
 def swept_values(variants: Iterable[str]) -> tuple[str, dict[str, float]] | None:
-    """Returns the field of a sweep and, by variant, its values; None where the variants are no numbers of one field.
+    """Returns the field of a sweep and, by variant, its values; None where the variants are not numbers of one field.
 
     >>> swept_values(["learning_rate=0.1", "learning_rate=0.01"])
     ('learning_rate', {'learning_rate=0.1': 0.1, 'learning_rate=0.01': 0.01})
@@ -162,7 +162,7 @@ def sweep_figure(rows: list[dict], field: str, values: dict[str, float], title: 
 
 
 def norms_figure(rows: list[dict], title: str = "") -> Figure:
-    """Returns a figure of the average Frobenius norm of the kernels along training, as Figure 2 of Li et al.
+    """Returns a figure of the average Frobenius norm of the kernels during training, as Figure 2 of Li et al.
 
     Above against steps; below against the training cross-entropy, as theirs, with a circle where the learning rate
     first drops and a triangle where it drops again. A line is the mean over the seeds, above with a band of a standard

@@ -28,7 +28,7 @@ def variants(text: str, base: TrainConfig) -> list[Variant]:
     A run has the steps and evaluations of the base; values of several numbers are separated by semicolons.
 
     Raises:
-      UserError: there is no such field, it is none to sweep over, or has not two different values that it can hold.
+      UserError: there is no such field, it cannot be swept, or fewer than two different valid values are given.
     """
     name, is_given, values = text.partition("=")
     in_model = name in {field.name for field in dataclasses.fields(ModelConfig)} - {"image_shape", "num_classes"}

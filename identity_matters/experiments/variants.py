@@ -18,7 +18,7 @@ class Variant:
       rates: Learning rates that it is tried at; of several, the best on held-out images is taken.
       model: Fields of the ModelConfig that differ from the base, and their values.
       train: The same of the TrainConfig; if it sets train_steps, these replace the number that operations would give.
-      evaluations: How many of each run on the test images; a search looks at its end alone.
+      evaluations: How many of each run on the test images; a search evaluates only at its end.
     """
 
     name: str
@@ -117,7 +117,7 @@ RIVALS = (
 )
 
 # Figure 2 of Li et al. in 5 epochs for 200, with the schedule scaled: average Frobenius norms of pre-activation
-# ResNets along training, at the paper's learning rate, which drops where theirs does, at 81 and 122 of 200 epochs.
+# ResNets during training, at the paper's learning rate, which drops where theirs does, at 81 and 122 of 200 epochs.
 # Weight decay has no time to act. Beside them the BN-free network, of as many convolutions, with the same SGD, clipped.
 _NORMS_STEPS = 1_950
 _DROPPING = {"train_steps": _NORMS_STEPS, "batch_size": 128, "eval_examples": 1_000, "schedule": "piecewise"}

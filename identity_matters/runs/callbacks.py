@@ -66,8 +66,8 @@ def checked_callbacks(
 
     may_set_rate: whether the run's optimiser has a learning rate that is a number, so that no schedule is in the way.
 
-    Raises TypeError where one is no Keras callback; UserError where one is in REFUSED, or a subclass of it, or does not
-    know whether more or less of its metric is better.
+    Raises TypeError where one is not a Keras callback; UserError where one is in REFUSED, or a subclass of it, or does
+    not know whether more or less of its metric is better.
     """
     unpacked = () if callbacks is None else tuple(_unpacked(callbacks))
     for callback in unpacked:
@@ -111,8 +111,8 @@ class RunCallback(keras.callbacks.Callback):
     """Follows every call of fit: the progress bar, the time, the check of the loss, stopping, the user's callbacks.
 
     Use it as a context, in which the progress bar is there; without has_bar nothing is printed. `step` counts the
-    updates done. `stop` is looked at after every call into the compiled program, as is network.stop_training, which a
-    user's callback, where `are_given`, may set.
+    updates done. `stop` is checked after every call into the compiled program, and so is network.stop_training, which
+    a user's callback, where `are_given`, may set.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class RunCallback(keras.callbacks.Callback):
         return self._network.stop_training
 
     def begin(self, num_evaluations: int) -> None:
-        """Says to the user's callbacks that training goes on, after this number of evaluations."""
+        """Tells the user's callbacks that training continues after this number of evaluations."""
         self._epoch = num_evaluations
         self._list.on_train_begin()
 
@@ -165,14 +165,14 @@ class RunCallback(keras.callbacks.Callback):
         self._is_timed = False
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None) -> None:
-        """Hands on the begin of a call into the compiled program, and that of the epoch that it may begin."""
+        """Passes on the beginning of a call into the compiled program, and of the epoch that it may begin."""
         if not self._is_in_epoch:
             self._is_in_epoch = True
             _call(self._list.on_epoch_begin, self._epoch)
         _call(self._list.on_train_batch_begin, self.step)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None) -> None:
-        """Takes in the updates of one call, and ends fit where a signal or a callback asks for it; raises Diverged."""
+        """Records the updates of one call, and ends fit if a signal or a callback asks for it; raises Diverged."""
         step, loss, now = self._first_step + batch + 1, float(logs["loss"]), time.perf_counter()
         if not np.isfinite(loss):
             raise Diverged(step, step - self.step)
@@ -196,7 +196,7 @@ class RunCallback(keras.callbacks.Callback):
             self._count(self.step - self._first_step, self._last - self._began)
 
     def evaluated(self, row: dict[str, float], line: str) -> None:
-        """Prints the line of an evaluation above the bar, and hands on its row."""
+        """Prints the line of an evaluation above the bar, and passes on its row."""
         if self._has_bar:
             with self._bar.external_write_mode():
                 print(line)
@@ -206,7 +206,7 @@ class RunCallback(keras.callbacks.Callback):
         self._epoch += 1
 
     def end(self, row: dict[str, float]) -> None:
-        """Says to the user's callbacks that the results are written."""
+        """Tells the user's callbacks that the results are written."""
         self._list.on_train_end(row)
 
     def take_rate(self) -> float:

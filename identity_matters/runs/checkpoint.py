@@ -40,7 +40,7 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
     for _, old in [found for found in list_checkpoints(directory) if found[0] <= step][:-KEEP]:
-        with contextlib.suppress(OSError):  # a directory of that name is no checkpoint
+        with contextlib.suppress(OSError):  # a directory of that name is not a checkpoint
             os.remove(old)
     return path
 
@@ -98,7 +98,7 @@ def _read(path: str, step: int) -> dict[str, np.ndarray]:
     """Returns the arrays of a checkpoint; raises UserError where it is of another step, almost any if it is damaged."""
     arrays = read_arrays(path)
     found = arrays.get("step", np.empty(0))
-    require(found.ndim == 0 and found.dtype.kind in "ui", "it does not say its step")
+    require(found.ndim == 0 and found.dtype.kind in "ui", "it has no step number")
     require(found == step, f"it is of step {found}, not of the step in its name")
     return arrays
 
@@ -114,7 +114,7 @@ def list_checkpoints(directory: str) -> list[tuple[int, str]]:
 
 
 class TrainingState:
-    """What a checkpoint holds: weights, the optimiser's state, and the training figures since the last row."""
+    """The contents of a checkpoint: weights, the optimiser's state, and the training figures since the last row."""
 
     def __init__(self, network: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         self.network, self.step = network, 0
@@ -122,7 +122,7 @@ class TrainingState:
         self._sums, self._steps_summed = {}, 0
 
     def advance(self, step: int, means: dict[str, float]) -> None:
-        """Takes in the means of the training figures over the steps up to `step`."""
+        """Records the means of the training figures over the steps up to `step`."""
         for name, mean in means.items():
             self._sums[name] = self._sums.get(name, 0.0) + mean * (step - self.step)
         self._steps_summed += step - self.step
@@ -169,15 +169,15 @@ class TrainingState:
             name = min({name for name, _ in stored.items() ^ expected.items()}, default="")
             require(not name, f"{name} is {stored.get(name)}, this network's {expected.get(name)}")
             scalars = {name for name, array in arrays.items() if array.ndim == 0 and np.isfinite(array)}
-            require(scalars >= _FIGURES, f"it has no number {', '.join(sorted(_FIGURES - scalars))}")
+            require(scalars >= _FIGURES, f"it lacks {', '.join(sorted(_FIGURES - scalars))}")
             num_summed = arrays["steps_summed"]
             is_possible = 1 <= num_summed <= step <= num_steps
-            require(is_possible, f"it is of step {step}, of {num_steps}, with figures of {num_summed} steps")
+            require(is_possible, f"it is at step {step} of {num_steps}, with figures of {num_summed} steps")
 
         found = load_newest(directory, check)
         if found is None:
             count = len(list_checkpoints(directory))
-            advice = "put an intact one there, or begin again in another run_dir"
+            advice = "put an intact one there, or start again in another run_dir"
             require(count == 0, f"none of the {count} checkpoint(s) in {directory} can be used; {advice}")
             return
         self.step, arrays = found

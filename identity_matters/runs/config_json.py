@@ -68,14 +68,14 @@ def require_mounted(path: str) -> None:
 
 
 def _check(contents: Any) -> None:
-    """Raises UserError for what a reader of the contents would stumble over."""
+    """Raises UserError for contents that would cause an error where they are used."""
     require(isinstance(contents, dict) and isinstance(contents.get("config"), dict), "it holds no config")
     for name, known in (("kind", tuple(RUN_TYPES)), ("status", STATUSES)):  # a list cannot be looked up in a dict
         value = contents.get(name)
         require(value in known, f"its {name} is {truncated_repr(value)}, none of {', '.join(known)}")
     has_step = contents["status"] != "diverged" or type(contents.get("diverged_at_step")) is int
     require(has_step, "it does not say at which step the run diverged")
-    require(isinstance(contents.get("event_files", []), list), "its event_files are no list")
+    require(isinstance(contents.get("event_files", []), list), "its event_files are not a list")
 
 
 def flat(config: dict) -> dict[str, Any]:

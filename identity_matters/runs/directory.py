@@ -56,7 +56,7 @@ class RunDirectory:
     now). The first `set_status` writes config.json: then the run `is_begun`.
 
     Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
-    what differs) or on other data, or files of no run, or cannot be written.
+    what differs) or on other data, or other files than a run's, or cannot be written.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class RunDirectory:
                     remove(os.path.join(folder, name))
 
     def _read(self) -> None:
-        """Takes the contents of config.json, which must be of this config; new ones where the directory is empty."""
+        """Reads config.json, which must be of this config; makes new contents where the directory is empty."""
         found, config = read_own(self.path), as_json(self._config)
         self.is_begun = found is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
@@ -136,7 +136,7 @@ class RunDirectory:
             return
         longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
         self._require_same(found, config, longer)
-        # The latest command's num_seeds or runs, say, which may differ: pictures are drawn again by them.
+        # The latest command's num_seeds or runs, say, which may differ: figures are redrawn with them.
         self.contents = found | current
         if found["status"] == "done" and longer:  # than the run that ended here
             self.contents["status"] = "running"
@@ -153,7 +153,7 @@ class RunDirectory:
                 "train_steps can grow unless the schedule ends with it; then start another run, with --init_from this"
             )
         require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
-        file = f"{_data_place(config)} has changed, of digest "
+        file = f"{_data_place(config)} has changed: its digest was "
         for what, old, new in ((file, known, self._digest), ("", found.get("data"), self._data)):
             other = f"{what}{truncated_repr(old)}, now {new!r}; give the data as they were, or choose another run_dir"
             require(old == new or not (old and new), f"{self.path} holds a run on other data: {other}")
@@ -182,7 +182,7 @@ def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None
 def read_own(path: str) -> dict | None:
     """Returns a run's config.json, None where the directory is new.
 
-    Raises UserError where it is no run's and holds files, which a run would mix with its own.
+    Raises UserError where it is not a run's and holds files, which a run would mix with its own.
     """
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
     foreign = [name for name in names if not name.startswith(".") and name not in _WRITTEN_BEFORE]
@@ -232,7 +232,7 @@ def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
             found += [f"{key}.{inner}" for inner in differences(a, b, same)]
         elif a != b:
             texts = str(a), str(b)
-            start = max(0, len(os.path.commonprefix(texts)) - MAX_REPR // 2)  # what is the same for long is not shown
+            start = max(0, len(os.path.commonprefix(texts)) - MAX_REPR // 2)  # long common parts are not shown
             words = (key, *("…" * (start > 0) + text[start:] for text in texts))
             words = (word if word.isprintable() else truncated_repr(word) for word in words)
             name, old_value, new_value = (word[:MAX_REPR] for word in words)

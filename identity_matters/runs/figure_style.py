@@ -60,5 +60,5 @@ def styled(style: str = "screen") -> Iterator[None]:
 
 
 def fit(figure: Figure, style: str) -> None:
-    """Gives a figure the size at which a style shows it."""
+    """Sets the size of a figure to that of a style."""
     figure.set_size_inches(*(_SCALES[style] * side for side in figure.get_size_inches()))

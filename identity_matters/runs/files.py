@@ -26,7 +26,7 @@ def open_file(path: str) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise UserError(f"{path} is no regular file")
+        raise UserError(f"{path} is not a regular file")
     return os.fdopen(descriptor, "rb")
 
 
@@ -44,7 +44,7 @@ def shortest_unique_suffixes(paths: list[str]) -> list[str]:
 
 
 def read_text(path: str) -> str:
-    """Returns the text of a file; raises ValueError where it is no regular one, no UTF-8, or too large."""
+    """Returns the text of a file; raises ValueError where it is not a regular one, not UTF-8, or too large."""
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
         require(size <= MAX_TEXT_BYTES, f"its {size:,} bytes are more than {MAX_TEXT_BYTES:,}")
@@ -55,7 +55,7 @@ def read_json(path: str) -> Any:
     """Returns what a JSON file holds; raises ValueError as read_text, and for NaN, infinities and deep nesting."""
 
     def refuse(word: str) -> None:
-        raise UserError(f"{word} is no JSON number")
+        raise UserError(f"{word} is not a JSON number")
 
     try:
         return json.loads(read_text(path), parse_constant=refuse)

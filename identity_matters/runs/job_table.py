@@ -48,7 +48,7 @@ class JobTable:
 
     @property
     def rows(self) -> list[dict]:
-        """All rows; those of jobs that nobody has named yet come last."""
+        """Returns all rows; those of jobs that have not been named yet come last."""
         return [row for rows in self._rows_of.values() for row in rows] + self._unclaimed
 
     def find(self, job: Job) -> list[dict]:

@@ -55,14 +55,14 @@ class Member(NamedTuple):
 def open_npz(path: str) -> Iterator[dict[str, Member]]:
     """Yields the arrays of an .npz file by name.
 
-    Raises UserError where it is no regular file or not of arrays alone, each once; almost any error if it is damaged.
+    Raises UserError unless it is a regular file of arrays alone, each once; almost any error if it is damaged.
     """
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
         members = {info.filename.removesuffix(".npy"): Member(archive, info) for info in infos}
         methods = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # of NumPy; others can take any memory
         are_arrays = all(info.filename.endswith(".npy") and info.compress_type in methods for info in infos)
-        require(are_arrays and len(members) == len(infos), "it must hold arrays alone, NAME.npy, and each of them once")
+        require(are_arrays and len(members) == len(infos), "it must hold only arrays, NAME.npy, each of them once")
         yield members
 
 

@@ -4,7 +4,7 @@ One that has not left GRACE_PERIOD seconds later hangs, and ends at once too.
 
 TensorFlow installs a handler of its own where several workers train, and a Python handler that raises inside one of its
 collectives surfaces as some other error. So a command blocks the signal in every thread from its start
-(`handling_sigterm`), and a thread of its own waits for it, which sets a flag that is looked at between steps
+(`handling_sigterm`), and a thread of its own waits for it, which sets a flag that is checked between steps
 (`deferring_sigterm`). Without that thread, in a notebook say, a Python handler sets the flag, while training lasts.
 """
 
@@ -26,7 +26,7 @@ _AGAIN = 3.0  # seconds until a Ctrl-C that was lost comes again
 
 
 class StopRequest:
-    """Says whether this process, and the job that it belongs to, is to stop.
+    """A flag for whether this process, and the job that it belongs to, is to stop.
 
     Attributes:
       is_made: A signal came to this process.
@@ -87,8 +87,8 @@ _listener: _Listener | None = None
 def handling_sigterm() -> Iterator[None]:
     """Opens a context in which SIGTERM ends the process with exit code 75, or is acted on by `deferring_sigterm`.
 
-    To be entered before TensorFlow is imported: threads that exist already still get the signal by whatever handler
-    there is. Processes started inside inherit that the signal is blocked.
+    To be entered before TensorFlow is imported: existing threads still get the signal by the handler that is set.
+    Processes started inside inherit that the signal is blocked.
     """
     global _listener
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])

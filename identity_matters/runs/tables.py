@@ -38,7 +38,7 @@ def read_metrics(path: str) -> list[dict[str, float]]:
 
 
 def _check_row(row: dict) -> None:
-    """Raises UserError for a step that is none, an infinite number, or an error that is no fraction."""
+    """Raises UserError for an invalid step, an infinite number, or an error that is not a fraction."""
     is_step = 0 <= row["step"] <= _MAX_STEP and row["step"] == int(row["step"])
     require(is_step, f"a step is {row['step']}")
     for name, value in row.items():
@@ -137,10 +137,10 @@ def _read_table(path: str) -> list[dict[str, str]]:
     require("\0" not in text, "it holds NUL bytes")
     require(text != "", "it is empty")
     header, *rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    require(len({*header, ""}) > len(header), "two columns have one name, or one has none")
+    require(len({*header, ""}) > len(header), "two columns have the same name, or one has no name")
     for number, row in enumerate([header, *rows], 1):
         require(not any(cell.startswith(("=", "@")) for cell in row), f"line {number} holds a spreadsheet's formula")
-        require(len(row) == len(header), f"line {number} has {len(row)} cells, its head has {len(header)}")
+        require(len(row) == len(header), f"line {number} has {len(row)} cells, the header has {len(header)}")
     return [dict(zip(header, row)) for row in rows]
 
 

@@ -92,12 +92,12 @@ class ClusterConfig:
 
     @property
     def is_remote(self) -> bool:
-        """Whether Slurm or Kubernetes runs the job."""
+        """Returns whether Slurm or Kubernetes runs the job."""
         return self.slurm or self.kubernetes
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether parameter servers hold the weights."""
+        """Returns whether parameter servers hold the weights."""
         return self.train.strategy == "parameter_server"
 
     @property

@@ -116,7 +116,7 @@ def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
     """Returns the YAML of a job that runs launch.train with these flags and writes run_dir, under config.volume_path.
 
     Raises:
-      UserError: job_name is none that Kubernetes takes, volume_path is relative, or run_dir would be lost with its pod.
+      UserError: job_name is not valid in Kubernetes, volume_path is relative, or run_dir would be lost with its pod.
     """
     volume, name = config.volume_path, config.job_name
     require(os.path.isabs(volume), f"volume_path must be an absolute path, got {volume}")
@@ -148,7 +148,7 @@ def quoted(text: str) -> str:
     >>> print(quoted("null"), quoted('a\n"b"'))
     "null" "a\U0000000a\"b\""
     """
-    require(not re.search("[\ud800-\udfff]", text), f"{text!r} is no text that a manifest can hold")
+    require(not re.search("[\ud800-\udfff]", text), f"{text!r} cannot be written into a manifest")
     escaped = re.sub(r'["\\]', r"\\\g<0>", text)
     # JSON would write an emoji as two halves, which Go's YAML refuses.
     printable = (c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped)

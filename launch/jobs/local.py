@@ -17,9 +17,9 @@ from identity_matters.runs.files import open_log
 from identity_matters.runs.signals import StopRequest, deferring_signals
 
 GRACE_PERIOD = 30  # seconds to save a checkpoint after SIGTERM
-FAILURE_TIMEOUT = 15  # seconds in which the others notice by themselves that a worker has ended, and log what they know
-KILL_TIMEOUT = 2  # the same after a kill, of which they know nothing; TensorFlow's heartbeats would take 10
-REPEAT_INTERVAL = 0.5  # seconds in which a second signal, to the process and to its group say, means the first
+FAILURE_TIMEOUT = 15  # seconds in which the others notice by themselves that a worker has ended, and log it
+KILL_TIMEOUT = 2  # the same after a kill, which they cannot notice; TensorFlow's heartbeats would take 10
+REPEAT_INTERVAL = 0.5  # seconds in which a second signal (to the process group, say) counts as the first
 PERMANENT = (0, EXIT_ERROR, EXIT_DIVERGED)  # exit codes after which starting again would end the same way
 _POLL_INTERVAL = 0.1  # seconds
 
@@ -214,6 +214,6 @@ def free_ports(count: int) -> list[int]:
 
 
 def die_with_parent() -> None:
-    """To be called in a process before it starts: when the launcher is killed, so is that process (Linux only)."""
+    """Has a new process killed when the launcher is killed (Linux only); to be called in it before it starts."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)

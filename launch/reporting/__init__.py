@@ -1,1 +1,1 @@
-"""What launch.report is made of: quick runs, what run directories hold, the paper's figures, the page."""
+"""The parts of launch.report: quick runs, the contents of run directories, the figures of the papers, the page."""

@@ -1,4 +1,4 @@
-"""The figures and numbers of both papers: the runs that show them, statements, results, what is missing."""
+"""The figures and numbers of both papers: the runs that show them, statements, results, and what is missing."""
 
 import itertools
 from collections.abc import Iterator
@@ -17,8 +17,8 @@ from shortcut_study.figures.finding import ANSWERS, NO_ANSWER
 
 # Top-1 test errors of Hardt & Ma, Table 2, by data set, and the preset that would reproduce them.
 TABLE_2 = {"cifar10": (0.0638, "cifar10"), "cifar100": (0.2464, "cifar100"), "imagenet2012": (0.3529, "imagenet_wide")}
-# What a run may set otherwise than the preset and still be the paper's run; its length is looked at by itself. The
-# paper says "standard data augmentation": its code's crops are of 2 pixels, He et al.'s of 4.
+# Settings in which a run may differ from the preset and still be the paper's run; its length is checked separately. The
+# paper says "standard data augmentation": its code crops by 2 pixels, He et al. by 4.
 FREE = (
     "data_dir", "npz", "download", "image_shape", "num_classes", "seed", "train_steps", "eval_every",
     "checkpoint_every", "steps_per_execution", "jit_compile", "strategy", "mixed_precision", "crop_padding",
@@ -31,7 +31,7 @@ STUDY = "python -m launch.shortcut_study --figure={} --dataset=mnist --data_dir=
 
 
 class Statement(NamedTuple):
-    """What the paper says, what came out here, by which numbers, over how many runs."""
+    """A statement of the paper, the result here, the numbers behind it, and the number of runs."""
 
     says: str
     result: str
@@ -46,14 +46,14 @@ class PaperFigure(NamedTuple):
     shown: str  # what it shows
     run: Run
     picture: Picture
-    note: str  # what to know before believing it, if anything
+    note: str  # a caveat, or empty
     time: str  # how long it took
     num_runs: str  # n
     statements: list[Statement]
 
 
 class Missing(NamedTuple):
-    """What no run of the report shows, why, and the command that would."""
+    """A result that no run of the report shows, the reason, and the command that computes it."""
 
     what: str
     paper: str
@@ -70,32 +70,32 @@ def paper_figures(runs: list[Run]) -> list[PaperFigure]:
 
 
 def _norms(runs: list[Run]) -> list[Run]:
-    """Returns the runs of --experiment=norms that show some."""
+    """Returns the runs of --experiment=norms that hold norms."""
     return [run for run in runs if run.kind == "ablations" and "kernel_norms" in run.pictures]
 
 
 def _figure_1(run: Run) -> PaperFigure:
     last, dataset = run.rows[-1], run.dataset
-    says = f"no number: the paper does not train on {dataset}"
+    says = f"no number, because the paper does not train on {dataset}"
     if not dataset:
-        says = "no number: these are the user's own data"
+        says = "no number, because these are the user's own data"
     elif dataset in TABLE_2:
         says = f"{percent(TABLE_2[dataset][0])} top-1 test error (Table 2, the full run)"
-        says += f"; this run has another {', '.join(changed)}" if (changed := _changed(run, dataset)) else ""
+        says += f"; this run differs in {', '.join(changed)}" if (changed := _changed(run, dataset)) else ""
     result = f"{percent(last['test_top1_error'])} top-1 {run.error} after {last['step']:,} steps"
     statement = Statement(says, result, f"training error {percent(last['train_top1_error'])}", "1")
-    shown = f"Top-1 error along training, on {run.data}"
+    shown = f"Top-1 error during training on {run.data}"
     return PaperFigure("Hardt & Ma, Figure 1", shown, run, run.pictures["convergence"], "", run.time, "1", [statement])
 
 
 def _changed(run: Run, dataset: str) -> list[str]:
-    """Returns the names of what a training run sets otherwise than the paper's run on a data set of Table 2."""
+    """Returns the settings in which a training run differs from the paper's run on a data set of Table 2."""
     usual = flat(as_json(TRAIN_PRESETS[TABLE_2[dataset][1]]))
     return [name for name, value in usual.items() if name not in FREE and run.settings.get(name, value) != value]
 
 
 def _figure_2(run: Run) -> PaperFigure:
-    """The norms of --experiment=norms, whose variants differ in depth alone; undecided where one has none."""
+    """Returns Figure 2 from a run of --experiment=norms, whose variants differ only in depth."""
     last = final_rows(run.rows)
     ended = [row for row in last if is_number(row.get("kernel_norm"))]  # it is empty where a run diverged
     found = {name: column(select(ended, variant=name), "kernel_norm") for name in {row["variant"] for row in last}}
@@ -112,8 +112,8 @@ def _figure_2(run: Run) -> PaperFigure:
     num_runs = str(len({row["seed"] for row in ended}))
     statement = Statement(says, result, numbers, num_runs)
     epochs = max((row["epoch"] for row in ended), default=0)
-    shown = f"Average Frobenius norm of the kernels along training on {run.data}, by depth"
-    shown += f", in {epochs:.3g} epochs for the paper's 200" if epochs else ""
+    shown = f"Average Frobenius norm of the kernels during training on {run.data}, by depth"
+    shown += f", in {epochs:.3g} epochs instead of the paper's 200" if epochs else ""
     drawn = run.pictures["kernel_norms"]
     return PaperFigure("Li et al., Figure 2", shown, run, drawn, "", run.time, num_runs, [statement])
 
@@ -137,7 +137,7 @@ def _of_study(run: Run) -> Iterator[PaperFigure]:
 
 
 def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
-    """Returns what the papers show and the runs do not, with the reason."""
+    """Returns the results of the papers that the runs do not show, with the reasons."""
     found = [*_missing_numbers(runs)]
     complete = {name for run in runs for name in run.findings if name not in (*run.smoke_size, *run.smaller)}
     evaluated = {figure.title for figure in figures if not figure.note}
@@ -151,7 +151,7 @@ def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
             found.append(Missing(what, shown, why, STUDY.format(name, name)))
     if "Li et al., Figure 2" not in drawn:
         status = [f"its run is {run.contents['status']}, not done" for run in _norms(runs)]
-        why = status[0] if status else "not among the runs of this report: 50 minutes on 2 cores"
+        why = status[0] if status else "not among the runs of this report; it takes 50 minutes on 2 cores"
         found.append(Missing("Li et al., Figure 2", "Norms of ResNets of different depths during training", why, NORMS))
     return found
 
@@ -163,9 +163,9 @@ def _missing_numbers(runs: list[Run]) -> Iterator[Missing]:
         unchanged = [run for run in trained if run.dataset == dataset and not _changed(run, dataset)]
         steps = [run.rows[-1]["step"] for run in unchanged]
         needed = TRAIN_PRESETS[preset].train_steps
-        why = "not among the runs of this report: minutes on a large GPU, five days on 2 cores"
+        why = "not among the runs of this report; it takes minutes on a large GPU, five days on 2 cores"
         if dataset == "imagenet2012":
-            why = "not among the runs of this report: the paper took 6 machines of 8 GPUs"
+            why = "not among the runs of this report; the paper used 6 machines of 8 GPUs"
         if steps:
             why = f"{max(steps):,} steps were run, of {needed:,}"
         if max(steps, default=0) < needed:

@@ -1,4 +1,4 @@
-"""report.html: what the runs show, put into the templates. Every value is escaped; nothing on the page leaves it."""
+"""report.html: the results of the runs, put into templates. Every value is escaped; the page loads no other file."""
 
 import base64
 import datetime
@@ -63,11 +63,11 @@ def render(runs: list[Run]) -> str:
 
 
 def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[str, str]]:
-    """Returns (what, its result) of each part of the report."""
+    """Returns the name and the result of each part of the report."""
     lines = []
     for run in checks(runs):
-        holding = sum(row["verdict"] != FAILED for row in run.rows)
-        lines.append((f"Claims, {run.name}", f"{holding} of {len(run.rows)} checks hold. {count_claims()}."))
+        passing = sum(row["verdict"] != FAILED for row in run.rows)
+        lines.append((f"Claims, {run.name}", f"{passing} of {len(run.rows)} checks pass. {count_claims()}."))
     for run in runs:
         if run.kind == "train":
             result = "" if run.contents["status"] == "done" else f" Its status is {run.contents['status']}."
@@ -78,7 +78,7 @@ def _summary(runs: list[Run], drawn: list[figures.PaperFigure]) -> list[tuple[st
             lines.append((f"Training, {run.name}", result or "No results."))
     large_figures = [figure for figure in drawn if figure.title.startswith("Li") and not figure.note]
     if answers := [statement.result for figure in large_figures for statement in figure.statements]:
-        text = f"{answers.count('holds')} of {len(answers)} statements hold on our data."
+        text = f"{answers.count('holds')} of {len(answers)} statements hold in these runs."
         lines.append(("Figures of Li et al.", text))
     if small := sum(bool(figure.note) for figure in drawn):
         text = f"{small} figures at toy size, too small for conclusions."
@@ -99,7 +99,7 @@ class ClaimRow(NamedTuple):
 def claim_rows(runs: list[Run]) -> list[ClaimRow]:
     """Returns every claim, in the table's order, with its verdicts and what the runs of launch.check_theory measured.
 
-    Of several runs that checked a claim the last one counts, but for one whose check failed: it counts before all.
+    If several runs checked a claim, the last one counts; a failed check takes precedence.
     """
     found = [row for run in checks(runs) for row in run.rows]
     checked = {row["claim"]: row for row in sorted(found, key=lambda row: row["verdict"] == FAILED)}

@@ -23,7 +23,7 @@ class Quick(NamedTuple):
     name: str  # of its directory
     module: str
     flags: tuple[str, ...]  # beside --run_dir
-    promise: str  # how long it takes on 2 idle cores
+    duration: str  # on 2 idle cores
 
 
 QUICK = (
@@ -44,10 +44,10 @@ def compute(run: RunDirectory) -> list[str]:
     for number, (quick, folder) in enumerate(zip(QUICK, folders), 1):
         start = f"[{number}/{len(QUICK)}] {quick.name}"
         if _status(folder) in FINISHED:
-            print(f"{start}: {_status(folder)} before", flush=True)
+            print(f"{start}: already {_status(folder)}", flush=True)
             continue
         command = [sys.executable, "-m", quick.module, f"--run_dir={folder}", *quick.flags]
-        print(f"{start}: python {shlex.join(command[1:])}, {quick.promise} on 2 idle cores", flush=True)
+        print(f"{start}: python {shlex.join(command[1:])}, {quick.duration} on 2 idle cores", flush=True)
         began, log = time.perf_counter(), f"{folder}.log"
         code = _run(command, log)
         if _status(folder) not in (*FINISHED, "failed"):  # a check that failed is a result

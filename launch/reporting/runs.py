@@ -24,7 +24,7 @@ EXPORTED = {"50000 training and 10000 test images, 32x32x3, labels 79887683": "c
 
 
 class Picture(NamedTuple):
-    """A data address, and whether the picture is too broad for a phone to show it whole."""
+    """The data address of a figure, and whether it is too broad for a phone to show it whole."""
 
     address: str
     is_broad: bool
@@ -38,12 +38,12 @@ class Run(NamedTuple):
     files: list[tuple[str, str]]  # (name, address relative to the report) of what lies in the directory
     rows: list[dict] = []  # of metrics.csv or results.csv
     pictures: dict[str, Picture] = {}  # by the figure's name
-    findings: dict[str, list] = {}  # of a study that is done: what it makes of the paper's statements, by figure
+    findings: dict[str, list] = {}  # of a study that is done: its answers to the paper's statements, by figure
     minutes: dict[str, str] = {}  # of a study: how long the experiments of a figure took, by figure
     smoke_size: list[str] = []  # of a study: the figures that are too small for conclusions
     smaller: list[str] = []  # of a study: the figures of other depths than the paper's, or of fewer runs or epochs
     table: str = ""  # of a comparison: its results
-    problem: str = ""  # why there is no more than files
+    problem: str = ""  # why nothing but files is shown
 
     @property
     def kind(self) -> str:
@@ -52,7 +52,7 @@ class Run(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Returns the config, flat."""
+        """Returns the config without nesting."""
         return flat(self.contents["config"])
 
     @property
@@ -71,7 +71,7 @@ class Run(NamedTuple):
 
     @property
     def error(self) -> str:
-        """Returns what the errors of a training run are that its tables call test errors."""
+        """Returns "test error" or "held-out error", whichever the tables of a training run call test error."""
         return f"{evaluated_split(self.settings)} error"
 
     @property
@@ -81,7 +81,7 @@ class Run(NamedTuple):
 
     @property
     def time(self) -> str:
-        """Returns the minutes that it took, as far as the directory tells."""
+        """Returns how long the run took, as far as the directory shows."""
         try:
             if "seconds" in self.contents:
                 return _minutes(self.contents["seconds"])
@@ -92,7 +92,7 @@ class Run(NamedTuple):
             steps = [0, *(row["step"] for row in self.rows)]
             rates = [row["images_per_second"] / self.settings["batch_size"] for row in self.rows]
             seconds = sum((after - before) / rate for before, after, rate in zip(steps, steps[1:], rates))
-            return f"{_minutes(seconds)} of training steps alone" if seconds > 0 else NOT_RECORDED
+            return f"{_minutes(seconds)} (training steps only)" if seconds > 0 else NOT_RECORDED
         except (ArithmeticError, KeyError, TypeError):
             return NOT_RECORDED
 
@@ -116,19 +116,19 @@ def read_run(path: str, report_dir: str) -> Run:
     """
     contents = read_config_json(path)
     if contents is None or contents["kind"] == "report":
-        reason = "it holds no config.json of one" if contents is None else "it is a report"
+        reason = "it has no config.json" if contents is None else "it is a report"
         raise UserError(f"runs: {path!r} is not the directory of a run: {reason}")
     run = Run(path, contents, _files(path, report_dir))
-    # A damaged or hostile table can break what draws it anywhere; it must not take the other runs along.
+    # A damaged or hostile table can raise any error when it is drawn; the other runs must still be reported.
     try:
         rows = read_rows(os.path.join(path, "metrics.csv" if run.kind == "train" else "results.csv"))
         if not rows:
-            return run._replace(problem=f"it holds no results: its status is {contents['status']}")
+            return run._replace(problem=f"the run has no results; its status is {contents['status']}")
         pictures = pictures_of(path)
         return run._replace(rows=rows, pictures=pictures, **_details(run, rows))
     except Exception as error:
         kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-        return run._replace(problem=f"its tables cannot be used: {kind}{error}")
+        return run._replace(problem=f"the tables of the run cannot be used: {kind}{error}")
 
 
 def figures_of(path: str) -> "dict[str, Figure]":
@@ -145,7 +145,7 @@ def pictures_of(path: str) -> dict[str, Picture]:
 
 
 def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
-    """What the rows of a study or of a comparison say."""
+    """Returns the fields of Run that the rows of a study or of a comparison give."""
     if run.kind == "ablations":
         return {"table": ablation_table(rows)}
     if run.kind == "shortcut_study":
@@ -167,7 +167,7 @@ def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
 
 
 def picture(figure: "Figure") -> Picture:
-    """Returns a figure as a picture: SVG on a transparent ground, PNG where that would be smaller by far."""
+    """Returns a figure as SVG on a transparent background, or as PNG where that is much smaller."""
     from identity_matters.runs.figures import write_picture
 
     image, kind = io.BytesIO(), "svg+xml"
@@ -180,7 +180,7 @@ def picture(figure: "Figure") -> Picture:
 
 
 def evaluations(run: Run) -> list[list[str]]:
-    """Returns the rows of a table of evaluations of a training run: the last, and at most MAX_ROWS evenly apart."""
+    """Returns the rows of a table of evaluations of a training run: the last, and at most MAX_ROWS evenly spaced."""
     stride = -(-len(run.rows) // MAX_ROWS)
     return [
         [
@@ -208,12 +208,12 @@ def comparison(runs: list[Run]) -> list[list[str]]:
 
 
 def percent(value: object) -> str:
-    """Returns a fraction as percent; a dash for what is no number."""
+    """Returns a fraction as percent; a dash for anything but a finite number."""
     return f"{value:.2%}" if isinstance(value, (int, float)) and math.isfinite(value) else "–"
 
 
 def number(value: object) -> str:
-    """Returns a number with four digits, other things as they are, and a dash for nothing."""
+    """Returns a number with four digits, other values as they are, and a dash for an empty one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value) if value not in ("", None) else "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

@@ -9,7 +9,7 @@
     spectrum(model, x, y, loss=None, …)      .largest, .smallest, .trace, .eigenvectors; of the Gauss–Newton matrix too
     diagonal(model, x, y, loss=None, …)      the diagonal, and the trace, with their errors
     per_layer(model, x, y, loss=None, …)     of each layer, residual block, or group of weights; print it, or .plot()
-    HessianCallback(x, y, log_dir, …)        along training: a callback of model.fit, for TensorBoard
+    HessianCallback(x, y, log_dir, …)        during training: a callback of model.fit, for TensorBoard
     model_mvp(model, x, y, …)                v ↦ Hv and the number of weights, for methods of your own
     linear_operator(mvp_fn, dim)             that product as scipy.sparse.linalg takes it
     with_dtype(model, "float64")             a copy of the model, for products in float64

@@ -1,4 +1,4 @@
-"""The Hessian along training: a Keras callback for `model.fit`, which writes to TensorBoard."""
+"""The Hessian during training: a Keras callback for `model.fit`, which writes to TensorBoard."""
 
 import os
 import warnings

@@ -1,4 +1,4 @@
-"""What has no Hessian product is refused in one line, before the product is compiled."""
+"""Models, data and losses without a Hessian product are rejected in one line, before the product is compiled."""
 
 import numbers
 import re
@@ -37,7 +37,9 @@ def check_model(model: keras.Model) -> None:
     if len(getattr(model, "inputs", None) or [0]) != 1 or len(getattr(model, "outputs", None) or [0]) != 1:
         raise ValueError(f"need a model of one input and one output, got {len(model.inputs)}, {len(model.outputs)}")
     if getattr(model, "outputs", None) and getattr(model.outputs[0], "_keras_mask", None) is not None:
-        raise ValueError("the model masks some of its outputs, which Keras leaves out of the loss; here all count")
+        raise ValueError(
+            "the model masks some of its outputs, which Keras leaves out of the loss; here all are included"
+        )
 
 
 def without_averages(model: keras.Model) -> list[str]:
@@ -57,9 +59,9 @@ def check_examples(
     """Checks what a Hessian is asked of: a loss over examples, in batches, of a model if one is given.
 
     Raises:
-      ValueError: no image, not one label an image, no whole batch_size; images that the model does not take; without a
-        loss, labels that are not whole numbers [m] or [m, 1], each with an output of the model; with one, whole
-        numbers beyond int32.
+      ValueError: no image, not one label per image, a batch_size that is not whole; images that the model does not
+        take; without a loss, labels that are not whole numbers [m] or [m, 1], each with an output of the model; with
+        one, whole numbers beyond int32.
     """
     if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
@@ -68,8 +70,8 @@ def check_examples(
     if not image_shape[:1] > (0,) or labels.shape[:1] != image_shape[:1] or not (loss or is_class):
         found = f"got {image_shape}, {labels.shape} of {labels.dtype}"
         raise ValueError(
-            "need one label an image, a whole number without a loss (compile the model, or pass loss=…), and one image "
-            f"at least, {found}"
+            "need one label per image, a whole number without a loss (compile the model, or pass loss=…), and at least "
+            f"one image, {found}"
         )
     if labels.dtype.kind in "iu" and np.abs(labels.astype(np.float64)).max() > np.iinfo(np.int32).max:
         raise ValueError(f"labels that are whole numbers must be within int32, got {labels.min()}–{labels.max()}")
@@ -80,7 +82,7 @@ def check_examples(
         raise ValueError(f"images must be [m, {', '.join(map(str, taken))}] as the model takes them, got {image_shape}")
     if not loss and (len(given) != 1 or given[0] == 1):
         raise ValueError(
-            f"the default loss takes [m, classes], two at least, the model gives {(None, *given)}: pass loss"
+            f"the default loss takes [m, classes], at least two classes, the model gives {(None, *given)}: pass loss"
         )
     if not loss and given[0] and not 0 <= labels.min() <= labels.max() < given[0]:
         raise ValueError(f"labels must lie in 0–{given[0] - 1}, the model's outputs, got {labels.min()}–{labels.max()}")
@@ -90,7 +92,7 @@ def check_gradient(network: keras.Model, training: bool) -> None:
     """Checks on a few random numbers that a network has the same gradient in its variables and in tensors.
 
     A product takes the weights as tensors. A gradient function of a layer's own, as tf.recompute_grad makes, knows the
-    variables that the layer uses, and gives none to tensors in their place, with nothing to show it.
+    variables that the layer uses, and silently gives none to tensors in their place.
 
     Raises:
       ValueError: the gradients in a variable differ by more than rounding.
@@ -120,7 +122,7 @@ def check_gradient(network: keras.Model, training: bool) -> None:
         if found is None or np.abs(expected - found).max() > SAME * np.abs(expected).max() + rounding:
             raise ValueError(
                 f"a layer passes no gradient to the weights {variable.path}, or not all of it, where they are given as "
-                "a tensor, as one with tf.recompute_grad: use keras.RematScope, or leave the gradient to TensorFlow"
+                "a tensor, as with tf.recompute_grad: use keras.RematScope, or leave the gradient to TensorFlow"
             )
 
 
@@ -134,13 +136,13 @@ def check_losses(model: keras.Model, num_losses: int) -> None:
     if num_losses > penalties:
         penalised = [layer.name for layer in model._flatten_layers() if getattr(layer, "activity_regularizer", None)]
         subject = f"the activity_regularizer of layer {penalised[0]}" if penalised else "add_loss in a layer"
-        raise ValueError(f"{subject} adds to the loss what is no mean over examples, and has no Hessian here")
+        raise ValueError(f"{subject} adds to the loss a term that is not a mean over examples and has no Hessian here")
 
 
 def check_twice_differentiable(
     function: tf.types.experimental.ConcreteFunction, weights: list[tf.Tensor], takes_logits: bool = True
 ) -> None:
-    """Checks a traced gradient, in which a term of the Hessian could be missing with nothing to show it.
+    """Checks a traced gradient, in which a term of the Hessian could be missing silently.
 
     Args:
       function: Weights, other variables, images and labels -> the model's outputs, and the gradient of the loss, or the

@@ -17,7 +17,7 @@ TOLERANCE = 1e-3  # of the largest |output|: far above rounding, far below the d
 ROUNDING = 1e-6  # of the largest |input|: what float32 makes of a sum of numbers of that size that cancel
 UNKNOWN_SIZE = 32  # of an axis that a model leaves open
 _COPIED_WHOLE = (
-    "its get_config must say all that its __init__ takes; what is set later, weights aside, must be an argument too"
+    "its get_config must return all arguments of __init__; what is set later, except weights, must be an argument too"
 )
 # What Keras raises for a class that takes other arguments than its configuration has, or has none; and for a Lambda.
 _NOT_COPIED = (TypeError, NotImplementedError, ValueError)
@@ -171,8 +171,8 @@ def layers_of(model: keras.Model) -> list[keras.Layer]:
 def check_copy(model: keras.Model, copy: keras.Model) -> None:
     """Checks on a few random numbers that a copy computes what its model does.
 
-    Layers that are called once are compared one by one: the outputs alone would not tell, as a last layer of zeros
-    hides what the others do. Models in the model are checked by themselves.
+    Layers that are called once are compared one by one: the outputs alone would not suffice, as a last layer of zeros
+    hides the others. Models in the model are checked by themselves.
 
     Raises:
       ValueError: a layer's copy gives another output, or the copy trains other weights.
@@ -189,14 +189,14 @@ def check_copy(model: keras.Model, copy: keras.Model) -> None:
     random = np.random.default_rng(0)
     batch = keras.tree.map_structure(lambda x: random_batch(x, random), _inputs(model))
     try:
-        # Keras's layers of augmentation draw from the model's own generators unless they hear that this is no training.
+        # Keras's layers of augmentation draw from the model's own generators unless training=False is passed.
         found, again = (graphs[0](batch, training=False) for _ in range(2))
     except (TypeError, ValueError, tf.errors.OpError):
         return  # a model that takes other numbers than these
     others = graphs[1](batch, training=False)
     for number, layer in enumerate([*(layer for layer, _ in compared), None]):
         first, second, other = (of[str(number)] for of in (found, again, others))
-        # What draws random numbers is check_twice_differentiable's to refuse.
+        # Layers that draw random numbers are rejected by check_twice_differentiable.
         if not _differ(first, second) and _differ(first, other):
             subject = named(layer) if layer else "a layer"
             raise ValueError(f"{subject} computes something else as a copy: {_COPIED_WHOLE}")
@@ -213,7 +213,7 @@ def _inputs(model: keras.Model) -> Any:
 
 
 def _is_called_once(layer: keras.Layer) -> bool:
-    """Whether a layer is called once, so that its output is that of one place; models have theirs in another graph."""
+    """Returns whether a layer is called once, so that it has one output; models have theirs in another graph."""
     return not isinstance(layer, keras.Model | keras.layers.InputLayer) and len(layer._inbound_nodes) == 1
 
 
@@ -232,7 +232,7 @@ def _graph(model: keras.Model, layers: list[keras.Layer]) -> keras.Model:
 
 
 def _differ(ends: dict, other_ends: dict) -> bool:
-    """Whether the outputs of a layer differ from other ones by more than the rounding of float32 explains."""
+    """Returns whether the outputs of a layer differ from other ones by more than the rounding of float32 explains."""
     outputs, others = _arrays(ends["outputs"]), _arrays(other_ends["outputs"])
     rounding = ROUNDING * _largest(_arrays(ends["inputs"]))  # as a mean of what was normalised has nothing else
     return any(
@@ -251,7 +251,7 @@ def _largest(arrays: list[np.ndarray]) -> float:
 
 
 def _trained(model: keras.Model) -> list[int]:
-    """Where the trained weights of a model stand among its weights."""
+    """Returns the places of a model's trained weights among its weights."""
     weights = [id(weight) for weight in model.weights]
     return [weights.index(id(weight)) for weight in model.trainable_variables]
 

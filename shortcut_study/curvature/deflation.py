@@ -1,4 +1,4 @@
-"""A spectrum whose outer eigenvalues are found one by one, and whose rest is seen by random vectors.
+"""A spectrum whose outer eigenvalues are found one by one, and whose rest is estimated with random vectors.
 
     tr f(H) = Σ_known f(λ) + tr f((I − P)H(I − P)), P the projection on the known eigenvectors
     tr H = tr T + tr (I − QQᵀ)H(I − QQᵀ), Q the whole basis of the iteration that found them, T = QᵀHQ

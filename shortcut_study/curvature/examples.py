@@ -1,4 +1,4 @@
-"""What a Hessian is of, as users have it: examples in arrays or batches, and the loss of a compiled model."""
+"""The inputs of a Hessian as users have them: examples in arrays or batches, and the loss of a compiled model."""
 
 import math
 import os
@@ -16,7 +16,7 @@ BATCH_NUMBERS, BATCH_EXAMPLES = 128 * 32 * 32 * 3, 256
 
 
 class Examples(NamedTuple):
-    """All examples of a loss, and how many of them are taken at a time."""
+    """All examples of a loss, and the number taken at a time."""
 
     x: np.ndarray
     y: np.ndarray
@@ -53,7 +53,7 @@ def gathered(x: Any, y: Any = None, batch_size: int | None = None) -> Examples:
 
 
 def _batches(x: Any) -> Iterable:
-    """Batches in their order, once each; refuses what has no end."""
+    """Yields batches in their order, once each; rejects data sets without end."""
     if isinstance(x, keras.utils.PyDataset):
         return (x[i] for i in range(x.num_batches))
     if isinstance(x, tf.data.Dataset) and x.cardinality() == tf.data.INFINITE_CARDINALITY:

@@ -5,7 +5,7 @@
     mean ± t_(0.975, k − 1) s/√k                  confidence: Student's t, as s is estimated from the same k vectors
 
 Sources: Hutchinson (1990) for the trace, where the variance of vᵀHv is 2 Σ_{i≠j} H_ij², so that a diagonal matrix needs
-one vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, whose division (±1)² = 1 spares.
+one vector; Bekas, Kokiopoulou & Saad (2007) for the diagonal, without their division, as (±1)² = 1.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from theory.arrays import finite
 
-FEWEST = 5  # vectors before the tolerance of a trace is looked at; fewer say too little of their own spread
+FEWEST = 5  # vectors before the tolerance of a trace is checked; fewer give a poor estimate of their spread
 
 
 def confidence(num_samples: int) -> float:

@@ -78,7 +78,7 @@ class KeptProducts:
         return product
 
     def _find(self) -> None:
-        """Notes where the products stand; cuts off one that a killed process has not written to its end."""
+        """Finds where the products are; cuts off one that a killed process has not written completely."""
         with open(self._path, "r+b") as file:
             head = file.read(len(self._head))
             if head[: len(MAGIC)] != MAGIC[: len(head)]:

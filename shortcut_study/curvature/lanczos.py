@@ -23,7 +23,7 @@ SYMMETRY_TOLERANCE = 1e-3  # of |uᵀHv − vᵀHu| over T's largest |entry| so 
 
 
 class Decomposition(NamedTuple):
-    """What k steps of Lanczos leave: H Q = Q T + β q eᵀ.
+    """The result of k steps of Lanczos: H Q = Q T + β q eᵀ.
 
     Attributes:
       diagonal, off_diagonal: Of T, float64 [k] and [k − 1].
@@ -64,7 +64,7 @@ class Ritz(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """What the figures show of a Hessian's eigenvalues.
+    """The summary of a Hessian's eigenvalues that the figures show.
 
     Attributes:
       max_abs: Largest |λ|.
@@ -222,7 +222,7 @@ def _product(mvp_fn: Callable, vector: np.ndarray, epsilon: float) -> tuple[np.n
             f"mvp_fn must return real numbers, got {found.dtype}: for H = S + iK, K = −Kᵀ, give [S −K; K S]"
         )
     if found.dtype.kind == "V":  # what NumPy knows of bfloat16 is its size
-        raise ValueError(f"mvp_fn must return numbers whose rounding NumPy knows, got {found.dtype}; take float32")
+        raise ValueError(f"mvp_fn must return a type whose rounding NumPy knows, got {found.dtype}; take float32")
     product = np.array(found, vector.dtype)
     if product.shape != vector.shape:
         raise ValueError(f"mvp_fn must return shape {vector.shape}, got {product.shape}")

@@ -1,4 +1,4 @@
-"""What a user asks of the Hessian of a Keras model: its spectrum, its diagonal, the spectra of its layers."""
+"""The Hessian of a Keras model for users: its spectrum, its diagonal, the spectra of its layers."""
 
 import contextlib
 import functools
@@ -90,7 +90,7 @@ def spectrum(
     """Returns the spectrum of the Hessian of a mean loss in the trained weights of a model.
 
     The products are exact. By default the extreme eigenvalues are found to a thousandth of the largest, and 24 random
-    vectors see the rest: 70 to 130 products for a trained classifier, each some 3 gradients over all examples.
+    vectors estimate the rest: 70 to 130 products for a trained classifier, each some 3 gradients over all examples.
 
     >>> import keras, numpy as np
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False, kernel_initializer="zeros")])
@@ -282,7 +282,7 @@ class _Products:
         return product, dim
 
     def plan(self, name: str, num_products: int, is_final: bool = False) -> None:
-        """Says how many products a matrix takes, at most if not final."""
+        """Shows how many products a matrix takes; an upper limit unless final."""
         self._plans[name] = num_products, is_final
         totals, are_final = zip(*self._plans.values())
         self._bar.total = sum(totals) * self._batches

@@ -70,7 +70,7 @@ def model_mvp(
       training: bool. Batch normalisation by each batch's own moments, so that batch_size belongs to the definition of
         the loss. No other layer may behave differently in training.
       on_batch: callable. Called without arguments after each batch, e.g. to move a progress bar.
-      loss: As for `summed_loss`; the mean over the examples counts, whatever a Keras loss's reduction says.
+      loss: As for `summed_loss`; the mean over the examples is taken, for every reduction of a Keras loss.
       variables: Some of model.trainable_variables: only their diagonal block of the matrix. Costs as much as all.
       gauss_newton: bool. The Gauss–Newton matrix in place of the Hessian.
 
@@ -220,7 +220,7 @@ def compiled_product(
 def _check_graph(
     network: keras.Model, outputs_fn: Callable, total_loss: Callable, specs: tuple, gauss_newton: bool, by_logits: bool
 ) -> None:
-    """Traces the gradient for its graph alone: what it lacks, as a stopped gradient, no number would show."""
+    """Traces the gradient for its graph alone: a missing part, as a stopped gradient, would not show in the numbers."""
     added = []
 
     def traced(weights: tf.Tensor, others: list, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -310,16 +310,18 @@ def summed_loss(loss: Loss) -> Callable:
         return cross_entropy
     loss = keras.losses.get(loss)
     if isinstance(loss, keras.losses.Loss) and type(loss).__call__ is not keras.losses.Loss.__call__:
-        raise ValueError(f"{type(loss).__name__} overrides __call__; a loss must say in call what each example's is")
-    # A Loss object's reduction would divide by the size of the batch; its call method gives one value an example.
+        raise ValueError(
+            f"{type(loss).__name__} overrides __call__; a loss must return one value per example from call"
+        )
+    # A Loss object's reduction would divide by the size of the batch; its call method gives one value per example.
     losses_of = loss.call if isinstance(loss, keras.losses.Loss) else loss
 
     def total(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         losses = losses_of(_of_rank(labels, outputs), outputs)
         if not losses.shape.rank:
-            raise ValueError("the loss must give one value an example, without a mean over them; it gave one number")
+            raise ValueError("the loss must give one value per example, without a mean over them; it gave one number")
         if losses.shape[0] not in (None, outputs.shape[0]):
-            raise ValueError(f"the loss must give one value an example, it gave {losses.shape} for {outputs.shape}")
+            raise ValueError(f"the loss must give one value per example, it gave {losses.shape} for {outputs.shape}")
         mask = getattr(losses, "_keras_mask", None)  # of what counts, as Loss.__call__ reads it
         if mask is not None:
             return tf.reduce_sum(tf.where(mask, losses, 0)), tf.math.count_nonzero(mask, dtype=tf.int32)
@@ -329,7 +331,7 @@ def summed_loss(loss: Loss) -> Callable:
 
 
 def check_loss(total_loss: Callable, label_spec: tf.TensorSpec, outputs: keras.KerasTensor) -> None:
-    """Raises ValueError where a loss as from `summed_loss` does not give one value an example."""
+    """Raises ValueError where a loss as from `summed_loss` does not give one value per example."""
     for count in (2, 3):  # a loss [classes] would be one an example for as many examples as classes
         specs = (tf.TensorSpec((count, *x.shape[1:]), x.dtype) for x in (label_spec, outputs))
         tf.function(total_loss, autograph=False).get_concrete_function(*specs)

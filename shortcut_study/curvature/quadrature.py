@@ -243,7 +243,7 @@ def _sampling(share: float, dim: int | None, quadrature: Quadrature) -> float:
 
 
 def _percentile_10(sizes: np.ndarray, weights: np.ndarray) -> float:
-    """Where a tenth of the weight is passed, half of each node's weight lying on either side of it."""
+    """Returns the place where a tenth of the weight is passed, half of each node's weight on either side of it."""
     order = np.argsort(sizes)
     return float(np.interp(0.1, np.cumsum(weights[order]) - weights[order] / 2, sizes[order]))
 

@@ -1,4 +1,4 @@
-"""The spectrum of a Hessian in words, in rows of CSV files, and in pictures that are drawn from these rows alone."""
+"""The spectrum of a Hessian in words, in rows of CSV files, and in figures drawn from these rows alone."""
 
 import itertools
 
@@ -44,7 +44,7 @@ def report(quadrature: Quadrature, count: int, dim: int) -> str:
     if num_found == dim:
         return "\n".join([*lines, *_all_eigenvalues(quadrature)])
     mean, error = mean_eigenvalue(quadrature)
-    error_text = " ± {:.2g} (95 % interval)" if np.isfinite(error) else ", by one random vector"
+    error_text = " ± {:.2g} (95 % interval)" if np.isfinite(error) else ", from one random vector"
     lines.append(f"trace: {mean * dim:.4g}{error_text.format(error * dim)}")
     found = summary(quadrature, dim)
     low, high = share_within(quadrature, NEAR_ZERO * found.max_abs, dim)

@@ -1,4 +1,4 @@
-"""The figures of Li et al., *Demystifying ResNet*, each a module that owns all that belongs to it:
+"""The figures of Li et al., *Demystifying ResNet*, each a module with all its parts:
 
     EXPERIMENTS                 what results.csv must hold for it: (experiment, activations)
     CAPTION                     what it shows, in a line

@@ -1,6 +1,6 @@
 """Not in the paper (Li et al. §6): do condition numbers differ between shortcuts of 1, 2 and 3 convolutions?
 
-With and without batch normalisation, at the initial weights of networks so small that every eigenvalue can be had.
+With and without batch normalisation, at the initial weights of networks small enough to compute every eigenvalue.
 """
 
 import numpy as np
@@ -148,7 +148,7 @@ def findings(rows: list[dict]) -> list[Finding]:
         numbers = "; ".join(f"n = {n}: {series(bands[n].x, mean)}" for n, mean in means.items())
         holds = bool(means[2].max() / means[2].min() < CONSTANT) if len(means.get(2, ())) > 1 else None
         infinite = select(variant_rows, shortcut_depth=2, condition_number=np.inf)
-        numbers += named("n = 2 is beyond float64 in some runs or all", depths_in(infinite))
+        numbers += named("n = 2 is beyond float64 in some or all runs", depths_in(infinite))
         holds = False if infinite else holds
         name = f"{initialisation} initialiser, {'with' if batch_norm else 'without'} batch normalisation"
         claim = f"(not in the paper) {name}: constant condition numbers for shortcuts of 2 convolutions"

@@ -20,8 +20,8 @@ NORM = r"average $\|W\|_F$"
 LARGEST = r"$|\lambda|_{\max}$"
 CONDITION_NUMBER = r"condition number $|\lambda|_{\max}/|\lambda|_{0.1}$"
 LOSSES = {LINEAR: ("excess_loss", "loss − lowest loss of a linear map"), RELU_MID: ("loss", "loss")}
-THEOREM = {1: (0, (1, 1)), 2: (0, (5, 3))}  # dashes of what Theorem 1 says of 1- and 2-shortcuts
-SMOKE = "toy size: it shows that the study runs, and is too small for conclusions"
+THEOREM = {1: (0, (1, 1)), 2: (0, (5, 3))}  # dashes of the predictions of Theorem 1 for 1- and 2-shortcuts
+SMOKE = "toy size: it shows that the study runs but is too small for conclusions"
 
 
 def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = False) -> None:
@@ -41,7 +41,7 @@ def draw_band(axes: Axes, band: Band, colour: object, label: str, log: bool = Fa
 
 
 def _broken(band: Band) -> Band:
-    """The band with NaN where its evenly spaced places leave some out, so that no line crosses what is not known."""
+    """Returns the band with NaN in gaps of its evenly spaced places, so that no line crosses them."""
     steps = np.diff(band.x)
     gaps = np.flatnonzero(steps > 1.5 * steps.min()) + 1 if len(steps) else []
     return Band(*(np.insert(column.astype(float), gaps, np.nan) for column in band))
@@ -102,7 +102,7 @@ def plain_labels(axis: Axis, limits: tuple[float, float]) -> None:
 
 
 def legend(axes: Axes, **style: object) -> None:
-    """Draws a legend where there is something to name."""
+    """Draws a legend if there are labels."""
     if axes.get_legend_handles_labels()[0]:
         axes.legend(**style)
 

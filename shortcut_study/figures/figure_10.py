@@ -1,4 +1,4 @@
-"""Figure 10 of Li et al.: Figure 9 with ReLUs at mid, and which learning rates give a loss that is a stable number.
+"""Figure 10 of Li et al.: Figure 9 with ReLUs at mid, and at which learning rates rounding does not change the loss.
 
 Not in the paper: at the highest rates that do not diverge a change of a start in its last digits changes the final loss
 by a fifth. So each network starts a second time, from weights perturbed by a share of 1e-12, at its highest learning
@@ -124,7 +124,7 @@ def descend_pruned(
 
 
 def _same_path(losses: np.ndarray, rates: np.ndarray, i: int) -> bool:
-    """Whether run i is where run i + 1 is at the same product of rate and epochs."""
+    """Returns whether run i is where run i + 1 is at the same product of rate and epochs."""
     epochs = np.arange(len(losses))
     expected = np.interp(epochs * rates[i] / rates[i + 1], epochs, losses[:, i + 1])
     return bool(np.abs(np.log(losses[:, i] / expected)).max() < SAME_PATH)

@@ -59,7 +59,7 @@ def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int,
 
 
 def spaced_epochs(num_epochs: int) -> list[int]:
-    """Returns epochs of 0 … num_epochs: all of the first, then ever fewer, and the last."""
+    """Returns epochs in 0 … num_epochs: all of the first ones, then ever sparser ones, and the last."""
     spaced = np.geomspace(1, num_epochs + 1, _NUM_EPOCHS_IN_TABLE).astype(int) - 1
     return [int(epoch) for epoch in np.unique(spaced)]
 
@@ -111,7 +111,7 @@ def _lost(rows: list[dict]) -> list[int]:
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §4.1: the deeper a residual network, the smaller its average Frobenius norm, in training and after.
 
-    Where every run of a depth diverged, the others can deny this but not show it; n is of the depth with fewest runs.
+    If every run of a depth diverged, the others can refute the claim but not confirm it. n is the least of any depth.
     """
     found = []
     for activations in (LINEAR, RELU_MID):

@@ -81,9 +81,9 @@ def _linear_spectrum(network: ShortcutNetwork, weights: np.ndarray, *pair: np.nd
     """Returns the columns of the spectrum, from the eigenvalues of the matrix or by counting where that is faster.
 
     Eigenvalues count as 0 within rounding; counting cannot distinguish one below SMALLEST of the
-    largest from 0. So where
-    it finds the 10th percentile there, LAPACK looks again, up to LARGEST_RESOLVED weights. Beyond, the condition number
-    is above 1/SMALLEST: its column holds inf, and that of p10_abs 0. An index that is in doubt is left out.
+    largest from 0. If the 10th percentile is such, LAPACK computes the eigenvalues, up to LARGEST_RESOLVED weights.
+    Beyond, the condition number is above 1/SMALLEST: its column holds inf, and that of p10_abs 0. An uncertain index is
+    left out.
     """
     size = network.num_parameters
     if size > LARGEST_MATRIX:
@@ -100,7 +100,7 @@ def draw(rows: list[dict]) -> Figure:
     axes = figure.add_subplot()
     initial = select(rows, experiment="initial_spectrum")
     for arch in architectures_in(initial):
-        draw_architecture(axes, initial, arch, LABELS[arch], ", in some runs or all")
+        draw_architecture(axes, initial, arch, LABELS[arch], ", in some or all runs")
     for shortcut_depth, dashes in drawing.THEOREM.items():
         predicted = select(rows, experiment="spectrum_at_zero", shortcut_depth=shortcut_depth)
         if predicted:
@@ -174,6 +174,6 @@ def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str
     for depth in infinite.get(_BEYOND, ()):
         bounds[depth] = means[depth] = np.inf
     numbers = series(band.x, 10**band.mean)
-    numbers += "".join(named(f"{words} in some runs or all", depths) for words, depths in infinite.items())
+    numbers += "".join(named(f"{words} in some or all runs", depths) for words, depths in infinite.items())
     depths = sorted(means)
     return np.array([means[depth] for depth in depths]), np.array([bounds[depth] for depth in depths]), numbers

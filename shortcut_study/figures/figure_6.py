@@ -114,8 +114,8 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
 
     No line crosses a gap of more than a factor of _LARGEST_GAP between a run's losses.
 
-    A 10th percentile that is 0 within rounding is no number for a mean: it is marked at the bottom edge, and where that
-    befell more than half of the runs there is no line.
+    A 10th percentile that is 0 within rounding is left out of the mean and marked at the bottom edge; where more than
+    half of the runs have one, no line is drawn.
     """
     figure = Figure(figsize=(PAGE, 3.6), layout="constrained")
     found = select(rows, experiment="spectrum_at_losses", activations=activations)
@@ -142,7 +142,7 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
 
 
 def findings(rows: list[dict]) -> list[Finding]:
-    """Returns §5.2: the condition number of 2-shortcut networks is always smaller; orthogonal ones end alike."""
+    """Returns §5.2: the condition number of 2-shortcut networks is always smaller; orthogonal ones end near it."""
     found = smaller_findings(rows, "6", LINEAR)
     at_losses = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
     compared = compare_along_loss(at_losses, ORTHOGONAL, "excess_loss", "condition_number")
@@ -167,7 +167,7 @@ def smaller_findings(
     found = []
     for arch in (ORTHOGONAL, XAVIER):
         compared = compare_along_loss(at_losses, arch, loss, name, log)
-        claim = f"the {name.replace('_', ' ')} of 2-shortcut is always smaller than of {LABELS[arch]}"
+        claim = f"the {name.replace('_', ' ')} of 2-shortcut is always smaller than that of {LABELS[arch]}"
         lost = diverged_runs(at_losses, TWO, arch)
         if compared is None:
             found.append(Finding(figure, claim, None, NOTHING_SHARED + lost, 0))

@@ -185,7 +185,7 @@ def lower_findings(figure: str, best: dict[Architecture, dict[int, BestRate]], c
 
 
 def _all_lower(pairs: list[tuple[BestRate, BestRate]]) -> bool | None:
-    """Whether the second of all pairs, ascending by depth, ends lower, and that of the last one not by chance."""
+    """Returns whether the second of all pairs, ascending by depth, ends lower, in the last pair significantly."""
     if any(second.mean >= first.mean and _is_significant(first, second) for first, second in pairs):
         return False
     are_lower = bool(pairs) and all(second.mean < first.mean for first, second in pairs)
@@ -193,7 +193,7 @@ def _all_lower(pairs: list[tuple[BestRate, BestRate]]) -> bool | None:
 
 
 def _is_significant(first: BestRate, second: BestRate) -> bool:
-    """Whether two networks of a depth differ by more than chance; one that always diverges differs from all others."""
+    """Returns whether two networks of a depth differ significantly; one that always diverges differs from any other."""
     return not (first.losses and second.losses) or p_value(log_ratios(second, first)) < CHANCE
 
 
@@ -209,7 +209,7 @@ def diverged(best: dict[Architecture, dict[int, BestRate]], *architectures: Arch
 
 
 def _like_orthogonal(best: dict[Architecture, dict[int, BestRate]], near: float, count: int) -> Finding:
-    """§5: "the training dynamics are similar". Losses below `near` are as good as equal: both have solved the task."""
+    """§5: "the training dynamics are similar". Losses below `near` count as equal: both have solved the task."""
     pairs = in_both(best[ONE], best[ORTHOGONAL])
     compared = [max(one.mean, near) / max(orthogonal.mean, near) for one, orthogonal in pairs.values()]
     same = all_of([1 / SAME < ratio < SAME for ratio in compared])

@@ -45,7 +45,7 @@ class Finding(NamedTuple):
 
 def findings_table(findings: list[Finding], smoke_size: Collection[str] = ()) -> str:
     """Returns the findings as a Markdown table; those of the figures named in smoke_size get no answer."""
-    lines = ["| figure | the paper says | on our data | numbers | n |", "|---|---|---|---|--:|"]
+    lines = ["| figure | the paper says | here | numbers | n |", "|---|---|---|---|--:|"]
     for f in findings:
         answer = NO_ANSWER if f.figure in smoke_size else ANSWERS[f.holds]
         lines.append(f"| {f.figure} | {f.claim} | {answer} | {f.numbers} | {f.num_runs} |".replace("|λ|", "\\|λ\\|"))
@@ -79,7 +79,7 @@ def compare_along_loss(
 ) -> Comparison | None:
     """Returns 2-shortcut networks beside another architecture along the loss; None where they pass no loss in common.
 
-    An infinite value counts as BEYOND: a run whose condition number is infinite is no reason to leave it out.
+    An infinite value counts as BEYOND: a run is not left out because its condition number is infinite.
     """
     rows = [row | {name: BEYOND} if row[name] == np.inf else row for row in rows]
     two, other = (along_loss(rows_of_architecture(rows, a), loss, name, log) for a in (TWO, arch))
@@ -111,8 +111,8 @@ def _difference(grid: np.ndarray, two: Band, other: Band) -> np.ndarray:
 def always_smaller(compared: Comparison) -> tuple[bool | None, str]:
     """Returns whether the means of 2-shortcut networks are smaller at all losses, and p where they are not, in words.
 
-    None where they are not at some, but chance may have made them so: their differences there, averaged over these
-    losses, are not significant by a paired t-test.
+    None if they are larger at some losses, but not significantly by a paired t-test of the differences averaged over
+    these losses.
     """
     is_larger = compared.two >= compared.other
     if not is_larger.any():
@@ -186,7 +186,7 @@ def series(depths: np.ndarray, values: np.ndarray) -> str:
 
 
 def named(what: str, depths: Collection[int]) -> str:
-    """Returns depths in words, to follow on others; empty where there is none."""
+    """Returns depths in words, to append to others; empty if there are none."""
     return f"; {what} at depth {', '.join(f'{depth:.0f}' for depth in depths)}" if depths else ""
 
 

@@ -63,8 +63,8 @@ def by_class(sample) -> ArrayData:
 def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(by_class):
     labels = by_class.train_labels
     assert refused(held_out, by_class, 500) == (
-        "the training examples of mnist_sample are sorted by class, so that the last 500, which validation_examples "
-        "holds out, are no random sample of them; shuffle them"
+        "the training examples of mnist_sample are sorted by class, so the last 500, which validation_examples "
+        "holds out, are not a random sample of them; shuffle them"
     )
     assert held_out(by_class, 0) is by_class
     assert held_out(dataclasses.replace(by_class, train_labels=np.roll(labels, 1)), 500).num_test == 500
@@ -72,7 +72,7 @@ def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(by_cla
 
 
 def test_the_first_of_examples_that_come_class_by_class_are_refused(sample, by_class, tmp_path):
-    words = "examples of mnist_sample are sorted by class, so that the first"
+    words = "examples of mnist_sample are sorted by class, so the first"
     assert f"the training {words} 400, which train_examples takes" in refused(shortened, by_class, 400, 0)
     assert f"the test {words} 999, which eval_examples takes" in refused(shortened, by_class, 0, 999)
     for counts in ((0, 0), (4000, 1000), (9999, 9999)):

@@ -132,7 +132,7 @@ def test_renamed_and_swapped_checkpoints_are_noticed(half, tiny_config, tmp_path
 
 def test_a_checkpoint_of_a_step_after_the_last_is_not_the_end(half, tiny_config, tmp_path):
     save(tmp_path, 50, half)
-    with pytest.warns(UserWarning, match="it is of step 50, of 4"):
+    with pytest.warns(UserWarning, match="it is at step 50 of 4"):
         assert "none of the 1 checkpoint(s)" in refused(Restoring(tiny_config), tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_a_checkpoint_that_is_gone_when_it_is_opened_is_skipped(half, tiny_confi
 
 def test_a_checkpoint_that_does_not_say_its_step_is_skipped(tmp_path):
     np.savez(tmp_path / "step_00000006.npz", a=np.zeros(2), num_arrays=2)
-    with pytest.warns(UserWarning, match="it does not say its step"):
+    with pytest.warns(UserWarning, match="it has no step number"):
         assert checkpoint.load_newest(str(tmp_path)) is None
 
 

@@ -95,9 +95,9 @@ def flipped(path):
 
 
 DAMAGES = {
-    "empty": (lambda path: path.write_bytes(b""), "no PNG or JPEG, or damaged"),
-    "text": (lambda path: path.write_text("hello"), "no PNG or JPEG, or damaged"),
-    "gif": (lambda path: Image.fromarray(noise(8, 8)).save(path, "GIF"), "no PNG or JPEG, or damaged"),
+    "empty": (lambda path: path.write_bytes(b""), "not a PNG or JPEG, or is damaged"),
+    "text": (lambda path: path.write_text("hello"), "not a PNG or JPEG, or is damaged"),
+    "gif": (lambda path: Image.fromarray(noise(8, 8)).save(path, "GIF"), "not a PNG or JPEG, or is damaged"),
     "truncated": (truncated, "remove it, or write it again"),
     "flipped": (flipped, "remove it, or write it again"),
     "2 GB": (lambda path: png_of_declared_size(path, 30_000, 24_000), "at most 67,108,864"),

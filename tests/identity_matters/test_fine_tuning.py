@@ -147,7 +147,7 @@ def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(config, tiny_r
 @pytest.mark.parametrize(
     "prefixes, reason",
     [
-        ("stem,nix", "freeze names 'nix', but no layer with weights begins so; try stem, stage1, projection"),
+        ("stem,nix", "freeze names 'nix', but no layer with weights has such a name; try stem, stage1, projection"),
         ("s", "freeze s leaves nothing to train"),
     ],
 )

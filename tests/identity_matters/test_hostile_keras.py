@@ -109,7 +109,7 @@ def test_a_small_file_does_not_take_the_memory(path, damage):
 )
 def test_no_sentence_of_keras_is_shown(path, change):
     described(path, change)
-    assert refused(load_network, str(path)) == f"cannot load {path}: it is damaged, or no network of this project"
+    assert refused(load_network, str(path)) == f"cannot load {path}: it is damaged, or not a network of this project"
 
 
 @pytest.mark.parametrize("extra", ["config.json", "assets/x", "../../evil", "model.weights.npz"])

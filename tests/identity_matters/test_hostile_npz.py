@@ -57,7 +57,7 @@ def test_a_member_that_shadows_another_or_is_no_array_is_refused(tmp_path, name)
     """numpy.load takes the first of these for train_images, while checks and digest are of train_images.npy."""
     other = npy(255 - ARRAYS["train_images"])
     path = write(tmp_path / "x.npz", (name, other))
-    assert "it must hold arrays alone, NAME.npy, and each of them once" in refused(load_npz, path)
+    assert "it must hold only arrays, NAME.npy, each of them once" in refused(load_npz, path)
     assert npz_digest(path) == ""
     if name == "train_images":
         assert np.load(path)["train_images"].tobytes() == (255 - ARRAYS["train_images"]).tobytes()

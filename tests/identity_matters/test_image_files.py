@@ -110,7 +110,7 @@ def remove(path):
         (lambda path: (path / "test" / "ant" / "l.png").symlink_to("nothing"), "cannot read"),
         (lambda path: (path / "test" / "ant" / "more").symlink_to(".."), "more is a link to a folder"),
         (lambda path: (path / "test" / "cat").symlink_to(path / "test" / "ant"), "cat is a link to a folder"),
-        (lambda path: os.mkfifo(path / "test" / "ant" / "p.png"), "p.png is no regular file"),
+        (lambda path: os.mkfifo(path / "test" / "ant" / "p.png"), "p.png is not a regular file"),
         (lambda path: remove(path), "cannot read the folder of images"),
         (lambda path: [remove(path / name) for name in ("train", "test")], "holds no folders"),
     ],

@@ -111,9 +111,9 @@ def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_fl
     for path in (run_dir, run_dir / "model.keras"):
         found = evaluate(path)
         assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"])
-    assert "no test error" not in capfd.readouterr().err
+    assert "not a test error" not in capfd.readouterr().err
     assert evaluate(run_dir, images=config.images, test_split="train")["num_examples"] == 200
-    assert "the split 'train' is one that networks are trained on: this is no test error" in capfd.readouterr().err
+    assert "the split 'train' is one that networks are trained on: this is not a test error" in capfd.readouterr().err
     counts = []
     assert len(list(raw_test_batches(config, 20, on_count=counts.append))) == 3 and counts == [50]
     assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)  # it is done
@@ -157,7 +157,7 @@ def test_a_share_is_evaluated_on_as_it_was_in_training_unless_all_are_asked_for(
     found = evaluate(tmp_path / "run")
     assert 30 < found["num_examples"] < 90 and found["top1_error"] == pytest.approx(row["test_top1_error"])
     assert evaluate(tmp_path / "run", images=flat) == found
-    assert "the test_share 0.3 that the run has is evaluated on" in capfd.readouterr().err
+    assert "the run's test_share, 0.3, is evaluated" in capfd.readouterr().err
     assert evaluate(tmp_path / "run", images=flat, test_share=1)["num_examples"] == 200
 
 
@@ -186,7 +186,7 @@ def test_flags_that_contradict_one_another_are_refused(config, fields, words):
 
 @pytest.mark.parametrize("fields", [{"test_split": "train"}, {"train_split": "test"}])
 def test_nothing_is_trained_and_tested_on(config, fields):
-    assert "to be trained on and to be tested on; name two with --train_split" in refused(
+    assert "are in both the training and the test split; name two with --train_split" in refused(
         load, dataclasses.replace(config, **fields)
     )
 

@@ -80,7 +80,7 @@ def test_a_file_that_is_no_npz_is_refused_by_name(tmp_path, content):
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.npz")
-    assert "is no regular file" in refused(load_npz, str(tmp_path / "pipe.npz"))
+    assert "is not a regular file" in refused(load_npz, str(tmp_path / "pipe.npz"))
 
 
 _NO_TRAINING = {"train_images": None, "train_labels": None}

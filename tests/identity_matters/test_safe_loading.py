@@ -72,7 +72,7 @@ def test_a_pipe_in_a_saved_model_is_not_waited_for(tiny_run, tmp_path, place):
     if place != "new":
         (path / place).unlink()
     os.mkfifo(path / place)
-    assert "is no regular file" in refused(evaluate, str(path), "mnist_sample", trust_saved_model=True)
+    assert "is not a regular file" in refused(evaluate, str(path), "mnist_sample", trust_saved_model=True)
 
 
 def test_a_folder_that_is_no_saved_model_is_called_so_and_not_searched(tmp_path):

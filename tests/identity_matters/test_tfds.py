@@ -370,4 +370,4 @@ def test_a_download_without_a_network_ends_soon_in_a_line_that_names_the_server(
 
 @pytest.mark.parametrize("name", ["huggingface:mnist", "somebody:mnist"])
 def test_a_set_that_brings_code_of_another_party_is_refused(offline, tmp_path, name):
-    assert "code of theirs" in refused(load, TrainConfig(dataset=name, data_dir=str(tmp_path)))
+    assert "bring their own code" in refused(load, TrainConfig(dataset=name, data_dir=str(tmp_path)))

@@ -95,7 +95,7 @@ def test_a_set_of_one_image_and_one_class_label_needs_no_supervised_keys(
         {"dataset": "plain_set", "train_split": "test", "test_split": ""},
     ):
         config = dataclasses.replace(config, **named | fields)
-        assert "is the split to train on and the one to test on" in refused(load, config)
+        assert "is both the training and the test split" in refused(load, config)
         assert load(dataclasses.replace(config, validation_examples=3)).num_test == 3
 
 

@@ -36,7 +36,7 @@ def test_it_prints_what_is_false_and_a_summary(run):
     false = [claim for claim in claims.CLAIMS.values() if claim.verdict.startswith("false")]
     assert [line.split()[0] for line in lines[: len(false)]] == [claim.id for claim in false]
     assert all(claim.verdict in line for claim, line in zip(false, lines))
-    assert lines[len(false) + 1] == claims.summary() and lines[-1] == "every check holds"
+    assert lines[len(false) + 1] == claims.summary() and lines[-1] == "all checks pass"
     assert len(lines) == len(false) + 4
 
 

@@ -208,7 +208,7 @@ def test_what_a_finished_job_lacks_is_written_by_the_chief_while_the_others_wait
     for _ in range(2):
         assert start(run_dir, "cluster", *PAIR).wait() == 0, log_of(run_dir)
         assert (run_dir / "saved_model").exists() and AGAIN not in log_of(run_dir)
-    assert log_of(run_dir).count("this run was finished before") >= 2
+    assert log_of(run_dir).count("this run was already finished") >= 2
     assert_same_end(run_dir, pair[0])
 
 

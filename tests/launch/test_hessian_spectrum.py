@@ -98,7 +98,7 @@ def test_the_same_command_again_prints_the_same_and_computes_nothing_and_another
     before = {path: path.stat().st_mtime_ns for path in tiny_spectrum.iterdir() if path.name != ".lock"}
     code, out, _ = launch(*flags(tiny_run, tiny_spectrum))
     printed = tiny_spectrum.with_suffix(".out").read_text()
-    assert code == 0 and out == f"{tiny_spectrum} finished before; its results:\n" + printed
+    assert code == 0 and out == f"{tiny_spectrum} is already finished; its results:\n" + printed
     code, _, err = launch(*flags(tiny_run, tiny_spectrum), "--seed=1")
     assert code == launcher.EXIT_ERROR and "seed (0, 1)" in err
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -280,7 +280,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     shutil.rmtree(run_dir / "checkpoints")  # as a run that goes on removes old ones
     (tmp_path / "last" / "density.csv").unlink()
     again, out, _ = launch(*flags(run_dir, tmp_path / "last"), f"--at_step={last}")
-    assert again == 0 and "finished before" in out
+    assert again == 0 and "already finished" in out
 
     code, _, err = launch(*flags(run_dir, tmp_path / "last"), "--at_step=2")
     assert code == 1 and f"at_step ({last}, 2)" in err

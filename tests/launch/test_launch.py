@@ -183,7 +183,7 @@ def test_a_run_ends_with_the_error_the_files_and_the_next_commands(trained):
 def test_the_same_command_again_says_that_the_run_is_finished(trained, launch):
     run_dir, flags, *_ = trained
     code, out, _ = launch("train", f"--run_dir={run_dir}", *flags)
-    assert code == 0 and "finished before" in out
+    assert code == 0 and "already finished" in out
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def test_the_page_has_the_figures_the_claims_the_runs_and_what_was_not_run(tiny_
     assert f"{last['test_top1_error']:.2%} top-1 test error after 4 steps" in found.text
     titles = ["Hardt & Ma, Figure 1", *(f"Li et al., Figure {n}" for n in (3, 5, 6, 7, 8, 9, 10))]
     assert re.findall(r"<h3>(.*, Figure \d+)</h3>", text) == [title.replace("&", "&amp;") for title in titles]
-    (holding, judged) = re.search(r"(\d+) of (\d+) statements hold on our data", found.text).groups()
-    assert holding == judged and int(judged) > 20
-    assert "16 < 32" in found.text and "1 of 1 checks hold" in found.text  # of review.eq_6
+    (holding, evaluated) = re.search(r"(\d+) of (\d+) statements hold in these runs", found.text).groups()
+    assert holding == evaluated and int(evaluated) > 20
+    assert "16 < 32" in found.text and "1 of 1 checks pass" in found.text  # of review.eq_6
     assert found.text.count("not checked in this report") == len(CLAIMS) - 1
     for command in ("--preset=cifar10", "--preset=cifar100", "--preset=imagenet_wide"):
         assert command in found.text
@@ -98,10 +98,10 @@ def test_training_runs_are_compared_by_the_settings_that_differ(tiny_run, tmp_pa
     slower = shutil.copytree(tiny_run, tmp_path / "slower")
     edit(slower, {"learning_rate": 0.0123}, status="diverged", diverged_at_step=5)
     text = written([tiny_run, slower], tmp_path / "report")
-    (header,) = re.findall(r"<h3>Training runs, by what differs</h3>.*?<thead>(.*?)</thead>", text, re.S)
+    (header,) = re.findall(r"<h3>Training runs and the settings that differ</h3>.*?<thead>(.*?)</thead>", text, re.S)
     assert re.findall("<th>(.*?)</th>", header)[5:] == ["learning_rate"]
     assert "<td>0.0123</td>" in text and "Its status is diverged" in text
-    assert "by what differs" not in written([tiny_run], tmp_path / "one")
+    assert "the settings that differ" not in written([tiny_run], tmp_path / "one")
 
 
 def test_ablations_have_their_table_and_picture(tmp_path):
@@ -117,7 +117,7 @@ def test_a_run_on_a_file_is_shown_with_the_file_and_not_with_the_preset_s_data_s
     shutil.copytree(tiny_run, tmp_path / "run")
     edit(tmp_path / "run", {"npz": "mine.npz"})
     (figure,) = figures.paper_figures([read_run(str(tmp_path / "run"), str(tmp_path))])
-    assert figure.shown == "Top-1 error along training, on mine.npz"
+    assert figure.shown == "Top-1 error during training on mine.npz"
 
 
 @pytest.fixture
@@ -164,8 +164,8 @@ def test_the_paper_s_own_run_is_figure_1_and_table_2_though_its_images_came_from
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"model": MODEL_PRESETS["cifar10_fast"]}, "another stem_width, stem_pool, widths, blocks_per_stage"),
-        ({"validation_examples": 5_000}, "another validation_examples"),
+        ({"model": MODEL_PRESETS["cifar10_fast"]}, "differs in stem_width, stem_pool, widths, blocks_per_stage"),
+        ({"validation_examples": 5_000}, "differs in validation_examples"),
     ],
 )
 def test_another_network_or_data_does_not_stand_for_table_2(paper_run, changes, said):
@@ -216,10 +216,10 @@ def test_a_damaged_run_does_not_take_the_others_along(tiny_run, tmp_path, damage
     broken = shutil.copytree(tiny_run, tmp_path / "broken")
     (broken / "metrics.csv").write_text(damage)
     problem = read_run(str(broken), str(tmp_path)).problem
-    assert problem.startswith(("it holds no results", "its tables cannot be used: cannot read the table "))
+    assert problem.startswith(("the run has no results", "the tables of the run cannot be used: cannot read the"))
     if damage == "\0\0":
         found = Page(written([broken, tiny_run], tmp_path / "report"))
-        assert "No pictures" in found.text and len(found.all("img", "src")) == 1
+        assert "No figures" in found.text and len(found.all("img", "src")) == 1
 
 
 def test_a_short_time_is_said_in_words_that_are_true():
@@ -279,7 +279,7 @@ def test_the_quick_runs_are_computed_once_and_go_on_where_they_stopped(launch, t
     assert not (tmp_path / "report" / "report.html").exists()
     code, out, err = launch("report", f"--run_dir={tmp_path}/report")
     assert code == 0, err
-    assert "[1/2] claims: done before" in out and "[2/2] study: done after" in out and len(calls) == 3
+    assert "[1/2] claims: already done" in out and "[2/2] study: done after" in out and len(calls) == 3
     assert "2 of 2 checks" not in out and read_config_json(f"{tmp_path}/report")["status"] == "done"
     assert "16 < 32" in Page((tmp_path / "report" / "report.html").read_text()).text
 

@@ -40,7 +40,7 @@ def test_the_norms_of_resnets_are_figure_2(tmp_path, deepest, answer):
     assert (figure.title, statement.result, statement.num_runs) == (FIGURE_2, answer, "1")
     last, diverged = (f"{deepest:.3g}", "") if deepest else ("–", "; 1 of 3 runs diverged")
     assert statement.numbers == f"pre-activation ResNet-N: 6, {last}; BN-free of N layers: 1{diverged}"
-    assert figure.shown.endswith("training on cifar10, by depth, in 1 epochs for the paper's 200")
+    assert figure.shown.endswith("training on cifar10, by depth, in 1 epochs instead of the paper's 200")
     assert FIGURE_2 not in [line.what for line in figures.missing([run], [figure])]
     assert FIGURE_2 in [line.what for line in figures.missing([], [])]
 
@@ -90,7 +90,7 @@ def test_a_failed_check_is_shown_in_whatever_order_the_runs_come(tmp_path):
         (row,) = [row for row in page.claim_rows(order) if row.claim.id == "review.eq_6"]
         assert (row.verdict, row.word) == (page.FAILED, "failed")
         answer = dict(page._summary(order, []))
-        assert answer[f"Claims, {tmp_path}/failed"].startswith("0 of 1 checks hold")
-        assert answer[f"Claims, {tmp_path}/passed"].startswith("1 of 1 checks hold")
+        assert answer[f"Claims, {tmp_path}/failed"].startswith("0 of 1 checks pass")
+        assert answer[f"Claims, {tmp_path}/passed"].startswith("1 of 1 checks pass")
     (row,) = [row for row in page.claim_rows(runs[1:]) if row.claim.id == "review.eq_6"]
     assert row.word != "failed"

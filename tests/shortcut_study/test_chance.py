@@ -24,7 +24,7 @@ def test_a_condition_number_that_is_larger_at_some_losses_by_chance_is_not_told(
         lambda r: scale("condition_number", factors[r["seed"]])(r),
     )
     rows = change(rows, "spectrum_at_losses", by_seed, kind=ORTHOGONAL, epoch=35)
-    found = verdict(figure, rows, "smaller than of orthogonal")
+    found = verdict(figure, rows, "smaller than that of orthogonal")
     assert found.holds is holds and ("where it is not, p = " in found.numbers) == (holds is not True)
 
 
@@ -32,7 +32,7 @@ def test_a_condition_number_that_is_larger_at_some_losses_by_chance_is_not_told(
 def test_an_index_that_is_larger_at_some_losses_by_chance_is_not_told(indices, holds):
     rows, by_seed = of_figure(paper_rows(seeds=SEEDS), "8"), lambda r: {"index": r["index"] + indices[r["seed"]]}
     rows = change(rows, "spectrum_at_losses", by_seed, kind=ORTHOGONAL, epoch=35)
-    assert verdict("8", rows, "smaller than of orthogonal").holds is holds
+    assert verdict("8", rows, "smaller than that of orthogonal").holds is holds
 
 
 @pytest.mark.parametrize("depth", [6, 12])

@@ -115,7 +115,7 @@ def test_a_zero_last_convolution_of_three_makes_the_condition_number_infinite(ex
 
 @pytest.mark.parametrize(
     "models, changes, message",
-    [([TWO, ONE], {}, "of one architecture"), ([TWO], {"labels": np.zeros(3, int)}, "one label an image")],
+    [([TWO, ONE], {}, "of one architecture"), ([TWO], {"labels": np.zeros(3, int)}, "one label per image")],
 )
 def test_a_mistake_in_a_call_is_named(examples, models, changes, message):
     arguments = {"images": examples[0], "labels": examples[1]} | changes

@@ -159,8 +159,8 @@ def two_inputs():
         ({"variables": []}, "variables must be some of model.trainable_variables"),
         ({"variables": [np.zeros(3)]}, "variables must be some of"),
         ({"loss": "no_such_loss"}, "no_such_loss"),
-        ({"loss": lambda y, z: tf.reduce_mean(squares(y, z)), "labels": TARGETS}, "one value an example"),
-        ({"labels": TARGETS[:, 0]}, "one label an image, a whole number"),
+        ({"loss": lambda y, z: tf.reduce_mean(squares(y, z)), "labels": TARGETS}, "one value per example"),
+        ({"labels": TARGETS[:, 0]}, "one label per image, a whole number"),
         ({"model": two_inputs}, "one input and one output, got 2, 1"),
     ],
 )
@@ -322,7 +322,7 @@ def test_a_callback_that_can_never_measure_is_refused(tmp_path):
     for name, message in (("every", "0, 20 and 1"), ("order", "1, 0 and 1"), ("num_vectors", "1, 20 and 0")):
         with pytest.raises(ValueError, match=f"must be at least 1, got {message}"):
             HessianCallback(X, CLASSES, str(tmp_path), **{name: 0})
-    with pytest.raises(ValueError, match="one label an image"):
+    with pytest.raises(ValueError, match="one label per image"):
         HessianCallback(X, CLASSES[:3], str(tmp_path))
 
 

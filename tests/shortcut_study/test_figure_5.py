@@ -55,7 +55,7 @@ def judged(rows):
 
 def test_an_unresolved_condition_number_is_called_so_in_words_and_picture():
     rows = unresolved((12,))
-    assert judged(rows).numbers.endswith("(depth 6); above 1e+09 and not resolved in some runs or all at depth 12")
+    assert judged(rows).numbers.endswith("(depth 6); above 1e+09 and not resolved in some or all runs at depth 12")
     (mark,) = [line for line in figure_5.draw(rows).axes[0].get_lines() if "not resolved" in line.get_label()]
     assert mark.get_xdata().tolist() == [12] and mark.get_markerfacecolor() == mark.get_color()
 

@@ -78,14 +78,14 @@ CONTROLS = [
     control("5", "orthogonal, no", "initial_spectrum", scale("condition_number", 0.4), kind=ORTHOGONAL, depth=12),
     control("5", "it grows more slowly", "initial_spectrum", cubic, kind=ORTHOGONAL),
     *(
-        control(figure, f"… smaller than of {LABELS[kind]}", "spectrum_at_losses", scale("condition_number", factor),
+        control(figure, f"… than that of {LABELS[kind]}", "spectrum_at_losses", scale("condition_number", factor),
                 kind=kind, epoch=35, **activations)
         for figure, activations in (("6", LINEAR), ("7", RELU))
         for kind, factor in ((ORTHOGONAL, 0.1), (XAVIER, 0.001))
     ),
     control("6", "2-shortcut and orthogonal evolve", "spectrum_at_losses", scale("condition_number", 10),
             kind=ORTHOGONAL, epoch=77, **LINEAR),
-    *(control("8", f"… smaller than of {LABELS[kind]}", "spectrum_at_losses", low_index, kind=kind)
+    *(control("8", f"… smaller than that of {LABELS[kind]}", "spectrum_at_losses", low_index, kind=kind)
       for kind in (ORTHOGONAL, XAVIER)),
     control("8", "the index drops dramatically", "spectrum_at_losses", slow_fall),
     control("8", "the gradient is largest", "single_run", scale("gradient_norm", 1e3), epoch=30),
@@ -160,7 +160,7 @@ def test_an_infinite_condition_number_counts_as_larger_than_any():
     rows, beyond = of_figure(paper_rows(), "6"), {"condition_number": np.inf, "p10_abs": 0.0}
     for kind, holds in ((XAVIER, True), (TWO, False)):
         late = change(rows, "spectrum_at_losses", lambda r: beyond if r["epoch"] == 77 else {}, kind=kind)
-        claim = "the condition number of 2-shortcut is always smaller than of Xavier, no shortcuts"
+        claim = "the condition number of 2-shortcut is always smaller than that of Xavier, no shortcuts"
         assert judged("6", late)[claim].holds == holds
 
 
@@ -200,7 +200,7 @@ def test_runs_of_the_same_seeds_are_compared_in_pairs():
         kind=TWO,
     )
     told = judged("6", rows)
-    claim = "the condition number of 2-shortcut is always smaller than of orthogonal, no shortcuts"
+    claim = "the condition number of 2-shortcut is always smaller than that of orthogonal, no shortcuts"
     assert "; paired over 3 seeds p = 0." in told[claim].numbers
     assert told[claim].num_runs == 3
     differences = np.array([0.1, 0.2, 0.4, 0.3])
@@ -241,7 +241,7 @@ def test_without_losses_in_common_nothing_can_be_told(figure):
 def test_depths_of_infinite_condition_numbers_are_named_with_their_kind():
     rows = infinite(XAVIER, (12,))(of_figure(paper_rows(), "5"))
     numbers = {finding.claim.split(":")[0]: finding.numbers for finding in FIGURES["5"].findings(rows)}
-    assert numbers["Xavier, no shortcuts"].endswith("(depth 6); beyond float64 in some runs or all at depth 12")
+    assert numbers["Xavier, no shortcuts"].endswith("(depth 6); beyond float64 in some or all runs at depth 12")
     assert "beyond" not in numbers["orthogonal, no shortcuts"]
 
 

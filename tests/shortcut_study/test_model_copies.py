@@ -241,11 +241,11 @@ REFUSED = {
     "labels beyond int32": (lambda: (model_of(), CLASSES + 2**33, lambda y, z: z), "^labels .* within int32, got"),
     "a loss of each class": (
         lambda: (model_of(), CLASSES, lambda y, z: tf.reduce_mean(z**2, axis=0)),
-        "^the loss must give one value an example, it gave ",
+        "^the loss must give one value per example, it gave ",
     ),
     "a loss of all entries": (
         lambda: (model_of(), CLASSES, lambda y, z: tf.reshape(z**2, [-1])),
-        "^the loss must give one value an example, it gave ",
+        "^the loss must give one value per example, it gave ",
     ),
     "a mask": (
         lambda: (

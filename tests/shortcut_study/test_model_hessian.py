@@ -285,14 +285,14 @@ def test_dropout_out_of_training_is_no_obstacle(examples):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"images": np.zeros((0, 8, 8, 1)), "labels": np.zeros(0, int)}, "one image at least"),
+        ({"images": np.zeros((0, 8, 8, 1)), "labels": np.zeros(0, int)}, "at least one image"),
         ({"labels": np.zeros(3, int)}, r"\(23, 8, 8, 1\), \(3,\)"),
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"batch_size": 7.5}, "batch_size must be a whole number of at least 1, got 7.5"),
         ({"images": np.zeros((23, 8, 9, 1))}, r"^images must be \[m, 8, 8, 1\] .*, got \(23, 8, 9, 1\)$"),
         ({"labels": np.full(23, 10)}, "^labels must lie in 0–9, the model's outputs, got 10–10$"),
-        ({"labels": np.zeros((23, 2), int)}, r"one label an image, .* \(23, 2\) of int64"),
-        ({"model": sequential(keras.layers.Dense(1))}, r"two at least, the model gives \(None, 1\): pass loss"),
+        ({"labels": np.zeros((23, 2), int)}, r"one label per image, .* \(23, 2\) of int64"),
+        ({"model": sequential(keras.layers.Dense(1))}, r"at least two classes, the model gives \(None, 1\): pass loss"),
         ({"model": OF_TWO_TYPES}, r'of one type, got float32, float64; take with_dtype\(model, "float64"\)$'),
         ({"model": sequential()}, "no trainable weights"),
     ],

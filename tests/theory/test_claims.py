@@ -1,4 +1,4 @@
-"""The table of claims: every check holds, and fails when the code that it checks is broken."""
+"""The table of claims: every check passes, and fails when the code that it checks is broken."""
 
 import dataclasses
 import math

@@ -236,7 +236,7 @@ RAY = np.outer(np.arange(1, 7), X[0])
         ({"method": "magic"}, "method must be one of peeling, row_bias, paper, got 'magic'"),
         ({"x": X[[0, 1, 2, 3, 4, 2]], "labels": [0, 1, 2, 0, 1, 0]}, "points 2 and 5 are equal .* labels 2 and 0"),
         ({"x": X * np.arange(1, 7)[:, None], "method": "paper"}, "needs points of one norm .*got norms from"),
-        ({"x": RAY, "method": "row_bias"}, "no width will do; use 'peeling'"),
+        ({"x": RAY, "method": "row_bias"}, "no width suffices; use 'peeling'"),
         ({"x": RAY, "method": "row_bias", "width": 8}, r"'row_bias', width 8, point \d: \|z\|² = .* is not above"),
         ({"x": RAY, "method": "paper", "width": 8}, r"'paper', width 8, point 0: .*min \|z_i − z_j\|² > 4ρ'"),
         ({"x": X[:, :1] * 0 + 1e8 + 1e-8 * np.arange(6)[:, None]}, "point"),

@@ -184,9 +184,9 @@ def test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_direction_of_escape
         function = Activation(lambda z, s=slope: s * z + 1.5 * z * z, None, (0, slope, 3)) if slope < 0 else mid
         values = losses(np.array([0, 1e-3, -1e-3])[:, None, None, None, None] * direction, x, y, mid=function)
         assert (values[1] + values[2] - 2 * values[0]) / 1e-6 == pytest.approx(curvature, rel=1e-3)
-    with pytest.raises(ValueError, match="^zero is no strict saddle"):
+    with pytest.raises(ValueError, match="^zero is not a strict saddle"):
         stationarity.escape_from_saddle(x, x, 2)
-    with pytest.raises(ValueError, match="^zero is no strict saddle"):
+    with pytest.raises(ValueError, match="^zero is not a strict saddle"):
         stationarity.escape_from_saddle(x, y, 2, mid=(0.0, 1.0))
 
 
@@ -256,8 +256,8 @@ MISTAKES = {
     "log of 0": ((X, Y, 1, 2), {"pre": LOG}, "pre must be finite at the data, but Activation.* is not at 0"),
     "a root at 0": ((X, Y, 2, 1), {"pre": LOG._replace(function=np.sqrt)}, ".* at pre has no derivative at some of"),
     "large numbers": ((1e160 * X, 1e160 * Y, 2, 2), {}, r"the data's mean products .* up to 1e\+160 and 2e\+160 are"),
-    "small numbers": ((1e-170 * X, 1e-170 * Y, 2, 2), {}, "the data's mean products leave the range of float64"),
-    "small numbers, n = 1": ((1e-170 * X, Y, 2, 1), {}, "the data's mean products leave the range of float64"),
+    "small numbers": ((1e-170 * X, 1e-170 * Y, 2, 2), {}, "the data's mean products are beyond the range of float64"),
+    "small numbers, n = 1": ((1e-170 * X, Y, 2, 1), {}, "the data's mean products are beyond the range of float64"),
     "ReLU at pre at 0": ((X, Y, 2, 1), {"pre": "relu"}, "ReLU at pre has no derivative at the zeros among the data"),
 }
 
@@ -286,7 +286,7 @@ def test_the_lower_bound_needs_two_dimensions_and_two_units():
         sh.condition_number_lower_bound(X[:, :1], Y[:, :1], 3)
     with pytest.raises(ValueError, match="^the bound needs d ≥ 2 and num_units ≥ 2, got 2 and 1$"):
         sh.condition_number_lower_bound(X, Y, 1)
-    with pytest.raises(ValueError, match="^the data's mean products leave the range of float64"):
+    with pytest.raises(ValueError, match="^the data's mean products are beyond the range of float64"):
         sh.condition_number_lower_bound(1e160 * X, 1e160 * Y, 4)
 
 

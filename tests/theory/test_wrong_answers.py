@@ -99,7 +99,7 @@ def test_a_gap_within_rounding_of_zero_is_zero():
     assert not hessians.moment_gap(x, y).any()
     assert hessians.condition_number_at_zero(x, y, 2, 2) == math.inf
     assert not stationarity.order_of_stationarity(x, y, 2).exact
-    with pytest.raises(ValueError, match="zero is no strict saddle"):
+    with pytest.raises(ValueError, match="zero is not a strict saddle"):
         stationarity.escape_from_saddle(x, y, 2)
     assert hessians.moment_gap(1e-12 * x, 1e-12 * (x + noise)).any()  # not by its size
 

@@ -1,1 +1,1 @@
-"""What gradient descent, momentum and orthogonalised updates find from zero, and how fast (see docs/appendix)."""
+"""What gradient descent, momentum and orthogonalised updates find from zero, and how fast: docs/appendix/descent.md."""

@@ -1,4 +1,4 @@
-"""Balanced layers: what gradient flow conserves, how the product moves, at which rate (Arora et al. 2018, 2019).
+"""Balanced layers: what gradient flow conserves, how the product moves and how fast (Arora et al. 2018, 2019).
 
 paper                                      code
 W_1 … W_N, W_{1:N} = W_N···W_1             N_i = I + A_i, layers A [ℓ, d, d]; W = end_to_end(A)
@@ -9,8 +9,9 @@ deficiency margin c, ‖W − Φ‖_F ≤ σ_min(Φ) − c     deficiency_margin
 Sources: Sanjeev Arora, Nadav Cohen and Elad Hazan, *On the optimization of deep networks: implicit acceleration by
 overparameterization*, ICML 2018 (Theorem 1, Claim 1); Sanjeev Arora, Nadav Cohen, Noah Golowich and Wei Hu, *A
 convergence analysis of gradient descent for deep linear neural networks*, ICLR 2019 (Theorem 1). The latter's loss has
-a ½, the risk of `landscape` has none: a factor 2 in every velocity here. Its discrete step size and balancedness,
-η ≤ c^{(4N−2)/N}/(6144N³‖Φ‖_F^{(6N−4)/N}) and δ = c²/(256N³‖Φ‖_F^{2(N−1)/N}), are quoted from memory, not verified.
+a ½ and the risk of `landscape` has none, so every velocity here is twice theirs. Its discrete step size and
+balancedness, η ≤ c^{(4N−2)/N}/(6144N³‖Φ‖_F^{(6N−4)/N}) and δ = c²/(256N³‖Φ‖_F^{2(N−1)/N}), are quoted from memory, not
+verified.
 """
 
 import numpy as np
@@ -20,18 +21,18 @@ from theory.linear import landscape
 
 
 def imbalances(A: np.ndarray) -> np.ndarray:
-    """D_i = N_{i+1}ᵀN_{i+1} − N_iN_iᵀ [ℓ − 1, d, d], conserved by gradient flow (Arora et al. 2018, Theorem 1).
+    """Returns D_i = N_{i+1}ᵀN_{i+1} − N_iN_iᵀ [ℓ − 1, d, d], conserved by gradient flow (Arora et al. 2018, Theorem 1).
 
-    Zero at A = 0, and for the polar construction of `factorization.factorize`: N_i = Q^{i/ℓ}P^{1/ℓ}Q^{−(i−1)/ℓ}.
+    It is zero at A = 0 and for the polar construction of `factorization.factorize`: N_i = Q^{i/ℓ}P^{1/ℓ}Q^{−(i−1)/ℓ}.
     """
     return _differences_of_squares(np.eye(np.shape(A)[-1]) + real("A", A))
 
 
 def imbalance_drift(gradient: np.ndarray, learning_rate: float) -> np.ndarray:
-    """η²(G_{i+1}ᵀG_{i+1} − G_iG_iᵀ): exactly what a step of descent adds to D_i, η the learning rate (ours).
+    """Returns η²(G_{i+1}ᵀG_{i+1} − G_iG_iᵀ), which a step of gradient descent adds to D_i exactly. Not in the papers.
 
-    The terms in η cancel, as N_{i+1}ᵀG_{i+1} = G_iN_iᵀ. For any Σ and R, and any differentiable risk of the product.
-    The gradient is G [ℓ, d, d], of `landscape.gradient`; the result [ℓ − 1, d, d].
+    Terms of order η cancel, as N_{i+1}ᵀG_{i+1} = G_iN_iᵀ. Holds for every differentiable risk of the product, any Σ, R.
+    η is the learning rate, G [ℓ, d, d] the gradient as of `landscape.gradient`; the result is [ℓ − 1, d, d].
     """
     return learning_rate**2 * _differences_of_squares(real("gradient", gradient))
 
@@ -41,17 +42,17 @@ def _differences_of_squares(G: np.ndarray) -> np.ndarray:
 
 
 def drift_bound(learning_rate: float, start: float, end: float) -> float:
-    """2η(f(0) − f(T)): no ‖D_i(T) − D_i(0)‖_* of descent exceeds it (ours; ‖·‖_* adds up the singular values).
+    """Returns 2η(f(0) − f(T)), an upper bound on the nuclear norm of D_i(T) − D_i(0) for descent. Not in the papers.
 
-    Where each step gains η/2·‖∇f‖² at least, as η ≤ 1/L guarantees: Σ_t η²‖∇f‖² ≤ 2η(f(0) − f(T)). It holds for every
-    number of steps and does not depend on depth, dimension or data. Equality: ℓ = 2, A = 0, R − I nilpotent of rank 1,
+    It holds if each step gains at least η/2·‖∇f‖², as η ≤ 1/L guarantees: Σ_t η²‖∇f‖² ≤ 2η(f(0) − f(T)), for every
+    number of steps, depth, dimension and data. Equality: ℓ = 2, A = 0, R − I nilpotent of rank 1,
     one step that gains exactly η/2·‖∇f‖². start and end are the risks f(0) and f(T).
     """
     return 2 * learning_rate * (start - end)
 
 
 def preconditioner(W: np.ndarray, num_layers: int) -> np.ndarray:
-    """P_W [d², d²] with vec(dW/dt) = −P_W vec(∂f/∂W) for balanced layers (Arora et al. 2018, Claim 1).
+    """Returns P_W [d², d²] with vec(dW/dt) = −P_W vec(∂f/∂W) for balanced layers (Arora et al. 2018, Claim 1).
 
     P_W = Σ_j (WᵀW)^{(j−1)/ℓ} ⊗ (WWᵀ)^{(ℓ−j)/ℓ} for vec by columns: eigenvectors v_s ⊗ u_r and eigenvalues Σ_j
     σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ} by the singular value decomposition W = Σ σ_r u_r v_rᵀ.
@@ -65,9 +66,9 @@ def preconditioner(W: np.ndarray, num_layers: int) -> np.ndarray:
 
 
 def product_velocity(W: np.ndarray, gradient: np.ndarray, num_layers: int) -> np.ndarray:
-    """dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ} [d, d] under flow, balanced (Arora et al. 2018, Theorem 1).
+    """Returns dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ} [d, d] of balanced layers (Arora et al. 2018, Thm. 1).
 
-    Depth disappears into the exponents: it favours the directions in which W is large already.
+    This is gradient flow on all layers. Depth appears only in the exponents; it favours directions in which W is large.
 
     Args:
       W: [d, d]. gradient: ∂f/∂W [d, d], 2(W − R)Σ for the risk of `landscape`. num_layers: ℓ.
@@ -78,7 +79,7 @@ def product_velocity(W: np.ndarray, gradient: np.ndarray, num_layers: int) -> np
 
 
 def _of_one_shape(**matrices: np.ndarray) -> list[np.ndarray]:
-    """The matrices in float64; ValueError unless they are finite and of one shape [d, d]: NumPy would stretch them."""
+    """Returns the matrices in float64; ValueError unless finite and of one shape [d, d]: NumPy would broadcast them."""
     arrays = [finite(name, matrix) for name, matrix in matrices.items()]
     shapes = [array.shape for array in arrays]
     if len(set(shapes)) > 1 or len(shapes[0]) != 2 or shapes[0][0] != shapes[0][1]:
@@ -87,41 +88,41 @@ def _of_one_shape(**matrices: np.ndarray) -> list[np.ndarray]:
 
 
 def _factors(sigma: np.ndarray, num_layers: int) -> np.ndarray:
-    """Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ} [r, s]."""
+    """Returns Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ} [r, s]."""
     exponents = 2 * np.arange(num_layers) / num_layers
     powers = np.power.outer(sigma, exponents)
     return powers[:, ::-1] @ powers.T
 
 
 def deficiency_margin(W: np.ndarray, R: np.ndarray) -> float:
-    """σ_min(R) − ‖W − R‖_F, the largest c of Arora et al. 2019, Definition 2; a bound is promised where it is positive.
+    """Returns σ_min(R) − ‖W − R‖_F, the largest c of Arora et al. 2019, Definition 2, whose bounds need c > 0.
 
-    For Σ = I, while f does not rise, σ_min(W) ≥ c at every later W too.
+    For Σ = I, σ_min(W) ≥ c at every later W too, as long as f does not rise.
     """
     W, R = _of_one_shape(W=W, R=R)
     return float(np.linalg.svd(R, compute_uv=False)[-1] - np.linalg.norm(W - R))
 
 
 def margin_bound(num_layers: int, smallest: float, excess: float) -> float:
-    """4ℓ σ^{2−2/ℓ} f ≤ ‖∇f‖²_F for balanced layers, Σ = I, σ ≤ σ_min(W) (ours, from Arora et al. 2019).
+    """Returns 4ℓ σ^{2−2/ℓ} f ≤ ‖∇f‖²_F for balanced layers, Σ = I, σ ≤ σ_min(W) (sharper than Arora et al. 2019).
 
-    Their Theorem 1 has σ = c, and 1 where ℓ stands, which exact balance does not need. It is our
+    Their Theorem 1 has σ = c and the factor 1 in place of ℓ, which exact balance does not need. It equals
     `landscape.gradient_lower_bound_by_layer` for balanced layers, as σ_min(N_i) = σ_min(W)^{1/ℓ} then, and never
     below (2.3), as σ_min(N_i) ≥ 1 − τ.
 
     Args:
-      num_layers: ℓ. smallest: σ, e.g. c; below 0, where c promises nothing, it counts as 0. excess: f.
+      num_layers: ℓ. smallest: σ, e.g. c; a negative c, which bounds nothing, counts as 0. excess: f.
     """
     return 4 * num_layers * max(smallest, 0.0) ** (2 - 2 / num_layers) * excess
 
 
 def margin_rate(num_layers: int, smallest: float, learning_rate: float) -> float:
-    """1 − 2ηℓσ^{2−2/ℓ}: a step with η ≤ 1/L multiplies the excess by it at most, where `margin_bound` holds (ours)."""
+    """Returns 1 − 2ηℓσ^{2−2/ℓ}, an upper bound on the factor of f in a step η ≤ 1/L, by `margin_bound`."""
     return 1 - learning_rate * margin_bound(num_layers, smallest, 0.5)
 
 
 def first_order_velocity(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    """dW/dt [d, d] under gradient flow on all layers, of any balance: −Σ_i (N_ℓ···N_{i+1}) ∂f/∂A_i (N_{i−1}···N_1).
+    """Returns dW/dt = −Σ_i (N_ℓ···N_{i+1}) ∂f/∂A_i (N_{i−1}···N_1) [d, d] under gradient flow, layers balanced or not.
 
     Args as `landscape.gradient`.
     """

@@ -1,4 +1,4 @@
-"""Claims on balanced layers: Arora, Cohen & Hazan 2018, Arora et al. 2019, and what we prove beside."""
+"""Claims on balanced layers: Arora, Cohen & Hazan 2018, Arora et al. 2019, and related claims of this project."""
 
 import numpy as np
 from scipy import optimize
@@ -15,14 +15,14 @@ NEAR_IDENTITY = np.array([[1.0, 0.0], [0.05, 1.0]])
 
 
 def _bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C)."""
+    """Returns whether ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C)."""
     smallest = np.linalg.svd(landscape.end_to_end(A), compute_uv=False)[-1]
     bound = 4 * len(A) * smallest ** (2 - 2 / len(A)) * landscape.risk(A, R, Sigma)
     return bool(np.square(landscape.gradient(A, R, Sigma)).sum() >= bound)
 
 
 def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
-    """Whether 30 steps of factor/L shrink the excess at the rate of the margin; Σ = I."""
+    """Returns whether 30 steps of factor/L shrink the excess risk at the rate of the margin; Σ = I."""
     norm, excess = landscape.max_spectral_norm(A), landscape.risk(A, R, np.eye(len(R)))
     rate = factor / landscape.smoothness_bound(np.eye(len(R)), len(A), norm, excess)
     c = balancedness.deficiency_margin(landscape.end_to_end(A), R)
@@ -30,22 +30,22 @@ def _keeps_rate(A: np.ndarray, R: np.ndarray, factor: float = 1.0) -> bool:
     return bool(1 - seen >= 0.98 * 2 * rate * len(A) * c ** (2 - 2 / len(A)))
 
 
-def _velocity_is_said(A: np.ndarray) -> bool:
-    """Whether the powers of W give the velocity of the product of these layers at R = 0, Σ = I."""
+def _velocity_is_predicted(A: np.ndarray) -> bool:
+    """Returns whether the powers of W give the velocity of the product of these layers at R = 0, Σ = I."""
     W, zero, identity = landscape.end_to_end(A), np.zeros((2, 2)), np.eye(2)
     said = balancedness.product_velocity(W, 2 * W, len(A))
     return bool(np.allclose(balancedness.first_order_velocity(A, zero, identity), said))
 
 
 def _margin_without_identity() -> bool:
-    """Whether σ_min(W) ≥ c once f has fallen from 0.04 to 0.01: Σ = diag(1, 0.01), W now diag(1, 0)."""
+    """Returns whether σ_min(W) ≥ c once f has fallen from 0.04 to 0.01: Σ = diag(1, 0.01), W now diag(1, 0)."""
     R, Sigma, start, later = np.eye(2), np.diag([1.0, 0.01]), np.diag([0.8, 1.0]), np.diag([1.0, 0.0])
     falls = landscape.risk(later[None] - R, R, Sigma) <= landscape.risk(start[None] - R, R, Sigma)
     return not falls or bool(np.linalg.svd(later)[1][-1] >= balancedness.deficiency_margin(start, R))
 
 
 def _drifts_with_a_long_step() -> bool:
-    """Whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
+    """Returns whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
     A, R = np.zeros((2, 2, 2)), np.array([[1.0, 2.0], [0.0, 1.0]])
     found = landscape.gradient_descent(A, R, np.eye(2), 1.0, 1)
     moved = np.linalg.norm(balancedness.imbalances(found.A)[0], "nuc")
@@ -55,13 +55,13 @@ def _drifts_with_a_long_step() -> bool:
 @restated(
     id="ach.theorem_1",
     source="Arora, Cohen & Hazan 2018, Theorem 1",
-    statement="balanced layers, flow: dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ}",
-    hypotheses={"balanced layers": lambda: _velocity_is_said(UNBALANCED)},
+    statement="balanced layers, gradient flow: dW/dt = −Σ_j (WWᵀ)^{(ℓ−j)/ℓ} ∂f/∂W (WᵀW)^{(j−1)/ℓ}",
+    hypotheses={"balanced layers": lambda: _velocity_is_predicted(UNBALANCED)},
     function=balancedness.product_velocity,
     mutation=larger,
 )
 def velocity(rng: np.random.Generator, trials: int) -> Pairs:
-    """The velocity of the product by powers of W against that by all layers, on balanced factorisations."""
+    """The velocity of the product by powers of W against the one from all layers, on balanced factorisations."""
     for _ in range(trials):
         A, W = _balanced(rng)
         _, R, Sigma = _problem(rng, len(W))
@@ -77,7 +77,8 @@ def velocity(rng: np.random.Generator, trials: int) -> Pairs:
     id="ach.claim_1",
     source="Arora, Cohen & Hazan 2018, Claim 1",
     statement=(
-        "balanced layers, flow: depth acts as the preconditioner P_W with eigenvalues Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}"
+        "balanced layers, gradient flow: depth acts as the preconditioner P_W with eigenvalues "
+        "Σ_j σ_r^{2(ℓ−j)/ℓ} σ_s^{2(j−1)/ℓ}"
     ),
     function=balancedness.preconditioner,
     mutation=larger,
@@ -114,7 +115,7 @@ def preconditioner(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
-    """σ_min(W) along descent from zero against the margin at the start, and the rate; one in five is equal to it."""
+    """σ_min(W) along descent from zero against the margin at the start, and the rate; with equality in one of five."""
     for trial in range(max(5, trials // 4)):
         d, num_layers = int(rng.integers(2, 5)), int(rng.integers(1, 17))
         M = rng.standard_normal((d, d))
@@ -133,14 +134,14 @@ def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
         W = landscape.end_to_end(found.A)
         yield np.linalg.svd(W, compute_uv=False)[-1] + ROUNDING, c
         shrinks = 2 * rate * num_layers * c ** (2 - 2 / num_layers)
-        require(abs(1 - balancedness.margin_rate(num_layers, c, rate) - shrinks) < ROUNDING, "another rate is said")
-        yield 1 - found.rate, 0.98 * shrinks  # 2 % for the imbalance that the steps bring about
+        require(abs(1 - balancedness.margin_rate(num_layers, c, rate) - shrinks) < ROUNDING, "margin_rate is wrong")
+        yield 1 - found.rate, 0.98 * shrinks  # 2 % for the imbalance that steps of finite size cause
 
 
 @claim(
     id="ours.margin_bound",
-    source="this project, beside (2.3) and Arora et al. 2019",
-    statement="balanced layers, Σ = I: ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C), never below (2.3)",
+    source="this project, related to (2.3) and Arora et al. 2019",
+    statement="balanced layers, Σ = I: ‖∇f‖² ≥ 4ℓσ_min(W)^{2−2/ℓ}(f − C), a bound never below that of (2.3)",
     hypotheses={
         "balanced layers": lambda: _bound_holds(UNBALANCED, NEAR_IDENTITY, np.eye(2)),
         "Σ = I": lambda: _bound_holds(np.zeros((2, 2, 2)), 2 * np.eye(2), 0.5 * np.eye(2)),
@@ -150,7 +151,7 @@ def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def margin(rng: np.random.Generator, trials: int) -> Pairs:
-    """‖∇f‖² of balanced layers against the bound by σ_min(W), that bound against (2.3); multiples of I are equal."""
+    """‖∇f‖² of balanced layers against the bound by σ_min(W), and that against (2.3); equality for multiples of I."""
     for trial in range(trials):
         A, W = _balanced(rng)
         R = rng.standard_normal(W.shape)
@@ -165,13 +166,13 @@ def margin(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.imbalance_drift",
-    source="this project, beside Arora, Cohen & Hazan 2018",
+    source="this project, related to Arora, Cohen & Hazan 2018",
     statement="a step of descent adds exactly η²(G_{i+1}ᵀG_{i+1} − G_iG_iᵀ) to N_{i+1}ᵀN_{i+1} − N_iN_iᵀ",
     function=balancedness.imbalance_drift,
     mutation=scaled(2),
 )
 def conservation(rng: np.random.Generator, trials: int) -> Pairs:
-    """What a step adds to the imbalances against its formula; and the drift over a fixed time when η is halved."""
+    """The change of the imbalances in a step against its formula; the drift over a fixed time when η is halved."""
     for _ in range(trials):
         A, R, Sigma = _problem(rng)
         gradient = landscape.gradient(A, R, Sigma)
@@ -188,17 +189,17 @@ def conservation(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.drift_bound",
-    source="this project, beside Arora, Cohen & Hazan 2018",
+    source="this project, related to Arora, Cohen & Hazan 2018",
     statement=(
-        "over any number of steps with η ≤ 1/L N_{i+1}ᵀN_{i+1} − N_iN_iᵀ moves by 2η(f(0) − f(T)) at most in nuclear "
-        "norm"
+        "over any number of steps with η ≤ 1/L, N_{i+1}ᵀN_{i+1} − N_iN_iᵀ changes by at most 2η(f(0) − f(T)) in "
+        "nuclear norm"
     ),
     hypotheses={"η ≤ 1/L": _drifts_with_a_long_step},
     function=balancedness.drift_bound,
     mutation=(scaled(0.9), scaled(1.01)),
 )
 def drift(rng: np.random.Generator, trials: int) -> Pairs:
-    """The drift of descent, in the nuclear norm, against its bound; one instance in four is equal to it."""
+    """The drift of descent, in the nuclear norm, against its bound; with equality in one instance of four."""
     for trial in range(max(4, trials // 2)):
         if trial % 4 == 0:
             A, R = np.zeros((2, 2, 2)), np.eye(2) + rng.uniform(0.1, 2) * np.eye(2)[::-1] * [[0, 1], [0, 1]]

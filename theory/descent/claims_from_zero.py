@@ -1,6 +1,6 @@
-"""Claims on gradient descent from zero: Bartlett, Helmbold & Long 2018, and what we prove beside.
+"""Claims on gradient descent from zero: Bartlett, Helmbold & Long 2018, and related claims of this project.
 
-References are written here, apart from the code that they check: descent on the matrices themselves, with the gradient
+The references here share no code with what they check: gradient descent on the matrices themselves, with the gradient
 of `landscape`, which has its own checks.
 """
 
@@ -20,14 +20,14 @@ SHEARED = np.array([[-1.0, 3.0], [0.0, -1.0]])  # neither symmetric nor normal; 
 HALF = np.eye(2) / 2  # as Σ
 
 
-def _moves_alone(R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether descent from zero has the risks of the recursion."""
+def _follows_recursion(R: np.ndarray, Sigma: np.ndarray) -> bool:
+    """Returns whether descent from zero has the risks of the recursion."""
     seen = landscape.gradient_descent(np.zeros((3, 2, 2)), R, Sigma, 0.01, 20).risks
     return bool(np.allclose(seen, from_zero.recursion_risks(np.linalg.eigvals(R), 3, 0.01, 20)))
 
 
 def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
+    """Returns whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
     risks = landscape.gradient_descent(np.zeros((4, 2, 2)), R, Sigma, 0.02, 150).risks
     return bool(risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
 
@@ -35,8 +35,11 @@ def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
 @restated(
     id="bhl.recursion",
     source="Bartlett, Helmbold & Long 2018, symmetric targets",
-    statement="normal R, Σ = I: from zero all layers stay equal; eigenvalues move alone, λ ← λ − ηλ̄^{ℓ−1}(λ^ℓ − φ)",
-    hypotheses={"normal R": lambda: _moves_alone(SHEARED, np.eye(2)), "Σ = I": lambda: _moves_alone(-np.eye(2), HALF)},
+    statement="normal R, Σ = I: from zero all layers stay equal; each eigenvalue follows λ ← λ − ηλ̄^{ℓ−1}(λ^ℓ − φ)",
+    hypotheses={
+        "normal R": lambda: _follows_recursion(SHEARED, np.eye(2)),
+        "Σ = I": lambda: _follows_recursion(-np.eye(2), HALF),
+    },
     function=from_zero.recursion_risks,
     mutation=scaled(1.01),
 )
@@ -55,8 +58,8 @@ def recursion(rng: np.random.Generator, trials: int) -> Pairs:
     id="bhl.positive_definite",
     source="Bartlett, Helmbold & Long 2018, positive definite targets",
     statement=(
-        "Σ = I, φ > 0, steps η > 0 that cross no root: descent from zero needs poly(ℓ, κ, log(d/ε)) steps; here, at "
-        "the largest such η: κ^{2−2/ℓ} log(…) + 1, bounded in ℓ"
+        "Σ = I, φ > 0, steps η > 0 that cross no root: descent from zero needs poly(ℓ, κ, log(d/ε)) steps; proved "
+        "here, for the largest such η: κ^{2−2/ℓ} log(…) + 1, bounded in ℓ"
     ),
     hypotheses={
         "φ > 0": lambda: from_zero.step_bound(np.array([-1.0, 1.0]), 4, 0.01, 1e-8) > 0,
@@ -67,7 +70,7 @@ def recursion(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=(scaled(0.6), scaled(0.9)),
 )
 def steps(rng: np.random.Generator, trials: int) -> Pairs:
-    """Steps that descent on random positive definite R takes to excess 1e-8 against the bound, and that against κ."""
+    """Steps of descent to an excess risk of 1e-8, random positive definite R, against the bound, and that against κ."""
     for trial in range(trials):
         num_layers, size = int(rng.integers(1, 65)), int(rng.integers(1, 6))
         phi = np.exp(rng.uniform(-1, 1, size))
@@ -87,8 +90,8 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
     id="bhl.negative_eigenvalue",
     source="Bartlett, Helmbold & Long 2018, a negative eigenvalue",
     statement=(
-        "Σ = I, symmetric R, ℓ ≥ 2, steps that cross no root: descent from zero tends to excess Σ_{φ<0} φ² and does "
-        "not fall below it; for even ℓ not with any step"
+        "Σ = I, symmetric R, ℓ ≥ 2, steps that cross no root: descent from zero tends to excess risk Σ_{φ<0} φ² and "
+        "does not fall below it; for even ℓ with steps of any size"
     ),
     hypotheses={
         "Σ = I": lambda: _stays_at_floor(-np.eye(2), HALF),
@@ -104,7 +107,7 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def floor(rng: np.random.Generator, trials: int) -> Pairs:
-    """The least excess on symmetric R with negative eigenvalues against the floor, and how near descent comes to it."""
+    """The least excess risk for symmetric R with negative eigenvalues against the floor, and the end of descent."""
     for _ in range(max(1, trials // 2)):
         phi = rng.uniform(0.3, 1.6, 4) * [-1, *rng.choice([-1, 1], 3)]
         num_layers = int(rng.integers(2, 12))
@@ -118,9 +121,9 @@ def floor(rng: np.random.Generator, trials: int) -> Pairs:
     last, end = _descend(R, 8, 0.25, 2_000).risks[-1], from_zero.excess_floor(np.diag(R), 8, 0.25)
     require(abs(last - end) < 1e-6, f"descent on −I₂ ends at {last}, not at the floor")
     return (
-        f"R = −I₂, ℓ = 8: descent from zero ends at excess {last:.4f}, "
+        f"R = −I₂, ℓ = 8: descent from zero ends at excess risk {last:.4f}, "
         f"though a solution of norm {landscape.max_spectral_norm(small):.2f} exists; ℓ = 3, rate 0.5, across the root "
-        f"0: excess {', '.join(f'{risk:.0f}' for risk in _descend(R, 3, 0.5, 1).risks)}"
+        f"0: excess risk {', '.join(f'{risk:.0f}' for risk in _descend(R, 3, 0.5, 1).risks)}"
     )
 
 
@@ -157,16 +160,16 @@ def projected(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.monotone_descent",
-    source="this project, beside Bartlett, Helmbold & Long 2018",
+    source="this project, related to Bartlett, Helmbold & Long 2018",
     statement=(
-        "symmetric R, Σ = I, from zero: no λ crosses its root exactly up to η = 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), for "
-        "φ < 0, ℓ ≥ 2 1/(1 − φ)"
+        "symmetric R, Σ = I, from zero: no λ crosses its root if and only if η ≤ 1/max(Σ_k φ^{k/ℓ}, ℓφ^{2−2/ℓ}), or "
+        "η ≤ 1/(1 − φ) for φ < 0, ℓ ≥ 2"
     ),
     function=from_zero.largest_learning_rate,
     mutation=(slower, larger),
 )
 def monotone(rng: np.random.Generator, trials: int) -> Pairs:
-    """No λ crosses λ* at the largest learning rate; 1 % above it a step from 1 (φ < 1) or from near λ* (φ > 1) does."""
+    """No λ crosses λ* at the largest learning rate; at a 1 % higher one some λ does, from 1 (φ < 1) or near λ*."""
     for _ in range(trials):
         num_layers, phi = int(rng.integers(2, 40)), np.exp(rng.uniform(-3, 2, 1)) * rng.choice([-1, 1, 1], 1)
         root = np.maximum(phi, 0) ** (1 / num_layers)
@@ -182,10 +185,10 @@ def monotone(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.singular_target",
-    source="this project, beside Bartlett, Helmbold & Long 2018",
+    source="this project, related to Bartlett, Helmbold & Long 2018",
     statement=(
-        "symmetric R, Σ = I, from zero, ℓ ≥ 2, 0 < η ≤ 1: an eigenvalue 0 adds at most (1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)} after "
-        "t steps"
+        "symmetric R, Σ = I, from zero, ℓ ≥ 2, 0 < η ≤ 1: an eigenvalue 0 adds at most (1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)} to "
+        "the risk after t steps"
     ),
     hypotheses={
         "ℓ ≥ 2": lambda: from_zero.singular_risk_bound(1, 0.1, 1) > 0,
@@ -198,10 +201,10 @@ def monotone(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=(scaled(0.9), scaled(1.01)),
 )
 def singular(rng: np.random.Generator, trials: int) -> Pairs:
-    """An eigenvalue 0: the excess against its bound, and the bound against the excess where steps are small.
+    """An eigenvalue 0: the excess risk against its bound, and the bound against the excess risk for small steps.
 
     A step takes x = λ^{−p}, p = 2ℓ − 2, to x (1 − u)^{−p}, u ≤ η, which is at most x (1 + pu (1 − u)^{−p−1}), the
-    function being convex. So x grows by pη(1 − η)^{−p−1} at most, and the bound is at most that power ℓ/(ℓ − 1) off.
+    function being convex. So x grows by at most pη(1 − η)^{−p−1}; the bound is off by at most (1 − η)^{−(p+1)ℓ/(ℓ−1)}.
     """
     for _ in range(trials):
         num_layers, num_steps = int(rng.integers(2, 65)), int(rng.integers(0, 2_000))
@@ -215,10 +218,10 @@ def singular(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.straight_line",
-    source="this project, beside Bartlett, Helmbold & Long 2018",
+    source="this project, related to Bartlett, Helmbold & Long 2018",
     statement=(
-        "normal R, Σ = I: under the flow from zero λ^ℓ goes straight from 1 to φ; with ℓ ≥ 2 it fails exactly for "
-        "negative φ"
+        "normal R, Σ = I: under gradient flow from zero λ^ℓ moves on the straight line from 1 to φ; for ℓ ≥ 2 it "
+        "fails to reach φ if and only if φ is negative"
     ),
     function=from_zero.distance_to_zero,
     mutation=(larger, scaled(0.9)),
@@ -242,8 +245,8 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
     id="wwm.zero_asymmetric",
     source="Wu, Wang & Ma 2019",
     statement=(
-        "any R, of the same width: from N_ℓ = 0, the others I, descent reaches it in O(ℓ³ log(1/ε)) steps; here: flow "
-        "multiplies f − C by e^{−4σ_min(Σ)t} at most, at every depth"
+        "any R, of the same width: from N_ℓ = 0 and the others I, descent reaches R in O(ℓ³ log(1/ε)) steps; proved "
+        "here: gradient flow multiplies f − C by at most e^{−4σ_min(Σ)t}, at every depth"
     ),
     after="ours.widened_gradient_bound",
     function=zero_asymmetric.flow_bound,
@@ -251,13 +254,13 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
     hypotheses={"N_ℓ = 0": lambda: _descend(-np.eye(2), 8, 0.01, 200).risks[-1] <= 8 * math.exp(-8)},
 )
 def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
-    """Small steps from N_ℓ = 0 against the flow's bound, equal for ℓ = 1, Σ = sI; −I₂ in eight layers at rate 0.01."""
+    """Small steps from N_ℓ = 0 against the bound for gradient flow, equal for ℓ = 1, Σ = sI; and R = −I₂, ℓ = 8."""
     for _ in range(max(1, trials // 4)):
         num_layers, d = int(rng.integers(1, 9)), int(rng.integers(1, 5))
         R, root = rng.standard_normal((2, d, d))
         Sigma = root @ root.T + 0.1 * np.eye(d)
         start = zero_asymmetric.start(num_layers, d)
-        require(not (start[-1] + np.eye(d)).any() and not start[:-1].any(), "the start is another")
+        require(not (start[-1] + np.eye(d)).any() and not start[:-1].any(), "the start is not N_ℓ = 0 and the others I")
         rate = 0.01 / num_layers / np.linalg.norm(Sigma, 2) / max(1, np.linalg.norm(R, 2) ** 2)
         risks = landscape.gradient_descent(start, R, Sigma, rate, 50).risks
         yield risks[-1] / risks[0], zero_asymmetric.flow_bound(Sigma, 50 * rate)
@@ -268,7 +271,7 @@ def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
     risks = landscape.gradient_descent(zero_asymmetric.start(8, 2), -np.eye(2), np.eye(2), 0.01, 200).risks
     yield risks[-1], 1e-30
     return (
-        f"R = −I₂, ℓ = 8, rate 0.01: excess {risks[-1]:.0e} after 200 steps, where descent from zero stays above "
+        f"R = −I₂, ℓ = 8, rate 0.01: excess risk {risks[-1]:.0e} after 200 steps; descent from zero stays above "
         f"{from_zero.excess_floor(-np.ones(2), 8, 0.01):.0f}"
     )
 

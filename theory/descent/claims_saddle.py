@@ -1,4 +1,4 @@
-"""Claims on the time that an n-shortcut network stays at zero: ours, beside Li et al., Theorem 1."""
+"""Claims of this project on how long an n-shortcut network stays at zero, related to Li et al., Theorem 1."""
 
 import math
 
@@ -16,20 +16,20 @@ RATES = {"descent": 0.02, "momentum": 0.0005, "orthogonalised": 0.01}
 
 @claim(
     id="ours.saddle_order",
-    source="this project, beside Li et al., Theorem 1",
+    source="this project, related to Li et al., Theorem 1",
     statement=(
-        "linear, Σxx = I: to halve the loss descent needs ∫dN/Nⁿ⁻¹/(ηg) steps at least, momentum (1 − μ) times it, "
-        "orthogonalised ΔN/η"
+        "linear, Σxx = I: to halve the loss, descent needs at least ∫dN/Nⁿ⁻¹/(ηg) steps, momentum (1 − μ) times as "
+        "many, orthogonalised updates ΔN/η"
     ),
     function=saddle_escape.least_steps,
     mutation=(scaled(5), vanishing, scaled(0.7), larger),
     relation="≥",
 )
 def order(rng: np.random.Generator, trials: int) -> Pairs:
-    """Steps measured from random starts against the least number proved; and how they grow when the start shrinks.
+    """Steps measured from random starts against the proved least number, and their growth as the start shrinks.
 
-    The least number is also tried from above, on aligned starts with gap = σ·(orthogonal): orthogonalised updates are
-    less than a step above it. Descent moves w by ηwⁿ⁻¹(σ − wⁿ), h = 1 − √½ of σ less at most, where the least number
+    On aligned starts with gap = σ·(orthogonal) the least number is also bounded from above: orthogonalised updates
+    take less than a step more. Descent moves w by ηwⁿ⁻¹(σ − wⁿ), h = 1 − √½ of σ less at most, where the least number
     has ηwⁿ⁻¹(1 + h)σ; and a step multiplies w by 1 + z, log(1 + z) ≥ z/(1 + z), z ≤ ησ for n ≥ 2.
     """
     for depth in (1, 2, 3):
@@ -66,16 +66,16 @@ def order(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.saddle_time",
-    source="this project, beside Li et al., Theorem 1",
+    source="this project, related to Li et al., Theorem 1",
     statement=(
-        "linear, Σxx = I, one unit, small steps: aligned starts w leave zero in 1, log(1/w), 1/w for n = 1, 2, 3; "
-        "orthogonalised in (w₁ − w)/η"
+        "linear, Σxx = I, one unit, small steps: aligned starts of size w leave zero in a time of order 1, log(1/w), "
+        "1/w for n = 1, 2, 3; orthogonalised updates take (w₁ − w)/η steps"
     ),
     function=saddle_escape.predicted_steps,
     mutation=(scaled(1.4), scaled(0.7), scaled(1.01)),
 )
 def prediction(rng: np.random.Generator, trials: int) -> Pairs:
-    """Steps from aligned starts against the predicted ones: off by 10 % and the 1/(1 − μ) first steps at most."""
+    """Steps from aligned starts against the predicted ones: off by at most 10 % and the first 1/(1 − μ) steps."""
     for depth in (1, 2, 3):
         for method in update_rules.METHODS:
             for _ in range(max(1, trials // 50)):
@@ -99,16 +99,16 @@ def prediction(rng: np.random.Generator, trials: int) -> Pairs:
         "more steps with 16 units than with one, to −I₂ several times as many"
     ),
     verdict=(
-        "depends on the reading: of the condition number at zero, holds; of the number of training steps, "
+        "depends on the reading: for the condition number at zero, holds; for the number of training steps, "
         "false for targets far from I, such as −I₂, where the condition number is 1 at every depth"
     ),
-    proof="wrong: the condition number at zero does not decide: for n = 1 it grows and the steps do not",
+    proof="wrong: the condition number at zero does not determine the steps: for n = 1 it grows, they do not",
     after="li.one_shortcut_growth",
     function=saddle_escape.steps_to_leave,
     mutation=(scaled(0), changed(lambda steps: 100 - steps)),
 )
 def depth_makes_no_difference(rng: np.random.Generator, trials: int) -> Pairs:
-    """Steps of descent to a hundredth of the loss with 1 and 16 units, near I and at −I₂; condition numbers; n = 1."""
+    """Steps of descent to a hundredth of the loss with 1 and 16 units, targets near I and −I₂; condition numbers."""
 
     def steps(units: int, depth: int, gap: np.ndarray, rate: float) -> float:
         start = (0.05 if depth == 2 else 0) * rng.standard_normal((units, depth, 2, 2))
@@ -128,13 +128,13 @@ def depth_makes_no_difference(rng: np.random.Generator, trials: int) -> Pairs:
     shallow, deep = (float(np.median([steps(units, 2, far, 0.2) for _ in range(5)])) for units in (1, 16))
     require(1 < shallow < deep / 1.5, f"to −I₂ one unit takes {shallow} steps, 16 take {deep}")
     return (
-        f"target −I₂, cond(H) = {condition(far, 16, 2):.0f} at every depth, 5 starts: one unit takes {shallow:.0f} "
-        f"steps to a hundredth of the loss, 16 units {deep:.0f} (median)"
+        f"target −I₂, cond(H) = {condition(far, 16, 2):.0f} at every depth: one unit takes {shallow:.0f} steps to a "
+        f"hundredth of the loss, 16 units take {deep:.0f} (median of 5 starts)"
     )
 
 
 def _integral(shortcut_depth: int, gap: float, start: float) -> float:
-    """T of `predicted_steps` in closed form, for n = 1 and 2; 0 for a start beyond its end."""
+    """T of `predicted_steps` in closed form, for n = 1 and 2; 0 for a start beyond w₁."""
     end = max((HALVING_SHARE * gap) ** (1 / shortcut_depth), start)
     if shortcut_depth == 1:
         return math.log((gap - start) / (gap - end))

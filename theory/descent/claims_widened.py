@@ -1,4 +1,4 @@
-"""Claims on linear networks between two fixed maps: Zou, Long & Gu 2020, and ours beside."""
+"""Claims on linear networks between two fixed maps: Zou, Long & Gu 2020, and a related one of this project."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ NARROW = widened.Widened(np.ones((1, 2)), np.ones((1, 1)), np.ones((1, 2)), np.e
 
 
 def _shrinks(problem: widened.Widened, num_layers: int, learning_rate: float) -> bool:
-    """Whether each of 20 steps from zero multiplies f by 1 − 2ηℓμ_A²μ_B²/e at most; Σ = I."""
+    """Returns whether each of 20 steps from zero multiplies f by at most 1 − 2ηℓμ_A²μ_B²/e; Σ = I."""
     risks = widened.descend(problem, num_layers, learning_rate, 20)[1]
     gain = 2 * learning_rate * num_layers * problem.spread()[0] ** 2 / math.e
     return bool((risks[1:] <= (1 - gain) * risks[:-1]).all())
@@ -29,12 +29,12 @@ def _too_long_a_step() -> bool:
 
 
 def _too_large_a_start() -> bool:
-    problem = widened.Widened(np.eye(2), np.eye(2), -np.eye(2), np.eye(2))  # held by zero, as without A and B
+    problem = widened.Widened(np.eye(2), np.eye(2), -np.eye(2), np.eye(2))  # descent stops at zero, as without A and B
     return _shrinks(problem, 8, widened.guarantee(problem, 8).learning_rate)
 
 
 def _bound_beyond_one() -> bool:
-    """Whether ‖∇f‖² = 0 is at least the bound without its τ < 1, 3,888: A = B = 1, R = 2, W = (−4, −1, −1)."""
+    """Returns whether ‖∇f‖² = 0 is at least the bound without its τ < 1, 3,888: A = B = 1, R = 2, W = (−4, −1, −1)."""
     problem = widened.Widened(np.ones((1, 1)), np.ones((1, 1)), np.full((1, 1), 2.0), np.ones((1, 1)))
     risk, gradient = widened.risk_and_gradient(problem, np.array([-4.0, -1.0, -1.0])[:, None, None])
     return bool(np.square(gradient).sum() >= 4 * 3 * (1 - 4) ** 4 * risk)
@@ -45,7 +45,7 @@ def _bound_beyond_one() -> bool:
     source="Zou, Long & Gu 2020, Theorem 3.1",
     statement=(
         "fixed maps A [m, d], B [k, m], m ≥ d, k, √f(0) ≤ σ_min(Σ)μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖‖Σ‖^½): each step η ≤ 1/L "
-        "from zero multiplies f by 1 − 2ηℓσ_min(Σ)μ_A²μ_B²/e at most"
+        "from zero multiplies f by at most 1 − 2ηℓσ_min(Σ)μ_A²μ_B²/e"
     ),
     hypotheses={
         "m ≥ d, k": lambda: widened.guarantee(NARROW, 2).applies,
@@ -62,7 +62,7 @@ def _bound_beyond_one() -> bool:
     ),
 )
 def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
-    """From zero, targets of any sign are reached at the guaranteed rate, inside max ‖W_i‖ ≤ 1/(2ℓ); its constants.
+    """Descent from zero reaches targets of any sign at the guaranteed rate, inside max ‖W_i‖ ≤ 1/(2ℓ); its constants.
 
     Every second problem has any A, B and Σ, and the largest f(0) that is allowed.
     """
@@ -93,7 +93,7 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.widened_gradient_bound",
-    source="this project, beside (2.3)",
+    source="this project, related to (2.3)",
     statement=(
         "‖∇f‖² ≥ 4ℓ μ_A² μ_B² (1−τ)^{2ℓ−2} σ_min(Σ) f with fixed maps A [m, d], B [k, m] around the network, m ≥ d, k, "
         "max ‖W_i‖ ≤ τ < 1"

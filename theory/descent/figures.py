@@ -1,6 +1,6 @@
 """Figures of docs/appendix/descent.md: descent by eigenvalue, of rotations, from the saddle at zero, rates, the map.
 
-Of each figure the data, rows of plain numbers and words that go to a CSV file, and the drawing, from that file alone.
+For each figure: its data, rows of numbers and words that are written to a CSV file, and the drawing from that file.
 """
 
 import itertools
@@ -24,9 +24,9 @@ _RESOLVED = 1e-6  # |w − φ| that the digits of a CSV file resolve
 
 
 def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> list[dict]:
-    """Excess |w − φ|² and |λ − 1| of gradient descent from zero by eigenvalue φ, at the largest learning rate of all.
+    """Returns |w − φ|² and |λ − 1| of gradient descent from zero by eigenvalue φ, at the largest common learning rate.
 
-    Steps are listed more sparsely the later they are. Nothing here is random: the seed is not used.
+    Later steps are listed more sparsely. Nothing here is random: the seed is not used.
     """
     learning_rate = from_zero.largest_learning_rate(np.array(EIGENVALUES), num_layers)
     values = from_zero.eigenvalue_recursion(np.array(EIGENVALUES), num_layers, learning_rate, num_steps)
@@ -46,7 +46,7 @@ def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> l
 
 
 def eigenvalues_figure(rows: list[dict]) -> Figure:
-    """Returns excess and distance of the layers from I against steps, a line an eigenvalue of the target."""
+    """Returns excess risk and distance of the layers from I against steps, one line per eigenvalue of the target."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     excess, norm = figure.subplots(1, 2)
     values = list(dict.fromkeys(float(row["eigenvalue"]) for row in rows))
@@ -73,7 +73,7 @@ def eigenvalues_figure(rows: list[dict]) -> Figure:
 
 
 def rotations(seed: int = 0, num_layers: int = 8, learning_rate: float = 0.01, num_steps: int = 3_000) -> list[dict]:
-    """w of gradient descent from zero on rotations by 60 … 180 degrees, in the complex plane; no seed is used."""
+    """Returns w of gradient descent from zero for rotations by 60 … 180 degrees; no seed is used."""
     phi = np.exp(1j * np.radians(np.array(ANGLES)))
     phi[-1] = -1  # exactly: rounding off the axis would let descent escape in the end
     w = from_zero.eigenvalue_recursion(phi, num_layers, learning_rate, num_steps) ** num_layers
@@ -85,7 +85,7 @@ def rotations(seed: int = 0, num_layers: int = 8, learning_rate: float = 0.01, n
 
 
 def rotations_figure(rows: list[dict]) -> Figure:
-    """Returns the paths of w from 1 to the eigenvalue of a rotation in the complex plane, a dot a step, and |w − φ|."""
+    """Returns the paths of w from 1 to a rotation's eigenvalue in the complex plane, a dot per step, and |w − φ|."""
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     plane, distance = figure.subplots(1, 2, width_ratios=(1.9, 1))
     for k, angle in enumerate(dict.fromkeys(int(row["angle"]) for row in rows)):
@@ -106,7 +106,7 @@ def rotations_figure(rows: list[dict]) -> Figure:
 
 
 def saddle(seed: int = 0) -> list[dict]:
-    """Steps to leave zero by shortcut depth, method and size of the start: measured, predicted, and the least possible.
+    """Returns steps to leave zero by shortcut depth, method and size of the start: measured, predicted, lower bound.
 
     aligned: one unit that starts along the target. random: the median of three starts of three units with Gaussian
     entries. The gap is orthogonal, d = 4. The sizes w₀ are those of the aligned weights; random ones have norms near.
@@ -125,7 +125,7 @@ def saddle(seed: int = 0) -> list[dict]:
 
 
 def saddle_figure(rows: list[dict]) -> Figure:
-    """Returns steps to leave zero against the size of the start: a panel a method, a colour a shortcut depth."""
+    """Returns steps to leave zero against the size of the start: a panel per method, a colour per shortcut depth."""
     figure = Figure(figsize=(8, 3.9), layout="constrained")
     methods = list(dict.fromkeys(row["method"] for row in rows))
     for axes, method in zip(figure.subplots(1, len(methods), sharey=True), methods):
@@ -145,7 +145,7 @@ def saddle_figure(rows: list[dict]) -> Figure:
 
 
 def rates(seed: int = 0) -> list[dict]:
-    """Excess of descent from zero beside what (2.3), the margin seen and the margin c at the start promise, η = 1/L.
+    """Returns the risk of descent from zero, η = 1/L, and three bounds: (2.3), the margin seen, the margin c at first.
 
     Targets: I + a Gaussian matrix of Frobenius norm ½, d = 5, and the rotation of the plane by 100 degrees, for which
     no margin c is positive. (2.3) has the norm seen so far, the margin bound the σ_min(W) seen so far.
@@ -158,7 +158,7 @@ def rates(seed: int = 0) -> list[dict]:
 
 
 def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float) -> list[dict]:
-    """The rows of one target and depth; |||A||| stays below reach/ℓ."""
+    """Returns the rows of one target and depth; |||A||| stays below reach/ℓ."""
     identity, rows = np.eye(len(R)), []
     A, c = np.zeros((depth, *R.shape)), balancedness.deficiency_margin(identity, R)
     start = landscape.risk(A, R, identity)
@@ -180,7 +180,7 @@ def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float)
 
 
 def rates_figure(rows: list[dict]) -> Figure:
-    """Returns the excess of descent beside three promises by case, and the drift of the imbalances beside its bound."""
+    """Returns the excess risk of descent with three guarantees, and the drift of the imbalances with its bound."""
     figure = Figure(figsize=(8, 6), layout="constrained")
     *panels, drift = figure.subplots(2, 2).flat
     labels = {
@@ -209,11 +209,11 @@ def rates_figure(rows: list[dict]) -> Figure:
 
 
 def map_figures(rows: list[dict]) -> dict[str, Figure]:
-    """Returns steps to the target by depth and step size, d = 6: map of descent, and of the others map_METHOD.
+    """Returns steps to the target by depth and step size, d = 6, as figures map (descent) and map_METHOD (the others).
 
-    A row of panels is a target, a column a start. A cell is coloured by the steps, grey where 500 do not suffice, black
-    where it diverges. The red line is the largest step size without crossing, `from_zero.largest_learning_rate`, where
-    the theory of descent from zero has one.
+    Each row of panels is a target, each column a start. Cells are coloured by the steps, grey if 500 do not suffice,
+    black if descent diverges. The red line is the largest step size without crossing,
+    `from_zero.largest_learning_rate`, where the theory of descent from zero gives one.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
     found = {name: [row for row in rows if row["method"] == name] for name in METHODS}
@@ -221,7 +221,7 @@ def map_figures(rows: list[dict]) -> dict[str, Figure]:
 
 
 def _map_of(rows: list[dict], method: str) -> Figure:
-    """The map of one method."""
+    """Returns the map of one method."""
     figure = Figure(figsize=(8, 7.6), layout="constrained")
     panels = figure.subplots(len(TARGETS), len(STARTS), sharex=True, sharey=True)
     for i, target in enumerate(TARGETS):

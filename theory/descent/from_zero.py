@@ -8,8 +8,8 @@ eigenvalue of every layer           λ; w = λ^ℓ is that of the network
 
 Source: Peter Bartlett, Dave Helmbold and Philip Long, *Gradient descent with identity initialization efficiently learns
 positive definite linear transformations by deep residual networks*, ICML 2018. Their step counts are poly(ℓ, κ,
-log(d/ε)), with constants that we could not verify; the bounds of this module are ours, and proved in
-docs/appendix/proofs.md.
+log(d/ε)), with constants that could not be verified; the other bounds of this module are not in the paper and are
+proved in docs/appendix/proofs.md.
 
 Learning rates are those of `landscape.gradient_descent`, whose risk has no ½: η below is twice the learning rate.
 """
@@ -23,11 +23,11 @@ from theory.linear import factorization, landscape
 
 
 def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
-    """λ ← λ − η λ̄^{ℓ−1}(λ^ℓ − φ) from λ = 1: gradient descent from zero, for Σ = I (Bartlett et al. 2018, §4).
+    """Returns the iterates λ ← λ − η λ̄^{ℓ−1}(λ^ℓ − φ) of gradient descent from zero, Σ = I (Bartlett et al. 2018, §4).
 
     At A = 0 all layers are the same polynomial in R and Rᵀ, and stay so: they commute, and ∂f/∂A_i is the same for
-    every i. So each eigenvalue of the layers moves alone. Not in the paper: a normal R with complex eigenvalues, such
-    as a rotation. In the limit η → 0 its w moves on the straight line from 1 to φ.
+    every i. So each eigenvalue of the layers evolves independently from λ = 1. Not in the paper: a normal R with
+    complex eigenvalues, such as a rotation. In the limit η → 0 its w moves on the straight line from 1 to φ.
 
     Args:
       phi: [k], eigenvalues of R, real or complex. learning_rate: η/2.
@@ -46,18 +46,18 @@ def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float,
 
 
 def recursion_risks(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
-    """Σ |λ^ℓ − φ|² after 0 … num_steps steps: the excess risk of gradient descent from zero. Arguments as above."""
+    """Returns Σ |λ^ℓ − φ|², the excess risk after 0 … num_steps steps; arguments as of `eigenvalue_recursion`."""
     values = eigenvalue_recursion(phi, num_layers, learning_rate, num_steps)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.square(np.abs(values**num_layers - np.asarray(phi))).sum(1)
 
 
 def contraction(phi: np.ndarray, num_layers: int) -> tuple[np.ndarray, np.ndarray]:
-    """The least and the largest q of λ⁺ − λ* = (1 − ηq)(λ − λ*), λ* = φ^{1/ℓ}, for λ between 1 and λ* (ours).
+    """Returns the least and largest q in λ⁺ − λ* = (1 − ηq)(λ − λ*), λ* = φ^{1/ℓ}, for λ between 1 and λ*.
 
     q = λ^{ℓ−1} Σ_k λ^k λ*^{ℓ−1−k} is exact, Σ_k φ^{k/ℓ} at λ = 1 and ℓφ^{2−2/ℓ} at λ*, and grows with λ. So the
-    iterates approach λ* from one side, each step by a factor between 1 − η·largest and 1 − η·least. For φ < 0 and ℓ ≥
-    2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ. For ℓ = 1 λ* is φ, whatever its sign, and q = 1.
+    iterates approach λ* from one side, in each step by a factor between 1 − η·largest and 1 − η·least. For φ < 0 and ℓ
+    ≥ 2, where λ* = 0, q = λ^{2ℓ−2} − φλ^{ℓ−2} lies between 0 and 1 − φ. For ℓ = 1 λ* is φ, of either sign, and q = 1.
     phi [k] is real, and so are the two arrays [k].
     """
     phi = real("phi", phi)
@@ -69,21 +69,21 @@ def contraction(phi: np.ndarray, num_layers: int) -> tuple[np.ndarray, np.ndarra
 
 
 def largest_learning_rate(phi: np.ndarray, num_layers: int) -> float:
-    """The largest learning rate with which no λ ever crosses its λ* (ours): 1/(2 max q), q of `contraction`.
+    """Returns the largest learning rate at which no λ crosses its λ*: 1/(2 max q), q of `contraction`.
 
-    With it and below λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and, with ℓ ≥ 2, to 0 for φ < 0. Above it some λ
-    jumps over its λ* in the first step (φ < 1) or near the end (φ > 1). Beyond twice it, where a φ > 1 sets it, λ* is
-    unstable. phi [k] is real.
+    Up to this rate λ goes to λ* monotonically: to φ^{1/ℓ} for φ ≥ 0 and, with ℓ ≥ 2, to 0 for φ < 0. Above it some λ
+    crosses its λ* in the first step (φ < 1) or near the end (φ > 1). If a φ > 1 sets this rate, λ* is
+    unstable beyond twice the rate. phi [k] is real.
     """
     return float(1 / (2 * contraction(phi, num_layers)[1].max()))
 
 
 def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance: float) -> float:
-    """Steps after which the excess risk is at most `tolerance`, for positive φ (the paper: poly(ℓ, κ, log(d/ε))).
+    """Returns a number of steps after which the excess risk is at most `tolerance`, for positive φ.
 
-    Ours: |w − φ| ≤ C|1 − φ|(1 − η·least)^t, C = ℓφ^{1−1/ℓ}/least for φ > 1 and 1 else; each of k eigenvalues may
-    keep tolerance/k. At `largest_learning_rate` this is at most κ^{2−2/ℓ} log(C√(k/tolerance)max|1 − φ|) + 1 steps,
-    κ = max(φ, 1)/min(φ, 1): the depth does not raise it beyond κ² log(…).
+    The paper has poly(ℓ, κ, log(d/ε)); not in the paper: |w − φ| ≤ C|1 − φ|(1 − η·least)^t, C = ℓφ^{1−1/ℓ}/least for
+    φ > 1 and 1 else; each of k eigenvalues may keep tolerance/k. At `largest_learning_rate` this is at most κ^{2−2/ℓ}
+    log(C√(k/tolerance)max|1 − φ|) + 1 steps, κ = max(φ, 1)/min(φ, 1), and so, at every depth, at most κ² log(…) + 1.
 
     Args:
       phi: [k], positive.
@@ -112,14 +112,14 @@ def step_bound(phi: np.ndarray, num_layers: int, learning_rate: float, tolerance
 
 
 def excess_floor(phi: np.ndarray, num_layers: int, learning_rate: float) -> float:
-    """Σ_{φ<0} φ²: gradient descent from zero does not fall below it and tends to it (Bartlett et al. 2018, failure).
+    """Returns Σ_{φ<0} φ², to which the risk of descent from zero tends from above (Bartlett et al. 2018, failure).
 
-    For a symmetric R, Σ = I, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; no λ becomes negative. For even
-    ℓ, not in the paper, w = λ^ℓ ≥ 0 whatever λ is: the floor then holds at every learning rate, and for every method
-    whose layers stay equal and symmetric, momentum and orthogonalised updates among them. That is exact arithmetic:
-    rounding leaves the strict saddle of ℓ = 2 in the end, and orthogonalised updates make full steps of it. The floor
-    does not depend on how small a solution exists: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent ends
-    at 2. For odd ℓ a long step jumps over 0: R = −I₂, ℓ = 3 and a learning rate of ½ reach R in one step.
+    For a symmetric R, Σ = I, ℓ ≥ 2, a learning rate of at most `largest_learning_rate`; no λ becomes negative. Not in
+    the paper: for even ℓ, w = λ^ℓ ≥ 0, so the floor holds at every learning rate and for every method whose layers stay
+    equal and symmetric, such as momentum and orthogonalised updates. This is in exact arithmetic: rounding errors grow
+    at the strict saddle of ℓ = 2, and orthogonalised updates turn them into full steps. The floor does not depend on
+    the norm of the smallest solution: R = −I₂, ℓ = 8 has one of norm 2 sin(π/16) = 0.39, and descent ends at 2. For odd
+    ℓ a long step crosses 0: R = −I₂, ℓ = 3 and a learning rate of ½ reach R in one step.
 
     Args:
       phi: [k], real. num_layers: int ≥ 2. learning_rate: float > 0.
@@ -136,10 +136,10 @@ def excess_floor(phi: np.ndarray, num_layers: int, learning_rate: float) -> floa
 
 
 def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -> float:
-    """(1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)}: what an eigenvalue φ = 0 adds to the excess risk after t steps, at most (ours).
+    """Returns (1 + 2(ℓ−1)ηt)^{−ℓ/(ℓ−1)}: an eigenvalue φ = 0 adds at most this to the risk after t steps.
 
-    λ⁺ = λ(1 − ηλ^{2ℓ−2}) and (1 − u)^{−p} ≥ 1 + pu give λ^{−(2ℓ−2)} ≥ 1 + (2ℓ−2)ηt. No geometric rate: for every
-    ℓ ≥ 2 a singular target is reached, but the steps grow like 1/ε^{1−1/ℓ}.
+    λ⁺ = λ(1 − ηλ^{2ℓ−2}) and (1 − u)^{−p} ≥ 1 + pu give λ^{−(2ℓ−2)} ≥ 1 + (2ℓ−2)ηt. Descent reaches
+    a singular target for every ℓ ≥ 2, but not at a geometric rate: the number of steps grows like 1/ε^{1−1/ℓ}.
 
     Args:
       num_layers: int ≥ 2. learning_rate: float in (0, ½]. num_steps: int.
@@ -154,12 +154,12 @@ def singular_risk_bound(num_layers: int, learning_rate: float, num_steps: int) -
 
 
 def distance_to_zero(phi: np.ndarray) -> np.ndarray:
-    """Distance of 0 from the straight line from 1 to φ, [k] (ours): what the flow's speed depends on.
+    """Returns the distances [k] of 0 from the straight lines from 1 to φ, which bound the speed of gradient flow.
 
     Under gradient flow from zero w − φ = (1 − φ) s with ds/dt = −2ℓ|w|^{2−2/ℓ} s for every normal R. With ℓ ≥ 2 it
-    fails exactly for φ on the negative real axis, where the line meets 0; elsewhere the excess falls at the rate
-    4ℓm^{2−2/ℓ} or faster, m this distance. For a rotation by θ it is cos(θ/2). The paper asks for uᵀRu > 0, here
-    Re φ > 0, and for another method (`balanced_projected_descent`).
+    fails exactly for φ on the negative real axis, where the line meets 0; elsewhere the excess risk falls at least at
+    the rate 4ℓm^{2−2/ℓ}, m this distance. For a rotation by θ, m = cos(θ/2). The paper assumes uᵀRu > 0, here
+    Re φ > 0, and uses another method (`balanced_projected_descent`).
 
     Args:
       phi: [k], real or complex.
@@ -172,9 +172,9 @@ def distance_to_zero(phi: np.ndarray) -> np.ndarray:
 
 
 def project_positive(W: np.ndarray, margin: float) -> np.ndarray:
-    """The matrix nearest to W [d, d] in Frobenius norm with uᵀWu ≥ margin·|u|² (Bartlett et al. 2018, asymmetric Φ).
+    """Returns the matrix nearest to W [d, d] in Frobenius norm with uᵀWu ≥ margin·|u|² (Bartlett et al. 2018).
 
-    The symmetric part and the rest are orthogonal, so eigenvalues of the former below the margin become it.
+    The symmetric part and the rest are orthogonal, so eigenvalues of the former below the margin are raised to it.
     """
     W = finite("W", W)
     values, vectors = np.linalg.eigh((W + W.T) / 2)
@@ -184,12 +184,12 @@ def project_positive(W: np.ndarray, margin: float) -> np.ndarray:
 def balanced_projected_descent(
     R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int, margin: float
 ) -> landscape.Descent:
-    """Gradient descent from zero whose product is kept positive and whose layers are balanced (Bartlett et al. 2018).
+    """Returns descent from zero with a product kept positive and balanced layers (Bartlett et al. 2018, asymmetric Φ).
 
     After each gradient step W = (I + A_ℓ)···(I + A_1) is projected (`project_positive`), then factored into layers
     of equal singular values, by the polar construction `factorization.factorize`, whose layers are exactly balanced.
     Their theorem: it converges, at a rate polynomial in ℓ, for every R with uᵀRu ≥ margin·|u|². The order of the two
-    projections is our reading of it, not verified against the text; the paper's constants are not used here.
+    projections was not verified against the text; the paper's constants are not used here.
 
     Args:
       R: [d, d]. margin: γ of the paper, above 0.

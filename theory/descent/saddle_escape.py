@@ -6,10 +6,11 @@ W^{r,l}                                  weights [num_units, shortcut_depth, d, 
 the best map, I − M in Li et al.         I + gap; gap [d, d], Σ_XX = I, so that L = ½‖W − I − gap‖²_F
 stationary of order n − 1 (Theorem 1)    ‖∂L/∂W^{r,l}‖ ≤ g Nⁿ⁻¹, N the largest norm of a weight matrix
 
-Leaving zero means L ≤ ½ L(0). From Theorem 1's order alone, N grows by η g Nⁿ⁻¹ a step of descent, at most: constant
+Leaving zero means L ≤ ½ L(0). From Theorem 1's order alone, N grows by at most η g Nⁿ⁻¹ per step of descent: constant
 speed for n = 1, exponential growth for n = 2, and 1/N falls by at most ηg for n = 3. So the time is at least of order
-1, log(1/N₀) and 1/N₀^{n−2}. Momentum divides it by 1/(1 − μ) at most. An orthogonalised update forgets the size of the
-gradient: N grows by η a step whatever n is, and the time is (N₁ − N₀)/η. At exactly zero, n ≥ 2, nothing moves.
+1, log(1/N₀) and 1/N₀^{n−2}. Momentum shortens it by at most the factor 1 − μ. An orthogonalised update ignores the
+size of the gradient: for every n, N grows by η per step, and the time is (N₁ − N₀)/η. At exactly zero, n ≥ 2, nothing
+moves.
 """
 
 import math
@@ -24,9 +25,9 @@ HALVING_SHARE = 1 - math.sqrt(0.5)  # of gap: L halves when ‖W − I − gap�
 
 
 def risk_and_gradient(weights: np.ndarray, gap: np.ndarray) -> tuple[float, np.ndarray]:
-    """L = ½‖W − I − gap‖²_F and ∂L/∂W^{r,l}, W = Π (I + W^{r,n}···W^{r,1}) (Li et al., (5) and (7) for Σ_XX = I).
+    """Returns L = ½‖W − I − gap‖²_F and ∂L/∂W^{r,l}, W = Π (I + W^{r,n}···W^{r,1}) (Li et al., (5), (7) for Σ_XX = I).
 
-    The weights are [num_units, shortcut_depth, d, d], as the gradient; gap is [d, d].
+    Weights and gradient are [num_units, shortcut_depth, d, d]; gap is [d, d].
     """
     weights, gap = real("weights", weights), real("gap", gap)
     identity = np.eye(len(gap))
@@ -57,7 +58,7 @@ def steps_to_leave(
     max_steps: int,
     share: float = 0.5,
 ) -> float:
-    """Steps after which L ≤ share·L(0), L(0) = ½‖gap‖²_F: measured; infinite where max_steps do not suffice.
+    """Returns the measured steps after which L ≤ share·L(0), L(0) = ½‖gap‖²_F; infinite if max_steps do not suffice.
 
     Args:
       weights: The start, [num_units, shortcut_depth, d, d]. gap: [d, d]. learning_rate: η.
@@ -73,9 +74,9 @@ def steps_to_leave(
 
 
 def aligned_start(size: float, shortcut_depth: int, gap: np.ndarray) -> np.ndarray:
-    """Weights [1, n, d, d] of singular values `size` whose product is sizeⁿ·U Vᵀ, gap = U diag(s) Vᵀ.
+    """Returns weights [1, n, d, d] of singular values `size` whose product is sizeⁿ·U Vᵀ, gap = U diag(s) Vᵀ.
 
-    W¹ = size·Vᵀ, W² … Wⁿ⁻¹ = size·I, Wⁿ = size·U: then singular values move alone, as a number w each.
+    W¹ = size·Vᵀ, W² … Wⁿ⁻¹ = size·I, Wⁿ = size·U: then each singular value w evolves independently.
     """
     u, _, vt = np.linalg.svd(gap)
     between = [np.eye(len(gap))] * (shortcut_depth - 2)
@@ -85,11 +86,11 @@ def aligned_start(size: float, shortcut_depth: int, gap: np.ndarray) -> np.ndarr
 def predicted_steps(
     method: update_rules.Method, shortcut_depth: int, gap: float, start: float, learning_rate: float
 ) -> float:
-    """Steps from the aligned start of size w₀ for gap = σ·(orthogonal), one unit: ẇ = wⁿ⁻¹(σ − wⁿ), or speed η.
+    """Returns the steps from an aligned start w₀, gap = σ·(orthogonal), one unit, by ẇ = wⁿ⁻¹(σ − wⁿ) or speed η.
 
     Descent: T/η, T = ∫ dw / (wⁿ⁻¹(σ − wⁿ)) from w₀ to w₁ = (0.293σ)^{1/n}: −log(1 − 0.293) for n = 1 and w₀ = 0, near
-    log(w₁/w₀)/σ for n = 2, near 1/(σw₀) for n = 3. Momentum: T(1 − μ)/η. Orthogonalised: (w₁ − w₀)/η. All in the limit
-    of small steps; inf for w₀ = 0 and n ≥ 2, where nothing moves.
+    log(w₁/w₀)/σ for n = 2, near 1/(σw₀) for n = 3. Momentum: T(1 − μ)/η. Orthogonalised: (w₁ − w₀)/η. These are
+    limits for small steps; inf for w₀ = 0 and n ≥ 2, where nothing moves.
 
     Args:
       shortcut_depth: n. gap: σ > 0. start: w₀. learning_rate: η.
@@ -112,7 +113,7 @@ def predicted_steps(
 
 
 def reach(num_units: int, shortcut_depth: int, gap: np.ndarray) -> tuple[float, float]:
-    """The least N₁ at which L can have halved, and the factor g of ‖∂L/∂W^{r,l}‖ ≤ g Nⁿ⁻¹ up to there.
+    """Returns the least N₁ at which L can be half, and g such that ‖∂L/∂W^{r,l}‖ ≤ g Nⁿ⁻¹ for N ≤ N₁.
 
     (1 + N₁ⁿ)^R − 1 = 0.293‖gap‖_F/√d, and g = ((1 + N₁ⁿ)^R − 1 + ‖gap‖)(1 + N₁ⁿ)^{R−1}.
 
@@ -125,7 +126,7 @@ def reach(num_units: int, shortcut_depth: int, gap: np.ndarray) -> tuple[float, 
 
 
 def least_steps(method: update_rules.Method, weights: np.ndarray, gap: np.ndarray, learning_rate: float) -> float:
-    """A number of steps that every start of the same N₀ needs at least, proved from the order of stationarity alone.
+    """Returns a lower bound on the steps from every start with the same N₀, by the order of stationarity alone.
 
     Descent: ∫_{N₀}^{N₁} dN/Nⁿ⁻¹ / (ηg): (N₁ − N₀)/(ηg), log(N₁/N₀)/(ηg), (1/N₀ − 1/N₁)/(ηg) for n = 1, 2, 3; momentum
     (1 − μ) times that; orthogonalised (N₁ − N₀)/η. N₁, g of `reach`, N₀ the largest norm at the start.

@@ -1,6 +1,6 @@
-"""The map: which targets linear residual networks reach, how fast, by start, method, depth and step size.
+"""The map: which targets linear residual networks reach and how fast, by start, method, depth and step size.
 
-A job is one target, start, method and depth, run at all step sizes at once. Nothing is drawn but the seed's numbers.
+A job is one target, start, method and depth, run at all step sizes at once. Only the seed's numbers are random.
 """
 
 import itertools
@@ -35,17 +35,17 @@ class Job(NamedTuple):
 
 
 def jobs() -> list[Job]:
-    """Returns all of them: d = 6 at every depth, and d = 20 from zero at depth 16."""
+    """Returns all jobs: d = 6 at every depth, and d = 20 from zero at depth 16."""
     small = itertools.product(TARGETS, STARTS, METHODS, DEPTHS, (6,))
     large = itertools.product(TARGETS, STARTS[:1], METHODS, (16,), (20,))
     return [Job(*job) for job in (*small, *large)]
 
 
 def target_matrix(name: str, d: int, seed: int) -> np.ndarray:
-    """R [d, d] in a random basis, det R ≥ 0, d ≥ 2.
+    """Returns a target R [d, d] in a random basis, det R ≥ 0, d ≥ 2.
 
-    positive definite: eigenvalues 0.4 … 2. rotated: that, times rotations of planes by up to 2 radians. indefinite: two
-    eigenvalues of the former with their signs changed. singular: the least one replaced by 0.
+    positive definite: eigenvalues 0.4 … 2. rotated: that matrix times rotations of planes by up to 2 radians.
+    indefinite: the former with the signs of two eigenvalues changed. singular: its least eigenvalue replaced by 0.
     """
     rng = np.random.default_rng([seed, d])
     basis, values = np.linalg.qr(rng.standard_normal((d, d)))[0], np.geomspace(0.4, 2, d)
@@ -65,7 +65,7 @@ def target_matrix(name: str, d: int, seed: int) -> np.ndarray:
 
 
 def start_layers(name: str, num_layers: int, d: int, seed: int) -> np.ndarray:
-    """A [ℓ, d, d]: zero; identity plus noise, A Gaussian of norm near 0.2/√ℓ; small random, I + A that Gaussian."""
+    """Returns A [ℓ, d, d]: zero; identity plus noise, Gaussian A of norm near 0.2/√ℓ; small random, I + A so."""
     if name == "zero":
         return np.zeros((num_layers, d, d))
     noise = np.random.default_rng([seed, num_layers, d]).standard_normal((num_layers, d, d)) / math.sqrt(d * num_layers)
@@ -77,13 +77,13 @@ def start_layers(name: str, num_layers: int, d: int, seed: int) -> np.ndarray:
 
 
 def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_steps: int = MAX_STEPS) -> list[dict]:
-    """One row for each step size η = speed/ℓ: what came of the job.
+    """Returns one row for each step size η = speed/ℓ: the outcome of the job.
 
-    status: reached, excess at most 0.001 f(A = 0), after `steps`; stalled, not after max_steps; diverged. excess: the
-    last one over f(A = 0). norm, least_singular: the largest |||A||| and the least σ_min(W) seen, every tenth step.
-    promised_exact, promised_2_3, promised_margin: the steps that `from_zero.step_bound`, (2.3) and the margin bound
-    allow, the last two with the norm and σ_min(W) seen and for η ≤ 1/L alone; NaN where they promise nothing.
-    largest_rate: `from_zero.largest_learning_rate` for descent from zero on symmetric targets, else NaN.
+    status: reached (excess risk at most 0.001 f(A = 0) after `steps`), stalled (not within max_steps) or diverged.
+    excess: the last excess risk over f(A = 0). norm, least_singular: the largest |||A||| and the least σ_min(W) seen,
+    every tenth step. promised_exact, promised_2_3, promised_margin: the steps that `from_zero.step_bound`, (2.3) and
+    the margin bound allow, the last two with the norm and σ_min(W) seen and for η ≤ 1/L only; NaN where they guarantee
+    nothing. largest_rate: `from_zero.largest_learning_rate` for descent from zero on symmetric targets, else NaN.
     """
     R, d = target_matrix(job.target, job.dimension, seed), job.dimension
     rates = np.array(speeds) / job.num_layers
@@ -114,14 +114,14 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
 
 
 def run(seed: int = 0, skip: int = 0) -> Iterator[list[dict]]:
-    """Yields the rows of each job but the first `skip`."""
+    """Yields the rows of each job, except for the first `skip` jobs."""
     for job in jobs()[skip:]:
         with single_threaded_products():
             yield run_job(job, seed)
 
 
 def _risk_and_gradient(A: np.ndarray, R: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """W, ‖W − R‖²_F and ∂/∂A_i for a batch of networks A [n, ℓ, d, d]; infinite or NaN from where they diverge."""
+    """Returns W, ‖W − R‖²_F and ∂/∂A_i for networks A [n, ℓ, d, d]; infinite or NaN once they have diverged."""
     layers = np.eye(len(R)) + A
     before, back = np.empty_like(layers), np.empty_like(layers)
     W = np.broadcast_to(np.eye(len(R)), layers[:, 0].shape)
@@ -137,7 +137,7 @@ def _risk_and_gradient(A: np.ndarray, R: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, float]:
-    """The three promises for one row, NaN where there is none: all are about plain descent, from the risk `first`."""
+    """Returns the three guaranteed numbers of steps of a row, from the risk `first`; NaN unless it is plain descent."""
     promised = dict.fromkeys(("promised_exact", "promised_2_3", "promised_margin", "largest_rate"), math.nan)
     depth, rate, identity = row["num_layers"], row["learning_rate"], np.eye(len(R))
     alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
@@ -161,7 +161,7 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
 
 
 def _steps(shrinks: float, to: float) -> float:
-    """Steps in which the risk falls to a share `to` of the first, as each leaves at most a share `shrinks`."""
+    """Returns the steps in which the risk falls to a share `to`, if each multiplies it by at most `shrinks`."""
     return math.log(to) / math.log(shrinks) if 0 < shrinks < 1 else math.nan
 
 

@@ -1,4 +1,4 @@
-"""The directions along which a method steps, on NumPy matrices: descent, momentum, orthogonalised (Jordan et al. 2024).
+"""Update directions on NumPy matrices: descent, momentum, orthogonalised (Jordan et al. 2024).
 
     W ← W − η u:   descent          u = g
                    momentum         m ← μm + g, u = m
@@ -21,10 +21,10 @@ MOMENTUM = 0.9
 
 
 def polar_factor(G: np.ndarray) -> np.ndarray:
-    """U Vᵀ for G = U diag(s) Vᵀ [..., d, d]: the nearest orthogonal matrix; 0 along singular values that are rounding.
+    """Returns U Vᵀ for G = U diag(s) Vᵀ [..., d, d], the nearest orthogonal matrix; 0 where s is within rounding of 0.
 
-    It does not change when G is multiplied by a positive number: a step has the spectral norm η however small the
-    gradient is.
+    It does not change when G is multiplied by a positive number: a step has the spectral norm η, however small the
+    gradient.
     """
     u, s, vt = np.linalg.svd(finite("G", G))
     # Along a singular value that is rounding, u vᵀ is noise of full length.

@@ -8,7 +8,7 @@ W_l = 0 at the start; A and B are not trained  layers = 0
 
 Source: Difan Zou, Philip Long and Quanquan Gu, *On the global convergence of training deep linear ResNets*, ICLR 2020.
 Their Theorem 3.1 has this form, rate 1 − ηL μ_A² μ_B² σ²/e for a loss with ½, under a bound on the loss at zero; its
-constants could not be verified. Those below are ours, for H&M's risk ‖E Σ^½‖²_F without ½, proved in
+constants could not be verified. The constants below are for Hardt & Ma's risk ‖E Σ^½‖²_F without ½ and are proved in
 docs/appendix/proofs.md.
 """
 
@@ -21,7 +21,7 @@ from theory.linear import landscape
 
 
 class Widened(NamedTuple):
-    """A problem: inward [m, d] and outward [k, m] fixed, d, k ≤ m; target R [k, d]; second moment Sigma [d, d]."""
+    """A problem: fixed maps inward [m, d], outward [k, m], d, k ≤ m; target R [k, d]; second moment Sigma [d, d]."""
 
     inward: np.ndarray
     outward: np.ndarray
@@ -29,10 +29,10 @@ class Widened(NamedTuple):
     Sigma: np.ndarray
 
     def spread(self) -> tuple[float, float, float]:
-        """μ_A μ_B, ‖A‖ ‖B‖ and ‖Σ‖: what the guarantee depends on.
+        """Returns μ_A μ_B, ‖A‖ ‖B‖ and ‖Σ‖, on which the guarantee depends.
 
         Raises:
-          ValueError: m < d or m < k: a matrix with a kernel has no μ that bounds anything.
+          ValueError: m < d or m < k: then A or Bᵀ has a kernel, and μ bounds nothing.
         """
         (m, d), k = np.shape(self.inward), len(self.outward)
         if m < max(d, k):
@@ -42,10 +42,10 @@ class Widened(NamedTuple):
 
 
 def identity_maps(R: np.ndarray, scale: float) -> Widened:
-    """A = scale·(I_d; 0), B = scale·(0, I_k), m = d + k: B A = 0, so the network is 0 at the start (Zou et al.).
+    """Returns A = scale·(I_d; 0), B = scale·(0, I_k), m = d + k: B A = 0, so the network starts at 0 (Zou et al.).
 
-    Σ = I. Not in the paper: for scale² ≥ 4e^{3/2}‖R‖_F ≈ 17.93‖R‖_F the guarantee holds for every R [k, d], whatever
-    its eigenvalues or the sign of its determinant.
+    Σ = I. Not in the paper: for scale² ≥ 4e^{3/2}‖R‖_F ≈ 17.93‖R‖_F the guarantee holds for every R [k, d], with
+    any eigenvalues and either sign of its determinant.
     """
     k, d = np.shape(R)
     inward, outward = np.zeros((d + k, d)), np.zeros((k, d + k))
@@ -54,7 +54,7 @@ def identity_maps(R: np.ndarray, scale: float) -> Widened:
 
 
 def risk_and_gradient(problem: Widened, layers: np.ndarray) -> tuple[float, np.ndarray]:
-    """f = ‖E Σ^½‖²_F, E = B(I + W_ℓ)···(I + W_1)A − R, and ∂f/∂W_i [ℓ, m, m]: Lemma 2.4 of H&M with B and A around.
+    """Returns f = ‖E Σ^½‖²_F, E = B(I + W_ℓ)···(I + W_1)A − R, and ∂f/∂W_i [ℓ, m, m] (Hardt & Ma, Lemma 2.4).
 
     Args:
       problem: Widened. layers: [ℓ, m, m].
@@ -70,9 +70,9 @@ def risk_and_gradient(problem: Widened, layers: np.ndarray) -> tuple[float, np.n
 
 
 def gradient_lower_bound(problem: Widened, layers: np.ndarray) -> float:
-    """4ℓ μ_A² μ_B² (1 − τ)^{2ℓ−2} σ_min(Σ) f ≤ ‖∇f‖²_F for τ = max ‖W_i‖ < 1: (2.3) of H&M with B and A around (ours).
+    """Returns 4ℓ μ_A² μ_B² (1 − τ)^{2ℓ−2} σ_min(Σ) f ≤ ‖∇f‖²_F, τ = max ‖W_i‖ < 1: Hardt & Ma's (2.3) with A and B.
 
-    Σ must be invertible, or the bound is 0.
+    Not in the papers. If Σ is singular, the bound is 0.
     """
     num_layers, tau = len(layers), float(np.linalg.norm(layers, 2, axis=(1, 2)).max())
     least, _, _ = problem.spread()
@@ -82,13 +82,13 @@ def gradient_lower_bound(problem: Widened, layers: np.ndarray) -> float:
 
 
 class Guarantee(NamedTuple):
-    """What is proved of descent from zero: whether it applies, the largest learning rate, and the rate there.
+    """The guarantee for descent from zero: whether it applies, the largest learning rate, and the rate there.
 
     Attributes:
       applies: √f(0) ≤ allowed.
       allowed: σ_min(Σ) μ_A² μ_B² / (4 e^{3/2} ‖A‖ ‖B‖ ‖Σ‖^½).
       learning_rate: 1/L, L the smoothness where max ‖W_i‖ ≤ 1/(2ℓ) and f ≤ f(0).
-      rate: 1 − 2ηℓ σ_min(Σ) μ_A² μ_B²/e, by which each step multiplies f at most.
+      rate: 1 − 2ηℓ σ_min(Σ) μ_A² μ_B²/e; each step multiplies f by at most this.
     """
 
     applies: bool
@@ -98,9 +98,10 @@ class Guarantee(NamedTuple):
 
 
 def guarantee(problem: Widened, num_layers: int) -> Guarantee:
-    """Descent from zero stays in max ‖W_i‖ ≤ 1/(2ℓ) and f shrinks geometrically, if f(0) is small (Zou et al.).
+    """Returns a guarantee: if f(0) is small, max ‖W_i‖ ≤ 1/(2ℓ) and f shrinks geometrically (Zou et al., Theorem 3.1).
 
-    Theorem 3.1 with our constants. The condition does not depend on ℓ, the rate only weakly: the steps stay bounded.
+    The constants are not the paper's. The condition does not depend on ℓ, and the rate only weakly, so the number of
+    steps stays bounded.
     """
     least, largest, moment = problem.spread()
     smallest = max(float(np.linalg.eigvalsh(problem.Sigma)[0]), 0.0)
@@ -113,7 +114,7 @@ def guarantee(problem: Widened, num_layers: int) -> Guarantee:
 
 
 def descend(problem: Widened, num_layers: int, learning_rate: float, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient descent from zero: where it ended [ℓ, m, m], and the risks [num_steps + 1]."""
+    """Returns the end [ℓ, m, m] of gradient descent from zero, and its risks [num_steps + 1]."""
     layers = np.zeros((num_layers, *[len(problem.inward)] * 2))
     risks = []
     for _ in range(num_steps):

@@ -6,7 +6,7 @@ W_L ··· W_1, W_L = 0 and the others I          I + A_i, A = start(ℓ, d): A_
 
 Source: Lei Wu, Qingcan Wang and Chao Ma, *Global convergence of gradient descent for deep linear residual networks*,
 NeurIPS 2019, arXiv 1911.00645. Its abstract: with this start, for an arbitrary target, descent reaches an ε-optimal
-point in O(L³ log(1/ε)) iterations. We read no more of it; the rate below is ours, and proved in
+point in O(L³ log(1/ε)) iterations. Only the abstract was read; the rate below is not in it and is proved in
 docs/appendix/proofs.md.
 """
 
@@ -18,7 +18,7 @@ from theory.arrays import require_at_least, second_moment
 
 
 def start(num_layers: int, dimension: int) -> np.ndarray:
-    """Returns A [ℓ, d, d] with I + A_ℓ = 0 and I + A_i = I else: a network that is 0, each layer but one the identity.
+    """Returns A [ℓ, d, d] with I + A_ℓ = 0 and I + A_i = I else: a network that is 0, with one layer that is not I.
 
     Raises:
       ValueError: fewer than one layer or dimension.
@@ -30,11 +30,11 @@ def start(num_layers: int, dimension: int) -> np.ndarray:
 
 
 def flow_bound(Sigma: np.ndarray, time: float) -> float:
-    """Returns e^{−4σ_min(Σ)t}, by which gradient flow from `start` multiplies the excess risk at most (ours).
+    """Returns e^{−4σ_min(Σ)t}: gradient flow from `start` multiplies the excess risk by at most this. Not in the paper.
 
-    For every R and every depth: flow keeps N_{i+1}ᵀN_{i+1} − N_iN_iᵀ, so N_{ℓ−1}N_{ℓ−1}ᵀ = I + N_ℓᵀN_ℓ and the other
-    layers have the singular values of N_{ℓ−1}, 1 or more; then ‖∂f/∂A_ℓ‖² ≥ 4σ_min(Σ)(f − C). Equality: ℓ = 1, Σ = sI.
-    A step of descent is a time η, the learning rate of `landscape.gradient_descent`.
+    For every R and every depth: gradient flow conserves N_{i+1}ᵀN_{i+1} − N_iN_iᵀ, so N_{ℓ−1}N_{ℓ−1}ᵀ = I + N_ℓᵀN_ℓ and
+    the other layers have the singular values of N_{ℓ−1}, 1 or more; then ‖∂f/∂A_ℓ‖² ≥ 4σ_min(Σ)(f − C). Equality: ℓ =
+    1, Σ = sI. A step of descent is a time η, the learning rate of `landscape.gradient_descent`.
 
     Args:
       Sigma: [d, d]. time: t ≥ 0.

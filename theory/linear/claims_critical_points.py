@@ -12,23 +12,23 @@ from theory.linear.claims_risk import BEYOND, bound_holds, draw_layers, draw_pro
 from theory.linear.rotations import rotation
 from theory.mutations import changed, scaled, slower, vanishing
 
-STEPS = "steps η ≤ 1/L that stay in the ball of a τ < 1 multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)"
+STEPS = "steps η ≤ 1/L inside a ball with τ < 1 multiply f − C by at most 1 − 2ηℓ(1−τ)^{2ℓ−2} σ_min(Σ)"
 HALF, ONE = np.full((1, 1, 1), 0.5), np.ones((1, 1))
 MINUS_IDENTITY = -np.eye(2)[None].repeat(2, axis=0)  # two layers
 steeper = changed(lambda rate: 1 - 1.01 * (1 - rate))
 
 
-def _stands(
+def _keeps_rate(
     learning_rate: float, A: np.ndarray = HALF, R: np.ndarray = ONE, Sigma: np.ndarray = ONE, steps: int = 10
 ) -> bool:
-    """Whether steps in the ball of the radius of the start, 1/2 if none is given, keep the rate, τ of any size."""
+    """Returns whether steps in the ball of radius |||A|||, of any size, shrink the risk at the rate of (2.3)."""
     radius = landscape.max_spectral_norm(A)
     seen = landscape.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
     return bool(seen <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
 
 
 def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
-    """Whether A is no critical point, or one of zero excess risk; Σ = I."""
+    """Returns whether A is not a critical point, or one of zero excess risk; Σ = I."""
     identity = np.eye(len(R))
     return bool(landscape.gradient(A, R, identity).any() or landscape.risk(A, R, identity) == 0)
 
@@ -37,16 +37,16 @@ def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
     id="hm.convergence",
     source="Hardt & Ma, after (2.3)",
     statement=STEPS,
-    hypotheses={"η ≤ 1/L": lambda: _stands(1.0), "τ < 1": lambda: _stands(0.1, *BEYOND)},
-    verdict="holds: with a step of at most 1/L, as in the reference it cites; with a longer one it need not",
-    proof="complete: by its reference, Karimi et al. 2016",
+    hypotheses={"η ≤ 1/L": lambda: _keeps_rate(1.0), "τ < 1": lambda: _keeps_rate(0.1, *BEYOND)},
+    verdict="holds: for steps of at most 1/L, as in the reference it cites; not for every longer step",
+    proof="complete: in its reference, Karimi et al. 2016",
 )
 @claim(
     id="review.convergence",
     source="review, “gradient descent is guaranteed to converge”",
     statement=STEPS,
-    hypotheses={"η ≤ 1/L": lambda: _stands(1.0), "τ < 1": lambda: _stands(0.1, *BEYOND)},
-    verdict="depends on the reading: with a step of at most 1/L, holds; as it stands, with any step, false",
+    hypotheses={"η ≤ 1/L": lambda: _keeps_rate(1.0), "τ < 1": lambda: _keeps_rate(0.1, *BEYOND)},
+    verdict="depends on the reading: for steps of at most 1/L, holds; for any step, as printed, false",
     proof="none given",
     after="review.eq_6",
 )
@@ -54,8 +54,8 @@ def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
     id="blog.convergence",
     source="blog, note 5, “does guarantee convergence”",
     statement=STEPS,
-    hypotheses={"η ≤ 1/L": lambda: _stands(1.0), "τ < 1": lambda: _stands(0.1, *BEYOND)},
-    verdict="holds: with a step of at most 1/L, as in the paper's reference, to which it points",
+    hypotheses={"η ≤ 1/L": lambda: _keeps_rate(1.0), "τ < 1": lambda: _keeps_rate(0.1, *BEYOND)},
+    verdict="holds: for steps of at most 1/L, as in the paper's reference, which it cites",
     proof="none given",
     restates="hm.convergence",
     after="blog.note_4",
@@ -63,7 +63,7 @@ def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
     mutation=(slower, scaled(0.9), steeper),
 )
 def descent(rng: np.random.Generator, trials: int) -> Pairs:
-    """The rate of projected descent with steps of at most 1/L against (2.3)'s; and a step too long."""
+    """The rate of projected descent with steps of at most 1/L against the rate of (2.3); and a step that is longer."""
     yield from _rates(rng, trials)
     for _ in range(trials):  # one layer in one dimension: a step multiplies f − C by (1 − 2ησ)², which can be small
         Sigma = np.array([[rng.uniform(0.5, 2)]])
@@ -78,8 +78,8 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
     end = landscape.gradient_descent(HALF, ONE, ONE, 1.0, 1000, radius=0.5)
     require(end.risks.min() == end.risks.max() > 0, "a step of 2/L converges")
     return (
-        "a step of 2/L: d = ℓ = 1, R = Σ = 1, A = ½, η = 1: the iterates stay in the ball of radius ½, "
-        f"the excess risk at {end.risks[-1]:.2f} for ever"
+        "a step of 2/L: d = ℓ = 1, R = Σ = 1, A = ½, η = 1: the iterates stay in the ball of radius ½ "
+        f"and the excess risk stays at {end.risks[-1]:.2f}"
     )
 
 
@@ -88,7 +88,7 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, Theorem 2.2",
     statement="for τ < 1 every critical point with |||A||| ≤ τ is a global minimum",
     hypotheses={"τ < 1": lambda: _ends_at_minima(MINUS_IDENTITY, np.diag([2.0, 1.0]))},
-    proof="repaired: for a singular Σ (2.3) says nothing; ∇f = 0 gives EΣ = 0, so EΣ^½ = 0",
+    proof="repaired: for a singular Σ (2.3) is vacuous; ∇f = 0 implies EΣ = 0, so EΣ^½ = 0",
 )
 @claim(
     id="blog.theorem_1",
@@ -102,8 +102,8 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
 def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
     """Critical points found by solving ∇f = 0 from random starts: the excess risk of those with |||A||| ≤ 0.9.
 
-    Nearer to 1, where (2.3) is next to nothing, a gradient of 1e-9 does not tell a critical point from a bad one
-    of norm 1 beside it.
+    Nearer to 1, where the bound of (2.3) is almost 0, a gradient of 1e-9 does not distinguish a critical point from
+    a nearby bad one of norm 1.
     """
     outside = []
     for trial in range(max(12, trials)):
@@ -125,20 +125,20 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
             outside.append(norm)
 
     R = np.array([[2.0, 1.0], [0.0, 1.0]])
-    require(not landscape.gradient(MINUS_IDENTITY, R, np.eye(2)).any(), "A_i = −I is no critical point")
-    require(landscape.risk(MINUS_IDENTITY, R, np.eye(2)) > 0, "A_i = −I is no bad point")
+    require(not landscape.gradient(MINUS_IDENTITY, R, np.eye(2)).any(), "A_i = −I is not a critical point")
+    require(landscape.risk(MINUS_IDENTITY, R, np.eye(2)) > 0, "A_i = −I has no excess risk")
     singular, A = np.diag([1.0, 0.0]), np.full((1, 2, 2), 0.1)
     excess = landscape.risk(A, R, singular)
     printed = 4 * np.linalg.eigvalsh(singular)[0] * excess
     squared = np.square(landscape.gradient(A, R, singular)).sum()
-    require(printed == 0 < min(excess, squared), "(2.3) says something for a singular Σ")
-    for _ in range(trials):  # ∇f = 0 gives EΣ = 0, so the excess risk is 0, for a singular Σ too
+    require(printed == 0 < min(excess, squared), "(2.3) is not vacuous for a singular Σ")
+    for _ in range(trials):  # ∇f = 0 implies EΣ = 0, so the excess risk is 0, for a singular Σ too
         A, (R, Sigma) = draw_layers(rng, 3, 2, 0.5), (np.eye(2), rng.uniform(0.1, 5) * singular)
         R = landscape.end_to_end(A) + rng.standard_normal((2, 1)) * [0, 1]  # E Σ = 0
         yield np.abs(landscape.gradient(A, R, Sigma)).max(), ROUNDING
         yield landscape.risk(A, R, Sigma), ROUNDING
     return (
-        f"for Σ = diag(1, 0) (2.3) promises ‖∇f‖² ≥ {printed:.0f} at an excess risk of {excess:.2f}; "
+        f"for Σ = diag(1, 0) (2.3) says only ‖∇f‖² ≥ {printed:.0f} at an excess risk of {excess:.2f}; "
         f"τ < 1 is needed: at A_i = −I ∇f = 0, and {len(outside)} starts ended at bad critical points outside the ball"
     )
 
@@ -176,7 +176,7 @@ def standard_critical_point(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.gradients_vanish",
     source="Hardt & Ma, §1.1, “the gradients vanish only when f(A) = 0”",
     statement="for |||A||| < 1 the gradient vanishes only at zero excess risk: f = 0 without noise, f = C = d with it",
-    verdict="holds: of (1.1), where y = Rx; with the noise of §2 it is f = C",
+    verdict="holds: for (1.1), where y = Rx; with the noise of §2 the gradient vanishes where f = C",
     hypotheses={"|||A||| < 1": lambda: bound_holds(*BEYOND)},
     function=landscape.gradient,
     mutation=vanishing,
@@ -203,9 +203,9 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="li.small_norms",
-    source="Li et al. §4.1, of Hardt & Ma, “if all the weight matrixes have small norms”",
-    statement="for |||A||| < 1 there is no critical point but global minima, of which there are many",
-    verdict="holds: small is below 1; “the global optimum” is a set",
+    source="Li et al. §4.1, on Hardt & Ma, “if all the weight matrixes have small norms”",
+    statement="for |||A||| < 1 every critical point is a global minimum; there are many",
+    verdict="holds: if small means below 1; “the global optimum” is a set of minima",
     proof="none given",
     restates="hm.no_critical_points",
     relation="≥",
@@ -214,8 +214,8 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.no_critical_points",
     source="Hardt & Ma, §1.1, “no critical points other than the global optimum”; §1.2, “no bad critical point”",
-    statement="none with |||A||| < 1; two layers −I are a critical point for every R, bad where RΣ ≠ 0",
-    verdict="depends on the reading: in the ball that the sentence before it names, holds; everywhere, false",
+    statement="none with |||A||| < 1; two layers −I are a critical point for every R, and a bad one if RΣ ≠ 0",
+    verdict="depends on the reading: in the ball of the sentence before, holds; everywhere, false",
     proof="complete: in the ball, by Theorem 2.2",
     hypotheses={"|||A||| < 1": lambda: bound_holds(*BEYOND)},
     function=landscape.gradient,
@@ -223,25 +223,25 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def no_critical_points(rng: np.random.Generator, trials: int) -> Pairs:
-    """∇f ≠ 0 in the ball, by how much (2.3) says; with two layers −I it is 0 whatever the others and R are."""
+    """∇f ≠ 0 in the ball, at least by (2.3); with two layers −I it is 0 for any other layers and any R."""
     risks = []
     for trial in range(trials):
         A, R, Sigma = draw_problem(rng, num_layers=2 + trial % 4, radius=rng.uniform(0.05, 0.7))
         squared = np.square(landscape.gradient(A, R, Sigma)).sum()
         yield squared * (1 + ROUNDING), landscape.gradient_lower_bound(A, R, Sigma)
         A[rng.choice(len(A), 2, replace=False)] = -np.eye(len(R))
-        require(not landscape.gradient(A, R, Sigma).any(), "two layers −I are no critical point")
+        require(not landscape.gradient(A, R, Sigma).any(), "two layers −I are not a critical point")
         risks.append(landscape.risk(A, R, Sigma) / np.trace(R @ Sigma @ R.T))
-    require(max(abs(np.array(risks) - 1)) < ROUNDING, "two layers −I are no bad point")
+    require(max(abs(np.array(risks) - 1)) < ROUNDING, "two layers −I are not a bad point")
     return "A_1 = A_2 = −I, of norm 1: ∇f = 0 for every R, f − C = tr(RΣRᵀ)"
 
 
 @claim(
     id="review.theorem_1",
     source="review, Theorem 1",
-    statement="for τ < 1 free critical points inside the ball are minima, KKT points on its boundary need not be",
+    statement="for τ < 1 critical points of f in the ball are global minima; KKT points on its boundary need not be",
     hypotheses={"τ < 1": lambda: _ends_at_minima(MINUS_IDENTITY, np.diag([2.0, 1.0]))},
-    verdict="holds: of critical points of f(·), as it says; KKT points of its constrained problem need not be",
+    verdict="holds: for critical points of f(·), as printed; KKT points of its constrained problem need not be minima",
     proof="none given",
     function=landscape.stationarity_in_ball,
     mutation=changed(lambda residual: residual + 1),
@@ -262,7 +262,7 @@ def review_theorem_1(rng: np.random.Generator, trials: int) -> Pairs:
     angles = np.linspace(np.pi / 2, np.pi, 91)
     turned = [np.stack([rotation(angle) / 2] * 3) for angle in angles]
     better = min(landscape.risk(A, -np.eye(2), np.eye(2)) for A in turned)
-    require(residual < 1e-12 and better < excess, "A_i = −I/2 is no bad KKT point")
+    require(residual < 1e-12 and better < excess, "A_i = −I/2 is not a bad KKT point")
     return (
         f"R = −I₂, ℓ = 3, τ = ½: A_i = −I/2 is a KKT point (residual {residual:.0e}) "
         f"of excess risk {excess:.3f}, another point of the ball has {better:.3f}"
@@ -270,7 +270,7 @@ def review_theorem_1(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _rates(rng: np.random.Generator, trials: int) -> Pairs:
-    """The largest ratio of one excess risk to the one before, and the bound on it, for projected descents at 1/L."""
+    """Ratios of successive excess risks, and the bound on them, for projected descent with steps 1/L."""
     for _ in range(max(1, trials // 10)):
         R, Sigma = landscape.end_to_end(draw_layers(rng, 4, 3, 0.15)), np.eye(3)
         A = draw_layers(rng, 4, 3, 0.3)

@@ -1,4 +1,4 @@
-"""Claims on linear networks everywhere, not in a ball: what they express, convexity, local minima."""
+"""Claims on linear networks without restriction to a ball: which maps they express, convexity, local minima."""
 
 import functools
 
@@ -15,14 +15,14 @@ from theory.mutations import scaled, vanishing
 @claim(
     id="hm.any_linear_map",
     source="Hardt & Ma §2, “this model can express any linear transformation R”",
-    statement="for every R, of any determinant: A_1 = R − I, the others 0",
+    statement="every R, of any determinant, is the product for A_1 = R − I and all other A_i = 0",
     proof="none given",
     after="hm.square_root",
     function=landscape.end_to_end,
     mutation=scaled(1.01),
 )
 def any_linear_map(rng: np.random.Generator, trials: int) -> Pairs:
-    """The product for A_1 = R − I, the others 0, against R: of either sign of det R, and singular."""
+    """The product for A_1 = R − I, all other A_i = 0, against R, with det R of either sign and 0."""
     for trial in range(trials):
         d, num_layers = int(rng.integers(1, 6)), int(rng.integers(1, 9))
         R = rng.standard_normal((d, d))
@@ -35,8 +35,8 @@ def any_linear_map(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.no_spurious_optima",
     source="Hardt & Ma, abstract, “have no spurious local optima”",
-    statement="every local minimum of f is a global one, in no ball and for every R and Σ",
-    proof="repaired: Theorem 2.2 is about a ball with τ < 1; everywhere it is Kawaguchi's theorem, which it cites",
+    statement="every local minimum of f, inside a ball or not, is a global one, for every R and Σ",
+    proof="repaired: Theorem 2.2 covers a ball with τ < 1; the rest is Kawaguchi's theorem, which the paper cites",
     after="hm.no_critical_points",
 )
 @restated(
@@ -52,7 +52,7 @@ def any_linear_map(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=lambda escape: lambda A, *a, **k: A,
 )
 def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
-    """Bad critical points, near which f falls; curvature −2σ or less at those of two layers, none at W = 0 of three."""
+    """Bad critical points, near which f falls; curvature of at most −2σ for two layers, zero at W = 0 for three."""
     for trial in range(max(2, trials // 5)):
         d, num_layers = int(rng.integers(1, 4)), int(rng.integers(2, 5))
         R, kept = rng.standard_normal((d, d)), rng.random(d) < 0.5
@@ -60,8 +60,8 @@ def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
         A = local_minima.bad_critical_point(R, num_layers, kept)
         before = landscape.risk(A, R, np.eye(d))
         lost = np.square(np.linalg.svd(R, compute_uv=False)[~kept]).sum()
-        require(abs(before / lost - 1) < ROUNDING, "the excess at the critical point is not that of the lost σ")
-        require(np.abs(landscape.gradient(A, R, np.eye(d))).max() < ROUNDING * lost**0.5, "it is no critical point")
+        require(abs(before / lost - 1) < ROUNDING, "the excess risk is not the sum of the squared missing σ")
+        require(np.abs(landscape.gradient(A, R, np.eye(d))).max() < ROUNDING * lost**0.5, "it is not a critical point")
         product = landscape.end_to_end(local_minima.moved_freely(A, 0.3, rng))
         require(np.abs(product - landscape.end_to_end(A)).max() < ROUNDING * (1 + np.abs(R).max()), "the output moves")
         lower = local_minima.escape(A, R, np.eye(d), 0.3, rng)
@@ -78,7 +78,7 @@ def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
     lower = local_minima.escape(minus[:2], np.eye(2), np.eye(2), 0.1, rng)
     fall = [landscape.risk(A, np.eye(2), np.eye(2)) for A in (minus[:2], lower)]
     return (
-        f"outside the ball, A_1 = A_2 = −I, R = I₂: ∇f = 0, which Theorem 2.2 does not forbid; f = {fall[0]:.0f} falls "
+        f"outside the ball Theorem 2.2 does not apply: A_1 = A_2 = −I, R = I₂ has ∇f = 0; f falls from {fall[0]:.0f} "
         f"to {fall[1]:.3f} within 0.2"
     )
 
@@ -86,7 +86,7 @@ def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="review.nonconvexity",
     source="review, “Simply by adding depth … induces nonconvexity!”",
-    statement="for ℓ ≥ 2, Σ ≠ 0 and every R f is not convex, though it is for ℓ = 1 and the maps are the same",
+    statement="for ℓ ≥ 2, Σ ≠ 0 and every R, f is not convex; for ℓ = 1, with the same maps, it is",
     proof="none given",
     function=landscape.risk,
     mutation=vanishing,
@@ -94,7 +94,7 @@ def no_local_minima(rng: np.random.Generator, trials: int) -> Pairs:
     hypotheses={"ℓ ≥ 2": lambda: _one_layer_bends(), "Σ ≠ 0": lambda: _bends(np.eye(2), np.zeros((2, 2)))},
 )
 def depth_bends(rng: np.random.Generator, trials: int) -> Pairs:
-    """f between two minima: N_1 = cI, N_2 = R/c for c = ½ and 2, whose mean is (25/16)R; for R = 0, I and 0 in turn."""
+    """f between two minima: N_1 = cI, N_2 = R/c for c = ½ and 2, with product (25/16)R in the middle; and R = 0."""
     for _ in range(trials):
         A, R, Sigma = draw_problem(rng, num_layers=int(rng.integers(2, 6)))
         require(_bends(R, Sigma), "f is convex between two minima")
@@ -112,7 +112,7 @@ def _ends(R: np.ndarray, num_layers: int) -> np.ndarray:
 
 
 def _bends(R: np.ndarray, Sigma: np.ndarray) -> bool:
-    """Whether f, ℓ = 2, is larger between two points than the mean of its values there."""
+    """Returns whether f, ℓ = 2, is larger midway between two points than the mean of its values at them."""
     ends = _ends(R, 2) - np.eye(len(R))
     mean = np.mean([landscape.risk(A, R, Sigma) for A in ends])
     return landscape.risk(ends.mean(0), R, Sigma) > mean

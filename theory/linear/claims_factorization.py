@@ -1,4 +1,4 @@
-"""Claims on Theorem 2.1 of Hardt & Ma and what is said after it, and on our bounds."""
+"""Claims on Theorem 2.1 of Hardt & Ma, the remarks after it, and the bounds of this project."""
 
 import math
 
@@ -21,7 +21,7 @@ BOUND_WITHOUT = (
 
 
 def _shallow_norm(gamma: float, bound: float) -> bool:
-    """Whether the one layer of R = e^γ, of norm e^γ − 1, is within the bound."""
+    """Returns whether the one layer of R = e^γ, of norm e^γ − 1, is within the bound."""
     return landscape.max_spectral_norm(factorization.factorize(np.array([[math.exp(gamma)]]), 1)) <= bound
 
 
@@ -47,7 +47,7 @@ def _shallow_norm(gamma: float, bound: float) -> bool:
     mutation=reversed_layers,
 )
 def theorem_2_1(rng: np.random.Generator, trials: int) -> Pairs:
-    """|||A||| of the polar method against (4π + 3γ)/ℓ for ℓ ≥ 3γ; where the printed construction misses it."""
+    """|||A||| of the polar method against (4π + 3γ)/ℓ for ℓ ≥ 3γ; where the printed construction exceeds it."""
     yield from _polar_beside_printed_bound(rng, trials)
     misses = (
         (num_layers, gamma)
@@ -78,7 +78,7 @@ def theorem_2_1(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=scaled(1.01),
 )
 def positive_definite(rng: np.random.Generator, trials: int) -> Pairs:
-    """|||A||| ≤ 3γ/ℓ for positive definite R, ℓ ≥ γ, and what it is; and the distance of roots of diag(1, 0) from I."""
+    """|||A|||, and that it is ≤ 3γ/ℓ, for positive definite R, ℓ ≥ γ; the distance of roots of diag(1, 0) from I."""
     for _ in range(trials):
         orthogonal = np.linalg.qr(rng.standard_normal((5, 5)))[0]
         logs = rng.uniform(-3, 3, 5)
@@ -150,7 +150,7 @@ def odd_dimension(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.rescaling",
     source="Hardt & Ma, after Theorem 2.1",
-    statement="R, not singular, can be scaled to γ = ½ log κ",
+    statement="every R that is not singular can be scaled to γ = ½ log κ",
     hypotheses={"not singular": lambda: factorization.rescale(np.diag([0.0, 1.0]))[1] > 0},
     function=factorization.rescale,
     mutation=changed(lambda found: (2 * found[0], 2 * found[1])),
@@ -173,8 +173,8 @@ def rescaling(rng: np.random.Generator, trials: int) -> Pairs:
     statement="det R > 0, ℓ ≥ 3γ: some global minimum has |||A||| ≤ (4π+3γ)/ℓ; for det R < 0 all have |||A||| > 1",
     hypotheses={"det R > 0": POSITIVE_DETERMINANT, "ℓ ≥ 3γ": lambda: _shallow_norm(4, 4 * math.pi + 12)},
     verdict=(
-        "depends on the reading: as a paraphrase (“Essentially, the theorem states”) of Theorem 2.1, holds; as it "
-        "stands, without det R > 0, false: with det R < 0 it fails from ℓ = 4π + 3γ on, whatever γ is"
+        "depends on the reading: as a paraphrase (“Essentially, the theorem states”) of Theorem 2.1, holds; as "
+        "printed, without det R > 0, false: with det R < 0 it fails from ℓ = 4π + 3γ on, for every γ"
     ),
     proof="none given",
     after="blog.theorem_2",
@@ -182,7 +182,7 @@ def rescaling(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=reversed_layers,
 )
 def blog_note_4(rng: np.random.Generator, trials: int) -> Pairs:
-    """Theorem 2.1 with its det R > 0; without it, layers that meet the bound, whose product has det > 0."""
+    """Theorem 2.1 with det R > 0; without it: layers within the bound have a product with det > 0."""
     yield from _polar_beside_printed_bound(rng, trials)
     num_layers = 13  # more than 4π, and γ = 0 for R = diag(−1, 1)
     bound = 4 * math.pi / num_layers
@@ -191,20 +191,20 @@ def blog_note_4(rng: np.random.Generator, trials: int) -> Pairs:
         require(np.linalg.det(landscape.end_to_end(A)) > 0, "small layers have a product with det < 0")
     return (
         f"R = diag(−1, 1), γ = 0, ℓ = {num_layers} ≥ 3γ: the bound is {bound:.3f} < 1, so each "
-        "det(I + A_i) > 0, and det R = −1; with another γ the same from ℓ = 4π + 3γ on"
+        "det(I + A_i) > 0, and det R = −1; for any γ the same holds from ℓ = 4π + 3γ on"
     )
 
 
 @claim(
     id="ours.polar",
     source="not in the papers",
-    statement="det R > 0: |||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 for every ℓ ≥ 1, all layers of one norm",
+    statement="det R > 0: |||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 for every ℓ ≥ 1, all layers of the same norm",
     hypotheses={"det R > 0": POSITIVE_DETERMINANT},
     function=factorization.factorize,
     mutation=(reversed_layers, scaled(1.01)),
 )
 def polar_bound(rng: np.random.Generator, trials: int) -> Pairs:
-    """|||A||| of the polar method against 2 sin(π/2ℓ) + e^{γ/ℓ} − 1, all layers alike; equality at R = −I₂."""
+    """|||A||| of the polar method against 2 sin(π/2ℓ) + e^{γ/ℓ} − 1, equal norms of all layers; equality at R = −I₂."""
     for trial in range(2 * trials):
         R, _ = _target(rng, trial)
         num_layers = int(rng.integers(1, 65))
@@ -232,7 +232,7 @@ def polar_bound(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
-    """Every method's |||A||| against the bound that no factorisation can beat; equality where it is proved."""
+    """Every method's |||A||| against the lower bound for all factorisations; equality where it is proved."""
     for trial in range(max(1, trials // 2)):
         R, num_layers = _target(rng, trial)
         lower = factorization.norm_lower_bound(R, num_layers) * (1 - ROUNDING)
@@ -283,7 +283,7 @@ def _polar_beside_printed_bound(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _target(rng: np.random.Generator, trial: int) -> tuple[np.ndarray, int]:
-    """R with det R > 0, every third with two eigenvalues −1 in its rotation; and an ℓ ≥ max(1, 3γ)."""
+    """R with det R > 0, the rotation of every third with two eigenvalues −1; and an ℓ ≥ max(1, 3γ)."""
     d = int(rng.integers(2, 9))
     u, vt = (np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(2))
     if trial % 3 == 0:

@@ -1,6 +1,6 @@
 """Claims on the risk and the gradient of linear networks: Hardt & Ma §2, and the review on (2.3).
 
-References are written here, apart from the code that they check: the checks must not share its mistakes.
+The references here share no code with what they check, so that they do not share its mistakes.
 """
 
 import math
@@ -27,7 +27,7 @@ def bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
 @claim(
     id="hm.claim_2.3",
     source="Hardt & Ma, Claim 2.3",
-    statement="f(A) = ‖EΣ^½‖²_F + C for every symmetric root Σ^½, of which there are several; on a sample R is W*",
+    statement="f(A) = ‖EΣ^½‖²_F + C for each of the several symmetric roots Σ^½; on a sample W* takes the place of R",
 )
 @claim(
     id="hm.square_root",
@@ -55,7 +55,7 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
         computed = landscape.risk(A, problem.R, problem.Sigma) + problem.noise
         yield abs(sample - computed) / sample, ROUNDING
     E, root = rng.standard_normal((2, 2)), np.diag([1.0, -1.0])
-    require(np.array_equal(root @ root, np.eye(2)), "diag(1, −1) is no root of I")
+    require(np.array_equal(root @ root, np.eye(2)), "diag(1, −1) is not a root of I")
     require(abs(np.linalg.norm(E @ root) / np.linalg.norm(E) - 1) < ROUNDING, "another root gives another risk")
     return "diag(1, −1) is a second symmetric root of I, of the same risk: ‖EB‖²_F = tr(E B² Eᵀ) for every symmetric B"
 
@@ -63,20 +63,20 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.lemma_2.4",
     source="Hardt & Ma, Lemma 2.4",
-    statement="∇f exists in closed form: two dense products a layer around EΣ",
-    proof="repaired: the last line of A.2 has its factors in reverse, the line above it is right",
+    statement="∇f has a closed form, with two dense products around EΣ for each layer",
+    proof="repaired: the last line of A.2 has its factors in reverse order; the line above it is right",
     restates="hm.eq_2.5",
 )
 @claim(
     id="hm.eq_2.5",
     source="Hardt & Ma, (2.5), and the last line of A.2",
     statement="∂f/∂A_i = 2 (I+A_{i+1})ᵀ···(I+A_ℓ)ᵀ EΣ (I+A_1)ᵀ···(I+A_{i−1})ᵀ",
-    proof="repaired: the last line of A.2 has its factors in reverse, the line above it is right",
+    proof="repaired: the last line of A.2 has its factors in reverse order; the line above it is right",
     function=landscape.gradient,
     mutation=transposed,
 )
 def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
-    """The gradient against complex-step derivatives and central differences; and A.2's last line, in its order."""
+    """The gradient against complex-step derivatives and central differences; A.2's last line in its printed order."""
     printed_errors = []
     for _ in range(trials):
         A, R, Sigma = draw_problem(rng)
@@ -87,15 +87,15 @@ def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
         yield relative_error(landscape.gradient(A, R, Sigma), difference), 1e-6
         printed_errors.append(relative_error(_last_line_of_a_2(A, R, Sigma), difference))
     require(min(printed_errors) > 1e-3, "the last line of A.2 is right")
-    return f"in the order of A.2's last line the gradient is off by {min(printed_errors):.0%} or more"
+    return f"with the factors in the order of A.2's last line the gradient is off by {min(printed_errors):.0%} or more"
 
 
 @claim(
     id="hm.eq_2.3",
     source="Hardt & Ma, (2.3)",
-    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1; a product form lies between the two",
+    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1; a product form lies between both sides",
     hypotheses={"|||A||| ≤ τ < 1": lambda: bound_holds(*BEYOND)},
-    proof="repaired: its second line does not give the third; ‖EΣ‖_F ≥ σ_min(Σ^½)‖EΣ^½‖_F does",
+    proof="repaired: its third line follows from ‖EΣ‖_F ≥ σ_min(Σ^½)‖EΣ^½‖_F, not from its second line",
     function=landscape.gradient_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",
@@ -119,7 +119,7 @@ def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     third_line = math.sqrt(np.linalg.eigvalsh(Sigma)[0]) * np.linalg.norm(E @ np.sqrt(Sigma))
     require(second_line < third_line, "the gap in the proof of (2.3) was not found")
     return (
-        "the proof's line 2 does not give line 3: E = diag(0, 1), Σ = diag(1, 9) "
+        "line 3 of the proof does not follow from line 2: E = diag(0, 1), Σ = diag(1, 9) "
         f"has {second_line:.0f} < {third_line:.0f}"
     )
 
@@ -127,9 +127,9 @@ def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="review.eq_6",
     source="review, (6)",
-    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} (σ_min²/σ_max)(f − C) for |||A||| ≤ τ < 1, not σ_min²",
+    statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} (σ_min²/σ_max)(f − C) for |||A||| ≤ τ < 1; not with σ_min² alone",
     hypotheses={"|||A||| ≤ τ < 1": lambda: bound_holds(*BEYOND)},
-    verdict="false: σ_min(Σ)² where σ_min(Σ) stands in (2.3)",
+    verdict="false: σ_min(Σ)² in place of the σ_min(Σ) of (2.3)",
     proof="none given",
     after="review.theorem_2",
     function=landscape.smallest_counterexample,
@@ -137,7 +137,7 @@ def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def review_eq_6(rng: np.random.Generator, trials: int) -> Pairs:
-    """The true form of (6), σ_min²/σ_max in place of σ_min²; and the smallest numbers that break (6) as printed."""
+    """The true form of (6), σ_min²/σ_max in place of σ_min²; and the smallest numbers that violate (6) as printed."""
     for _ in range(10 * trials):
         A, R, Sigma = draw_problem(rng, radius=rng.uniform(0.05, 0.95))
         eigenvalues = np.linalg.eigvalsh(Sigma)
@@ -145,10 +145,10 @@ def review_eq_6(rng: np.random.Generator, trials: int) -> Pairs:
         true_form = landscape.gradient_lower_bound(A, R, Sigma) * eigenvalues[0] / eigenvalues[-1]
         yield squared * (1 + ROUNDING), true_form
     found = landscape.smallest_counterexample(power=2)
-    require(found is not None, "no small numbers break (6)")
-    require(landscape.smallest_counterexample(power=1) is None, "small numbers break (2.3)")
+    require(found is not None, "no small numbers violate (6)")
+    require(landscape.smallest_counterexample(power=1) is None, "small numbers violate (2.3)")
     squared, claimed = (2 * (1 - found.R) * found.Sigma) ** 2, 4 * found.Sigma**2 * (1 - found.R) ** 2 * found.Sigma
-    require(squared == found.gradient_squared < found.claimed == claimed, "the numbers do not break (6)")
+    require(squared == found.gradient_squared < found.claimed == claimed, "the numbers do not violate (6)")
     return f"d = ℓ = 1, A = 0, Σ = {found.Sigma}, R = {found.R}: ‖∇f‖² = {found.gradient_squared:g} < {found.claimed:g}"
 
 

@@ -12,7 +12,7 @@ printed construction (paper_construction.py). Not in the paper: the method `pola
 
     |||A||| ≤ 2 sin(π/2ℓ) + e^{γ/ℓ} − 1 ≤ (π + 1.19 γ)/ℓ     (the last step for ℓ ≥ 3γ),
 
-and `norm_lower_bound`, which no factorisation can beat. docs/appendix/proofs.md has the proofs.
+and `norm_lower_bound`, which holds for every factorisation. docs/appendix/proofs.md has the proofs.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
 
     Methods, of which only `paper` is in the paper:
       polar: R = Q P with Q a rotation, P positive definite; layer i is
-        Q^{i/ℓ} P^{1/ℓ} Q^{−(i−1)/ℓ} − I. Any ℓ ≥ 1, all layers of one norm. For a positive
+        Q^{i/ℓ} P^{1/ℓ} Q^{−(i−1)/ℓ} − I. Any ℓ ≥ 1, all layers of the same norm. For a positive
         definite or an orthogonal R no factorisation has a smaller |||A|||.
       principal: every layer is R^{1/ℓ} − I. Needs an R without eigenvalues on (−∞, 0].
-      best: of the two, the one with the smaller |||A|||.
+      best: polar or principal, whichever has the smaller |||A|||.
       paper: R = U K Vᵀ; U and V in 2q rotations each, K in p scalings, 4q + p = ℓ ≥ 5.
 
-    best has been polar in everything tried: no R is known for which principal is smaller.
+    In everything tried best was polar: no R is known for which principal is smaller.
 
     >>> R = np.diag([-2.0, -0.5])
     >>> A = factorize(R, 8)
@@ -67,7 +67,7 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
     Raises:
       ValueError: R is not a square matrix of finite numbers, is singular, or has a negative
         determinant; ℓ < 1; an unknown method; `principal` on an R with eigenvalues on (−∞, 0];
-        `paper` with ℓ < 5; an R so small, ‖R‖ < ε^{ℓ/2}, that I + A loses half its digits in the rounding of A.
+        `paper` with ℓ < 5; an R so small, ‖R‖ < ε^{ℓ/2}, that I + A loses half of its digits when A is rounded.
     """
     R, parts = _checked(R, num_layers, method)
     A, norm = _layers(R, parts, num_layers, method), parts[1][0]
@@ -75,7 +75,7 @@ def factorize(R: np.ndarray, num_layers: int, method: str = "polar") -> np.ndarr
     if math.log(norm) < num_layers * math.log(_EPSILON) / 2:
         needed = math.ceil(2 * math.log(norm) / math.log(_EPSILON))
         raise ValueError(
-            f"R, of norm {norm:.3g}, is too small for I + A in float64, ℓ = {num_layers}: "
+            f"R, of norm {norm:.3g}, is too small for I + A in float64 with ℓ = {num_layers}: "
             f"rescale(R), or take ℓ ≥ {needed}"
         )
     return A
@@ -97,7 +97,7 @@ def _layers(R: np.ndarray, parts: tuple, num_layers: int, method: str) -> np.nda
 
 
 def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
-    """Returns the bound on |||A||| for a method (Hardt & Ma, Theorem 2.1, and ours).
+    """Returns the bound on |||A||| for a method (Hardt & Ma, Theorem 2.1, and not in the paper).
 
     paper: (4π + 3γ)/ℓ for ℓ ≥ 3γ, else inf; the printed construction does not always meet it
     (`paper_construction.allocation`), polar does. polar: 2 sin(π/2ℓ) + e^{γ/ℓ} − 1. principal:
@@ -123,7 +123,7 @@ def norm_bound(R: np.ndarray, num_layers: int, method: str = "polar") -> float:
 
 
 def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
-    """Returns a norm |||A||| that no factorisation of R into ℓ layers goes below. Not in the paper.
+    """Returns a lower bound on |||A||| for every factorisation of R into ℓ layers. Not in the paper.
 
     For a real factorisation with ε = |||A||| and any x ≠ 0,
 
@@ -131,9 +131,9 @@ def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
 
     in the plane of h and (I + A_i)h a layer multiplies by a z with |z − 1| ≤ ε; logarithms of
     lengths add up, angles add up to angle(x, Rx) at least, and for ε ≤ 1 {log z: |z − 1| ≤ ε} is
-    convex; docs/appendix/proofs.md has the proof, also for ε > 1. The best x is sought from the singular
-    vectors and the invariant planes of R by BFGS; any x gives a valid bound, so a search that stops
-    early costs tightness alone. For ℓ = 1 it is ‖R − I‖. ValueError: as `factorize`.
+    convex; docs/appendix/proofs.md has the proof, also for ε > 1. BFGS searches the best x, from the
+    singular vectors and the invariant planes of R; any x gives a valid bound, so a search that
+    stops early only loosens it. For ℓ = 1 it is ‖R − I‖. ValueError: as `factorize`.
     """
     R, (_, sigma, vt) = _checked(R, num_layers)
     if num_layers == 1:
@@ -190,10 +190,10 @@ def _polar(parts: tuple[np.ndarray, np.ndarray, np.ndarray], num_layers: int) ->
 
 
 def _wave_interpolation(times: np.ndarray, frequency: float) -> tuple[np.ndarray, np.ndarray | None]:
-    """Points [m] and the matrix [ℓ, m] that takes values of a wave there to its values at the times [ℓ].
+    """Returns points [m] and the matrix [ℓ, m] that maps a wave's values there to its values at the times [ℓ].
 
     On an interval of length T, m Chebyshev points give exp(iωt) to within 4 (ωT/4)^m / m!, here
-    below rounding. Where m ≥ ℓ the points are the times and the matrix is None.
+    below rounding. Where m ≥ ℓ the points are the times, and the matrix is None.
     """
     quarter = frequency * (times[-1] - times[0]) / 4
     num_points, error = 1, 4 * quarter
@@ -216,9 +216,9 @@ def _principal(logarithm: np.ndarray, num_layers: int) -> np.ndarray:
 
 
 def _logarithm(R: np.ndarray) -> np.ndarray:
-    """The principal logarithm [d, d]; NoLogarithm where there is none."""
+    """Returns the principal logarithm [d, d]; raises NoLogarithm where there is none."""
     eigenvalues = np.linalg.eigvals(R)
-    # A pair that is defective comes out of eigvals √ε off: nearer to the cut than that counts as on it.
+    # eigvals is off by √ε for a defective pair: eigenvalues nearer to the cut than that count as on it.
     on_cut = (eigenvalues.real <= 0) & (np.abs(eigenvalues.imag) <= 1e-8 * np.abs(eigenvalues))
     if on_cut.any():
         worst = eigenvalues[on_cut][0].real
@@ -250,7 +250,7 @@ def singular_parts(R: np.ndarray) -> tuple[np.ndarray, tuple[np.ndarray, np.ndar
     """Returns R [d, d] in float64 and its U, σ, Vᵀ.
 
     Raises:
-      ValueError: R is no square matrix of finite real numbers, or singular to rounding.
+      ValueError: R is not a square matrix of finite real numbers, or is singular within rounding.
     """
     R = _square(R)
     u, sigma, vt = np.linalg.svd(R)
@@ -271,9 +271,9 @@ def augment(R: np.ndarray) -> np.ndarray:
 
 
 def flip_label(R: np.ndarray, coordinate: int = 0) -> np.ndarray:
-    """Returns R after the sign of one coordinate of y is changed: det R changes sign, γ does not. Not in the paper.
+    """Returns R with the sign of one coordinate of y changed: det R changes sign, γ does not. Not in the paper.
 
-    Works in every dimension and adds none; the paper's y → −y works in odd dimensions alone.
+    This works in every dimension and adds none; the paper's y → −y works only in odd dimensions.
     """
     flipped = _square(R).copy()
     flipped[coordinate] *= -1
@@ -285,13 +285,13 @@ def rescale(R: np.ndarray) -> tuple[np.ndarray, float]:
     R, (_, sigma, _) = singular_parts(R)
     exponent = -(math.log(sigma[0]) + math.log(sigma[-1])) / 2
     if abs(exponent) > _LARGEST_EXPONENT:
-        raise ValueError(f"R must not need a factor of e^{exponent:.0f}, which float64 does not hold: scale it first")
+        raise ValueError(f"R must not need a factor of e^{exponent:.0f}, which exceeds float64: scale it first")
     scale = math.exp(exponent)
     return scale * R, scale
 
 
 def _square(R: np.ndarray) -> np.ndarray:
-    """R in float64; ValueError where it is no square matrix of finite real numbers."""
+    """Returns R in float64; ValueError unless it is a square matrix of finite real numbers."""
     R = finite("R", R)
     if R.ndim != 2 or R.shape[0] != R.shape[1] or R.size == 0:
         raise ValueError(f"R must be a square matrix, got shape {R.shape}")

@@ -1,7 +1,6 @@
-"""Figures of linear networks in docs/papers/theorems.md: norms of factorisations, (2.3) and the descent that it
-promises.
+"""Figures of linear networks in docs/papers/theorems.md: norms of factorisations, (2.3), and descent with its rate.
 
-Of each figure the data, rows of plain numbers and words that go to a CSV file, and the drawing, from that file alone.
+For each figure: its data, rows of numbers and words that are written to a CSV file, and the drawing from that file.
 """
 
 from collections.abc import Sequence
@@ -82,7 +81,7 @@ def norms_figure(rows: list[dict]) -> Figure:
 
 
 def printed_construction(seed: int = 0, num_gammas: int = 120) -> list[dict]:
-    """Worst norm of the printed construction with integers over (4π + 3γ)/ℓ, γ ≤ ℓ/3, ℓ = 5 … 32; no seed is used."""
+    """Returns the worst norm of the printed construction over (4π + 3γ)/ℓ, γ ≤ ℓ/3, ℓ = 5 … 32; no seed is used."""
     rows = []
     for num_layers in range(5, 33):
         for gamma in np.linspace(0, num_layers / 3, num_gammas + 1)[1:]:
@@ -93,7 +92,7 @@ def printed_construction(seed: int = 0, num_gammas: int = 120) -> list[dict]:
 
 
 def printed_construction_figure(rows: list[dict]) -> Figure:
-    """Returns a map of where the printed construction with integers exceeds its bound, in the plane of γ and ℓ."""
+    """Returns a map, in the plane of γ and ℓ, of where the printed construction with integers exceeds its bound."""
     layers = np.unique(column(rows, "num_layers").astype(int))
     ratios = column(rows, "norm_over_bound").reshape(len(layers), -1)
     gammas = column(rows, "log_condition").reshape(len(layers), -1)
@@ -106,7 +105,7 @@ def printed_construction_figure(rows: list[dict]) -> Figure:
         )  # fmt: skip
     figure.colorbar(mesh, ax=axes, label=rf"worst ${_NORM}$ over $(4\pi + 3\gamma)/\ell$", extend="both")
     axes.grid(False)
-    title = "The printed construction misses its bound where it is red"
+    title = "red: the printed construction exceeds its bound"
     axes.set(xlabel=r"$\gamma$", ylabel=r"layers $\ell$", title=title)
     return figure
 
@@ -145,7 +144,7 @@ def gradient_ratios_figure(rows: list[dict]) -> Figure:
 
 
 def descent_rates(seed: int = 0, num_steps: int = 60) -> list[dict]:
-    """Excess risk of gradient descent, projected on B_τ, beside the rate that (2.3) guarantees, τ = 0.05, 0.15, 0.3."""
+    """Returns excess risks of gradient descent projected on B_τ and the rate of (2.3), τ = 0.05, 0.15, 0.3."""
     rng = np.random.default_rng(seed)
     rows = []
     for radius in (0.05, 0.15, 0.3):
@@ -162,7 +161,7 @@ def descent_rates(seed: int = 0, num_steps: int = 60) -> list[dict]:
 
 
 def descent_figure(rows: list[dict]) -> Figure:
-    """Returns curves of the excess risk of projected gradient descent beside the rate that (2.3) guarantees."""
+    """Returns curves of the excess risk of projected gradient descent and of the rate that (2.3) guarantees."""
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
     for i, radius in enumerate(np.unique(column(rows, "radius"))):
@@ -177,11 +176,11 @@ def descent_figure(rows: list[dict]) -> Figure:
 
 
 def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> list[dict]:
-    """Risk and gradient of two layers of one weight, f = ((1 + a)(1 + b) − r)², in the plane of a and b; no seed used.
+    """Returns risk and gradient of two layers of one weight, f = ((1 + a)(1 + b) − r)², by a and b; no seed is used.
 
-    Rows of the kinds plane (a grid), path (gradient descent, path by path; the last starts outside of the ball where
-    a + b = −2 and ends at the saddle) and edge: of the square max(|a|, |b|) = τ the least ‖∇f‖²/f, beside the bound of
-    (2.3), 4ℓ(1 − τ)^{2ℓ−2}σ_min(Σ), ℓ = 2.
+    Rows are of the kinds plane (a grid), path (gradient descent, path by path; the last starts outside of the ball
+    where a + b = −2 and ends at the saddle) and edge: the least ‖∇f‖²/f on the square max(|a|, |b|) = τ and the bound
+    of (2.3), 4ℓ(1 − τ)^{2ℓ−2}σ_min(Σ), ℓ = 2.
     """
     R, Sigma = np.array([[target]]), np.eye(1)
 
@@ -202,7 +201,7 @@ def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> l
 
 
 def _steepness(radius: float, R: np.ndarray, Sigma: np.ndarray) -> dict[str, float]:
-    """The least ‖∇f‖²/f over 80 pairs of weights at a distance from 0, where f is not 0, and (2.3)'s bound of it."""
+    """Returns the least ‖∇f‖²/f over 80 pairs of weights at a distance from 0, where f is not 0, and (2.3)'s bound."""
     along = np.linspace(-radius, radius, 21)[:-1]
     edge = [p for t in along for p in ((t, radius), (-t, -radius), (radius, -t), (-radius, t))]
     ratios, bounds = [], []
@@ -214,11 +213,11 @@ def _steepness(radius: float, R: np.ndarray, Sigma: np.ndarray) -> dict[str, flo
 
 
 def identity_ball_figure(rows: list[dict]) -> Figure:
-    """Returns the landscape around the identity: no critical point in the ball but global minima (Theorem 2.2).
+    """Returns the landscape around the identity: all critical points in the ball are global minima (Theorem 2.2).
 
-    Left the plane of both weights: the ball around the identity, the minima, the saddle at the ball's corner that
-    plain layers start at, paths of gradient descent. Right the least ‖∇f‖²/f at a distance from the identity, beside
-    the bound of (2.3), which it meets.
+    Left: the plane of both weights with the ball around the identity, the minima, the saddle at the ball's corner,
+    where plain layers start, and paths of gradient descent. Right: the least ‖∇f‖²/f at a distance from the identity,
+    which equals the bound of (2.3).
     """
     figure = Figure(figsize=(8, 4), layout="constrained")
     plane, ratio = figure.subplots(1, 2, width_ratios=(1.15, 1))

@@ -55,7 +55,7 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     12.0
 
     Raises:
-      ValueError: shapes that do not belong together, non-finite numbers, a Sigma that is no second moment, a risk
+      ValueError: shapes that do not fit together, non-finite numbers, a Sigma that is not a second moment, a risk
         beyond float64's range.
     """
     A, R, Sigma = checked_problem(A, R, Sigma)
@@ -63,14 +63,14 @@ def risk(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
         E = end_to_end(A) - R
         excess = float(np.vdot(E, E @ Sigma))
     if not math.isfinite(excess):
-        raise ValueError("the risk must lie in the range of float64: bring A, R and Sigma to another scale")
+        raise ValueError("the risk must lie in the range of float64: rescale A, R and Sigma")
     return excess
 
 
 def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
     """Returns ∂f/∂A_i = 2 ((I + A_ℓ)···(I + A_{i+1}))ᵀ E Σ ((I + A_{i−1})···(I + A_1))ᵀ (Hardt & Ma, Lemma 2.4, (2.5)).
 
-    The last line of A.2 has the factors in reverse; the line above it is right.
+    The last line of A.2 has the factors in reverse order; the line above it is right.
 
     Args and errors as `risk`; returns [ℓ, d, d].
     """
@@ -85,7 +85,7 @@ def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> flo
 
     Holds for any R, also one that no network reaches, with equality at A_i = −τI, Σ = sI. Hence
     Theorem 2.2: below τ = 1 a critical point is a global minimum. From τ = 1 on the bound is 0 for ℓ ≥ 2.
-    For a singular Σ its smallest nonzero eigenvalue stands for σ_min, and the bound still holds: see `above_rounding`.
+    For a singular Σ its smallest nonzero eigenvalue replaces σ_min, and the bound still holds: see `above_rounding`.
 
     Args and errors as `risk`.
     """
@@ -98,7 +98,7 @@ def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> flo
 def gradient_lower_bound_by_layer(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
     """Returns 4 σ_min(Σ) (f(A) − C) Σ_i Π_{j≠i} σ_min(I + A_j)²: between (2.3) and ‖∇f(A)‖²_F. Not in the paper.
 
-    It is what the proof of (2.3) shows before σ_min(I + A_j) ≥ 1 − τ, and needs no τ < 1.
+    The proof of (2.3) shows it before it uses σ_min(I + A_j) ≥ 1 − τ; it does not need τ < 1.
 
     Args and errors as `risk`.
     """
@@ -126,7 +126,7 @@ def product_lower_bound(X: np.ndarray, Y: np.ndarray) -> float:
 
 
 class Counterexample(NamedTuple):
-    """A scalar problem with one layer: whole numbers R and Sigma, A = 0."""
+    """A scalar problem with one layer, A = 0, and whole numbers R and Sigma."""
 
     R: int
     Sigma: int
@@ -137,7 +137,7 @@ class Counterexample(NamedTuple):
 def smallest_counterexample(power: int, largest: int = 5) -> Counterexample | None:
     """Returns the least whole Σ, R ≥ 1 that break ‖∇f‖² ≥ 4ℓ(1 − τ)^{2ℓ−2} σ_min(Σ)^power (f − C), d = ℓ = 1, A = 0.
 
-    power = 1 is Hardt & Ma's (2.3), which nothing breaks: None. power = 2 is the review's (6).
+    power = 1 is Hardt & Ma's (2.3), which always holds: None. power = 2 is the review's (6).
     """
     zero = np.zeros((1, 1, 1))
     for R, Sigma in sorted(itertools.product(range(1, largest + 1), repeat=2), key=sum):
@@ -150,7 +150,7 @@ def smallest_counterexample(power: int, largest: int = 5) -> Counterexample | No
 
 
 class SampleProblem(NamedTuple):
-    """A finite sample seen as a population: (1/m) Σ‖y − ŷ‖² = risk(A, R, Sigma) + noise for every A."""
+    """A finite sample as a population: (1/m) Σ‖y − ŷ‖² = risk(A, R, Sigma) + noise for every A."""
 
     R: np.ndarray
     Sigma: np.ndarray
@@ -160,13 +160,13 @@ class SampleProblem(NamedTuple):
 def sample_problem(x: np.ndarray, y: np.ndarray) -> SampleProblem:
     """Returns W* = Syx Sxx⁺, Sxx and the least squares residual of a sample (Hardt & Ma, Claim 2.3 on a sample).
 
-    The noise does not average out of a sample, so the true R leaves a cross term; W* leaves none.
+    In a sample the noise does not average out, so the true R leaves a cross term; W* leaves none.
 
     Args:
       x, y: [m, d], examples in rows.
 
     Raises:
-      ValueError: no examples, or not as many in y; numbers that are not real and finite.
+      ValueError: no examples, different numbers of them in x and y, numbers that are not real and finite.
     """
     x, y = finite("x", x), finite("y", y)
     if x.ndim != 2 or y.ndim != 2 or len(x) != len(y) or 0 in (x.size, y.size):
@@ -190,7 +190,7 @@ def project(A: np.ndarray, radius: float) -> np.ndarray:
 def stationarity_in_ball(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, radius: float) -> float:
     """Returns ‖A − project(A − ∇f(A))‖_F: zero exactly at the KKT points of min f over B_τ.
 
-    Theorem 2.2 is about ∇f = 0; on the boundary there are KKT points that are no minima, such as
+    Theorem 2.2 is about ∇f = 0; on the boundary there are KKT points that are not minima, such as
     A_i = −I/2 for R = −I₂, ℓ = 3, τ = ½ (the review's Theorem 1 overlooks them).
     """
     return float(np.linalg.norm(A - project(A - gradient(A, R, Sigma), radius)))
@@ -200,7 +200,7 @@ def smoothness_bound(Sigma: np.ndarray, num_layers: int, radius: float, excess_r
     """Returns L with ‖∇²f‖ ≤ L wherever |||A||| ≤ τ and f(A) − C ≤ excess_risk. Not in the paper.
 
     2ℓ(1+τ)^{2ℓ−2} λ_max(Σ) + 2(ℓ−1)(1+τ)^{ℓ−2} (λ_max(Σ) · excess_risk)^½: the first derivative of the
-    product costs at most √ℓ(1+τ)^{ℓ−1} a unit of ‖Δ‖_F, the second (ℓ−1)(1+τ)^{ℓ−2}.
+    product is at most √ℓ(1+τ)^{ℓ−1}‖Δ‖_F, the second at most (ℓ−1)(1+τ)^{ℓ−2}‖Δ‖²_F.
     """
     require_at_least(0, radius=radius, excess_risk=excess_risk)
     require_at_least(1, num_layers=num_layers)
@@ -210,7 +210,7 @@ def smoothness_bound(Sigma: np.ndarray, num_layers: int, radius: float, excess_r
 
 
 def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, learning_rate: float) -> float:
-    """Returns 1 − 2ηℓ(1 − τ)^{2ℓ−2} σ_min(Σ): what (2.3) allows the excess risk to shrink by a step, at least.
+    """Returns 1 − 2ηℓ(1 − τ)^{2ℓ−2} σ_min(Σ), by (2.3) an upper bound on the factor of the excess risk in a step.
 
     For η ≤ 1/L, L of `smoothness_bound`, while iterates stay in B_τ, and `above_rounding`'s Σ; 1 from τ = 1 on, ℓ ≥ 2.
     """
@@ -221,7 +221,7 @@ def convergence_rate_bound(Sigma: np.ndarray, num_layers: int, radius: float, le
 
 
 class Descent(NamedTuple):
-    """Where gradient descent ended, A [ℓ, d, d], and per iterate, the first included, risks and max_spectral_norms."""
+    """The end A [ℓ, d, d] of gradient descent, and the risk and max_spectral_norm of each iterate, start included."""
 
     A: np.ndarray
     risks: np.ndarray
@@ -229,7 +229,7 @@ class Descent(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Largest ratio of one excess risk to the one before, while above rounding."""
+        """The largest ratio of successive excess risks, as long as they are above rounding."""
         above = self.risks[:-1] > 1e-20 * self.risks[0]
         return float((self.risks[1:] / np.maximum(self.risks[:-1], 1e-300))[above].max(initial=0.0))
 
@@ -277,7 +277,7 @@ def _products(A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def above_rounding(Sigma: np.ndarray) -> tuple[np.ndarray, float]:
-    """Returns Σ [d, d] less its eigenvalues within rounding of 0, with which (2.3) holds, and its least other, or 0."""
+    """Returns Σ [d, d] without its eigenvalues within rounding of 0, for which (2.3) holds, and its least other one."""
     eigenvalues, vectors = np.linalg.eigh(finite("Sigma", Sigma))
     # eigh is off by d ε λ_max: a Σ of rank r has d − r eigenvalues of that size, of either sign, in place of 0.
     is_above = eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max(initial=0.0)

@@ -1,4 +1,4 @@
-"""Linear residual networks everywhere, not in a ball: bad critical points, and that none is a local minimum.
+"""Linear residual networks without restriction to a ball: bad critical points, none of which is a local minimum.
 
 paper                                     code
 (I + A_ℓ)···(I + A_1), f                  as in landscape.py
@@ -33,14 +33,14 @@ def bad_critical_point(R: np.ndarray, num_layers: int, kept: np.ndarray) -> np.n
 
 
 def escape(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, size: float, rng: np.random.Generator) -> np.ndarray:
-    """Returns a lower point near a critical point A that is no minimum: so that is no local minimum (Kawaguchi 2016).
+    """Returns a lower point near a bad critical point A, which is therefore not a local minimum (Kawaguchi 2016).
 
-    Let k be the first layer at which N_k···N_1 is singular, uᵀN_k···N_1 = 0. Then N_{k+1} + size·w uᵀ changes no
-    output, whatever w is; nor does such a change of the layers after it. For random w the gradient there is not 0, and
-    a step against it goes down; the lowest of some draws is returned. At a minimum it is A itself.
+    Let k be the first layer at which N_k···N_1 is singular, uᵀN_k···N_1 = 0. Then N_{k+1} + size·w uᵀ gives the
+    same output for every w; so do such changes of the layers after it. For random w the gradient there is not 0, and
+    a step against it goes down; the lowest of several draws is returned, and A itself at a minimum.
 
     Args:
-      A: [ℓ, d, d]. R, Sigma: [d, d]. size: Half of how far the layers may move, by spectral norm.
+      A: [ℓ, d, d]. R, Sigma: [d, d]. size: Half of the largest change of a layer, in spectral norm.
     """
     lower = A
     for _ in range(_DRAWS):
@@ -67,7 +67,7 @@ def moved_freely(A: np.ndarray, size: float, rng: np.random.Generator) -> np.nda
 
 
 def _downhill(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, size: float) -> list[np.ndarray]:
-    """Points on the line against the gradient, up to `size` away; none where it is 0 to rounding."""
+    """Yields points on the line against the gradient, up to `size` away; none where it is 0 within rounding."""
     slope = landscape.gradient(A, R, Sigma)
     length = np.linalg.norm(slope, 2, axis=(1, 2)).max()
     if length <= 1e-12 * np.linalg.norm(R @ Sigma):

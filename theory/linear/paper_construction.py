@@ -5,10 +5,10 @@
     K = (K^{1/p})^p                      p layers
     4q + p = ℓ                           exact norm of the worst case: max(2 sin(π/2q), e^{γ/p} − 1)
 
-The proof takes q and p real. They are integers, and then the norm can exceed the printed
+The proof treats q and p as real numbers. They are integers, and then the norm can exceed the printed
 (4π + 3γ)/ℓ: for ℓ = 5 with γ in (1.48, 5/3], for every ℓ ≥ 7 with γ small, and for some ℓ ≥ 9 in a
 second interval too, such as (1.005, 1.811) for ℓ = 9. These are failures of the construction, not of
-the theorem, which `factorization.factorize` proves with room to spare.
+the theorem, which `factorization.factorize` satisfies with room to spare.
 """
 
 import math

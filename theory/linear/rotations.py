@@ -12,8 +12,8 @@ from scipy import linalg
 
 from theory.arrays import finite, real, require_at_least
 
-# Eigenvalues nearer than this share of the largest stay in one block. What is dropped between blocks is rounding over
-# this share.
+# Eigenvalues nearer than this share of the largest stay in one block. Entries dropped between blocks are of the size of
+# rounding over this share.
 _CLUSTER_GAP = 3e-3
 
 
@@ -60,7 +60,7 @@ def rotation_planes(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the basis and the angles of a rotation Q (Hardt & Ma, Claim C.1).
 
     Eigenvalues −1, even in number, are paired into rotations by π, so that the layers Λ of the
-    paper's proof are superfluous.
+    paper's proof are not needed.
 
     For Q [d, d] orthogonal, det Q = 1: basis [d, d]; angles [k] in [−π, π], those by π last, angle 0 left out.
     """

@@ -9,9 +9,9 @@
     q_1, …, q_r                    surrogates(z, r, rng)
     S any subset, (3.6)            separating_block(points, targets, others)
 
-Unit i has the row U_i = α(i), so it wakes where <α(i), h> exceeds its threshold t_i. The printed
+Unit i has the row U_i = α(i), so it is active where <α(i), h> exceeds its threshold t_i. The printed
 threshold 1 − 2ρ' is wrong under the printed hypotheses: from |α(i) − α(j)|² ≥ 3ρ' follows only
-<α(i), α(j)> ≤ 1 + ρ' − 3ρ'/2, which may exceed it. Which t_i do, the comment on POSITIONS says.
+<α(i), α(j)> ≤ 1 + ρ' − 3ρ'/2, which may exceed it. The comment on POSITIONS says which t_i work.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ from scipy import linalg, optimize
 #   row      one t_i per unit; all other points
 #   peeling  one t_i per unit; the others, and of the block's own points those after the i-th
 # The number says where between the largest inner product to stay below and |α(i)|² it lies. In peeling
-# long points wake many units of their block. The midpoint then makes V alternate and grow,
+# long points activate many units of their block. The midpoint then makes V alternate and grow,
 # a low threshold does not: 32 times smaller weights on CIFAR-10 at width 64.
 POSITIONS = {"common": 1 / 2, "row": 1 / 2, "peeling": 1 / 8}
 BIASES = tuple(POSITIONS)
@@ -30,10 +30,10 @@ _PANEL = 2048  # points whose inner products with a block's are held at a time, 
 
 
 class NoThreshold(ValueError):
-    """No bias lets the units of a block wake on their own point alone.
+    """No bias makes each unit of a block active on its own point alone.
 
     Attributes:
-      row: int. A point of the block that cannot be distinguished from another.
+      row: int. A point of the block that cannot be separated from another.
       reason: str. What is missing, with the numbers.
     """
 
@@ -121,7 +121,7 @@ def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray
         U[row], s[row] = plane[:-1], plane[-1]
         order.append(row)
         left.remove(row)
-    activations = np.maximum(points @ U.T + s, 0)[np.ix_(order, order)]  # those after a point do not wake its unit
+    activations = np.maximum(points @ U.T + s, 0)[np.ix_(order, order)]  # points after it do not activate a unit
     V = np.empty(points.shape)
     V[order] = linalg.solve_triangular(activations, (targets - points)[order])
     return U, V.T, s
@@ -143,7 +143,7 @@ def relative_gap(U: np.ndarray, s: np.ndarray, bias: str) -> float:
     """Returns min_i (|z_i|² − m_i)/|z_i|², m_i the largest inner product below threshold i (for common, of the block).
 
     Follows from the weights, since t_i = m_i + POSITIONS[bias]·(|z_i|² − m_i). Rounding errors grow
-    like its inverse. Rows of zeros in U [..., k, k], s [..., k] are not counted; 2 if there is no other.
+    with its inverse. Rows of zeros in U [..., k, k], s [..., k] are not counted; 2 if there is no other.
     """
     squared_norms = np.square(U, dtype=np.float64).sum(axis=-1)
     used = squared_norms > 0
@@ -151,10 +151,10 @@ def relative_gap(U: np.ndarray, s: np.ndarray, bias: str) -> float:
 
 
 def _thresholds(squared_norms: np.ndarray, largest: np.ndarray, bias: str) -> np.ndarray:
-    """[p]: between the largest inner product to stay below and |α(i)|².
+    """Returns thresholds [p] between |α(i)|² and the largest inner product that must stay below.
 
     A point at the origin, which only peeling can have, gets a negative threshold: its unit is
-    awake everywhere, and comes last.
+    active everywhere, and comes last.
     """
     lower, upper = largest, squared_norms
     if bias == "common":
@@ -170,14 +170,14 @@ def _thresholds(squared_norms: np.ndarray, largest: np.ndarray, bias: str) -> np
 
 
 def _largest_within(products: np.ndarray, bias: str) -> np.ndarray:
-    """[p]: for each of the block's points, the largest inner product with one that it must not wake on."""
+    """Returns [p]: for each point of the block, the largest inner product with a point on which it must be inactive."""
     below = np.triu(np.ones_like(products, bool), 1) if bias == "peeling" else ~np.eye(len(products), dtype=bool)
     # Where there is no such point, any threshold below |α|² will do.
     return np.max(products, axis=1, where=below, initial=-(np.diagonal(products).max() or 1.0))
 
 
 def _largest_products(points: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """[p] float64: for each point, the largest inner product with one of the others; −∞ without any."""
+    """Returns [p] float64: for each point, the largest inner product with one of the others; −∞ if there are none."""
     largest = np.full(len(points), -np.inf, points.dtype)
     for start in range(0, len(others), _PANEL):
         np.maximum(largest, (points @ others[start : start + _PANEL].T).max(axis=1), out=largest)
@@ -187,10 +187,10 @@ def _largest_products(points: np.ndarray, others: np.ndarray) -> np.ndarray:
 def surrogates(z: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Returns vectors q_1, …, q_r that stand for the labels, far apart, with <z_i, q_j> ≤ ½|z_i|² for every z_i.
 
-    So no z takes a surrogate for itself. The paper draws unit vectors at random, and needs
+    So no unit is active on a surrogate. The paper draws unit vectors at random, and needs
     k ≳ 13 ln r for them to differ enough. Not in the paper: all have one length, the largest that allows
-    this but at most that of the longest z; ½ min |z_i| would always do, but is short where norms
-    vary, and rounding grows like the inverse. Up to 2k of them are chosen from ± the axes, the ones
+    this but at most that of the longest z; ½ min |z_i| would always suffice, but is short where norms
+    vary, and rounding errors grow with its inverse. Up to 2k of them are chosen from ± the axes, the ones
     that can be longest. A_0 is rotation invariant, so axes are as good as any frame.
 
     For z [n, k], where the origin does not count, [r, k] float64; the generator is read for r > 2k only.

@@ -31,17 +31,17 @@ waking = changed(lambda block: (block[0], block[1], block[2] + 0.5))
 @claim(
     id="hm.lemma_3.3",
     source="Hardt & Ma, Lemma 3.3",
-    statement="blocks bring any distinct points to the surrogates of their labels",
-    proof="repaired: as Lemma B.2",
+    statement="blocks map any distinct points to the surrogates of their labels",
+    proof="repaired: as for Lemma B.2",
     restates="hm.lemma_B.2",
 )
 @claim(
     id="hm.lemma_B.2",
     source="Hardt & Ma, Lemma B.2",
-    statement="blocks bring any distinct points to surrogates q with ⟨q, z⟩ < |z|²",
+    statement="blocks map any distinct points to surrogates q with ⟨q, z⟩ < |z|²",
     verdict="holds under the paper's own caveat: with high probability over the q",
     proof=(
-        "repaired: its hypothesis is not Lemma B.1's; in the order of decreasing norm, with one bias per row, "
+        "repaired: its hypothesis is weaker than Lemma B.1's; in the order of decreasing norm, with one bias per row, "
         "no hypothesis is needed"
     ),
     after="hm.eq_B.1",
@@ -49,7 +49,7 @@ waking = changed(lambda block: (block[0], block[1], block[2] + 0.5))
     mutation=overshooting,
 )
 def lemma_b_2(rng: np.random.Generator, trials: int) -> Pairs:
-    """In the order of decreasing norm blocks bring every z to the random unit vector of its label, at B.2's hypothesis.
+    """In the order of decreasing norm, under B.2's hypothesis, blocks map every z to the unit vector of its label.
 
     The z have squared norms in [1 − ρ′, 1 + ρ′] and some squared distances just above ρ′; the unit vectors q are drawn
     until ⟨q, z⟩ ≤ 1 − ρ′, which the paper has with high probability.
@@ -73,17 +73,17 @@ def lemma_b_2(rng: np.random.Generator, trials: int) -> Pairs:
     error = _printed_block_error(rho=0.1, squared_distance=0.2)
     require(error > 0.1, "Lemma B.2's hypothesis is enough for Lemma B.1's bias")
     return (
-        "its hypothesis, |z_i − z_j|² ≥ 2ρ′ at most, is not Lemma B.1's 3ρ′: at ρ′ = 0.1 the printed "
-        f"bias misses by {error:.2f}"
+        "its hypothesis gives at most |z_i − z_j|² ≥ 2ρ′, and Lemma B.1 needs 3ρ′: at ρ′ = 0.1 the printed "
+        f"bias misses the target by {error:.2f}"
     )
 
 
 @claim(
     id="hm.lemma_B.1",
     source="Hardt & Ma, Lemma B.1",
-    statement="a block moves k points and no other if D² > 2ρ′ with one bias per row, > 4ρ′ with one for all",
-    verdict="depends on the reading: squared distances of at least 3ρ′, holds; unsquared, false for every k ≥ 2",
-    proof="repaired: the bias −(1 − 2ρ′) fails at squared distance 3ρ′; one bias per row needs more than 2ρ′ only",
+    statement="a block moves k points and no other if D² > 2ρ′ with one bias per row, > 4ρ′ with one for all rows",
+    verdict="depends on the reading: for squared distances of at least 3ρ′, holds; for unsquared, false if k ≥ 2",
+    proof="repaired: the bias −(1 − 2ρ′) fails at squared distance 3ρ′; one bias per row needs only more than 2ρ′",
     function=blocks.transform_block,
     mutation=overshooting,
 )
@@ -102,7 +102,7 @@ def lemma_b_1(rng: np.random.Generator, trials: int) -> Pairs:
         _require_hull_example(dimension)
     return (
         f"ρ′ = 0.1, |α₁ − α₂|² = 3ρ′: the printed bias −(1 − 2ρ′) misses its target by {error:.2f}; "
-        "with |α₁ − α₂| ≥ 3ρ′ unsquared no block exists, for every k ≥ 2: k points, each in the hull of k others"
+        "with |α₁ − α₂| ≥ 3ρ′, unsquared, no block exists for k points that each lie in the hull of k others, k ≥ 2"
     )
 
 
@@ -110,7 +110,7 @@ def lemma_b_1(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.eq_B.1",
     source="Hardt & Ma, (B.1)",
     statement="⟨α_i, α_j⟩ ≤ 1 + ρ′ − D²/2",
-    verdict="false: the ½ belongs to the distance too",
+    verdict="false: the factor ½ applies to the distance too",
     proof="wrong: ⟨α_i, α_j⟩ = ½(|α_i|² + |α_j|² − |α_i − α_j|²)",
     function=blocks.transform_block,
     mutation=waking,
@@ -156,7 +156,7 @@ def eq_b_1(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=forgetful,
 )
 def theorem_3_2(rng: np.random.Generator, trials: int) -> Pairs:
-    """|ŷ − e_y| over all points, random labels, any n, r and width, also of near and parallel points; the counts."""
+    """|ŷ − e_y| over all points, for random labels, any n, r and width, near and parallel points; and the counts."""
     for trial in range(max(2, trials // 5)):
         n, r = int(rng.integers(4, 200)), int(rng.integers(1, 20))
         x, labels = _labelled(rng, n, 10, r)
@@ -172,14 +172,14 @@ def theorem_3_2(rng: np.random.Generator, trials: int) -> Pairs:
         require(network.num_parameters == count, f"{network.num_parameters} parameters, not {count}")
     error = _printed_block_error(rho=0.1, squared_distance=0.3)
     require(error > 0.1, "the printed bias works at |α₁ − α₂|² = 3ρ′")
-    return f"Lemma B.1's bias at |α₁ − α₂|² = 3ρ′ = 0.3 misses by {error:.2f}"
+    return f"Lemma B.1's bias at |α₁ − α₂|² = 3ρ′ = 0.3 misses its target by {error:.2f}"
 
 
 @claim(
     id="hm.last_layer",
     source="Hardt & Ma §3, A_{ℓ+1} ∈ R^{k×r}, ŷ ∈ R^k, and B, ŷ = h + T(h)",
     statement="the last block has U [r, k], V [r, r], s [r] and no shortcut; its count kr + r² omits the r biases",
-    verdict="misprint: A_{ℓ+1} is [r, k] and ŷ = T(h) ∈ R^r, as the text before has it",
+    verdict="misprint: A_{ℓ+1} is [r, k] and ŷ = T(h) ∈ R^r, as in the text before it",
     proof="wrong: Lemma B.1, with k × k matrices, does not apply to r ≠ k",
     after="hm.surrogates",
 )
@@ -187,14 +187,14 @@ def theorem_3_2(rng: np.random.Generator, trials: int) -> Pairs:
     id="review.last_layer",
     source="review, last layer",
     statement="the last block has U [r, k], V [r, r], s [r]: not V [k, k]",
-    verdict="misprint: V is [r, r], as its count kr + r² + r has it",
+    verdict="misprint: V is [r, r], as in its count kr + r² + r",
     proof="none given",
     after="review.convergence",
     function=construction.memorize,
     mutation=misshapen,
 )
 def last_layer(rng: np.random.Generator, trials: int) -> Pairs:
-    """The last block with U [r, k], V [r, r], s [r] fits r = 12 labels at width 6; the printed shapes do not act."""
+    """The last block with U [r, k], V [r, r], s [r] fits r = 12 labels at width 6; the printed shapes do not fit."""
     for trial in range(max(1, trials // 10)):
         x, labels = _labelled(rng, 50, 10, 12)
         network = construction.memorize(x, labels, 12, width=6, seed=trial)
@@ -208,7 +208,7 @@ def last_layer(rng: np.random.Generator, trials: int) -> Pairs:
         except ValueError:
             refused.append(f"U {list(U_shape)}, V {list(V_shape)}")
     require(len(refused) == 2, "a printed shape fits")
-    return f"r = 12, k = 6: {' and '.join(refused)} do not act on R⁶"
+    return f"r = 12, k = 6: {' and '.join(refused)} cannot be applied to R⁶"
 
 
 @claim(
@@ -274,10 +274,10 @@ def _printed_block_error(rho: float, squared_distance: float) -> float:
 
 
 def _require_hull_example(dimension: int) -> None:
-    """k points in the hull of k² that must not move, all conditions met with unsquared distances, k = dimension ≥ 2.
+    """Raises CheckFailed if a block moves k points in the hull of k² others, with unsquared distances ≥ 3ρ′, k ≥ 2.
 
-    ReLU(u·h + s) is convex in h: zero at the k², it is zero in their hull. For k displacements that are linearly
-    independent V must be invertible, so T = 0 at the k² means that, and no block moves the k. Point i lies on axis i,
+    ReLU(u·h + s) is convex in h: if it is zero at the k² points, it is zero in their hull. For k linearly independent
+    displacements V must be invertible, so T = 0 at the k² points implies T = 0 at the k. Point i lies on axis i
     and is the mean of k points around the axis, whose distance from it is √(2ρ′) ≥ 3ρ′ for ρ′ ≤ 2/9.
     """
     rho, inner = 0.05, math.sqrt(1 - 0.05) * np.eye(dimension)
@@ -292,9 +292,9 @@ def _require_hull_example(dimension: int) -> None:
         outer.append(inner[axis] + around)
     outer = np.concatenate(outer)
     norms = np.square(np.concatenate([inner, outer])).sum(1)
-    require(norms.min() > 1 - rho - ROUNDING and norms.max() < 1 + rho + ROUNDING, "the norms break a condition")
+    require(norms.min() > 1 - rho - ROUNDING and norms.max() < 1 + rho + ROUNDING, "the norms violate a condition")
     distances = np.linalg.norm(inner[:, None] - np.concatenate([inner, outer]), axis=2)
-    require(np.sort(distances.ravel())[dimension] >= 3 * rho, "the distances break a condition")
+    require(np.sort(distances.ravel())[dimension] >= 3 * rho, "the distances violate a condition")
     try:
         blocks.transform_block(inner, -inner, outer, "row")
     except blocks.NoThreshold:

@@ -1,4 +1,4 @@
-"""Claims on the first layer of Hardt & Ma's Theorem 3.2: its scale, its width, what it leaves of distances."""
+"""Claims on the first layer of Hardt & Ma's Theorem 3.2: its scale, its width, and the distances after it."""
 
 import math
 
@@ -17,11 +17,11 @@ from theory.mutations import changed, larger, scaled
     source="Hardt & Ma, proof of Theorem 3.2",
     statement=(
         "0 < ρ ≤ 4, 0 < δ < 1: one bias per row and k ≥ 2 ln(n²/2δ)/ln(4/(4−ρ)) are enough; k = 10 ln n/ρ² does not "
-        "keep all distances, with d < n too"
+        "keep all distances, even with d < n"
     ),
     verdict=(
-        "false: with c = 10 some distance changes by more than a factor 1 ± ρ/3; no common bias exists then, and "
-        "often none per row"
+        "false: with c = 10 some distance changes by more than a factor 1 ± ρ/3; then no common bias exists, and "
+        "often no bias per row"
     ),
     hypotheses={
         "0 < ρ ≤ 4": (
@@ -33,16 +33,16 @@ from theory.mutations import changed, larger, scaled
             lambda: first_layer.row_bias_width(10, 1.0, 1.0) > 0,
         ),
     },
-    proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and B.2 more than it gives",
+    proof="wrong: Johnson–Lindenstrauss at distortion ρ/3 needs a larger c, and Lemma B.2 needs more than it gives",
     function=first_layer.row_bias_width,
     mutation=(changed(lambda width: width // 2), scaled(2)),
 )
 def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
-    """`row_bias_width` against its union bound, and how often it fails; what the paper's k = 10 ln n/ρ² keeps at ρ = 1.
+    """`row_bias_width` against its union bound, and how often it fails; the paper's k = 10 ln n/ρ² at ρ = 1.
 
-    The paper says that it keeps all distances of {0, x_1, …, x_n} to a factor of 1 ± ρ/3, and takes d < n. Here d is
-    199 and n 200: 0 and 199 of the x_i are the corners of a simplex whose sides are 1, and the last point is farther
-    from all. Were squares of distances kept to such a factor, the distances would be too.
+    The paper says that this width keeps all distances of {0, x_1, …, x_n} to a factor of 1 ± ρ/3, and takes d < n.
+    Here d is 199 and n 200: 0 and 199 of the x_i are the corners of a simplex whose sides are 1, and the last point is
+    farther from all. Were squares of distances kept to such a factor, the distances would be too.
     """
     for _ in range(trials):
         n, rho, failure = int(rng.integers(2, 10**6)), rng.uniform(0.05, 3.5), 10 ** rng.uniform(-6, -0.5)
@@ -72,7 +72,7 @@ def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
     yield failures, 1 + stats.binom.isf(1e-9, builds, 0.01)
     return (
         f"ρ = 1, n = {n}, d = {n - 1}, k = ⌈10 ln n⌉ = {printed}, {builds} draws: a distance is off by more than ρ/3 "
-        f"in {printed_failures['distance']}, no common bias exists in {printed_failures['paper']}, no biases one per "
+        f"in {printed_failures['distance']}, no common bias exists in {printed_failures['paper']}, no bias per "
         f"row in {printed_failures['row_bias']}"
     )
 
@@ -87,7 +87,7 @@ def paper_width(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=scaled(2),
 )
 def projection_scale(rng: np.random.Generator, trials: int) -> Pairs:
-    """Mean |A_0 x|² over unit x against 1, within exact quantiles; with standard normal entries it is k."""
+    """Mean |A_0 x|² over unit x against 1, within exact quantiles; with standard normal entries it is near k."""
     standard = []
     for _ in range(trials):
         width, draws = int(rng.integers(2, 200)), 200
@@ -105,9 +105,9 @@ def projection_scale(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="hm.distortion",
     source="Hardt & Ma, proof of Theorem 3.2, ρ(1 − ρ/3) ≥ 2ρ/3",
-    statement="for ρ ≤ 1; Lemma B.1's own bias needs a distortion of at most ρ/(6 + ρ), one bias per row ρ/(2 + ρ)",
-    verdict="depends on the reading: ρ ≤ 1, which one may assume, holds; ρ the least squared distance, up to 4, false",
-    proof="repaired: 2ρ′ of Lemma B.2 is not 3ρ′ of Lemma B.1",
+    statement="true for ρ ≤ 1; Lemma B.1's printed bias needs a distortion ≤ ρ/(6 + ρ), one bias per row ≤ ρ/(2 + ρ)",
+    verdict="depends on the reading: for ρ ≤ 1, which one may assume, holds; for ρ up to its largest value 4, false",
+    proof="repaired: Lemma B.2 has 2ρ′, where Lemma B.1 needs 3ρ′",
     hypotheses={"ρ ≤ 1": lambda: 1.1 * (1 - 1.1 / 3) >= 2 * 1.1 / 3},
     function=first_layer.largest_distortion,
     mutation=larger,
@@ -136,7 +136,7 @@ def distortion(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=scaled(2),
 )
 def close_surrogates(rng: np.random.Generator, trials: int) -> Pairs:
-    """Pairs of r random unit vectors in R^k with an inner product of at least ½: the law against draws; k = 4 log r."""
+    """Pairs of r random unit vectors in R^k with an inner product of at least ½: expected and drawn; k = 4 log r."""
     for _ in range(max(1, trials // 10)):
         count, width = int(rng.integers(100, 300)), int(rng.integers(4, 16))
         draws = [_close_pairs(rng, count, width) for _ in range(10)]

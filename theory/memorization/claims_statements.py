@@ -1,4 +1,4 @@
-"""Claims of Hardt & Ma, the review and the blog on §3 that have no number: what is assumed, counted and promised."""
+"""Claims of Hardt & Ma, the review and the blog on §3 that have no number: assumptions, counts and promises."""
 
 import math
 
@@ -25,7 +25,7 @@ from theory.mutations import changed, scaled
     ),
 )
 def unit_norm(rng: np.random.Generator, trials: int) -> Pairs:
-    """Points x, 2x and others: lifted they have norm 1, give the x back and are memorised; x/|x| is not."""
+    """Points x, 2x and others: lifted they have norm 1, determine x and are memorised; x/|x| does not determine x."""
     for _ in range(max(1, trials // 5)):
         x = rng.standard_normal((20, 3))
         x[1] = 2 * x[0]
@@ -47,18 +47,18 @@ def unit_norm(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.any_subset",
     source="Hardt & Ma, (3.5)–(3.6), “for any subset S of size k”",
     statement=(
-        "one block moves k points to arbitrary places, and no other point, exactly if none of them lies in the "
+        "one block moves k points to arbitrary places, and no other point, if and only if none of the k lies in the "
         "convex hull of the others; the k points of largest norm qualify"
     ),
     verdict="false: no block moves a point in the convex hull of the points that stay",
-    proof="wrong: it is Lemma B.1's, which has conditions on norms and distances",
+    proof="wrong: it relies on Lemma B.1, which has conditions on norms and distances",
     after="hm.distortion",
 )
 @claim(
     id="blog.any_subset",
     source="blog, “transforms k [of them] to an arbitrary set of other k vectors”",
-    statement="some k of them: those of largest norm; any k not",
-    verdict="depends on the reading: some k of them, holds; any k, as the paper has it, false",
+    statement="true for some k of them, those of largest norm, not for any k",
+    verdict="depends on the reading: for some k of them, holds; for any k, as in the paper, false",
     proof="none given",
     restates="hm.any_subset",
     after="blog.theorem_2",
@@ -69,7 +69,7 @@ def unit_norm(rng: np.random.Generator, trials: int) -> Pairs:
     ),
 )
 def any_subset(rng: np.random.Generator, trials: int) -> Pairs:
-    """Blocks for random points outside the hull of the others, and for those of largest norm; weights of one inside."""
+    """Blocks for random points outside the hull of the others, and for those of largest norm; none for one inside."""
     for _ in range(max(2, trials // 12)):
         k = int(rng.integers(2, 5))
         points = rng.standard_normal((4 * k, k))
@@ -110,7 +110,7 @@ def any_subset(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=lambda memorize: lambda x, labels, *a, **k: memorize(x, np.roll(labels, 1), *a, **k),
 )
 def more_parameters(rng: np.random.Generator, trials: int) -> Pairs:
-    """Random labels fitted, with how many parameters; and sign changes of networks without blocks along a line."""
+    """Random labels are fitted, and the number of parameters; sign changes of networks without blocks along a line."""
     for _ in range(max(1, trials // 5)):
         n, d, r, k = (int(size) for size in rng.integers((5, 2, 2, 4), (100, 8, 6, 16)))
         x, labels = rng.standard_normal((n, d)), rng.integers(0, r, n)
@@ -129,8 +129,8 @@ def more_parameters(rng: np.random.Generator, trials: int) -> Pairs:
         changes.append(np.count_nonzero(np.diff(np.sign(scores[:, 0] - scores[:, 1]))))
     require(max(changes) <= 2 * 3, "two units have more than three sign changes")  # a crossing may pass through 0
     return (
-        f"n = {n} points on a line, labels in turn, ℓ = 0, k = {k}: {count} parameters, but two ReLUs are linear on "
-        "three pieces, so their scores change order three times at most, not 19"
+        f"n = {n} points on a line, alternating labels, ℓ = 0, k = {k}: {count} parameters, but two ReLUs are linear "
+        "on three pieces, so their scores change order three times at most, not 19"
     )
 
 
@@ -160,12 +160,12 @@ def counted_parameters(rng: np.random.Generator, trials: int) -> Pairs:
     id="review.layers",
     source="review, “we need at least l = ⌈n/k⌉”",
     statement=(
-        "blocks that move k points each number ⌈n/k⌉; two blocks of one unit map any n points of two separated "
+        "⌈n/k⌉ blocks are needed if each moves k points; two blocks of one unit map any n points of two separated "
         "classes on a line to 0 and c"
     ),
     verdict=(
-        "depends on the reading: of the construction, whose blocks move k points each, holds; of all blocks, "
-        "false: one block can move any number of points"
+        "depends on the reading: for the construction, whose blocks move k points each, holds; for blocks in "
+        "general, false: one block can move any number of points"
     ),
     proof="none given",
     after="review.parameters",
@@ -181,11 +181,11 @@ def fewer_layers(rng: np.random.Generator, trials: int) -> Pairs:
         h = h + blocks.apply_block(-one, one, np.zeros(1), h)
         h = h + blocks.apply_block(one, -one, np.array([-c]), h)
         yield np.abs(h[:, 0] - np.repeat([0, c], n)).max(), ROUNDING
-    return f"k = 1, {2 * n} points of two classes on a line: two blocks, where ⌈n/k⌉ is {2 * n}"
+    return f"k = 1, {2 * n} points of two classes on a line: two blocks suffice, and ⌈n/k⌉ is {2 * n}"
 
 
 def _moves(points: np.ndarray, targets: np.ndarray, others: np.ndarray) -> bool:
-    """Whether a block moves the points to the targets and no other."""
+    """Returns whether a block moves the points to the targets and no other."""
     try:
         blocks.separating_block(points, targets, others)
     except blocks.NoThreshold:

@@ -15,8 +15,8 @@ Theorem 3.2 holds, with O(n log n/ρ² + kd + r²) parameters; its proof needs t
 blocks.py and first_layer.py name. Not in the paper: `peeling`, O(n + d + r²)
 parameters for any distinct points at any width ≥ 2. Sort the z by decreasing norm; then <z_i, z_j> < |z_i|² for
 every later z_j (Cauchy–Schwarz). Choose surrogates with <z_i, q> ≤ ½|z_i|² for all i. A threshold in
-between lets unit i wake on z_i and on points before it alone. Inside a block the units are solved for
-together; points of earlier blocks sit on surrogates, and never wake a unit again.
+between makes unit i active only on z_i and on points before it. Inside a block the units are solved for
+together; points of earlier blocks lie on surrogates, and activate no unit again.
 """
 
 import numbers
@@ -64,7 +64,7 @@ def memorize(
     All arithmetic is in float32 if x has that type or up to 16 bits (uint8 images), else in float64;
     points too close for float32 are done in float64 whatever their type, which then `MemorizingNetwork.fits_float32`
     says. A_0 is scaled by a power of two that brings the largest entry of the z into [½, 1). The origin is a point like
-    any other: no unit wakes on it, it stays, and is the surrogate of its own label.
+    any other: it activates no unit, stays, and is the surrogate of its own label.
 
     Args:
       x: [n, d] real. Two equal points must have equal labels.
@@ -84,7 +84,7 @@ def memorize(
 
     Raises:
       ValueError: a wrong shape or type, no points, a number that is not finite, a label out of range, a point with two
-        labels, width < 2, an unknown method; points that the method cannot tell apart (the message says why).
+        labels, width < 2, an unknown method; points that the method cannot separate (the message says why).
     """
     x, labels = _checked_sample(x, labels, num_classes)
     _check_options(width, method)
@@ -107,7 +107,7 @@ def memorize(
         else:
             if network.fits_float32:
                 return network
-    _check_scores(network(x), labels)  # nothing else vouches for float64
+    _check_scores(network(x), labels)  # nothing else checks float64
     return network
 
 
@@ -120,7 +120,7 @@ def parameter_count(num_points: int, dim: int, num_classes: int, width: int) -> 
 def _build(
     x: np.ndarray, labels: np.ndarray, num_classes: int, projection: np.ndarray, bias: str, rng: np.random.Generator
 ) -> MemorizingNetwork:
-    """The network on a first layer A_0 [k, d], in the type of A_0."""
+    """Returns the network for a first layer A_0 [k, d], in the type of A_0."""
     z, term_size = project(x, projection), projected_term_size(x, projection)
     largest = np.abs(z).max()
     if not (largest < np.inf if z.dtype == np.float64 else in_float32_range(largest)):
@@ -149,8 +149,8 @@ def _all_blocks(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """U, V [ℓ, k, k], s [ℓ, k]: block j moves the j-th k points of the order to their surrogates (Lemma B.2).
 
-    Units left over have zero weights and the bias −1. The blocks can be made in parallel: what
-    the j-th must not wake on are the points after it and the surrogates, whatever the others do.
+    Units left over have zero weights and the bias −1. The blocks can be made in parallel: the
+    j-th must be inactive on the points after it and on the surrogates, for any other blocks.
     """
     width = z.shape[1]
     U, V = np.zeros((2, -(-len(z) // width), width, width), z.dtype)
@@ -173,7 +173,7 @@ def _all_blocks(
 def _head(q: np.ndarray) -> tuple[np.ndarray, ...]:
     """U [r, k], V [r, r], s [r] of the last block, which maps q_j to e_j and has no shortcut (paper (3.4)).
 
-    Built by peeling, so that one surrogate may be 0: its unit comes last and is always awake.
+    Built by peeling, so that one surrogate may be 0: its unit comes last and is always active.
     """
     order = np.argsort(-np.linalg.norm(q, axis=1), kind="stable")
     with single_threaded_products():

@@ -17,7 +17,7 @@ WIDTHS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 def memorizing_networks(
     x: np.ndarray, labels: np.ndarray, num_classes: int, seed: int = 0, widths: Sequence[int] = WIDTHS
 ) -> list[dict]:
-    """Parameters per sample, smallest gap, and errors in float64 and float32 of the peeling network at each width.
+    """Returns parameters per sample, smallest gap, and errors in float64 and float32 of the peeling network by width.
 
     Args:
       x: [n, d]. labels: [n] int.
@@ -40,7 +40,7 @@ def memorizing_networks(
 
 
 def memorization_figure(rows: list[dict]) -> Figure:
-    """Returns curves of parameters a sample, smallest gap and float32 error by width (Theorem 3.2, peeling)."""
+    """Returns curves of parameters per sample, smallest gap and float32 error by width (Theorem 3.2, peeling)."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     count, gap, error = figure.subplots(1, 3)
     for whitened, colour, name in ((0, "C0", "raw"), (1, "C1", "whitened")):
@@ -66,10 +66,10 @@ def memorization_figure(rows: list[dict]) -> Figure:
 
 
 def memorized_plane(seed: int = 0, num_points: int = 36, num_classes: int = 3, grid: int = 141) -> list[dict]:
-    """A network of width 2 that memorises points of the plane whose labels are random (Theorem 3.2, peeling).
+    """Returns a network of width 2 that memorises points of the plane with random labels (Theorem 3.2, peeling).
 
-    Rows of the kinds hidden (block, label, first, second: where a point is after that many blocks, −1 being the input)
-    and region (the label of the largest score on a grid).
+    Rows are of the kinds hidden (block, label, first, second: where a point is after that many blocks, −1 being the
+    input) and region (the label of the largest score on a grid).
     """
     rng = np.random.default_rng(seed)
     x, labels = rng.uniform(-1, 1, (num_points, 2)), rng.integers(0, num_classes, num_points)
@@ -88,7 +88,7 @@ def memorized_plane(seed: int = 0, num_points: int = 36, num_classes: int = 3, g
 
 
 def memorized_plane_figure(rows: list[dict]) -> Figure:
-    """Returns the memorising network at work: the points, where they are after some blocks, and what it says elsewhere.
+    """Returns the memorising network at work: the points, where they are after some blocks, and its label everywhere.
 
     Each block moves two points to the place that stands for their label, a star; the others stay.
     """
@@ -106,8 +106,8 @@ def memorized_plane_figure(rows: list[dict]) -> Figure:
         axes.set_title(title)
     _draw_regions(answer, region)
     _draw_points(answer, [row for row in hidden if int(row["block"]) == -1])
-    answer.set_title("its answer everywhere")
-    figure.suptitle("each block moves two points, the farthest first, to the star that stands for their label")
+    answer.set_title("predicted label everywhere")
+    figure.suptitle("each block moves two points, the farthest first, to the star of their label")
     for axes in (*panels, answer):
         axes.set(xticks=[], yticks=[])
         axes.grid(False)
@@ -131,7 +131,7 @@ def _of_label(rows: list[dict], label: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _draw_points(axes: Axes, rows: list[dict]) -> None:
-    """Draws the points, a colour and a marker a label."""
+    """Draws the points, with a colour and a marker per label."""
     for label in _labels(rows):
         axes.plot(*_of_label(rows, label), _MARKERS[label % 3], color=_COLOURS[label % 3], ms=6, mec="w", mew=0.6)
 

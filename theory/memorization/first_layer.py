@@ -1,4 +1,4 @@
-"""How wide the first layer must be: the laws behind k = O(log n/ρ²) of Hardt & Ma's Theorem 3.2.
+"""How wide the first layer must be: the bounds behind k = O(log n/ρ²) of Hardt & Ma's Theorem 3.2.
 
     paper                                   code
     ρ ≤ |x(i) − x(j)|² (Assumption 3.1)     rho; separation(x) measures it
@@ -24,12 +24,12 @@ _PANEL = 1024
 
 
 def pair_failure_probability(cosine: float | np.ndarray, width: int) -> np.ndarray:
-    """Returns P(<z_i, z_j> ≥ |z_i|²) for unit x_i, x_j with inner product c: one bias per row fails them.
+    """Returns P(<z_i, z_j> ≥ |z_i|²) for unit x_i, x_j of inner product c: then one bias per row fails.
 
     z_j = c z_i + √(1 − c²) w with w independent of z_i, so this is
     P(t_k ≥ √(k (1 − c)/(1 + c))) ≤ ½ ((1 + c)/2)^{k/2}, t_k Student's with k degrees of freedom.
 
-    For c = 1 the points are one, and it is 1. ValueError unless −1 ≤ c ≤ 1 and k ≥ 1 is a whole number.
+    For c = 1 the points coincide, and it is 1. ValueError unless −1 ≤ c ≤ 1 and k ≥ 1 is a whole number.
     """
     cosine = real("cosine", cosine)
     if not (np.abs(cosine) <= 1).all():
@@ -50,10 +50,10 @@ def draw_projection(rng: np.random.Generator, width: int, dim: int) -> np.ndarra
 
 
 def largest_distortion(rho: float, bias: str) -> float:
-    """Returns the ε up to which squares within 1 ± ε of their value leave Lemma B.1 its separation.
+    """Returns the largest distortion ε of squared norms and distances under which Lemma B.1 still separates the points.
 
-    Norms |z|² in [1 − ε, 1 + ε] and squared distances of at least ρ(1 − ε) are what is left of unit vectors at squared
-    distances of at least ρ. With ρ′ = ε the printed bias −(1 − 2ρ′) needs 6ρ′, some common bias 4ρ′, one per row 2ρ′,
+    Unit vectors at squared distances of at least ρ then have |z|² in [1 − ε, 1 + ε] and squared distances of at least
+    ρ(1 − ε). With ρ′ = ε the printed bias −(1 − 2ρ′) needs 6ρ′, some common bias 4ρ′, one per row 2ρ′,
     so ε = ρ/(6 + ρ), ρ/(4 + ρ), ρ/(2 + ρ). The paper's ε = ρ/3 is more than each of them for ρ > 1.
     The bias is printed, common or row.
     """
@@ -156,8 +156,8 @@ def separation(x: np.ndarray) -> float:
 def lifted(x: np.ndarray) -> np.ndarray:
     """Returns (x, 1)/|(x, 1)| [n, d + 1]: unit vectors, different where the x are (Hardt & Ma §3, repaired).
 
-    "Without loss of generality … ‖x‖ = 1" is not so by dividing by ‖x‖, which makes x and 2x one point. With a constant
-    coordinate added first no two points are parallel, and the x come back as the quotient of the coordinates.
+    "Without loss of generality … ‖x‖ = 1" fails for division by ‖x‖, which makes x and 2x one point. With a constant
+    coordinate added first no two points are parallel, and x is the quotient of the coordinates.
     """
     x = finite("x", x)
     constant = np.column_stack([x, np.ones(len(x))])
@@ -169,7 +169,7 @@ def default_width(x: np.ndarray, method: str = "peeling") -> int:
 
     peeling: max(8, 2 ln n), at which real images had gaps that suit float32 (benchmarks/memorization.py); half of
     it costs little more than half the parameters, but gaps shrink like n^{−4/(k+1)}. row_bias and paper: the
-    widths that are proved to do with probability 0.99, with ρ measured on all pairs.
+    widths that are proved to suffice with probability 0.99, with ρ measured on all pairs.
 
     Args:
       x: [n, d]. Distinct; for paper, of norms that agree to a thousandth.
@@ -195,7 +195,7 @@ def default_width(x: np.ndarray, method: str = "peeling") -> int:
         x = x / norms[:, None]
     rho = separation(x)
     if rho <= 0:
-        raise ValueError(f"method {method!r}: <x_i, x_j> ≥ |x_i|² for a pair, so no width will do; use 'peeling'")
+        raise ValueError(f"method {method!r}: <x_i, x_j> ≥ |x_i|² for a pair, so no width suffices; use 'peeling'")
     width = (row_bias_width if method == "row_bias" else common_bias_width)(len(x), rho)
     if width > MAX_WIDTH:
         raise ValueError(

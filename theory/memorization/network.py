@@ -6,13 +6,13 @@
     ŷ = B_{ℓ+1} ReLU(A_{ℓ+1} h_ℓ + b_{ℓ+1})         head_V, head_U, head_s: [r, r], [r, k], [r]
     k, ℓ                                            width, num_layers
 
-The last block is no residual one: ŷ = h + T(h) at the end of the paper's proof is a misprint,
+The last block has no shortcut: ŷ = h + T(h) at the end of the paper's proof is a misprint,
 and so are the shapes k × r and ŷ ∈ R^k of its §3.
 
 The forward pass costs n·(d + 2kℓ)·k multiplications in the paper's formula. Here panels of
 points that fit in the cache go through all blocks, one panel per core, and V is applied only
-to the points that a block wakes. On the sample that is each point in one block, so half of the
-work falls away; the result is the same for every input.
+to the points that activate a unit of a block. On the sample each point does so in one block, which halves
+the work; the result is the same for every input.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ class MemorizingNetwork:
       s: [ℓ, k]. The biases b_j.
       head_U, head_V, head_s: [r, k], [r, r], [r]. The last block.
       smallest_gap: float. min_i (|z_i|² − m_i)/|z_i|²: see `blocks.relative_gap`.
-      float32_error: float. What to expect at most of |score − one-hot| on the sample in float32: see
+      float32_error: float. An estimated upper limit of |score − one-hot| on the sample in float32: see
         `rounding_error`. Below ½ the largest score is the right one.
     """
 
@@ -82,7 +82,7 @@ class MemorizingNetwork:
 
     @property
     def fits_float32(self) -> bool:
-        """Whether the sample comes out right in float32: float32_error < ½."""
+        """Returns whether the sample comes out right in float32: float32_error < ½."""
         return self.float32_error < 0.5
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
@@ -99,7 +99,7 @@ class MemorizingNetwork:
         return self.forward(x, working_dtype(x) if self.fits_float32 else np.float64)
 
     def forward(self, x: np.ndarray, dtype: DTypeLike) -> np.ndarray:
-        """Returns `__call__` in a given type: what float32 makes of a network that does not fit it."""
+        """Returns the scores computed in a given type, even in float32 for a network that does not fit it."""
         x = np.asarray(x)
         if np.iscomplexobj(x):
             raise ValueError(f"x must be real, got {x.dtype}")
@@ -181,7 +181,7 @@ def _through_blocks(h: np.ndarray, U: np.ndarray, V: np.ndarray, s: np.ndarray) 
     for U_j, V_j, s_j in zip(U, V, s[:, :, None]):
         np.matmul(U_j, h.T, out=products)
         np.greater(products, -s_j, out=awake)
-        # On the sample a point is awake in one block of all: V is applied to those that wake here alone.
+        # On the sample a point is active in one block only: V is applied to those that are active here.
         points = np.flatnonzero(awake.any(axis=0))
         if len(points):
             h[points] += np.maximum(products[:, points] + s_j, 0).T @ V_j.T
@@ -191,10 +191,10 @@ def rounding_error(weights: tuple[np.ndarray, ...], term_size: np.ndarray) -> fl
     """Returns an upper estimate of |ŷ − e_y| over the sample in float32. Not in the paper.
 
     To first order, with independent roundings of standard deviation u = 2⁻²⁴ times what is rounded, and
-    1 + √m/3 times that for a sum of m terms: z is off by δ = (1 + √d/3)·u·(Σ_al (A_0)_al² x_l²)^½; a unit
-    that wakes by |U_i|·(u|z_j| + δ_j/√k); h_j by the root of the sum of squares of |V_i| times that, over the
-    awake units. Each point is moved in one block alone, so errors of blocks do not add up, as long
-    as the moved point is not so far off that it wakes a later unit. The head repeats the sum at the
+    1 + √m/3 times that for a sum of m terms: z is off by δ = (1 + √d/3)·u·(Σ_al (A_0)_al² x_l²)^½; an active
+    unit by |U_i|·(u|z_j| + δ_j/√k); h_j by the root of the sum of squares of |V_i| times that, over the
+    active units. Each point is moved in one block alone, so errors of blocks do not add up, as long
+    as the moved point is not so far off that it activates a later unit. The head repeats the sum at the
     surrogates. Five standard deviations are for the worst point.
 
     Args:
@@ -203,7 +203,7 @@ def rounding_error(weights: tuple[np.ndarray, ...], term_size: np.ndarray) -> fl
 
     Returns:
       float; inf for a half and more, where an estimate of first order says no more, if moved points may
-      wake units, or if A_0 does not fit the range of float32.
+      activate units, or if A_0 does not fit the range of float32.
     """
     projection, U, V, s, *head = weights
     with np.errstate(over="ignore", invalid="ignore"):
@@ -223,7 +223,7 @@ def in_float32_range(largest: float) -> bool:
 
 
 def _distance_to_waking(U: np.ndarray, s: np.ndarray, surrogates: np.ndarray) -> float:
-    """How far a surrogate is from the nearest point that wakes a unit."""
+    """Returns how far the surrogates are from the nearest point that activates a unit."""
     norms = np.linalg.norm(U, axis=-1)
     used = norms > 0
     nearest = (U[used] @ surrogates.T).max(axis=-1) if used.any() else 0.0

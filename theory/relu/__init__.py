@@ -1,1 +1,1 @@
-"""Networks with ReLU and no biases: bad local minima, a linear output (Hardt & Ma §5), Table 1 (§4)."""
+"""ReLU networks without biases: bad local minima and linear outputs (Hardt & Ma §5), the weights of Table 1 (§4)."""

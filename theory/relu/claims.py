@@ -1,4 +1,4 @@
-"""Claims on ReLU networks: Hardt & Ma §4 (Table 1) and §5, Shamir 2018, Kawaguchi & Bengio 2019, and ours beside."""
+"""Claims on ReLU networks: Hardt & Ma §4 (Table 1) and §5, Shamir 2018, Kawaguchi & Bengio 2019, this project."""
 
 import numpy as np
 from scipy import optimize
@@ -37,7 +37,7 @@ def weights_of_table_1(rng: np.random.Generator, trials: int) -> Pairs:
         "Table 1 has 13.54 million; 13.59 needs biases and 1 × 1 convolutions as shortcuts, which the paper "
         "does not have"
     ),
-    verdict="misprint: of Table 1, whose caption says 13.5M",
+    verdict="misprint: Table 1 has 13.5M, as its caption says",
     proof="none given",
     function=table_1.count_weights,
     mutation=miscounted,
@@ -60,7 +60,7 @@ def weights_of_the_text(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, footnote 4, “typically r is less than 10³ and d is less than 10⁵ while n is larger than 10⁶”",
     statement="in the paper's own data sets d and r are smaller than n; ImageNet has r = 1,000, d = 150,528",
     verdict=(
-        "false: true of none of its data sets: ImageNet has r = 10³ and d > 10⁵, CIFAR n = 50,000; what the "
+        "false: it is true for none of its data sets: ImageNet has r = 10³ and d > 10⁵, CIFAR n = 50,000; what the "
         "proof uses, r, d < n, holds"
     ),
     proof="none given",
@@ -74,7 +74,7 @@ def sizes_of_data(rng: np.random.Generator, trials: int) -> Pairs:
     for sample in sets.values():
         yield max(sample.dimension, sample.classes), sample.examples - 1
         as_printed = sample.classes < 10**3 and sample.dimension < 10**5 and sample.examples > 10**6
-        require(not as_printed, "footnote 4 holds of a data set")
+        require(not as_printed, "footnote 4 holds for a data set")
     return "; ".join(f"{name}: n = {s.examples:,}, d = {s.dimension:,}, r = {s.classes:,}" for name, s in sets.items())
 
 
@@ -83,8 +83,8 @@ def sizes_of_data(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, §5, conjecture taken literally",
     statement="x + V ReLU(Ux) has critical points with |||A||| ≤ τ < 1 that are not global minima, for any small τ",
     verdict=(
-        "depends on the reading: every critical point in the ball, of the parameters, is a global minimum, false; of "
-        "the layers as functions, holds (Bartlett, Evans & Long 2018)"
+        "depends on the reading: for critical points in the parameters, false; for critical points in the layers as "
+        "functions, holds (Bartlett, Evans & Long 2018)"
     ),
     proof="none given",
     function=search.swapped_blocks,
@@ -92,7 +92,7 @@ def sizes_of_data(rng: np.random.Generator, trials: int) -> Pairs:
     relation="≥",
 )
 def section_5(rng: np.random.Generator, trials: int) -> Pairs:
-    """Critical points with |||A||| ≤ τ that are no global minimum: zero, and a local minimum near the swapped teacher.
+    """Critical points with |||A||| ≤ τ that are not global minima: zero, and a local minimum near the swapped teacher.
 
     The risk is that of x ~ N(0, I₂) itself, integrated exactly, and the teacher lies in the ball.
     """
@@ -102,13 +102,13 @@ def section_5(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(max(1, trials // 10)):
         teacher = search.draw_weights(rng, 1, search.Setting(), smallest=0.5)
         zero = networks.Population(teacher).risk_and_gradient(0 * teacher, np.array([0]))
-        require(zero[0][0] > 0 and not zero[1].any(), "zero is no bad critical point")
+        require(zero[0][0] > 0 and not zero[1].any(), "zero is not a bad critical point")
     yield from ((point["curvature"], search.CURVATURE_TOLERANCE) for point in points)
     last = points[-1]
     return (
         f"τ = {last['radius']:g}, two blocks of one unit: a local minimum with |||A||| = "
         f"{last['spectral_norm']:.2f} τ, f = {last['risk']:.1e} f(0), least curvature {last['curvature']:.2f} of the "
-        "largest; at zero ∇f = 0 too"
+        "largest; zero is a bad critical point too"
     )
 
 
@@ -121,7 +121,7 @@ def section_5(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=(scaled(0.99), scaled(1.01), scaled(-1)),
 )
 def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
-    """Where descent on (W, V) ends against the value that the theorem gives; bad critical points are left downhill."""
+    """The risk where descent on (W, V) ends against the theorem's; bad critical points have a direction downhill."""
     saddles = []
     for _ in range(max(1, trials // 4)):
         x, features, y = _problem(rng)
@@ -135,14 +135,14 @@ def local_minima(rng: np.random.Generator, trials: int) -> Pairs:
         saddles.append(there / linear_output.best_linear_risk(x, y))
         moved = linear_output.escape(W, V, x, features, y, 0.01)
         yield linear_output.risk(*moved, x, features, y), there * (1 - 1e-9)
-    return f"critical points with W = 0 are up to {max(saddles):.1f} times as bad as linear predictors"
+    return f"critical points with W = 0 have up to {max(saddles):.1f} times the risk of the best linear predictor"
 
 
 @restated(
     id="kb.chain",
-    source="Kawaguchi & Bengio 2019, beside Hardt & Ma §5",
+    source="Kawaguchi & Bengio 2019, related to Hardt & Ma §5",
     statement=(
-        "minima of the ReLU search with an output W, r ≤ d: the best predictors linear in (h, f) of the last block"
+        "with a trained output W, r ≤ d, minima of the ReLU search have the risk of the best predictor linear in (h, f)"
     ),
     hypotheses={"r ≤ d": lambda: linear_output.local_minimum_risk(np.ones((4, 1)), np.eye(4), np.eye(4)) >= 0},
     function=linear_output.local_minimum_risk,
@@ -163,12 +163,12 @@ def chain(rng: np.random.Generator, trials: int) -> Pairs:
                 yield row["with_output"], row["last_block"] + above
             yield row["last_block"], row["with_output"] + 1e-12
     worse = sum(row["risk"] > row["linear"] for row in bad)
-    return f"{len(bad)} bad local minima without W: {worse} worse than the best linear predictor"
+    return f"{len(bad)} bad local minima without W: {worse} are worse than the best linear predictor"
 
 
 @claim(
     id="ours.ball_risk",
-    source="this project, beside Hardt & Ma §5",
+    source="this project, related to Hardt & Ma §5",
     statement="ReLU student and teacher in B_τ: f ≤ 4((1 + τ²)^ℓ − 1)² E‖x‖², near 4ℓ²τ⁴E‖x‖², at any width",
     function=linear_output.ball_risk_bound,
     mutation=scaled(0.9),
@@ -194,13 +194,16 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
 
 @claim(
     id="ours.reordering_risk",
-    source="this project, beside Hardt & Ma §5",
-    statement="bad minima at a reordered teacher: f ≤ 4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², order τ⁸; others keep f/f(0)",
+    source="this project, related to Hardt & Ma §5",
+    statement=(
+        "bad minima at a reordered teacher: f ≤ 4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², of order τ⁸; others can have the same "
+        "f/f(0) at every τ"
+    ),
     function=linear_output.reordering_risk_bound,
     mutation=(scaled(0.005), scaled(1.01), lambda function: linear_output.ball_risk_bound),
 )
 def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
-    """f at teachers with blocks in another order against the bound; τ⁸ at the minimum; one block that does not fall.
+    """f at teachers with reordered blocks against the bound; the order τ⁸; and one block whose f/f(0) is constant.
 
     Regrouping is a permutation of blocks here. Two blocks x + τ²Oᵢx, Oᵢ orthogonal, O₁O₂ = −O₂O₁, on inputs that no
     ReLU changes, have just the bound; for small τ it is near ℓ²(ℓ − 1)²τ⁸. The last part is a local minimum of one

@@ -1,4 +1,4 @@
-"""Claims on networks of smooth units near the identity: Bartlett, Evans & Long 2018, beside Hardt & Ma §5."""
+"""Claims on networks of smooth units near the identity: Bartlett, Evans & Long 2018, related to Hardt & Ma §5."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from theory.relu import smooth_units
 
 
 def _steep_layers() -> bool:
-    """Whether the bound holds of two layers diag(0, 4)h, ε = 3, with an error along the first axis."""
+    """Returns whether the bound holds for two layers diag(0, 4)h, ε = 3, with an error along the first axis."""
     w = np.stack([np.diag([1.0, 3.0]), np.diag([-1.0, 1.0])])[None].repeat(2, axis=0)
     x = np.eye(2)[1:]
     found = smooth_units.gradients(w, x, smooth_units.forward(w, x, "linear") - np.eye(2)[:1], "linear")
@@ -19,10 +19,10 @@ def _steep_layers() -> bool:
 
 @restated(
     id="bel.functional",
-    source="Bartlett, Evans & Long 2018, beside Hardt & Ma §5: layers as functions",
+    source="Bartlett, Evans & Long 2018, related to Hardt & Ma §5: layers as functions",
     statement=(
         "layers h + g(h), g of Lipschitz constant ≤ ε < 1: Σ_i E‖∂f/∂h_i‖² ≥ 4f Σ_{k<ℓ}(1 − ε)^{2k}, so "
-        "where all derivatives in the layers as functions are 0, f is"
+        "f = 0 where all derivatives with respect to the layers as functions are 0"
     ),
     function=smooth_units.functional_lower_bound,
     mutation=(larger, vanishing),
@@ -59,7 +59,7 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
 
 @restated(
     id="bel.parameters",
-    source="Bartlett, Evans & Long 2018, beside Hardt & Ma §5: parameters",
+    source="Bartlett, Evans & Long 2018, related to Hardt & Ma §5: parameters",
     statement=(
         "networks of tanh or logistic units with |||A||| ≤ τ have critical points in their parameters with f > 0, "
         "though a network of their size has f = 0: zero for any τ > 0, a doubled unit for 0.2 ≤ τ < 1"
@@ -99,7 +99,7 @@ def parameters(rng: np.random.Generator, trials: int) -> Pairs:
         found = smooth_units.gradients(0 * teacher, x, smooth_units.forward(teacher, x, unit), unit)
         require(found.risk > 0, "zero has f = 0")
         yield np.abs(found.parameters).max(), 1e-15
-    return f"τ = 0.9: a doubled unit has f = {found_share(0.9):.1e} f(0) and no slope; so has zero, at every τ"
+    return f"τ = 0.9: ∇f = 0 at a doubled unit, where f = {found_share(0.9):.1e} f(0); and at zero, for every τ"
 
 
 def found_share(radius: float) -> float:

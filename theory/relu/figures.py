@@ -1,4 +1,4 @@
-"""Figures of ReLU networks: the search in docs/papers/theorems.md and two of descent.md, from their tables alone."""
+"""Figures of ReLU networks: the search in docs/papers/theorems.md and two of descent.md, drawn from their tables."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -40,14 +40,14 @@ def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
     for axes in figure.axes:
         axes.legend()
     drawn = sum(point["category"] in _STYLES for point in found)
-    points.set_title(f"ends of {drawn:,} of {len(found):,} starts, without kinks and what is outside")
+    points.set_title(f"ends of {drawn:,} of {len(found):,} starts, without kinks and those outside")
     shares.set_title("two blocks of two units, $d = 2$, $m = 100$")
     risks.set_title("how bad the bad local minima are")
     return figure
 
 
 def _only_radius_differs(rows: list[dict]) -> list[dict]:
-    """The rows of the setting that was measured at the most radii, by radius."""
+    """Returns the rows of the setting that was measured at the most radii, by radius."""
     groups = {}
     for row in rows:
         groups.setdefault(tuple(float(row[name]) for name in ("d", "num_layers", "width", "samples")), []).append(row)
@@ -107,7 +107,7 @@ def table(rows: list[dict]) -> str:
 
 
 def linear_output(seed: int = 0, trials: int = 100) -> list[dict]:
-    """The minima of `search` beside linear predictors, and with a trained output W, for all its settings."""
+    """Returns the minima of `search`, the risks of linear predictors, and those with a trained W, for all settings."""
     return [row for setting in search.SETTINGS for row in trained_output.compare(setting, trials, seed)]
 
 
@@ -131,7 +131,7 @@ def linear_output_figure(rows: list[dict]) -> Figure:
 
 
 def excess_by_radius(seed: int = 0) -> list[dict]:
-    """f and f(0) at the local minimum beside the teacher with its blocks swapped, and both bounds; no seed is used."""
+    """Returns f and f(0) at the local minimum near the teacher with swapped blocks, and both bounds; without a seed."""
     rows = []
     for radius in np.geomspace(0.02, 0.9, 12):
         point = search.swapped_blocks(radius)

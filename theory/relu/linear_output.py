@@ -7,7 +7,7 @@ the best linear predictor            best_linear_risk(x, y)
 Sources: Ohad Shamir, *Are ResNets provably better than linear predictors?*, NeurIPS 2018 (r = 1, any convex loss in
 the output: no local minimum is worse than the best linear predictor); Kenji Kawaguchi and Yoshua Bengio, *Depth with
 nonlinearity creates no bad local minima in ResNets*, Neural Networks 2019 (r ≥ 1). The statement of
-`local_minimum_risk` is ours, sharper and for local minima in (W, V) alone; the risk is a mean of squares.
+`local_minimum_risk` is sharper than theirs and for local minima in (W, V) alone; the risk is a mean of squares.
 
     F(W, V) = G(A, B) with A = W, B = WV, G convex in the predictor A x + B f. At a critical point in (W, V)
     Wᵀ ∂G/∂B = 0 and ∂G/∂A + ∂G/∂B Vᵀ = 0. If W has rank r, ∂G/∂B = 0 and so ∂G/∂A = 0: a global minimum of G. If
@@ -23,12 +23,10 @@ from theory.arrays import finite
 
 
 def risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
-    """(1/m) Σ‖y − W(x + V f)‖², f the features.
-
-    Args: shapes as in the table above.
+    """Returns (1/m) Σ‖y − W(x + V f)‖², f the features; shapes as in the table of this module.
 
     Raises:
-      ValueError: y has another shape than W(x + V f), with which NumPy would broadcast it.
+      ValueError: y and W(x + V f) differ in shape; NumPy would broadcast them.
     """
     return float(np.square(_error(W, x + features @ V.T, y)).sum() / len(x))
 
@@ -36,14 +34,14 @@ def risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: n
 def gradient(
     W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """∂/∂W [r, d] and ∂/∂V [d, p] of `risk`, which has the same args and errors."""
+    """Returns ∂/∂W [r, d] and ∂/∂V [d, p] of `risk`; arguments and errors as `risk`."""
     hidden = x + features @ V.T
     error = 2 / len(x) * _error(W, hidden, y)
     return error.T @ hidden, W.T @ error.T @ features
 
 
 def _error(W: np.ndarray, hidden: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """W hidden − y [m, r], for hidden [m, d]."""
+    """Returns W hidden − y [m, r], for hidden [m, d]."""
     predicted = hidden @ W.T
     if np.shape(y) != predicted.shape:
         raise ValueError(f"y must have shape {predicted.shape}, got {np.shape(y)}")
@@ -51,17 +49,17 @@ def _error(W: np.ndarray, hidden: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def best_linear_risk(inputs: np.ndarray, y: np.ndarray) -> float:
-    """The least (1/m) Σ‖y − C x‖² over all C, without a bias. inputs: [m, p]; y: [m, r], finite."""
+    """Returns the least (1/m) Σ‖y − C x‖² over all C, without a bias. inputs: [m, p]; y: [m, r], finite."""
     inputs, y = finite("inputs", inputs), finite("y", y)
     return float(np.square(y - inputs @ np.linalg.lstsq(inputs, y, rcond=None)[0]).sum() / len(y))
 
 
 def local_minimum_risk(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
-    """The risk of every local minimum in (W, V), r ≤ d: that of the best predictor linear in (x, f_θ(x)) (ours).
+    """Returns the risk of every local minimum in (W, V), r ≤ d: that of the best predictor linear in (x, f_θ(x)).
 
-    θ may be anything, trained or not: a critical θ is not needed. So no local minimum of (W, V, θ) is worse than the
-    best linear predictor on x, which is what the papers say, nor than the best one on (x, f_θ(x)).
-    ValueError: r > d, where the proof's z need not exist.
+    θ may be any parameters, trained or not, critical or not. So no local minimum of (W, V, θ) is worse than the
+    best linear predictor on x, as the papers say, nor (not in the papers) than the best one on (x, f_θ(x)).
+    ValueError: r > d, for which the z of the proof need not exist.
     """
     if y.shape[1] > x.shape[1]:
         raise ValueError(f"y must have no more columns than x, got {y.shape[1]} and {x.shape[1]}")
@@ -71,14 +69,15 @@ def local_minimum_risk(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> fl
 def escape(
     W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray, size: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A point of lower risk within `size` of a critical point in (W, V) that is no local minimum (the proof's step).
+    """Returns a point of lower risk within `size` of a critical point in (W, V) that is not a local minimum.
 
-    V moves by size·zsᵀ, Wz = 0, which leaves the risk alone and makes ∂F/∂W = size·(∂G/∂B s)zᵀ ≠ 0, s the leading
-    right singular vector of ∂G/∂B; then W goes down that slope to the lowest point of the parabola, or to size/2.
+    As in the proof, V moves by size·zsᵀ, Wz = 0, which does not change the risk and makes ∂F/∂W = size·(∂G/∂B s)zᵀ ≠ 0,
+    s the leading right singular vector of ∂G/∂B; then W moves down that slope to the lowest point of the parabola, or
+    by size/2.
 
     Raises:
       ValueError: W has rank d, or ∂G/∂B = 0: then the point is a global minimum of (W, V), if it is critical; or the
-        gain at this size is below rounding: smaller than what two evaluations of `risk` may be off by.
+        gain at this size is smaller than the rounding errors of two evaluations of `risk`.
     """
     z = np.linalg.svd(W)[2][-1]
     slope = 2 / len(x) * ((x + features @ V.T) @ W.T - y).T @ features
@@ -100,7 +99,7 @@ def escape(
 
 
 def _rounding_of_risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
-    """What `risk` may be off by: n ε times the sizes of the n terms that are added up, in whatever order."""
+    """Returns a bound on the rounding error of `risk`: n ε times the sizes of the n terms, summed in any order."""
     error = _error(W, x + features @ V.T, y)
     sizes = (np.abs(x) + np.abs(features) @ np.abs(V).T) @ np.abs(W).T + np.abs(y)
     num_terms = x.shape[1] + features.shape[1] + y.size
@@ -108,11 +107,11 @@ def _rounding_of_risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.
 
 
 def ball_risk_bound(num_layers: int, radius: float, second_moment: float) -> float:
-    """4((1 + τ²)^ℓ − 1)² E‖x‖²: f ≤ this for any ReLU student and teacher in B_τ, near 4ℓ²τ⁴E‖x‖² (ours).
+    """Returns 4((1 + τ²)^ℓ − 1)² E‖x‖², near 4ℓ²τ⁴E‖x‖²: f ≤ this for any ReLU student and teacher in B_τ, any width.
 
-    Each block x + V ReLU(U x) moves h by τ²‖h‖ at most. It does not depend on the width. So every local minimum in the
-    ball obeys f ≤ c τ⁴, trivially; f(0) obeys the same, and f/f(0) need not be small: with one block f is homogeneous
-    of degree 4 in (student, teacher), and a bad local minimum stays, at the same f/f(0), for every τ.
+    Each block x + V ReLU(U x) moves h by at most τ²‖h‖. So every local minimum in the ball has f ≤ c τ⁴, trivially; so
+    has f(0), and f/f(0) need not be small: with one block f is homogeneous of degree 4 in (student, teacher), and a bad
+    local minimum exists with the same f/f(0) for every τ. Not in the papers.
 
     Args:
       num_layers: ℓ blocks. radius: τ. second_moment: E‖x‖² = tr Σ.
@@ -121,11 +120,12 @@ def ball_risk_bound(num_layers: int, radius: float, second_moment: float) -> flo
 
 
 def reordering_risk_bound(num_layers: int, radius: float, second_moment: float) -> float:
-    """4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², near ℓ²(ℓ−1)²τ⁸E‖x‖²: f ≤ this at the teacher with its units regrouped (ours).
+    """Returns 4((1 + τ²)^ℓ − 1 − ℓτ²)² E‖x‖², near ℓ²(ℓ−1)²τ⁸E‖x‖²: f ≤ this at a teacher with regrouped units.
 
-    For any student whose Σ_i V_i ReLU(U_i x) is the teacher's, e.g. its blocks in another order: each network differs
-    from x plus that sum by Σ_i τ²‖h_{i−1} − x‖ ≤ ((1 + τ²)^ℓ − 1 − ℓτ²)‖x‖. The local minima of fact 4 of `search`,
-    which descent finds from there, lie below it too: their f/f(0) is of order τ⁴, as f(0) is. No width in it either.
+    Not in the papers. It holds for any student whose Σ_i V_i ReLU(U_i x) is the teacher's, e.g. its blocks in another
+    order: each network differs from x plus that sum by Σ_i τ²‖h_{i−1} − x‖ ≤ ((1 + τ²)^ℓ − 1 − ℓτ²)‖x‖. The local
+    minima of fact 4 of `search`, which descent finds from there, lie below it too: their f/f(0) is of order τ⁴, as f(0)
+    is. The width does not matter.
     """
     growth = math.expm1(num_layers * math.log1p(radius**2)) - num_layers * radius**2
     return 4 * growth**2 * second_moment

@@ -1,7 +1,7 @@
 """ReLU residual networks without biases: empirical and population risk, gradient, exact Hessian (Hardt & Ma §5).
 
     paper            code
-    x, y             x, y [n, m, d]: n independent trials, each with m inputs of its own
+    x, y             x, y [n, m, d]: n independent trials with m inputs each
     U_i, V_iᵀ        w[:, i, 0], w[:, i, 1] [n, width, d]: unit j of block i has rows u, v and adds v ReLU(u·h)
     ŷ                forward(w, x)
     f                risk: (1/m) Σ‖y − ŷ‖² as in Hardt & Ma, no ½; piecewise polynomial in w
@@ -31,7 +31,7 @@ def hidden_states(w: np.ndarray, x: np.ndarray) -> list[tuple]:
 
 
 def risk_and_gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns f [n] and ∂f/∂w of w's shape, by backpropagation; ReLU'(0) = 0; complex w: the real part's pattern."""
+    """Returns f [n] and ∂f/∂w, of w's shape, by backpropagation; ReLU'(0) = 0; complex w: pattern of the real part."""
     *states, (prediction,) = hidden_states(w, x)
     error = prediction - y
     delta, gradient = 2 / x.shape[1] * error, np.empty(w.shape, np.result_type(w, float))
@@ -46,8 +46,8 @@ def risk_and_gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.n
 def hessian(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns ∂²f/∂w² [n, P, P] in the linear region that w lies in; parameters in the order of w.ravel().
 
-    (2/m) JᵀJ with J = ∂ŷ/∂w, carried forward, and what block h + Vᵀ D U h bends, D its pattern and δ = ∂f/∂h behind it:
-    δᵀ d²(block) = 2 δᵀ dVᵀ D(dU h + U dh) + 2 δᵀ Vᵀ D dU dh.
+    (2/m) JᵀJ with J = ∂ŷ/∂w, by forward mode, plus the curvature of block h + Vᵀ D U h, D its pattern, δ = ∂f/∂h after
+    it: δᵀ d²(block) = 2 δᵀ dVᵀ D(dU h + U dh) + 2 δᵀ Vᵀ D dU dh.
     """
     (n, _, _, width, d), m, size = w.shape, x.shape[1], w[0].size
     *states, (prediction,) = hidden_states(w, x)
@@ -96,9 +96,9 @@ class Population:
     """The risk under x ~ N(0, I₂) itself, d = 2, for students of `teachers` [n, ℓ, 2, width, 2].
 
     Without biases a network is positively homogeneous, so f is twice the mean of ‖y − ŷ‖² over the circle; between
-    two kinks both are linear, and Gauss–Legendre nodes between the kinks make the integral exact to rounding. Away from
-    zero units f is smooth. The pattern's Hessian would miss how the kinks move: central differences of the gradient
-    instead.
+    two kinks both are linear, and Gauss–Legendre nodes between the kinks make the integral exact to rounding. Except at
+    zero units f is smooth. Its Hessian is by central differences of the gradient: the formula for a fixed pattern would
+    miss the motion of the kinks.
     """
 
     def __init__(self, teachers: np.ndarray) -> None:

@@ -8,13 +8,14 @@ x + V ReLU(U x). Read literally: with |||A||| = max(‖U_i‖, ‖V_i‖) ≤ τ
     y                forward(teacher, x), x ~ N(0, I); a teacher of the student's shape in the same ball: min f = 0
     |||A||| ≤ τ      spectral_norm(balance(w)) ≤ radius
 
-Certain (not in the paper; each is also checked in numbers by the tests):
+Proved facts (not in the paper; the tests check each numerically):
  1. w = 0 is critical: f(tD) − f(0) = t² q(D) + O(t⁴), q(D) = −(2/m) Σ rᵀV ReLU(U x) summed over blocks, r = y − x.
     q(−D) ≠ q(D), so there is no Hessian, unless Σ r|u·x| = 0 for all u, as for data symmetric about 0; q < 0 somewhere
     unless Σ r ReLU(u·x) = 0 for all u. So the literal analogue is false. Likewise a critical point stays critical when
-    a unit u = v = 0 is added, and can usually be left downhill.
+    a unit u = v = 0 is added, and usually has a direction downhill then.
  2. f is constant along u → cu, v → v/c; units with one activation pattern on the sample mix by GL(s). These directions
-    leave the Hessian before its sign is read. A unit that is active on no input is flat in all its 2d directions.
+    are projected out of the Hessian before its sign is determined. A unit that is active on no input is flat in all its
+    2d directions.
  3. One block: f is homogeneous of degree 4 in (student, teacher) together, so the radius changes nothing.
  4. Two blocks of one unit, d ≥ 2, x of finite variance and positive density, a teacher τ·(fixed weights) strictly in
     the ball with u₁ ∦ u₂, v₁, v₂ ≠ 0, u₂·v₁ ≠ 0. For every small enough τ the population risk has a local minimum with
@@ -24,8 +25,8 @@ Certain (not in the paper; each is also checked in numbers by the tests):
     it: the least f in the sphere is a local minimum. It is not 0: the teacher's second kink, u₂·h = 0, is bent where
     its first unit switches on; the student's kink beside it is its first block's, a whole hyperplane.
 
-What a search cannot say: the shares belong to these draws and methods. Stopping at a kink is counted apart (a minimum
-there is not differentiable, so not critical in this sense). Points that were not found may exist.
+Limits of the search: the shares depend on these draws and methods. Ends at a kink are counted separately (f is not
+differentiable there, so they are not critical in this sense). Points that were not found may exist.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +49,7 @@ METHODS = ("gradient_norm", "risk")
 
 
 class Setting(NamedTuple):
-    """What a search is about: inputs in R^d, blocks, units a block, inputs m of a sample, radius τ of the ball."""
+    """A setting of the search: inputs in R^d, blocks, units per block, inputs m of a sample, radius τ of the ball."""
 
     d: int = 2
     num_layers: int = 2
@@ -77,7 +78,7 @@ def draw_weights(rng: np.random.Generator, n: int, setting: Setting, smallest: f
 def find_critical_points(
     problem: "Sample | Population", w: np.ndarray, method: str, max_steps: int = 150
 ) -> np.ndarray:
-    """Returns where damped Newton steps lead from w [n, ℓ, 2, width, d]: critical balanced weights, but for kinks.
+    """Returns the ends of damped Newton steps from w [n, ℓ, 2, width, d]: balanced weights, critical unless at a kink.
 
     With e, Q the eigenpairs of the Hessian and s the damping (shrunk after a better point, raised otherwise), a step is
     −Q (e / (e² + s²)) Qᵀ∇f for "gradient_norm", Levenberg–Marquardt on ∇f = 0, which takes a lower ‖∇f‖ and so finds
@@ -120,7 +121,7 @@ def least_curvature(hessian: np.ndarray, directions: np.ndarray) -> float:
 
 
 def _leaves_zero_units_downhill(problem: "Sample | Population", w: np.ndarray, is_zero: np.ndarray) -> np.ndarray:
-    """Returns fact 1 for each network, [n] bool: with a random u for its zero units, f falls along (tu, −t ∂f/∂v)."""
+    """Returns whether, by fact 1, f falls along (tu, −t ∂f/∂v) for random u in a network's zero units: [n] bool."""
     downhill, rng = np.zeros(len(w), bool), np.random.default_rng(0)
     scale = problem.risk_and_gradient(0 * w, np.arange(len(w)))[0]
     for _ in range(8):
@@ -132,7 +133,7 @@ def _leaves_zero_units_downhill(problem: "Sample | Population", w: np.ndarray, i
 
 
 def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> dict[str, np.ndarray]:
-    """Returns what balanced weights w are: one of CATEGORIES each, and the numbers that decide, all arrays [n].
+    """Returns the category, one of CATEGORIES, of each balanced w, and the numbers that decide it: arrays [n].
 
     Not critical (radius·‖∇f‖ > 1e-11 f(0)): kink, stopped where ∇f jumps, or not_converged. Critical, in this order:
     outside, |||A||| > radius; global_minimum, f ≤ 1e-18 f(0); zero_unit, a unit is zero and f falls where it is
@@ -172,11 +173,11 @@ def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> di
 def search(
     seed: int = 0, trials: int = 100, settings: Sequence[Setting] = SETTINGS, checks: int = 5, skip: int = 0
 ) -> Iterator[tuple[dict, list[dict]]]:
-    """Yields what random starts in the ball lead to. Each trial draws a teacher, a sample and a start of its own.
+    """Yields the ends of random starts in the ball. Each trial draws its own teacher, sample and start.
 
     Both methods see the same draws. The teacher's spectral norms are uniform in (½, 1)·radius, the start's in
-    (0, 1)·radius. The first `checks` bad local minima of a row are looked for again, by descent from where they were,
-    with ten times the sample (the old one and nine new parts) and, for d = 2, in the population.
+    (0, 1)·radius. The first `checks` bad local minima of a row are searched again, by descent from them, with ten
+    times the sample (the old one and nine new parts) and, for d = 2, in the population.
 
     Args:
       skip: int. How many rows to leave out at the start: those of an interrupted search.
@@ -227,7 +228,7 @@ def _still_bad(problem: "Sample | Population", w: np.ndarray, radius: float) -> 
 
 
 def swapped_blocks(radius: float) -> dict:
-    """Returns fact 4 in numbers: what descent from the teacher with its blocks swapped ends in, in the population.
+    """Returns fact 4 in numbers: the end of descent from the teacher with its blocks swapped, in the population.
 
     d = 2, two blocks of one unit: u₁ = v₂ = 0.8τ e₁, v₁ = u₂ = 0.8τ e₂.
     """

@@ -9,8 +9,8 @@ Fréchet derivative with respect to h_i      functional [ℓ, m, d]: the gradien
 Source: Peter Bartlett, Steven Evans and Philip Long, *Representing smooth functions as compositions of near-identity
 functions with implications for deep network optimization*, arXiv 1804.05012 (2018). Its abstract: with respect to the
 layers as functions every critical point near the identity is a global minimum; with respect to the parameters of a
-network of sigmoids of fixed size there are suboptimal ones, also where the target is such a network. We read no more of
-it; the bound and the points below are ours.
+network of sigmoids of fixed size there are suboptimal ones, also where the target is such a network. Only the abstract
+was read; the bound and the points below are not in it.
 """
 
 from collections.abc import Callable
@@ -74,16 +74,16 @@ def gradients(w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> Gradien
 
 
 def functional_lower_bound(num_layers: int, lipschitz: float, risk: float) -> float:
-    """Returns 4f Σ_{k<ℓ} (1 − ε)^{2k} ≤ Σ_i (1/m) Σ‖functional_i‖², the layers' ε below 1: HM's (2.3) for maps (ours).
+    """Returns 4f Σ_{k<ℓ} (1 − ε)^{2k} ≤ Σ_i (1/m) Σ‖functional_i‖², ε < 1: (2.3) for layers as functions.
 
-    (∂h)ᵀ = I + B with ‖B‖ ≤ ε shortens no vector below 1 − ε of its length. So where all functional gradients are 0,
-    f is: no such point is bad. Equality: h_i = (1 − ε)·h, of linear units.
+    Not in the papers. (∂h)ᵀ = I + B with ‖B‖ ≤ ε shortens no vector to less than 1 − ε of its length. So f = 0 where
+    all functional gradients are 0. Equality: h_i = (1 − ε)·h, of linear units.
 
     Args:
       num_layers: int ≥ 1. lipschitz: ε, 0 ≤ ε < 1. risk: f.
 
     Raises:
-      ValueError: an ε out of its range: from 1 on a layer may be constant, and nothing is left to bound.
+      ValueError: an ε out of its range: from 1 on a layer may be constant, and there is no such bound.
     """
     require_at_least(1, num_layers=num_layers)
     if not 0 <= lipschitz < 1:
@@ -97,7 +97,7 @@ def spectral_norm(w: np.ndarray) -> float:
 
 
 class BadPoint(NamedTuple):
-    """A critical point w that is no global minimum: another network of its size, the teacher, has the targets y."""
+    """A critical point w that is not a global minimum: a network of the same size, the teacher, gives the targets y."""
 
     w: np.ndarray
     teacher: np.ndarray
@@ -109,11 +109,11 @@ def doubled_unit(radius: float) -> BadPoint:
     """Returns a critical point of logistic units in the ball, |||A||| ≤ τ: the best single unit twice, at half its V.
 
     d = 1, one block of two units, 80 inputs between −3 and 3, a teacher of two different units with ‖U‖ = 0.93 τ,
-    ‖V‖ = 0.96 τ. The best network of one unit has ∂f/∂u = ∂f/∂v = 0; so have its halves, half of the one and all of the
-    other. Its norm is 0.3 τ, and f/f(0) from 5e-7 at τ = 0.2 to 2e-3 at τ = 0.99.
+    ‖V‖ = 0.96 τ. The best network of one unit has ∂f/∂u = ∂f/∂v = 0; so have its two halves, with half of ∂f/∂u and all
+    of ∂f/∂v. Its norm is 0.3 τ, and f/f(0) from 5e-7 at τ = 0.2 to 2e-3 at τ = 0.99.
 
     Args:
-      radius: τ, 0.2 ≤ τ < 1: below, f drowns in the rounding of float64.
+      radius: τ, 0.2 ≤ τ < 1: below, f is within the rounding of float64.
 
     Raises:
       ValueError: another radius.

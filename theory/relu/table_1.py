@@ -6,7 +6,7 @@ STEM_WIDTH, STAGES, BLOCKS = 16, (64, 128, 256), 9
 
 
 class Count(NamedTuple):
-    """How many convolutions, and how many weights they have."""
+    """The number of convolutions and of their weights."""
 
     convolutions: int
     weights: int

@@ -1,9 +1,9 @@
-"""The minima of `search` beside linear predictors, as they are and with a trained linear output W (ours).
+"""The minima of `search` against linear predictors, as found and with a trained linear output W (not in the papers).
 
-Its students x + Σ V_i ReLU(U_i h) have no output W: Shamir's theorem (linear_output.py) does not speak of
-them. Here W = I is put behind each local minimum that it found, and all weights go down to a local minimum again. With
-one block the theorem holds as it stands. With more, only the last block's V is linear: it then compares with
-predictors of (h, f), h = what enters the last block, and no longer with predictors of x.
+Its students x + Σ V_i ReLU(U_i h) have no output W, so Shamir's theorem (linear_output.py) does not cover
+them. Here an output W = I is added to each local minimum found, and all weights descend to a local minimum again. With
+one block the theorem holds as it stands. With more, only the last block's V is linear: the theorem then compares with
+predictors of (h, f), h the input of the last block, not with predictors of x.
 """
 
 import numpy as np
@@ -15,13 +15,13 @@ CRITICAL = 1e-5  # of the gradient in (W, V) over f(0): below it a point counts 
 
 
 def last_block(w: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(h, f): what enters the last block of one network w [ℓ, 2, width, d], and its ReLU features, for x [m, d]."""
+    """Returns (h, f): input and ReLU features of the last block of a network w [ℓ, 2, width, d], for x [m, d]."""
     h, z, on = networks.hidden_states(w[None], x[None])[-2]
     return h[0], np.where(on, z, 0)[0]
 
 
 def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Where BFGS on all weights leads from w and the output W [d, d]: (w, W), and ‖∂/∂(W, V_ℓ)‖/f(0) there.
+    """Returns the end (w, W) of BFGS on all weights from w and the output W [d, d], and ‖∂/∂(W, V_ℓ)‖/f(0) there.
 
     w is [ℓ, 2, width, d], x and y are [m, d].
     """
@@ -47,10 +47,10 @@ def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple
 
 
 def compare(setting: search.Setting, trials: int, seed: int) -> list[dict]:
-    """One row per local or global minimum that descent finds, W = I: its risk, those of linear predictors, and with W.
+    """Returns a row per local or global minimum found with W = I: its risk, linear predictors' risks, the risk with W.
 
     Risks are shares of f(0), the risk of the identity. Columns: category, of `search.classify`; risk, of the minimum;
-    linear, of the best linear predictor on x; with_output, after W and all weights went down; last_block, of the best
+    linear, of the best linear predictor on x; with_output, after descent of W and all weights; last_block, of the best
     predictor linear in (h, f) there, which by the theorem is with_output; critical, whether (W, V) are critical.
     """
     rng = np.random.default_rng([seed, setting.num_layers, setting.width])

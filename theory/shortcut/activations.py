@@ -1,4 +1,4 @@
-"""Activation functions with what Theorem 1 of Li et al. asks of them: derivatives at the data and at zero."""
+"""Activation functions with what Theorem 1 of Li et al. needs: derivatives at the data and at zero."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ MAX_GROWTH = 1.05
 
 
 def _size(z: np.ndarray) -> np.ndarray:
-    """|z| for real z; of complex z what is analytic beside Re z = 0, as complex-step derivatives need."""
+    """Returns |z| for real z; for complex z, z with the sign of Re z, as complex-step derivatives need."""
     return np.where(np.real(z) < 0, -z, z)
 
 
@@ -68,7 +68,7 @@ def activation_named(activation: ActivationLike) -> Activation:
 
 
 def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
-    """Returns σ_pre(x) of what stands at pre; ValueError where it is infinite or NaN, as log is at negative numbers."""
+    """Returns σ_pre(x) of the activation at pre; ValueError where it is infinite or NaN, as log at negative numbers."""
     with np.errstate(all="ignore"):
         values = np.asarray(activation_named(activation).function(x))
     if not np.isfinite(values).all():
@@ -78,21 +78,21 @@ def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
 
 
 def check_known(pre: ActivationLike, mid: ActivationLike, post: ActivationLike) -> None:
-    """Raises ValueError for a name that there is none of, also where σ does not count, as σ_mid for n = 1."""
+    """Raises ValueError for an unknown name, also where σ has no effect, as σ_mid for n = 1."""
     for activation in (pre, mid, post):
         if not isinstance(activation, tuple):
             activation_named(activation)
 
 
 def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[float, float, float]:
-    """Returns (0, σ′(0), σ″(0)) of what stands at position mid or post (Li et al., Theorem 1 needs σ(0) = 0).
+    """Returns (0, σ′(0), σ″(0)) of the activation at mid or post (Li et al.; Theorem 1 needs σ(0) = 0).
 
     Args:
       position: str. For the message.
       activation: str, Activation, or (σ′(0), σ″(0)).
 
     Raises:
-      ValueError: σ(0) is not 0, or no activation.
+      ValueError: σ(0) is not 0, or the argument is not an activation.
     """
     if isinstance(activation, tuple) and not isinstance(activation, Activation):
         if len(activation) != 2:
@@ -107,10 +107,10 @@ def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[floa
 
 
 def slope_at_zero(shortcut_depth: int, mid: ActivationLike, post: ActivationLike) -> float:
-    """Returns c = σ′_post(0) σ′_mid(0)^{n−1}: the slope at zero of what follows the weights of a unit.
+    """Returns c = σ′_post(0) σ′_mid(0)^{n−1}, the slope at zero of the activations of a unit.
 
     Raises:
-      ValueError: σ(0) ≠ 0 or no σ′(0), as of ReLU, at mid (which counts for n ≥ 2) or post.
+      ValueError: σ(0) ≠ 0 or no σ′(0), as for ReLU, at post or, for n ≥ 2, at mid.
     """
     slope = first_derivative("post", post)
     if shortcut_depth > 1:
@@ -119,7 +119,7 @@ def slope_at_zero(shortcut_depth: int, mid: ActivationLike, post: ActivationLike
 
 
 def first_derivative(position: str, activation: ActivationLike) -> float:
-    """Returns σ′(0) of what stands at position mid or post; ValueError if there is none, or σ(0) ≠ 0."""
+    """Returns σ′(0) of the activation at mid or post; ValueError if there is none, or σ(0) ≠ 0."""
     first = derivatives_at_zero(position, activation)[1]
     if not math.isfinite(first):
         raise ValueError(
@@ -134,7 +134,7 @@ def check_slopes_bounded(mid: ActivationLike, post: ActivationLike) -> None:
     for position, activation in (("mid", mid), ("post", post)):
         if math.isfinite(derivatives_at_zero(position, activation)[1]):
             continue
-        steep = True  # (σ′(0), σ″(0)) says nothing of the function beside 0
+        steep = True  # (σ′(0), σ″(0)) does not describe the function near 0
         if isinstance(activation, str | Activation):
             steps = np.array([[-1e-9, 1e-9], [-1e-12, 1e-12]])
             beside, nearer = np.abs(activation_named(activation).function(steps) / steps).max(1)

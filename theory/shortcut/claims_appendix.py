@@ -67,7 +67,7 @@ def eq_25(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="li.eq_28",
     source="Li et al., (28)",
-    statement="n = 1, linear: A = (I ⊗ M) Pᵀ + B, its row the later unit",
+    statement="n = 1, linear: A = (I ⊗ M) Pᵀ + B, with rows of the later unit",
     function=hessians.hessian_at_zero,
     mutation=turned,
 )
@@ -80,14 +80,14 @@ def eq_28(rng: np.random.Generator, trials: int) -> Pairs:
         A = np.kron(np.eye(3), M) @ hessians.commutation_matrix(3).T + np.kron(moment, np.eye(3))
         yield relative_error(A, measured[9:, :9]), DIFFERENCES
         yield relative_error(hessians.hessian_at_zero(x, y, 2, 1)[9:, :9], A), ROUNDING
-        require(relative_error(A.T, measured[9:, :9]) > DIFFERENCES, "A and Aᵀ cannot be told apart")
+        require(relative_error(A.T, measured[9:, :9]) > DIFFERENCES, "A and Aᵀ are the same within DIFFERENCES")
 
 
 @claim(
     id="li.lemma_1",
     source="Li et al., Lemma 1",
-    statement="an n-th derivative at zero is nonzero only in one weight of each layer of one unit",
-    proof="complete: where σ_pre has the derivatives that it takes",
+    statement="an n-th derivative at zero is nonzero only if it has one weight of each layer of one unit",
+    proof="complete: if σ_pre has the derivatives that it uses",
     function=networks.loss,
     mutation=coupling,
 )
@@ -114,7 +114,7 @@ def lemma_1(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="li.lemma_2",
     source="Li et al., Lemma 2",
-    statement="second derivatives at zero do not change when the units are moved",
+    statement="second derivatives at zero depend on the order of the two units, not on their positions",
     function=hessians.hessian_at_zero,
     mutation=turned,
 )

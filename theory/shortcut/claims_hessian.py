@@ -1,4 +1,4 @@
-"""Claims on the Hessian at zero and its condition number: Li et al., Theorem 1.2 and 1.3, (12), and ours."""
+"""Claims on the Hessian at zero and its condition number: Li et al., Theorem 1.2, 1.3 and (12), and this project."""
 
 import math
 
@@ -27,7 +27,7 @@ SQUARE = Activation(lambda z: z * z, lambda z: 2 * z, (0.0, 0.0, 2.0))  # c = 0
     ),
 )
 def theorem_1_2(rng: np.random.Generator, trials: int) -> Pairs:
-    """Measured Hessian against I_R ⊗ [0 Aᵀ; A 0]; the escape's curvature, said and measured, against λ_min."""
+    """Measured Hessian against I_R ⊗ [0 Aᵀ; A 0]; curvature of the escape, by formula and measured, against λ_min."""
     for trial in range(max(1, trials // 5)):
         x, y = random_data(rng)
         activations = [("linear",) * 3, ("relu", "tanh", BENT)][trial % 2]
@@ -39,8 +39,8 @@ def theorem_1_2(rng: np.random.Generator, trials: int) -> Pairs:
     x, _ = random_data(rng)
     require(not hessians.moment_gap(x, x).any(), "M ≠ 0 for y = x")
     around = [networks.loss(0.1 * rng.standard_normal((2, 2, 3, 3)), x, x) for _ in range(20)]
-    require(min(around) > networks.loss(np.zeros((2, 2, 3, 3)), x, x) == 0, "zero is no minimum for M = 0")
-    return "y = x has M = 0, a degenerate case: zero is a global minimum, no saddle"
+    require(min(around) > networks.loss(np.zeros((2, 2, 3, 3)), x, x) == 0, "zero is not a minimum for M = 0")
+    return "y = x has M = 0, a degenerate case: zero is a global minimum, not a saddle"
 
 
 @claim(
@@ -71,14 +71,14 @@ def theorem_1_3(rng: np.random.Generator, trials: int) -> Pairs:
     source="Li et al. §2, and after Theorem 1, citing Gray",
     statement=(
         "n = 1, linear: the condition number grows without bound in R for d ≥ 2, σ_min(M) > 0, and for d = 1, where it "
-        "is |R(1 + Σxx/M) − 1|, but for M = −Σxx"
+        "is |R(1 + Σxx/M) − 1|, except for M = −Σxx"
     ),
     verdict=(
-        "holds but for degenerate cases: it “tends to explode” and is “growing unboundedly”, but for a singular M, "
-        "where it is infinite from the start, and d = 1 with Σyx = 2Σxx, where it is 1 for every R"
+        "holds but for degenerate cases: it “tends to explode” and is “growing unboundedly”, except for a singular "
+        "M, where it is infinite for every R, and for d = 1, Σyx = 2Σxx, where it is 1 for every R"
     ),
-    hypotheses={"but for M = −Σxx": lambda: _grows_for_scalars(2.0)},
-    proof="wrong: Gray's theory needs summable blocks, which these are not; the lower bound below shows it",
+    hypotheses={"except for M = −Σxx": lambda: _grows_for_scalars(2.0)},
+    proof="wrong: Gray's theory needs summable blocks, which these are not; the lower bound below proves the growth",
     function=hessians.condition_number_at_zero,
     mutation=larger,
 )
@@ -102,7 +102,7 @@ def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _grows_for_scalars(slope: float) -> bool:
-    """Whether for d = 1, y = slope·x it is larger than 1 for some R."""
+    """Returns whether for d = 1, y = slope·x it is larger than 1 for some R."""
     x = np.array([[1.0], [-1.0]])
     return any(hessians.condition_number_at_zero(x, slope * x, R, 1) > 1 + ROUNDING for R in (2, 7, 40))
 
@@ -112,8 +112,8 @@ def _grows_for_scalars(slope: float) -> bool:
     source="Li et al., (1), (12)",
     statement="n = 2: cond(H) = cond(M) at every depth if c ≠ 0, infinite where M is singular",
     verdict=(
-        "holds but for degenerate cases: (1), of linear networks, always; (12), of any activations, not for c = 0, "
-        "where H is 0 whatever M is; the paper's “degenerate cases” concern the strict saddle only"
+        "holds but for degenerate cases: (1), for linear networks, always holds; (12), for any activations, fails for "
+        "c = 0, where H = 0 for every M; the paper's “degenerate cases” concern the strict saddle only"
     ),
     hypotheses={"c ≠ 0": lambda: bool(np.isfinite(_without_slope()))},
     proof="complete: for c ≠ 0",
@@ -138,7 +138,7 @@ def eq_12(rng: np.random.Generator, trials: int) -> Pairs:
     printed = np.linalg.cond(M)
     require(largest < DIFFERENCES and math.isfinite(printed), "H is not 0 for c = 0")
     require(_without_slope() == math.inf, "c = 0 must give an infinite condition number")
-    return f"σ_mid(z) = z² has c = 0: H = 0 (measured {largest:.0e}), where (12) says {printed:.1f}, as M is invertible"
+    return f"σ_mid(z) = z² has c = 0: H = 0 (measured {largest:.0e}), but (12) gives {printed:.1f}, as M is invertible"
 
 
 def _without_slope() -> float:
@@ -159,7 +159,7 @@ def _without_slope() -> float:
     relation="≥",
 )
 def one_shortcut_growth(rng: np.random.Generator, trials: int) -> Pairs:
-    """n = 1, linear: the condition number against R λ_max(Sxx)/σ_min(M), and the bound against its proof's vectors."""
+    """n = 1, linear: the condition number against R λ_max(Sxx)/σ_min(M), and the bound against the proof's vectors."""
     for trial in range(max(1, trials // 2)):
         x, y = random_data(rng)
         units = 2 + trial % 15

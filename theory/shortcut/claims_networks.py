@@ -108,7 +108,7 @@ def variance_explosion(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="li.eq_14",
     source="Li et al., (14)",
-    statement="a 1-shortcut linear network moves as a plain one started at the identity, products to R",
+    statement="a 1-shortcut linear network follows the gradient of a plain one started at I, with products up to R",
     verdict="misprint: the products run to R, the number of units of (5), not to R − 1",
     proof="none given",
     function=networks.gradient,
@@ -133,12 +133,12 @@ def eq_14(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.one_shortcut",
     source="Li et al., abstract, “The 1-shortcut … is essentially equivalent to no shortcuts”",
     statement=(
-        "n = 1, linear: the gradient at W is that of the plain network at W + I, so descents agree from starts that "
-        "differ by I; at W = 0, R ≥ 2, the plain network is stationary, the other only if M = 0"
+        "n = 1, linear: the gradient at W is that of the plain network at W + I, so descent from starts that differ by "
+        "I agrees; at W = 0, R ≥ 2, the plain network is stationary, the 1-shortcut network only if M = 0"
     ),
     verdict=(
-        "depends on the reading: up to a shift of the start by I, holds; of the same start, such as zero, false, but "
-        "for M = 0"
+        "depends on the reading: with the start shifted by I, holds; from the same start, such as zero, false unless "
+        "M = 0"
     ),
     proof="complete: by (14), for linear networks, with the start shifted",
     after="li.eq_14",
@@ -155,7 +155,7 @@ def one_shortcut_or_none(rng: np.random.Generator, trials: int) -> Pairs:
     zero = np.zeros((2, 1, 3, 3))
     slopes = networks.gradient(zero, x, y), complex_step_gradient(_plain_loss, zero, x, y)
     with_shortcut, without = (np.abs(slope).max() for slope in slopes)
-    require(with_shortcut > 0 == without, "at zero both move, or none")
+    require(with_shortcut > 0 == without, "at zero both gradients vanish, or neither")
     return f"at W = 0, R = 2: the gradient is up to {with_shortcut:.2f} with 1-shortcuts, {without:.0f} without"
 
 
@@ -163,14 +163,14 @@ def one_shortcut_or_none(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.one_unit",
     source="Li et al. §4.2, R = 1",
     statement=(
-        "one shortcut over everything changes the outputs from Y to Y − X: the loss is that of a plain network on them"
+        "one shortcut over all layers changes the outputs from Y to Y − X: the loss is that of a plain network for them"
     ),
     proof="none given",
     function=networks.loss,
     mutation=scaled(1.01),
 )
 def one_unit(rng: np.random.Generator, trials: int) -> Pairs:
-    """R = 1: the loss of a shortcut over everything against that of a plain network on the outputs Y − X."""
+    """R = 1: the loss with one shortcut over all layers against that of a plain network for the outputs Y − X."""
     for trial in range(trials):
         x, y = random_data(rng)
         weights = rng.standard_normal((1, 1 + trial % 4, 3, 3))
@@ -204,7 +204,7 @@ def eq_15(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=scaled(1.01),
 )
 def eq_16(rng: np.random.Generator, trials: int) -> Pairs:
-    """L_min with other generalised inverses of a singular Σ_XX, and reached by n-shortcut networks of every n."""
+    """L_min with other generalised inverses of a singular Σ_XX, and that n-shortcut networks of every n reach it."""
     for trial in range(trials):
         x, y = random_data(rng, examples=2 if trial % 2 else 12)
         least = networks.minimum_loss(x, y)
@@ -237,7 +237,7 @@ def _product(matrices: np.ndarray) -> np.ndarray:
 
 
 def _reaching(rng: np.random.Generator, x: np.ndarray, y: np.ndarray, units: int, depth: int) -> float:
-    """Loss of an n-shortcut linear network with random units but the last, which makes up for them."""
+    """Loss of an n-shortcut linear network whose last unit compensates for the random others."""
     weights = 0.3 * rng.standard_normal((units, depth, x.shape[1], x.shape[1]))
     hidden = networks.forward(weights[:-1], x)
     weights[-1] = np.eye(x.shape[1])

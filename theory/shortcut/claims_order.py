@@ -43,8 +43,8 @@ def definition_1(rng: np.random.Generator, trials: int) -> Pairs:
 @claim(
     id="li.definition_4",
     source="Li et al., Definition 4",
-    statement="unless cM = 0, zero is a stationary point of order n − 1 and of no higher: L(tW) − L(0) ~ tⁿ",
-    proof="complete: that the order is at least n − 1; that it is no higher is shown here",
+    statement="unless cM = 0, zero is a stationary point of order n − 1, not of order n: L(tW) − L(0) ~ tⁿ",
+    proof="complete: that the order is at least n − 1; that it is not higher is shown here",
     function=stationarity.order_of_stationarity,
     mutation=(higher_order, always_exact),
 )
@@ -58,7 +58,7 @@ def definition_4(rng: np.random.Generator, trials: int) -> Pairs:
         order = stationarity.order_of_stationarity(x, y, depth)
         require(order.exact, "the order is exact on generic data")
         at_identity = stationarity.order_of_stationarity(x, x, depth)  # M = 0: L(tW) − L(0) ~ t²ⁿ
-        require(not at_identity.exact, "the order is said to be exact where the identity is the best map")
+        require(not at_identity.exact, "the order is exact where the identity is the best map")
         yield abs(math.log2(abs(large / small)) - (order.order + 1)), 0.05
 
 
@@ -77,9 +77,9 @@ def definition_4(rng: np.random.Generator, trials: int) -> Pairs:
     mutation=scaled(1.01),
 )
 def hypotheses(rng: np.random.Generator, trials: int) -> Pairs:
-    """L(tW) − L(0) against its leading term where σ_pre has no derivative at 0; and where it is smooth at 0 alone.
+    """L(tW) − L(0) against its leading term where σ_pre has no derivative at 0; and where it is smooth only at 0.
 
-    σ_pre acts on the data, and on h ≈ x in later units: continuous there is enough for n ≥ 2, whatever it does at 0.
+    σ_pre acts on the data, and on h ≈ x in later units: continuity there suffices for n ≥ 2; 0 does not matter.
     """
     rough = Activation(lambda z: np.where(z > 0, 2.0, -1.0) * np.sqrt(np.abs(z)) + np.sign(z), None, (0.0, 0.0, 0.0))
     for trial in range(trials):
@@ -106,7 +106,7 @@ def hypotheses(rng: np.random.Generator, trials: int) -> Pairs:
     require(ahead - behind > 0.5, "a jump of σ_pre at the data leaves a Hessian")
     return (
         "σ_pre(z) = 1/(z − 1), 1 at z = 1, is smooth at 0; x = 1, y = 3, R = n = 2: L(tD) − L(0) = "
-        f"{changes[-1]:.4f} at t = 1e-4; with a jump at the data L(tD) is no quadratic form to order t²"
+        f"{changes[-1]:.4f} at t = 1e-4; with a jump at the data L(tD) is not a quadratic form to order t²"
     )
 
 
@@ -114,8 +114,8 @@ def hypotheses(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.theorem_1.1",
     source="Li et al., Theorem 1.1",
     statement="L(tW) − L(0) = c tⁿ Σ_r tr(W_n···W_1 Mᵀ) + o(tⁿ); for n ≥ 3 the Hessian at zero is 0",
-    verdict="holds: given hypotheses that suffice; with the printed ones it is false, which is counted above",
-    proof="complete: where σ_pre has the derivatives that Lemma 1 takes",
+    verdict="holds: under sufficient hypotheses; under the printed ones it is false, which is counted above",
+    proof="complete: if σ_pre has the derivatives that Lemma 1 uses",
     function=stationarity.leading_term,
     mutation=larger,
 )
@@ -144,8 +144,8 @@ def theorem_1_1(rng: np.random.Generator, trials: int) -> Pairs:
         "E[(y − x)|w·x|] = 0 for every w"
     ),
     verdict=(
-        "depends on the reading: of ReLU itself at mid or post, false: for n = 2 in general no Hessian exists; "
-        "of a polynomial in its place, holds, but of another loss"
+        "depends on the reading: for ReLU itself at mid or post, false: for n = 2 in general no Hessian exists; "
+        "for a polynomial in its place, holds, but for another loss"
     ),
     proof="none given",
     function=stationarity.order_of_stationarity,
@@ -181,7 +181,7 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
             difference = abs(small - other) if place == "mid" else abs(small + other)
             unequal[place].append((difference / max(abs(small), abs(other)), small, other))
     (share, forwards, backwards), (post_share, *_) = (max(unequal[place]) for place in ("mid", "post"))
-    require(min(share, post_share) > 0.1, "ReLU at mid or post looks as if it had a Hessian")
+    require(min(share, post_share) > 0.1, "ReLU at mid or post seems to have a Hessian")
     return (
         f"ReLU at mid, n = 2: (L(tD) − L(0))/t² is {forwards / 1e-8:.3f} along D, "
         f"{backwards / 1e-8:.3f} along −D, so no Hessian exists"
@@ -191,7 +191,7 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
 def _ray(
     rng: np.random.Generator, depth: int, x: np.ndarray, y: np.ndarray, *activations: ActivationLike
 ) -> np.ndarray:
-    """Weights along which the leading term does not happen to be small."""
+    """Random weights whose leading term is not small."""
     shape = (2, depth, x.shape[1], x.shape[1])
     rays = rng.standard_normal((8, *shape))
     return max(rays, key=lambda weights: abs(stationarity.leading_term(weights, x, y, *activations)))

@@ -1,6 +1,6 @@
 """Figures of the Hessian at zero in docs/papers/theorems.md.
 
-Of each figure the data, rows of plain numbers and words that go to a CSV file, and the drawing, from that file alone.
+For each figure: its data, rows of numbers and words that are written to a CSV file, and the drawing from that file.
 """
 
 import itertools
@@ -19,9 +19,9 @@ _SHORTCUTS = {"one_shortcut": 1, "two_shortcut": 2}
 def spectra_at_zero(
     seed: int = 0, dimension: int = 3, num_units: int = 4, other_units: Sequence[int] = (2, 16)
 ) -> list[dict]:
-    """Sorted eigenvalues of the Hessian at zero for n = 1, 2, 3, as Theorem 1 predicts them at several depths.
+    """Returns sorted eigenvalues of the Hessian at zero, n = 1, 2, 3, as Theorem 1 predicts them at several depths.
 
-    At num_units they are measured too, by differences of the loss; elsewhere measured is NaN.
+    At num_units they are also measured, by differences of the loss; elsewhere measured is NaN.
     """
     x, y = _regression(seed, dimension)
     rows = []
@@ -68,9 +68,9 @@ def condition_numbers_at_zero(
     units: Sequence[int] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
     num_instances: int = 10,
 ) -> list[dict]:
-    """The condition number at zero against the number of units, n = 1 and n = 2, and the lower bound for n = 1.
+    """Returns condition numbers at zero by the number of units, n = 1 and n = 2, and the lower bound for n = 1.
 
-    Of several random regressions, of the seeds from seed on; their numbers are in the column instance.
+    The rows are of several random regressions, whose seeds start at seed; the column instance numbers them.
     """
     rows = []
     for instance, num_units in itertools.product(range(num_instances), units):
@@ -116,7 +116,7 @@ def _spread(values: np.ndarray) -> float:
 
 
 def _regression(seed: int, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whitened x and noisy linear y [m, d], m = 20 d, as Li et al. use."""
+    """Returns whitened x and noisy linear y [m, d], m = 20 d, as Li et al. use."""
     rng = np.random.default_rng(seed)
     x = np.linalg.qr(rng.standard_normal((20 * dimension, dimension)))[0] * np.sqrt(20 * dimension)
     return x, x @ rng.standard_normal((dimension, dimension)).T / 2 + 0.1 * rng.standard_normal(x.shape)

@@ -12,10 +12,9 @@
 A unit is h ← h + σ_post(W^{r,n} σ_mid(··· W^{r,1} σ_pre(h))); the loss is L = 1/(2m) Σ‖y − ŷ‖².
 Parameters are ordered as in Definition 5: unit, layer in the unit, column, row.
 
-σ_pre acts on the data, so what counts there is its values (and for n = 1 its derivative) at the
-data; σ_mid and σ_post act on zero, so what counts is their derivatives there. The paper also
-claims the theorem for ReLU: with it at mid or post in general no Hessian exists at zero (docs/appendix/proofs.md
-says when one does), and these functions refuse it.
+σ_pre acts on the data, so its values (and for n = 1 its derivative) at the data matter; σ_mid and σ_post act on
+zero, so their derivatives there matter. The paper also claims the theorem for ReLU: with ReLU at mid or post in general
+no Hessian exists at zero (docs/appendix/proofs.md says when one does), and these functions raise ValueError.
 """
 
 import math
@@ -40,10 +39,10 @@ from theory.shortcut.networks import checked_counts, checked_data
 
 
 def moment_gap(x: np.ndarray, y: np.ndarray, pre: ActivationLike = "linear") -> np.ndarray:
-    """Returns M = (1/m) Σ (x − y) σ_pre(x)ᵀ [d, d]: all that the Hessian for n = 2 knows of the data (Li et al., (21)).
+    """Returns M = (1/m) Σ (x − y) σ_pre(x)ᵀ [d, d]: the only moment in the Hessian for n = 2 (Li et al., (21)).
 
-    For a linear network it is Sxx − Syx. It is exactly 0 where every entry is within rounding of 0, as where the
-    identity is the least squares map: then zero is degenerate, and no tiny M must be taken for a matrix.
+    For a linear network it is Sxx − Syx. It is exactly 0 if every entry is within rounding of 0, e.g. if the
+    identity is the least squares map: zero is then degenerate, and rounding must not pass for a small M.
 
     Raises:
       ValueError: x and y of different shapes, non-finite numbers, an unknown activation, one that is not finite at the
@@ -77,7 +76,7 @@ def hessian_at_zero(
       num_units: int. R ≥ 1.
       shortcut_depth: int. n ≥ 1.
       pre: str or Activation. A name of ACTIVATIONS, or one of your own.
-      mid, post: str, Activation, or (σ′(0), σ″(0)) of a function with σ(0) = 0. mid counts for n ≥ 2.
+      mid, post: str, Activation, or (σ′(0), σ″(0)) of a function with σ(0) = 0. mid has an effect for n ≥ 2.
 
     Returns:
       [P, P] float64, P = R·n·d².
@@ -137,8 +136,8 @@ def spectrum_at_zero(
 ) -> Spectrum:
     """Returns the eigenvalues of `hessian_at_zero` (Li et al., (18), (22)).
 
-    n = 2: ±|c| σ_i(M), each sign d·R times for every i: as the paper says, R copies, one a shortcut, of the d²
-    values ±σ(A), of which d are equal. n ≥ 3: 0. n = 1: those of the matrix. What differs by rounding alone is one.
+    n = 2: ±|c| σ_i(M), each sign d·R times for every i: as the paper says, R copies, one per shortcut, of the d²
+    values ±σ(A), of which d are equal. n ≥ 3: 0. n = 1: those of the matrix. Values equal within rounding are merged.
 
     Args and errors as `hessian_at_zero`.
     """
@@ -156,8 +155,8 @@ def spectrum_at_zero(
 
 
 def _merged(eigenvalues: np.ndarray, copies: int) -> Spectrum:
-    """Increasing eigenvalues, each `copies` times, with those that differ by rounding alone put together."""
-    # What LAPACK may be off by: n ε of the largest. Nearer than that they are one.
+    """Returns the spectrum of increasing eigenvalues, each `copies` times, with values equal within rounding merged."""
+    # LAPACK may be off by n ε of the largest. Nearer values are merged.
     rounding = len(eigenvalues) * np.finfo(np.float64).eps * np.abs(eigenvalues).max()
     groups = np.split(eigenvalues, np.flatnonzero(np.diff(eigenvalues) > rounding) + 1)
     return Spectrum(np.array([group.mean() for group in groups]), copies * np.array([len(group) for group in groups]))

@@ -1,4 +1,4 @@
-"""The Hessian at zero as differences of the loss: the reference of the formulas, written apart from them on purpose."""
+"""The Hessian at zero by differences of the loss: a reference that shares no code with the formulas."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from theory.shortcut import networks
 from theory.shortcut.activations import Activation, ActivationLike
 
 DIFFERENCES = 1e-5  # relative: central differences with step 1e-4 in extended precision
-# σ(0) = 0, and derivatives that no formula can drop unseen.
+# σ(0) = 0, with nonzero derivatives, so that a formula that drops one fails.
 BENT = Activation(lambda z: 0.7 * z + 0.4 * z * z, lambda z: 0.7 + 0.8 * z, (0.0, 0.7, 0.8))
 
 

@@ -6,8 +6,8 @@
     Σ_XX, Σ_YX                              input_moment, cross_moment [d, d]: second moments, not covariances
     W, the map of a linear network          linear_map(weights)
 
-The loss is L = 1/(2m) Σ‖y − ŷ‖², half of Hardt & Ma's. shortcut_study trains such networks; here
-they are as short as their definitions, for checks.
+The loss is L = 1/(2m) Σ‖y − ŷ‖², half of Hardt & Ma's. shortcut_study trains such networks; the
+functions here follow the definitions, for checks.
 """
 
 import numbers
@@ -101,7 +101,7 @@ def output_growth(num_units: int, shortcut_depth: int, gain: float = 1.0) -> flo
     """Returns E‖ŷ‖²/‖x‖² = (1 + gⁿ)^R of a linear network with independent random weights (Li et al. §4.1).
 
     Entries of mean 0 and variance g/d make each matrix multiply E‖h‖² by g: Xavier's g = 1 doubles it in every unit,
-    where a plain network keeps it. The gain g is d times the variance of a weight.
+    and a plain network keeps it. The gain g is d times the variance of a weight.
     """
     checked_counts(num_units, shortcut_depth)
     return (1 + gain**shortcut_depth) ** num_units
@@ -132,9 +132,9 @@ def moments(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_squares_map(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns W = Σ_YX Σ_XX⁺ [d, d], the best linear map, of the least norm if there are several (Li et al., (15)).
+    """Returns W = Σ_YX Σ_XX⁺ [d, d], the best linear map, of least norm if there are several (Li et al., (15)).
 
-    From the data and not from their moments, whose condition number is the square of theirs.
+    It is computed from the data, because the condition number of their moments is the square of theirs.
     """
     return np.linalg.lstsq(*checked_data(x, y), rcond=None)[0].T
 
@@ -142,7 +142,7 @@ def least_squares_map(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def minimum_loss(x: np.ndarray, y: np.ndarray) -> float:
     """Returns L_min = 1/(2m) ‖Y − Σ_YX Σ_XX⁻ X‖²_F for any generalised inverse, ΣΣ⁻Σ = Σ (Li et al., (16)).
 
-    Every n-shortcut linear network reaches it: the last unit can make up for all others.
+    Every n-shortcut linear network reaches it: the last unit can compensate for all others.
     """
     error = real("y", y) - real("x", x) @ least_squares_map(x, y).T
     return float(np.square(error).sum() / (2 * len(error)))

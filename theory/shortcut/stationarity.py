@@ -1,4 +1,4 @@
-"""What the loss of an n-shortcut network does near zero: saddles and orders (Li et al., Theorem 1, Definition 4).
+"""The loss of an n-shortcut network near zero: saddles and orders (Li et al., Theorem 1, Definition 4).
 
     paper                                code
     k-th order stationary point          order_of_stationarity(…).order
@@ -44,14 +44,14 @@ def escape_from_saddle(
     The direction moves one unit: W^{1,1} = e vᵀ/√2, W^{1,2} = ∓u eᵀ/√2, u, v M's first singular pair, e = (1, 0, …).
 
     Args and errors as `hessian_at_zero`.
-    ValueError: c M = 0, where zero is no strict saddle (for a linear network it is a global minimum).
+    ValueError: c M = 0, where zero is not a strict saddle (for a linear network it is a global minimum).
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, 2)
     slope = slope_at_zero(2, mid, post)
     u, sigma, vt = np.linalg.svd(moment_gap(x, y, pre))
     if slope * sigma[0] == 0:
-        raise ValueError("zero is no strict saddle: σ′_mid(0) σ′_post(0) M is 0")
+        raise ValueError("zero is not a strict saddle: σ′_mid(0) σ′_post(0) M is 0")
     d = len(sigma)
     direction = np.zeros((num_units, 2, d, d))
     direction[0, 0, 0] = vt[0] / math.sqrt(2)
@@ -60,7 +60,7 @@ def escape_from_saddle(
 
 
 class Stationarity(NamedTuple):
-    """Order k of a stationary point (Li et al., Definition 4), and whether it is of no higher order."""
+    """Order k of a stationary point (Li et al., Definition 4), and whether this order is exact, i.e. not higher."""
 
     order: int
     exact: bool
@@ -76,8 +76,8 @@ def order_of_stationarity(
 ) -> Stationarity:
     """Returns n − 1, and exactly that unless c M = 0 (Li et al., Theorem 1.1): L − L(0) = `leading_term`·tⁿ + o(tⁿ).
 
-    Holds for ReLU at mid or post too, where exact is left False: its leading term is another.
-    For n = 1 the order is 0: zero is no stationary point, the gradient in each W_r is σ′_post(0) M.
+    Holds also for ReLU at mid or post, where exact is False: its leading term is different.
+    For n = 1 the order is 0: zero is not a stationary point, the gradient in each W_r is σ′_post(0) M.
     ValueError: |σ(z)| ≤ C|z| near 0 does not hold at mid or post; data as in `moment_gap`.
     """
     x, y = checked_data(x, y)
