@@ -129,6 +129,7 @@ def floor(rng: np.random.Generator, trials: int) -> Pairs:
 
 @restated(
     id="bhl.asymmetric",
+    proof="none given: only checked on numbers here",
     source="Bartlett, Helmbold & Long 2018, uᵀRu > 0",
     statement=(
         "Σ = I, uᵀRu ≥ γ|u|², γ > 0: descent with balanced layers and a product projected on uᵀWu ≥ γ|u|² reaches R; "

@@ -48,9 +48,9 @@ def unit_norm(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, (3.5)–(3.6), “for any subset S of size k”",
     statement=(
         "one block moves k points to arbitrary places, and no other point, if and only if none of the k lies in the "
-        "convex hull of the others; the k points of largest norm qualify"
+        "convex hull of the points that stay; the k points of largest norm qualify"
     ),
-    verdict="false: no block moves a point in the convex hull of the points that stay",
+    verdict="false: no block moves k points by independent vectors if one lies in the hull of the points that stay",
     proof="wrong: it relies on Lemma B.1, which has conditions on norms and distances",
     after="hm.distortion",
 )
