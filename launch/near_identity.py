@@ -142,7 +142,8 @@ def removable(removed: list[dict]) -> str:
 def table(rows: list[dict]) -> str:
     """Returns the rows of results.csv as an aligned table."""
     norms = sorted(column for column in rows[0] if column.startswith("norm_"))
-    heads = ["block", "‖b‖/‖x‖", "bound", *("‖C‖" for _ in norms), "cosine", "above 0", "dead", "error", "exchanged"]
+    bounds = ["bound", *(norm.replace("norm_", "‖C") + "‖" for norm in norms)]
+    heads = ["block", "‖b‖/‖x‖", *bounds, "cosine", "above 0", "dead", "error", "exchanged"]
     lines = [f"{heads[0]:16}" + "".join(f"{head:>10}" for head in heads[1:])]
     for row in rows:
         numbers = [row["ratio"], row["lipschitz"], *(row[norm] for norm in norms), row["cosine"]]
