@@ -216,16 +216,6 @@ def shown(names: Iterable[str]) -> str:
     return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown or "none"
 
 
-def folder_digest(folder: str) -> str:
-    """Returns a digest of the names and sizes of all images in a folder, but for hidden ones, wherever it lies."""
-    found = []
-    for path, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        images = [os.path.join(path, name) for name in names if name.lower().endswith(SUFFIXES) and name[0] != "."]
-        found += [f"{os.path.relpath(image, folder)}\0{os.lstat(image).st_size}" for image in images]
-    return hashlib.blake2b(os.fsencode("\0".join(sorted(found))), digest_size=8).hexdigest()
-
-
 def listing_digest(files: Iterable[ImageFile]) -> str:
     """Returns a digest of the names, sizes and times of files, which changes where one of them is written again."""
     text = "\0".join(f"{file.name}\0{file.num_bytes}\0{file.mtime_ns}" for file in files)

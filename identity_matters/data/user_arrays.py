@@ -107,13 +107,6 @@ def npz_digest(path: str) -> str:
     return ""
 
 
-def require_unchanged(path: str, record: dict, where: str) -> None:
-    """Raises UserError where an .npz file, if there is one, has another digest than a run's config.json knows."""
-    known = record.get("npz_digest")
-    is_same = not known or npz_digest(path) in ("", known)
-    require(is_same, f"{path} has changed since {where} was trained on it; give the file as it was, or other data")
-
-
 def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
     """Returns the data of the four arrays, under the name that messages give; raises UserError where one is unfit.
 

@@ -8,7 +8,7 @@ from image_folders import noise, write, write_classes
 from refusals import refused
 
 from identity_matters.data import image_files
-from identity_matters.data.image_files import files_to_evaluate_on, folder_digest, read_splits, split_files
+from identity_matters.data.image_files import files_to_evaluate_on, read_splits, split_files
 
 ADVICE = "--test_share=0.2 (test_share=0.2) tests on a fifth of them"
 
@@ -142,13 +142,3 @@ def test_a_share_that_leaves_nothing_is_refused_or_said(flat, capfd):
     capfd.readouterr()
     read_splits(str(flat), place * (1 - 1e-9))
     assert "nothing to test on in the classes cat" in capfd.readouterr().err
-
-
-def test_the_digest_of_a_folder_is_of_names_and_sizes_wherever_it_lies(split, tmp_path):
-    before = folder_digest(str(split))
-    moved = shutil.move(split, tmp_path / "moved")
-    assert folder_digest(str(moved)) == before
-    write(moved / "test" / "ant" / "._000.png", noise(2, 2))  # as macOS writes beside copies
-    assert folder_digest(str(moved)) == before
-    write(moved / "test" / "ant" / "new.png", noise(2, 2))
-    assert folder_digest(str(moved)) != before
