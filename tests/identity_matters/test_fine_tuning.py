@@ -136,7 +136,12 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(config, whole, tmp_p
 
 def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(config, tiny_run, tmp_path):
     named = "digits, cifar10_fast"
-    for source, reason in (("none", named), (tmp_path, "No such file"), (tmp_path / "x.keras", "No such file")):
+    for source, reason in (
+        ("none", named),
+        ("runs/none", "no run or file runs/none"),
+        (tmp_path, "No such file"),
+        (tmp_path / "x.keras", "No such file"),
+    ):
         message = refused(training.train, config, tmp_path / "run", init_from=source)
         assert reason in message
         assert not (tmp_path / "run" / "config.json").exists()

@@ -104,6 +104,10 @@ def remove(path):
             lambda path: [remove(path / name / "bee") for name in ("train", "test")],
             "only one class, ant; at least two are needed",
         ),
+        (
+            lambda path: [remove(path / "train"), (path / "test").rename(path / "data")],
+            "only one class, data; at least",
+        ),
         (lambda path: remove(path / "test" / "bee"), "train/ alone has bee, test/ alone has none"),
         (lambda path: write_classes(path / "test", ["wasp"]), "train/ alone has none, test/ alone has wasp"),
         (lambda path: (path / "test" / "ant" / "l.png").symlink_to("/etc/hostname"), "l.png is a link out of"),
