@@ -16,6 +16,7 @@ from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import note
 from identity_matters.data.given_batches import batches_of, is_batched
+from identity_matters.data.image_files import TEST
 from identity_matters.data.loading import raw_test_batches, say_named_by
 from identity_matters.data.user_arrays import as_examples, as_integers, as_numbers, require_stored
 from identity_matters.errors import UserError
@@ -207,7 +208,8 @@ def _take_share(fields: dict[str, Any], path: str) -> Sequence[str]:
         contents = read_json(_config_path(path))
         known = from_json(TrainConfig(), contents["config"]).test_share
         names = tuple(map(str, contents.get("class_names", ())))
-    if known and not fields.get("test_share"):
+    has_split = os.path.isdir(os.path.join(fields["images"], fields.get("test_split") or TEST))
+    if known and not has_split and not fields.get("test_share"):
         fields["test_share"] = known
         note(f"{fields['images']}: without a test/, the test_share {known:g} that the run has is evaluated on")
     fields["test_share"] = fields.get("test_share", 0.0) % 1  # 1: all

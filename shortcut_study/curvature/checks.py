@@ -61,8 +61,8 @@ def check_examples(
 
     Raises:
       ValueError: no image, not one label an image, no whole batch_size, NaN; images that the model does not take;
-        without a loss, labels that are not whole numbers [m] or [m, 1], each with an output of the model; with one,
-        whole numbers beyond int32.
+        without a loss, labels that are not whole numbers [m] or [m, 1]; classes without an output of the model; whole
+        numbers beyond int32.
     """
     if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
@@ -89,8 +89,16 @@ def check_examples(
         raise ValueError(
             f"the default loss takes [m, classes], two at least, the model gives {(None, *given)}: pass loss"
         )
-    if not loss and given[0] and not 0 <= labels.min() <= labels.max() < given[0]:
-        raise ValueError(f"labels must lie in 0–{given[0] - 1}, the model's outputs, got {labels.min()}–{labels.max()}")
+    counted = labels[labels != getattr(loss, "ignore_class", None)]
+    if _takes_classes(loss) and given[-1] and counted.size and not 0 <= counted.min() <= counted.max() < given[-1]:
+        found = f"got {counted.min()}–{counted.max()}"
+        raise ValueError(f"labels must lie in 0–{given[-1] - 1}, the model's outputs, {found}")
+
+
+def _takes_classes(loss: Loss) -> bool:
+    """Returns whether a label of a loss is the number of an output."""
+    name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
+    return not loss or "sparse_categorical" in name
 
 
 def check_gradient(network: keras.Model, training: bool) -> None:

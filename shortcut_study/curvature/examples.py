@@ -47,7 +47,7 @@ def gathered(x: Any, y: Any = None, batch_size: int | None = None) -> Examples:
         except ValueError as error:
             raise ValueError(f"the batches differ in more than their number of examples: {error}") from error
         return Examples(x, y, len(pairs[0][0]) if batch_size is None else batch_size)
-    x, y = as_numbers("x", x), as_numbers("labels", y)
+    x, y = as_numbers("x, given with y,", x), as_numbers("labels", y)
     if batch_size is None:
         most = max(1, min(BATCH_EXAMPLES, BATCH_NUMBERS // max(1, math.prod(x.shape[1:]))))
         num_examples = len(x) if x.ndim else 0

@@ -161,6 +161,9 @@ def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, t
     assert evaluate(run_dir, images=new) == expected
     write(new / "zero" / "large.png", noise(50, 60))
     assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
+    edit(copy := shutil.copytree(run_dir, tmp_path / "run"), {"test_share": 0.2})  # of no use where test/ is there
+    assert evaluate(copy, images=config.images) == evaluate(run_dir) and "test_share" not in capfd.readouterr().err
+    assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
     assert "new: images are resized to 28x28 pixels" in capfd.readouterr().err
     write(new / "ten" / "x.png", noise(28, 28))
     assert "has the classes ten, of which the network has none" in refused(evaluate, run_dir, images=new)

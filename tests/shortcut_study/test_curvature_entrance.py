@@ -104,11 +104,19 @@ MISTAKES = {
         r"CategoricalCrossentropy\(from_logits=True\)\), got \(12, 3\) of float64",
     ),
     "names": ((X, np.array(list("abc"))[CLASSES]), {}, "labels must be whole numbers, got .*names.index"),
-    "text": ((X.astype(str), CLASSES), {}, "x must be numbers, got <U"),
-    "a data set and labels": ((tf.data.Dataset.from_tensors((X, CLASSES)), CLASSES), {}, "x must be numbers, got obj"),
+    "text": ((X.astype(str), CLASSES), {}, "x, given with y, must be numbers, got <U"),
+    "a data set and labels": (
+        (tf.data.Dataset.from_tensors((X, CLASSES)), CLASSES),
+        {},
+        "x, given with y, must be numbers, got obj",
+    ),
     "NaN": ((np.where(X > 1, np.nan, X), CLASSES), {}, "the images hold NaN or infinite numbers"),
     "NaN labels": ((X, np.nan * TARGETS), {"loss": "mse"}, "the labels hold NaN or infinite numbers"),
-    "a class too many": ((X, CLASSES + 1), {"loss": CROSS_ENTROPY}, r"Received a label value of 3 .*\[0, 3\)$"),
+    "a class too many": (
+        (X, CLASSES + 1),
+        {"loss": CROSS_ENTROPY},
+        "labels must lie in 0–2, the model's outputs, got 1–3",
+    ),
     "shapes": ((X, TARGETS[:, :2]), {"loss": "mse"}, r"loss does not take labels \[m, 2\] and outputs \[m, 3\]"),
     "batch_size": ((X, CLASSES), {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
     "path": ((X, CLASSES), {"path": "/no/where/file"}, "there is no folder /no/where"),
@@ -121,6 +129,13 @@ def test_a_mistake_is_one_line_before_the_first_product_is_finished(model, name)
     with pytest.raises(ValueError, match=message) as refusal:
         curvature.spectrum(model, *arguments, progress=False, **options)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_number_that_a_layer_does_not_take_is_one_line():
+    words = keras.Input((3,), dtype="int32")
+    model = keras.Model(words, keras.layers.Dense(3)(keras.layers.Flatten()(keras.layers.Embedding(5, 2)(words))))
+    with pytest.raises(ValueError, match=r"^the model or the loss does not take these examples: indices.*0, 5\)$"):
+        curvature.spectrum(model, np.full((4, 3), 5), CLASSES[:4], progress=False)
 
 
 def test_what_is_no_built_model_is_named():
