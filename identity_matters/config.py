@@ -91,7 +91,8 @@ class ModelConfig:
         is_growing = list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0]
         require(
             not self.shortcut or is_growing or self.network != "all_conv_resnet",
-            f"shortcuts pad with zero channels, so widths must not decrease, got {(self.stem_width,) + self.widths}",
+            "shortcuts pad with zero channels, so widths must not decrease or begin below stem_width, got "
+            f"{self.widths} and stem_width {self.stem_width}",
         )
         require(
             self.shortcut or self.residual_initializer in ("small", "standard"),

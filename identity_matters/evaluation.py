@@ -16,13 +16,15 @@ from identity_matters.classifier import Classifier, load_classifier
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.arrays import note
 from identity_matters.data.given_batches import batches_of, is_batched
+from identity_matters.data.image_files import TEST
 from identity_matters.data.loading import raw_test_batches, say_named_by
-from identity_matters.data.user_arrays import as_examples, as_integers, as_numbers, require_stored, require_unchanged
+from identity_matters.data.user_arrays import as_examples, as_integers, as_numbers, require_stored
 from identity_matters.errors import UserError
 from identity_matters.export import export
 from identity_matters.fields import converted, from_json, require
 from identity_matters.optimization import is_among_highest
 from identity_matters.runs.config_json import data_places
+from identity_matters.runs.directory import require_unchanged
 from identity_matters.runs.files import read_json
 
 __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier"]
@@ -30,6 +32,7 @@ __all__ = ["Classifier", "evaluate", "export", "exported_data", "load_classifier
 DATA_FIELDS = (
     "dataset", "data_dir", "npz", "images", "test_share", "train_split", "test_split", "image_size", "eval_examples"
 )  # fmt: skip
+_SHARES = "num_classes", "train_examples", "validation_examples"  # of the data, whose digest depends on them
 _NO_DATASET = "a dataset must be a name, (images, labels), or batches of (images, labels)"
 
 
@@ -37,22 +40,20 @@ def exported_data(saved_model: str) -> dict:
     """Returns the data fields of the TrainConfig of the run that left a SavedModel, or a model.keras, in its directory.
 
     Raises:
-      UserError: no config.json of a run lies beside it, nothing has stored its data, or they are an .npz file that has
-        changed.
+      UserError: no config.json of a run lies beside it, nothing has stored its data, or they have changed.
     """
     require(bool(saved_model), "name a dataset, an npz, or (images, labels) to evaluate on")
     path = _config_path(saved_model)
     try:
         contents = read_json(path)
-        defaults = {name: getattr(TrainConfig(), name) for name in DATA_FIELDS}  # of what older runs lack
-        fields = defaults | {name: contents["config"][name] for name in DATA_FIELDS if name in contents["config"]}
-        fields |= {"dataset": contents["config"]["dataset"]} | data_places(contents)
-        from_json(TrainConfig(), fields)
+        found = {name: contents["config"][name] for name in (*DATA_FIELDS, *_SHARES) if name in contents["config"]}
+        found |= {"dataset": contents["config"]["dataset"]} | data_places(contents)  # older runs lack the others
+        config = from_json(TrainConfig(), found)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not say what data the model was trained on: {error}; name a dataset") from error
-    require_stored(fields["dataset"])
-    require_unchanged(fields["npz"], contents, saved_model)
-    return fields
+    require_stored(config.dataset)
+    require_unchanged(config, contents, saved_model)
+    return {name: getattr(config, name) for name in DATA_FIELDS}
 
 
 def _config_path(saved_model: str) -> str:
@@ -207,7 +208,8 @@ def _take_share(fields: dict[str, Any], path: str) -> Sequence[str]:
         contents = read_json(_config_path(path))
         known = from_json(TrainConfig(), contents["config"]).test_share
         names = tuple(map(str, contents.get("class_names", ())))
-    if known and not fields.get("test_share"):
+    has_split = os.path.isdir(os.path.join(fields["images"], fields.get("test_split") or TEST))
+    if known and not has_split and not fields.get("test_share"):
         fields["test_share"] = known
         note(f"{fields['images']}: there is no test/; the run's test_share, {known:g}, is evaluated")
     fields["test_share"] = fields.get("test_share", 0.0) % 1  # 1: all

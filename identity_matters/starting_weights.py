@@ -54,6 +54,7 @@ def load_source(source: str) -> keras.Model:
     path = os.path.join(source, "model.keras") if os.path.isdir(source) else source
     if os.path.lexists(path) or path.endswith(".keras"):
         return load_network(path)
+    require(os.sep not in source, f"there is no run or file {source} to take weights from")
     return load(source)
 
 

@@ -123,7 +123,7 @@ def base(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     if not path:
         return preset
     try:
-        contents = read_json(path)
+        contents = read_json(os.path.join(path, "config.json") if os.path.isdir(path) else path)
         if not isinstance(contents, dict) or "config" not in contents:
             return from_json(preset, _nested(preset, contents))
         require("preset" not in values or not values["preset"].present, "it is the config of a run; leave out --preset")

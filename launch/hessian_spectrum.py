@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
 PRODUCTS = "products.bin", "products_of_layers.bin", "products_of_blocks.bin"
 _OPTIONS = "batch_size", "order", "num_vectors", "tolerance", "seed", "gauss_newton"  # of curvature.spectrum
-NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 
@@ -111,7 +110,6 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     model, checkpoint = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step, kept)
     if not config.batch_moments and (names := without_averages(model)):
         raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
-    check_order(config.order, model)
     digest = trained_run.weights_digest(model)
     with run:
         trained_run.require_same_weights(run, digest, config.saved_run)
@@ -196,16 +194,6 @@ def _results(config: SpectrumConfig, run: RunDirectory, dim: int) -> str:
 def num_weights(model: "keras.Model") -> int:
     """Returns the number of trained weights."""
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
-
-
-def check_order(order: int, model: "keras.Model") -> None:
-    """Raises UserError where there are fewer weights than steps, or no memory for their vectors."""
-    dim, memory = num_weights(model), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    require(order <= dim, f"order must be at most the number of trained weights, {dim}, got {order}")
-    possible = memory // (4 * dim) - NUM_SPARE_VECTORS
-    needed = f"order {order} needs {4 * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights"
-    there = f"this machine has {memory / 1e9:.1f} GB in all; choose at most {max(possible, 1)}"
-    require(order <= possible, f"{needed} and {there}")
 
 
 cli = launcher.command(main, {"": SpectrumConfig()}, manual=__doc__)

@@ -140,11 +140,11 @@ def names_of_runs(run_dirs: list[str]) -> list[str]:
 def _setting(name: str, value: object) -> str:
     """A field of a config and its value in words.
 
-    >>> [_setting("use_batch_norm", False), _setting("learning_rate", 0.1), _setting("widths", [16, 32])]
-    ['no batch norm', 'learning rate 0.1', 'widths 16, 32']
+    >>> [_setting("use_batch_norm", False), _setting("init_from", ""), _setting("widths", [16, 32])]
+    ['no batch norm', 'no init from', 'widths 16, 32']
     """
     words = name.removeprefix("use_").replace("_", " ")
-    if isinstance(value, bool):
+    if isinstance(value, bool) or value in ("", [], None):
         return words if value else f"no {words}"
     return f"{words} {', '.join(map(str, value)) if isinstance(value, list | tuple) else value}"
 

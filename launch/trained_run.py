@@ -13,11 +13,11 @@ import numpy as np
 
 from identity_matters.config import TrainConfig
 from identity_matters.data import loading
-from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, examples_summary
-from identity_matters.data.user_arrays import require_unchanged
+from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, examples_summary, note
 from identity_matters.errors import UserError
 from identity_matters.fields import from_json, require
 from identity_matters.runs.config_json import data_places, read_config_json
+from identity_matters.runs.directory import require_unchanged
 
 if TYPE_CHECKING:
     import keras
@@ -37,7 +37,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
       data_dir: str. In place of the run's; a line says where the data of a run are read without it.
 
     Raises:
-      UserError: there is no such run or network, it is not finished, both are given, or its .npz file has changed.
+      UserError: there is no such run or network, it is not finished, both are given, or its data have changed.
     """
     require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
     if pretrained and at_step >= 0:
@@ -60,7 +60,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
     config = dataclasses.replace(config, **data_places(record))
-    require_unchanged(config.npz, record, f"saved_run {saved_run}")
+    require_unchanged(config, record, f"saved_run {saved_run}")
     loading.say_named_by(os.path.join(saved_run, "config.json"), vars(config), data_dir)
     return dataclasses.replace(config, data_dir=data_dir or config.data_dir)
 
@@ -120,7 +120,7 @@ def load_model(
       kept: str. The path of a copy of that checkpoint, where there is one.
 
     Raises:
-      UserError: the network is damaged, or the step has no checkpoint.
+      UserError: the network is damaged, the step has no checkpoint, or the network that the run began with is gone.
     """
     if at_step < 0 and pretrained:
         from identity_matters.pretrained import load
@@ -130,9 +130,12 @@ def load_model(
         return _exported(config, os.path.join(saved_run, "model.keras")), ""
     from identity_matters.comparators import build_network
     from identity_matters.runs import checkpoint
+    from identity_matters.starting_weights import take_weights
 
     network = build_network(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
+        if config.init_from:
+            note(take_weights(network, config.init_from))
         return network, ""
     is_kept = os.path.exists(kept)
     path = kept if is_kept else checkpoint.find(os.path.join(saved_run, "checkpoints"), at_step)

@@ -319,7 +319,7 @@ def _open_image(file: BinaryIO, size: int) -> Image.Image:
         image = Image.open(file, formats=_FORMATS)
         pixels = image.width * image.height
     except Image.DecompressionBombError as error:
-        raise UserError(f"{first_line(error)}; at most {_MAX_PIXELS:,} pixels are decoded") from error
+        raise UserError(f"it declares far more than the {_MAX_PIXELS:,} pixels that are decoded") from error
     declared = f"it declares {image.height}x{image.width} pixels, at most {_MAX_PIXELS:,} in all are decoded"
     require(pixels <= _MAX_PIXELS, declared)
     require(not image.mode.startswith("I"), "its pixels have 16 bits; only those of 8 are read")

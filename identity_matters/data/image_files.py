@@ -64,7 +64,8 @@ def read_splits(folder: str, test_share: float = 0.0, train_split: str = "", tes
 
 
 def _require_several(folder: str, classes: Sequence[str]) -> None:
-    require(len(classes) > 1, f"{folder} has only one class, {shown(classes)}; at least two are needed")
+    advice = "at least two are needed; a class is a folder of its own, right in this one, or in train/ and test/"
+    require(len(classes) > 1, f"{folder} has only one class, {shown(classes)}; {advice}")
 
 
 def _has_splits(folder: str, train_split: str, test_split: str) -> bool:
@@ -85,12 +86,12 @@ def _has_splits(folder: str, train_split: str, test_split: str) -> bool:
 def _read_unsplit(folder: str, test_share: float) -> Splits:
     files = split_files(folder)
     classes = tuple(sorted({file.class_name for file in files}))
+    _require_several(folder, classes)
     if not test_share:
         raise UserError(
             f"{folder} holds the classes {shown(classes)}, and no train/ and test/; --test_share=0.2 (test_share=0.2) "
             "tests on a fifth of them, chosen by their names"
         )
-    _require_several(folder, classes)
     tested = [is_tested(file, test_share) for file in files]
     train = [file for file, is_test in zip(files, tested) if not is_test]
     test = [file for file, is_test in zip(files, tested) if is_test]
@@ -214,16 +215,6 @@ def shown(names: Iterable[str]) -> str:
     names = list(names)
     shown = ", ".join(truncated_repr(name) if not name.isprintable() else name for name in names[:_MAX_SHOWN])
     return f"{shown} and {len(names) - _MAX_SHOWN} more" if len(names) > _MAX_SHOWN else shown or "none"
-
-
-def folder_digest(folder: str) -> str:
-    """Returns a digest of the names and sizes of all images in a folder, but for hidden ones, wherever it lies."""
-    found = []
-    for path, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        images = [os.path.join(path, name) for name in names if name.lower().endswith(SUFFIXES) and name[0] != "."]
-        found += [f"{os.path.relpath(image, folder)}\0{os.lstat(image).st_size}" for image in images]
-    return hashlib.blake2b(os.fsencode("\0".join(sorted(found))), digest_size=8).hexdigest()
 
 
 def listing_digest(files: Iterable[ImageFile]) -> str:

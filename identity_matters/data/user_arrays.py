@@ -108,13 +108,6 @@ def npz_digest(path: str) -> str:
     return ""
 
 
-def require_unchanged(path: str, record: dict, where: str) -> None:
-    """Raises UserError where an .npz file, if there is one, has another digest than a run's config.json knows."""
-    known = record.get("npz_digest")
-    is_same = not known or npz_digest(path) in ("", known)
-    require(is_same, f"{path} has changed since {where} was trained on it; give the file as it was, or other data")
-
-
 def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0) -> ArrayData:
     """Returns the data of the four arrays, under the name that messages give; raises UserError where one is unfit.
 
@@ -125,7 +118,9 @@ def as_array_data(name: str, arrays: dict[str, np.ndarray], num_classes: int = 0
     test_labels, _ = as_integers(f"{name}: test_labels", arrays["test_labels"])
     if 0 < num_classes < found:
         raise UserError(f"num_classes is {num_classes}, but the training labels of {name} have {found} classes")
-    return ArrayData(name, images["train"], train_labels, images["test"], test_labels, num_classes or found)
+    data = ArrayData(name, images["train"], train_labels, images["test"], test_labels, num_classes or found)
+    require(data.num_classes > 1, f"{name}: train_labels have only one class, 0; at least two are needed")
+    return data
 
 
 def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

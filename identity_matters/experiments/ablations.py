@@ -70,12 +70,12 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     data = load(dataclasses.replace(config.train, validation_examples=held_out))
     shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
-    summary = data.summary
+    summary, digest = data.summary, getattr(data, "file_digest", "")
     if isinstance(data, ArrayData):  # the pixels too: rows of a copy with the same labels must not be mixed with these
         summary = examples_summary(data.train_images, data.train_labels, are_resized=bool(config.train.image_size))
     del data
     plans = [_plan(variant, base, config) for variant in config.variants]
-    with RunDirectory(run_dir, config, "ablations", summary) as run:
+    with RunDirectory(run_dir, config, "ablations", summary, digest) as run:
         _run_all(plans, run, _open_table(run.file("results.csv"), config))
         rows = _draw(run)
         run.set_status("done")

@@ -21,7 +21,7 @@ import sys
 import time
 from typing import Any
 
-from identity_matters.data.image_files import folder_digest
+from identity_matters.config import TrainConfig
 from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
 from identity_matters.fields import require
@@ -198,9 +198,25 @@ def as_json(config: Any) -> dict:
 
 
 def data_digest(config: Any) -> str:
-    """Returns the digest of the .npz file or folder that a config, or that of its training runs, names; or ""."""
-    place = _data_place(as_json(config))
-    return folder_digest(place) if os.path.isdir(place) else npz_digest(place) if place else ""
+    """Returns the digest of the .npz file or folder that a config, or that of its training runs, names; or "".
+
+    Raises:
+      UserError: there is such a folder, whose images cannot be used.
+    """
+    config = getattr(config, "train", config)
+    if getattr(config, "images", ""):
+        from identity_matters.data.image_folder import FolderSource
+
+        return FolderSource(config).file_digest
+    return npz_digest(config.npz) if getattr(config, "npz", "") else ""
+
+
+def require_unchanged(config: TrainConfig, record: dict, where: str) -> None:
+    """Raises UserError where the file or folder of a run's data has another digest than the run's config.json knows."""
+    known = record.get("npz_digest")
+    is_same = not known or data_digest(config) in ("", known)
+    place = config.npz or config.images
+    require(is_same, f"{place} has changed since {where} was trained on it; give the data as they were, or other data")
 
 
 def _data_place(config: dict) -> str:

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from identity_matters.errors import truncated_repr
 from shortcut_study.curvature.copies import random_batch
 
 Loss = keras.losses.Loss | Callable | str | None  # as a user gives it: see products.summed_loss
@@ -20,13 +21,15 @@ def check_model(model: keras.Model) -> None:
     """Checks what a model needs for products with its Hessian.
 
     Raises:
-      ValueError: another backend, nothing to train, weights of several types or of half precision, several inputs or
-        outputs, or a mask of the outputs.
+      ValueError: another backend, no built model, nothing to train, weights of several types or of half precision,
+        several inputs or outputs, or a mask of the outputs.
     """
+    if not isinstance(model, keras.Model) or not model.built:
+        raise ValueError(f"need a built keras.Model, with an Input or called once, got {truncated_repr(model)}")
     if keras.backend.backend() != "tensorflow":
         raise ValueError(f"Hessian products need KERAS_BACKEND=tensorflow, got {keras.backend.backend()}")
     if not model.trainable_variables:
-        raise ValueError("the model has no trainable weights")
+        raise ValueError("the model has no trainable weights; set trainable = True where layers are frozen")
     types = sorted({variable.dtype for variable in model.trainable_variables})
     if len(types) > 1:
         raise ValueError(
@@ -59,20 +62,24 @@ def check_examples(
     """Checks what a Hessian is asked of: a loss over examples, in batches, of a model if one is given.
 
     Raises:
-      ValueError: no image, not one label per image, a batch_size that is not whole; images that the model does not
-        take; without a loss, labels that are not whole numbers [m] or [m, 1], each with an output of the model; with
-        one, whole numbers beyond int32.
+      ValueError: no image, not one label per image, no whole batch_size, NaN; images that the model does not take;
+        without a loss, labels that are not whole numbers [m] or [m, 1]; classes without an output of the model; whole
+        numbers beyond int32.
     """
     if not isinstance(batch_size, numbers.Integral) or batch_size < 1:
         raise ValueError(f"batch_size must be a whole number of at least 1, got {batch_size!r}")
     image_shape, labels = tuple(np.shape(images)), np.asarray(labels)
-    is_class = labels.shape[1:] in ((), (1,)) and labels.dtype.kind in "iub"
-    if not image_shape[:1] > (0,) or labels.shape[:1] != image_shape[:1] or not (loss or is_class):
-        found = f"got {image_shape}, {labels.shape} of {labels.dtype}"
+    if not image_shape[:1] > (0,) or labels.shape[:1] != image_shape[:1]:
+        raise ValueError(f"need one label per image, and at least one image, got shapes {image_shape}, {labels.shape}")
+    if not loss and (labels.shape[1:] not in ((), (1,)) or labels.dtype.kind not in "iub"):
         raise ValueError(
-            "need one label per image, a whole number without a loss (compile the model, or pass loss=…), and at least "
-            f"one image, {found}"
+            "the default loss takes one label per image, a whole number; compile the model, or pass loss=… (of one-hot "
+            "rows and logits keras.losses.CategoricalCrossentropy(from_logits=True)), "
+            f"got {labels.shape} of {labels.dtype}"
         )
+    for name, array in (("the images", images), ("the labels", labels)):
+        if not np.isfinite(array).all():
+            raise ValueError(f"{name} hold NaN or infinite numbers; replace them, or leave these examples out")
     if labels.dtype.kind in "iu" and np.abs(labels.astype(np.float64)).max() > np.iinfo(np.int32).max:
         raise ValueError(f"labels that are whole numbers must be within int32, got {labels.min()}–{labels.max()}")
     if not getattr(model, "inputs", None):
@@ -84,8 +91,16 @@ def check_examples(
         raise ValueError(
             f"the default loss takes [m, classes], at least two classes, the model gives {(None, *given)}: pass loss"
         )
-    if not loss and given[0] and not 0 <= labels.min() <= labels.max() < given[0]:
-        raise ValueError(f"labels must lie in 0–{given[0] - 1}, the model's outputs, got {labels.min()}–{labels.max()}")
+    counted = labels[labels != getattr(loss, "ignore_class", None)]
+    if _takes_classes(loss) and given[-1] and counted.size and not 0 <= counted.min() <= counted.max() < given[-1]:
+        found = f"got {counted.min()}–{counted.max()}"
+        raise ValueError(f"labels must lie in 0–{given[-1] - 1}, the model's outputs, {found}")
+
+
+def _takes_classes(loss: Loss) -> bool:
+    """Returns whether a label of a loss is the number of an output."""
+    name = loss if isinstance(loss, str) else getattr(loss, "name", getattr(loss, "__name__", ""))
+    return not loss or "sparse_categorical" in name
 
 
 def check_gradient(network: keras.Model, training: bool) -> None:
@@ -124,6 +139,19 @@ def check_gradient(network: keras.Model, training: bool) -> None:
                 f"a layer passes no gradient to the weights {variable.path}, or not all of it, where they are given as "
                 "a tensor, as with tf.recompute_grad: use keras.RematScope, or leave the gradient to TensorFlow"
             )
+
+
+def check_loss(total_loss: Callable, label_spec: tf.TensorSpec, outputs: keras.KerasTensor) -> None:
+    """Raises ValueError where a loss as from `summed_loss` does not give one value an example."""
+    for count in (2, 3):  # a loss [classes] would be one an example for as many examples as classes
+        specs = [tf.TensorSpec((count, *x.shape[1:]), x.dtype) for x in (label_spec, outputs)]
+        try:
+            tf.function(total_loss, autograph=False).get_concrete_function(*specs)
+        except ValueError as error:
+            if "{{node" not in str(error):
+                raise
+            shapes = " and outputs ".join(f"[{', '.join(map(str, ('m', *spec.shape[1:])))}]" for spec in specs)
+            raise ValueError(f"the loss does not take labels {shapes} together") from error
 
 
 def check_losses(model: keras.Model, num_losses: int) -> None:

@@ -10,6 +10,7 @@ Krylov-aware stochastic trace estimation (2023).
 """
 
 import functools
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -19,6 +20,7 @@ from shortcut_study.curvature.quadrature import DENSITY_WIDTH, Quadrature
 
 DENSITY_VECTORS = 4  # of the random ones: those of a large matrix agree, and Student's t needs some
 ORDER, NUM_VECTORS, TOLERANCE = 60, 24, 1e-3
+NUM_SPARE_VECTORS = 12  # beside the basis: weights, gradients, products
 
 
 def deflated_quadrature(
@@ -40,7 +42,7 @@ def deflated_quadrature(
 
     Args:
       mvp_fn, dim, dtype, seed: As for `lanczos`.
-      order: int. Most steps of an iteration. Where no more eigenvalues are left to be known, all are found.
+      order: int. Most steps of an iteration. Where all eigenvalues take no more products, all are found.
       num_vectors: int. Random vectors for the rest. Four of them, or all where they are fewer than six, take as many
         steps as Gauss quadrature needs to integrate a Gaussian of `density`'s width over the rest's range; the others
         one, for the trace.
@@ -50,7 +52,7 @@ def deflated_quadrature(
         better, and whether it is final.
 
     Raises:
-      ValueError: no vectors, no steps, a negative tolerance, or as `lanczos`.
+      ValueError: no vectors, no steps, no memory for them, a negative tolerance, or as `lanczos`.
     """
     if min(order, num_vectors) < 1:
         raise ValueError(f"order and num_vectors must be at least 1, got {order} and {num_vectors}")
@@ -59,19 +61,19 @@ def deflated_quadrature(
     is_whole, long = dim <= order, num_vectors if num_vectors < DENSITY_VECTORS + 2 else DENSITY_VECTORS
     short, on_plan = num_vectors - long, on_plan or (lambda total, is_final: None)
     on_plan(dim if is_whole else order * (1 + max(long, 2)) + short, is_whole)
-    stop = None if is_whole else converged(1, tolerance)
-    memory = np.empty((min(order, dim), dim), dtype)  # one basis serves all vectors
-    first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, stop)
+    memory = _memory(min(order, dim), dim, np.dtype(dtype))  # one basis serves all vectors
+    first = lanczos(mvp_fn, dim, len(memory), [seed, 0], dtype, memory, None if is_whole else converged(1, tolerance))
     found, taken = ritz(first), len(first.diagonal)
     if taken == dim:
         quadrature = Quadrature(*np.zeros((3, 1, 0)), found.rounding, found.values, found.error_bounds)
         return quadrature, _vectors(found, first)
     chosen = found.error_bounds <= tolerance * np.abs(found.values).max()
-    if dim - chosen.sum() <= order:  # the rest would be as long as all, for each vector, and less exact
+    num_for_rest = _expected_steps(found, chosen, order) * long + short
+    if dim <= max(order + chosen.sum(), num_for_rest):  # as many products find all eigenvalues
         plan = functools.partial(_plan_after, taken, on_plan)
         return deflated_quadrature(mvp_fn, dim, dim, num_vectors, tolerance, seed, dtype, plan)
     vectors = _vectors(found, first, chosen)
-    on_plan(taken + _expected_steps(found, chosen, order) * long + short, False)
+    on_plan(taken + num_for_rest, False)
     means = _mean_eigenvalues(mvp_fn, first, [[seed, vector] for vector in range(long + 1, num_vectors + 1)])
     stop, steps, rows = _integrates(DENSITY_WIDTH * float(np.ptp(found.values))), order, []
     for vector in range(1, long + 1):
@@ -81,6 +83,17 @@ def deflated_quadrature(
         on_plan(taken + steps * long + short, True)
         rows.append(ritz(done))
     return _quadrature(found, chosen, first.residual, dim, rows)._replace(probes=means), vectors
+
+
+def _memory(order: int, dim: int, dtype: np.dtype) -> np.ndarray:
+    """Returns an array for the vectors of an iteration; raises ValueError where the machine lacks the memory for it."""
+    size, memory = dtype.itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if size * dim * (order + NUM_SPARE_VECTORS) > memory:
+        raise ValueError(
+            f"order {order} needs {size * dim * order / 1e9:.1f} GB for vectors of {dim:,} weights, and this machine "
+            f"has {memory / 1e9:.1f} GB in all; choose at most {max(memory // (size * dim) - NUM_SPARE_VECTORS, 1)}"
+        )
+    return np.empty((order, dim), dtype)
 
 
 def _plan_after(taken: int, on_plan: Callable, total: int, is_final: bool) -> None:

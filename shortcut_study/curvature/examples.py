@@ -9,6 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from identity_matters.data.given_batches import batches_of
+from identity_matters.data.user_arrays import as_numbers
 from shortcut_study.curvature.checks import Loss
 
 # Of a batch by default: numbers in the inputs, as of 128 CIFAR images, and examples. Larger ones were slower.
@@ -33,10 +35,11 @@ def gathered(x: Any, y: Any = None, batch_size: int | None = None) -> Examples:
         numbers, in batches of one size.
 
     Raises:
-      ValueError: no batches, batches that are no pairs or of several shapes, or more of them than half of the memory.
+      ValueError: no batches, batches that are no pairs or of several shapes, or more of them than half of the memory;
+        what is no numbers.
     """
     if y is None:
-        pairs = list(_within_memory(map(_pair, _batches(x))))
+        pairs = list(_within_memory(batches_of("x", _with_an_end(x))))
         if not pairs:
             raise ValueError("need y, or batches of pairs (x, y) as x; got no batch")
         try:
@@ -44,7 +47,7 @@ def gathered(x: Any, y: Any = None, batch_size: int | None = None) -> Examples:
         except ValueError as error:
             raise ValueError(f"the batches differ in more than their number of examples: {error}") from error
         return Examples(x, y, len(pairs[0][0]) if batch_size is None else batch_size)
-    x, y = np.asarray(x), np.asarray(y)
+    x, y = as_numbers("x, given with y,", x), as_numbers("labels", y)
     if batch_size is None:
         most = max(1, min(BATCH_EXAMPLES, BATCH_NUMBERS // max(1, math.prod(x.shape[1:]))))
         num_examples = len(x) if x.ndim else 0
@@ -52,25 +55,13 @@ def gathered(x: Any, y: Any = None, batch_size: int | None = None) -> Examples:
     return Examples(x, y, batch_size)
 
 
-def _batches(x: Any) -> Iterable:
-    """Yields batches in their order, once each; rejects data sets without end."""
-    if isinstance(x, keras.utils.PyDataset):
-        return (x[i] for i in range(x.num_batches))
+def _with_an_end(x: Any) -> Iterable:
+    """Returns batches as they are; rejects what has no end, and arrays."""
     if isinstance(x, tf.data.Dataset) and x.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ValueError("the data set repeats without end; take some batches of it, e.g. x.take(10)")
     if isinstance(x, np.ndarray | tf.Tensor) or not isinstance(x, Iterable):
         raise ValueError(f"need y, or batches of pairs (x, y) as x; got a {type(x).__name__} without y")
     return x
-
-
-def _pair(batch: Any) -> tuple[np.ndarray, np.ndarray]:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        parts = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
-        raise ValueError(f"each batch must be a pair (x, y), without weights of the examples; got {parts}")
-    x, y = (np.asarray(part) for part in batch)
-    if not x.ndim or not y.ndim or len(x) != len(y):
-        raise ValueError(f"each batch must have one y for each x, got shapes {x.shape}, {y.shape}")
-    return x, y
 
 
 def _within_memory(pairs: Iterable) -> Iterator:

@@ -52,6 +52,14 @@ class Hutchinson(NamedTuple):
     diagonal_error: np.ndarray
     num_vectors: int
 
+    def __str__(self) -> str:
+        """Returns the trace with its error, and between which numbers the entries of the diagonal lie, in a line."""
+        low, high = self.diagonal.min(), self.diagonal.max()
+        entries = f"{len(self.diagonal):,} diagonal entries from {low:.4g} to {high:.4g}"
+        return (
+            f"trace {self.trace:.4g} ± {self.trace_error:.2g} (95 % interval), {entries}, {self.num_vectors} products"
+        )
+
 
 def hutchinson(
     mvp_fn: Callable, dim: int, num_vectors: int, seed: int = 0, tolerance: float = 0.0, dtype: type = np.float64

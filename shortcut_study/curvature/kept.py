@@ -42,6 +42,8 @@ class KeptProducts:
         if self._path is None:
             return
         self._head += _digest(problem)
+        if not os.path.isdir(folder := os.path.dirname(os.path.abspath(self._path))):
+            raise ValueError(f"path {self._path} cannot be written: there is no folder {folder}")
         if os.path.lexists(self._path):
             if not os.path.isfile(self._path):
                 raise ValueError(f"{self._path} is not a file of Hessian products")

@@ -5,6 +5,8 @@ import functools
 import math
 import os
 import re
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ from shortcut_study.curvature.quadrature import Quadrature, density, extreme_eig
 
 RESIDUAL_BLOCK = re.compile(r"^stage\d+_block\d+")
 NUM_PRINTED = 3  # eigenvalues at either end
+LONG_SECONDS = 600
 
 
 class ModelSpectrum(NamedTuple):
@@ -254,14 +257,16 @@ def _part_row(name: str, found: ModelSpectrum) -> dict:
 class _Products:
     """The products of one call: counted by a bar, kept in a file."""
 
+    bar: Any
+
     def __init__(
-        self, model: keras.Model, x: Any, y: Any, loss: Loss, batch_size: int | None, path: Any, bar: Any, options: dict
+        self, model: keras.Model, x: Any, y: Any, loss: Loss, batch_size: int | None, path: Any, options: dict
     ) -> None:
         examples, loss = gathered(x, y, batch_size), loss_of(model, loss)
-        self.loss, self.num_examples = loss_name(loss), len(examples.x)
-        self._bar, self._on_batch, self._plans = bar, options.pop("on_batch", None), {}
-        self.num_products, self._batches = 0, -(-len(examples.x) // examples.batch_size)
+        self._on_batch, self._plans = options.pop("on_batch", None), {}
         self._whole = model_mvp(model, *examples, on_batch=self._count, loss=loss, **options)
+        self.loss, self.num_examples = loss_name(loss), len(examples.x)
+        self.num_products, self._batches = 0, -(-len(examples.x) // examples.batch_size)
         self.dtype = np.dtype(model.trainable_variables[0].dtype).type
         weights, others = flat_weights(model)
         matrix = [str(options.get(name)) for name in ("training", "gauss_newton")]
@@ -273,20 +278,34 @@ class _Products:
     def matrix(self, name: str = "", entries: np.ndarray | None = None) -> tuple[Callable, int]:
         """Returns mvp_fn, dim of the whole matrix, or of its block at some entries, kept under a name."""
         mvp_fn, dim = self._whole if entries is None else block(*self._whole, entries)
-        kept = self._kept.of(mvp_fn, name, lambda: self._bar.update(self._batches))
+        kept = self._kept.of(mvp_fn, name, lambda: self.bar.update(self._batches))
 
         def product(vector: np.ndarray) -> np.ndarray:
             self.num_products += 1
-            return kept(vector)
+            start = time.monotonic()
+            found = kept(vector)
+            if self.num_products == 2:  # the first one's time is that of optimising the graph too
+                self._say_if_long(time.monotonic() - start)
+            return found
 
         return product, dim
+
+    def _say_if_long(self, seconds: float) -> None:
+        """Says how long all products take, by the seconds of one, and what takes less, where that is long."""
+        total = self.bar.total / self._batches * seconds
+        if total > LONG_SECONDS and not self.bar.disable:
+            self.bar.write(
+                f"note: a product takes {seconds:.2g} s, all of them at most {total / 60:,.0f} minutes; half of the "
+                "examples take half of it; num_vectors=8 and order=30, say, take fewer products and give larger errors",
+                file=sys.stderr,
+            )
 
     def plan(self, name: str, num_products: int, is_final: bool = False) -> None:
         """Shows how many products a matrix takes; an upper limit unless final."""
         self._plans[name] = num_products, is_final
         totals, are_final = zip(*self._plans.values())
-        self._bar.total = sum(totals) * self._batches
-        self._bar.set_description("Hessian products, by batch" + ", at most" * (not all(are_final)))
+        self.bar.total = sum(totals) * self._batches
+        self.bar.set_description("Hessian products, by batch" + ", at most" * (not all(are_final)))
 
     def spectrum(
         self, name: str, order: int, num_vectors: int, tolerance: float, seed: int, entries: np.ndarray | None = None
@@ -299,7 +318,7 @@ class _Products:
         return ModelSpectrum(quadrature, dim, vectors)
 
     def _count(self) -> None:
-        self._bar.update()
+        self.bar.update()
         if self._on_batch:
             self._on_batch()
 
@@ -312,10 +331,10 @@ def _products(
     from tqdm import tqdm
 
     # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
-    # It shows from the first product on: what is refused before leaves none.
-    bar = tqdm(desc="Hessian products", unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
-    with bar:
-        yield _Products(model, x, y, loss, batch_size, path, bar, dict(options))
+    # It shows from the first product on: what is refused before leaves none, and compiling is no product's time.
+    made = _Products(model, x, y, loss, batch_size, path, dict(options))
+    with tqdm(desc="Hessian products", unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01) as made.bar:
+        yield made
 
 
 def _described(loss: Loss) -> str:

@@ -22,6 +22,7 @@ from shortcut_study.curvature.checks import (
     Loss,
     check_examples,
     check_gradient,
+    check_loss,
     check_losses,
     check_model,
     check_product,
@@ -112,12 +113,19 @@ def mean_product(
         for start in range(0, len(images), batch_size):
             batch = slice(start, start + batch_size)
             arrays = tf.constant(images[batch], weights.dtype), tf.constant(labels[batch], label_type)
-            found, counted = product(weights, others, vector, *arrays)
+            try:
+                found, counted = product(weights, others, vector, *arrays)
+            except tf.errors.InvalidArgumentError as error:
+                reason = error.message.rpartition("\n\n")[2].partition("\n")[0].partition(".  Label values")[0]
+                raise ValueError(f"the model or the loss does not take these examples: {reason}") from error
             total, count = total + found, count + int(counted)
             if on_batch:
                 on_batch()
         if not count:
             raise ValueError("the loss ignores all labels")
+        if not np.isfinite(total).all():
+            what = "loss, or a derivative of it, is" if np.isfinite(weights).all() else "model's weights are"
+            raise ValueError(f"there is no Hessian product: the {what} NaN or infinite")
         return total.numpy() / count
 
     return mvp_fn, int(weights.shape[0])
@@ -328,13 +336,6 @@ def summed_loss(loss: Loss) -> Callable:
         return tf.reduce_sum(tf.reduce_mean(tf.reshape(losses, [tf.shape(losses)[0], -1]), axis=1)), tf.shape(losses)[0]
 
     return total
-
-
-def check_loss(total_loss: Callable, label_spec: tf.TensorSpec, outputs: keras.KerasTensor) -> None:
-    """Raises ValueError where a loss as from `summed_loss` does not give one value per example."""
-    for count in (2, 3):  # a loss [classes] would be one an example for as many examples as classes
-        specs = (tf.TensorSpec((count, *x.shape[1:]), x.dtype) for x in (label_spec, outputs))
-        tf.function(total_loss, autograph=False).get_concrete_function(*specs)
 
 
 def _of_rank(labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

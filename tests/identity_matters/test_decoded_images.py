@@ -100,7 +100,7 @@ DAMAGES = {
     "gif": (lambda path: Image.fromarray(noise(8, 8)).save(path, "GIF"), "not a PNG or JPEG, or is damaged"),
     "truncated": (truncated, "remove it, or write it again"),
     "flipped": (flipped, "remove it, or write it again"),
-    "2 GB": (lambda path: png_of_declared_size(path, 30_000, 24_000), "at most 67,108,864"),
+    "2 GB": (lambda path: png_of_declared_size(path, 30_000, 24_000), "declares far more than the 67,108,864 pixels"),
     "declared": (lambda path: png_of_declared_size(path, 9_000, 9_000), "declares 9000x9000 pixels, at most 67"),
     "16 bits": (lambda path: Image.fromarray(np.full((8, 8), 4000, np.uint16)).save(path), "pixels have 16 bits"),
     "large": (lambda path: os.truncate(path, 2**31), "its 2,147,483,648 bytes are more than 268,435,456"),

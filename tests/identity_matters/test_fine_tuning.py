@@ -13,6 +13,7 @@ from identity_matters.runs import checkpoint
 from identity_matters.runs.tables import read_metrics
 from identity_matters.safe_loading import load_network
 from identity_matters.starting_weights import freeze, take_weights
+from launch.trained_run import load_model
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +131,21 @@ def test_a_run_begins_with_another_and_keeps_what_is_frozen(config, whole, tmp_p
     for variable in load_network(str(tmp_path / "run" / "model.keras")).variables:
         is_kept = variable.path.startswith(("stem", "stage1", "projection"))  # the projection is not trained at all
         assert np.array_equal(variable, expected[f"variable/{variable.path}"]) == is_kept, variable.path
+    initial, _ = load_model(tuned, str(tmp_path / "run"), at_step=0)
+    for variable, other in zip(initial.variables, load_network(str(whole / "model.keras")).variables):
+        np.testing.assert_array_equal(variable, other)
     row = training.train(config, tmp_path / "by_argument", init_from=whole / "model.keras")
     assert row["step"] == 4
 
 
 def test_what_cannot_be_begun_with_is_one_line_and_leaves_nothing(config, tiny_run, tmp_path):
     named = "digits, cifar10_fast"
-    for source, reason in (("none", named), (tmp_path, "No such file"), (tmp_path / "x.keras", "No such file")):
+    for source, reason in (
+        ("none", named),
+        ("runs/none", "no run or file runs/none"),
+        (tmp_path, "No such file"),
+        (tmp_path / "x.keras", "No such file"),
+    ):
         message = refused(training.train, config, tmp_path / "run", init_from=source)
         assert reason in message
         assert not (tmp_path / "run" / "config.json").exists()

@@ -6,7 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
+from begun import edit
 from image_folders import DIGITS, noise, write, write_digits
+from PIL import Image
 from refusals import refused
 
 from identity_matters import training
@@ -21,6 +23,7 @@ from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs import checkpoint
 from identity_matters.runs.config_json import read_config_json
+from launch.trained_run import read_config
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +122,20 @@ def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_fl
     assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)  # it is done
 
 
+def test_a_run_is_not_evaluated_or_measured_on_a_folder_that_has_changed_since(config, run, tmp_path):
+    run_dir = shutil.copytree(run[0], tmp_path / "run")
+    moved = shutil.copytree(config.images, tmp_path / "moved")
+    write(moved / "test" / "one" / "._000.png", noise(2, 2))  # as macOS writes beside copies
+    edit(run_dir, {"images": str(moved)})
+    assert evaluate(run_dir)["num_examples"] == 50 and read_config(str(run_dir)).images == str(moved)
+    path = next((moved / "train" / "one").iterdir())
+    pixels = np.asarray(Image.open(path))
+    write(path, pixels[::-1])
+    for found in (refused(evaluate, run_dir), refused(read_config, str(run_dir))):
+        assert f"{moved} has changed since" in found and found.endswith("give the data as they were, or other data")
+    assert evaluate(run_dir, images=moved)["num_examples"] == 50
+
+
 @pytest.mark.slow
 def test_a_moved_folder_goes_on_and_a_changed_one_is_refused(config, run, tmp_path):
     run_dir = shutil.copytree(run[0], tmp_path / "run")
@@ -143,6 +160,9 @@ def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, t
     expected = evaluate(run_dir, (data.test_images[chosen], data.test_labels[chosen]))
     assert evaluate(run_dir, images=new) == expected
     write(new / "zero" / "large.png", noise(50, 60))
+    assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
+    edit(copy := shutil.copytree(run_dir, tmp_path / "run"), {"test_share": 0.2})  # of no use where test/ is there
+    assert evaluate(copy, images=config.images) == evaluate(run_dir) and "test_share" not in capfd.readouterr().err
     assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
     assert "new: images are resized to 28x28 pixels" in capfd.readouterr().err
     write(new / "ten" / "x.png", noise(28, 28))

@@ -53,6 +53,7 @@ def test_an_npz_file_gives_back_its_arrays(tmp_path, save):
         ({"train_labels": np.array([0, 1, -1, 0, 1, 2])}, ["train", "labels", "-1"]),
         ({"test_labels": np.array([0, 1, 2, 3, 0])}, ["test", "0–2", "3"]),
         ({"train_labels": np.arange(5)}, ["6 images", "(5,)"]),
+        ({"train_labels": np.zeros(6, int), "test_labels": np.zeros(5, int)}, ["only one class", "at least two"]),
         ({"test_images": np.zeros((5, 4, 8, 3), int)}, ["differ in shape", "(8, 4, 3)", "(4, 8, 3)"]),
         ({"train_images": _EYE[:0], "train_labels": np.zeros(0, int)}, ["not empty", "(0, 8, 4, 3)"]),
         ({"train_labels": np.array([0, 1, "a", 0, 1, 2], object)}, ["train_labels", "numbers", "object"]),

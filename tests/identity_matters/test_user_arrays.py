@@ -126,7 +126,7 @@ _BYTES.flat[:2] = 0, 255  # so that the range is all of it
 
 
 def given(train, test):
-    return given_arrays((train, np.arange(len(train)), test, np.zeros(len(test), int)))
+    return given_arrays((train, np.arange(len(train)), test, np.zeros(len(test), int)), len(train) + 1)
 
 
 @pytest.mark.parametrize("number", [np.float16, np.float32, np.float64])

@@ -15,7 +15,9 @@ def written(path, contents):
 
 
 def test_a_run_is_begun_with_the_config_of_another_and_flags_override(tiny_run, tiny_config):
-    config = config_of("train", f"--config={tiny_run}/config.json", "--learning_rate=0.25", "--stem_width=3")
+    flags = "--learning_rate=0.25", "--stem_width=3"
+    config = config_of("train", f"--config={tiny_run}/config.json", *flags)
+    assert config == config_of("train", f"--config={tiny_run}", *flags)
     model = dataclasses.replace(tiny_config.model, stem_width=3)
     assert config == dataclasses.replace(tiny_config, learning_rate=0.25, model=model)
 
@@ -41,6 +43,7 @@ def test_relative_places_of_data_are_those_of_the_run(tiny_run, tmp_path, monkey
     [
         ({"lerning_rate": 0.1}, "there is no field 'lerning_rate'"),
         ({"train_steps": "many"}, "train_steps must be a whole number, got 'many'"),
+        ({"widths": [4, 8, 16]}, "begin below stem_width, got (4, 8, 16) and stem_width 16"),
         ({"train_steps": 0}, "train_steps must be at least 1, got 0"),
         ([1], "must be a JSON object, got [1]"),
         ({"kind": "hessian_spectrum", "config": {"saved_run": "x"}}, "there is no field 'saved_run'"),

@@ -187,7 +187,6 @@ MISTAKES = {
     "another launcher's run": (lambda run: edit(run, config={"claim": ""}), [], "is not the directory of a run"),
     "another version's run": (lambda run: edit(run, config={"model": {"x": 1}}), [], "another version"),
     "no data": (lambda run: edit(run, {"dataset": "cifar100"}), ["--data_dir={tmp}"], "cifar100 is not prepared"),
-    "order above the dimension": (None, ["--order=1189"], "at most the number of trained weights, 1188, got 1189"),
 }
 
 
@@ -233,16 +232,6 @@ def test_what_has_no_spectrum_gets_one_line_and_leaves_no_run(backend, network, 
     assert done.returncode == launcher.EXIT_ERROR
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1 and named in done.stderr
     assert not (tmp_path / "run" / "config.json").exists()
-
-
-def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
-    class Large:
-        trainable_variables = [type("Variable", (), {"shape": (13_538_736,)})]
-
-    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
-    with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
-        hessian_spectrum.check_order(500, Large)
-    hessian_spectrum.check_order(80, Large)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The two lines of `curvature` for arrays, data sets and compiled models, against the full matrix."""
 
+import itertools
 import re
 
 import keras
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from shortcut_study import curvature
 from shortcut_study.curvature import examples
+from shortcut_study.curvature.deflation import deflated_quadrature
 
 RNG = np.random.default_rng(0)
 X, CLASSES = RNG.standard_normal((12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
@@ -34,7 +36,7 @@ def exact(model):
 
 
 def test_two_lines_print_and_draw_the_spectrum_with_its_errors(model, exact, capsys):
-    spectrum = curvature.spectrum(model, X, CLASSES)
+    spectrum = curvature.spectrum(model, X, CLASSES, order=25)  # by default all eigenvalues would be found
     assert "100%" in capsys.readouterr().err.split("\r")[-1]
     for (value, bound), expected in ((spectrum.largest, exact[-1]), (spectrum.smallest, exact[0])):
         assert abs(value - expected) <= bound <= 1e-3 * exact[-1]
@@ -68,6 +70,78 @@ def test_the_bar_s_total_shrinks_to_the_number_of_products_and_is_reached(model,
     assert f"{count[0] // 3} Hessian-vector products" in str(found)  # in three batches
     curvature.spectrum(model, X, CLASSES, order=3, num_vectors=1, progress=False)
     assert not capsys.readouterr().err
+
+
+def test_of_a_small_model_all_eigenvalues_are_found_where_that_takes_no_more_products(model, exact):
+    found = curvature.spectrum(model, X, CLASSES, progress=False)
+    np.testing.assert_allclose(found.quadrature.known, exact, atol=1e-5)
+    assert "condition number: " in str(found) and "index: " in str(found)
+
+
+def test_a_long_spectrum_says_how_long_it_takes_and_what_takes_less(model, capsys, monkeypatch):
+    clock = itertools.count(step=4)  # so that a product takes 4 seconds
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    options = {"order": 30, "num_vectors": 6}  # 152 products at most
+    curvature.spectrum(model, X, CLASSES, **options)
+    (line,) = re.findall("note: .*", capsys.readouterr().err)
+    assert line.startswith("note: a product takes 4 s, all of them at most 10 minutes; half of the examples")
+    curvature.spectrum(model, X, CLASSES, progress=False, **options)
+    curvature.spectrum(model, X, CLASSES, **options | {"num_vectors": 3})  # 8 minutes
+    assert "note" not in capsys.readouterr().err
+
+
+def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
+    with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
+        deflated_quadrature(None, 13_538_736, 500, dtype=np.float32)
+
+
+MISTAKES = {
+    "fewer labels": ((X, CLASSES[:3]), {}, r"need one label per image, .* got shapes \(12, 4\), \(3,\)"),
+    "one-hot": (
+        (X, np.eye(3)[CLASSES]),
+        {},
+        r"CategoricalCrossentropy\(from_logits=True\)\), got \(12, 3\) of float64",
+    ),
+    "names": ((X, np.array(list("abc"))[CLASSES]), {}, "labels must be whole numbers, got .*names.index"),
+    "text": ((X.astype(str), CLASSES), {}, "x, given with y, must be numbers, got <U"),
+    "a data set and labels": (
+        (tf.data.Dataset.from_tensors((X, CLASSES)), CLASSES),
+        {},
+        "x, given with y, must be numbers, got obj",
+    ),
+    "NaN": ((np.where(X > 1, np.nan, X), CLASSES), {}, "the images hold NaN or infinite numbers"),
+    "NaN labels": ((X, np.nan * TARGETS), {"loss": "mse"}, "the labels hold NaN or infinite numbers"),
+    "a class too many": (
+        (X, CLASSES + 1),
+        {"loss": CROSS_ENTROPY},
+        "labels must lie in 0–2, the model's outputs, got 1–3",
+    ),
+    "shapes": ((X, TARGETS[:, :2]), {"loss": "mse"}, r"loss does not take labels \[m, 2\] and outputs \[m, 3\]"),
+    "batch_size": ((X, CLASSES), {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+    "path": ((X, CLASSES), {"path": "/no/where/file"}, "there is no folder /no/where"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_one_line_before_the_first_product_is_finished(model, name):
+    arguments, options, message = MISTAKES[name]
+    with pytest.raises(ValueError, match=message) as refusal:
+        curvature.spectrum(model, *arguments, progress=False, **options)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_number_that_a_layer_does_not_take_is_one_line():
+    words = keras.Input((3,), dtype="int32")
+    model = keras.Model(words, keras.layers.Dense(3)(keras.layers.Flatten()(keras.layers.Embedding(5, 2)(words))))
+    with pytest.raises(ValueError, match=r"^the model or the loss does not take these examples: indices.*0, 5\)$"):
+        curvature.spectrum(model, np.full((4, 3), 5), CLASSES[:4], progress=False)
+
+
+def test_what_is_no_built_model_is_named():
+    for model in ("digits", keras.Sequential([keras.layers.Dense(3)])):
+        with pytest.raises(ValueError, match="need a built keras.Model, with an Input or called once, got "):
+            curvature.spectrum(model, X, CLASSES)
 
 
 class Batches(keras.utils.PyDataset):
@@ -114,10 +188,11 @@ def test_a_batch_size_is_chosen_by_the_size_of_the_examples(shape, expected):
 REFUSED = {
     "x without y": (lambda: X, "need y, or batches of pairs (x, y) as x; got a ndarray without y"),
     "no batch": (lambda: [], "got no batch"),
-    "three parts": (lambda: [(X, CLASSES, CLASSES)], "a pair (x, y), without weights of the examples; got 3 parts"),
-    "no pairs": (lambda: tf.data.Dataset.from_tensor_slices(X).batch(5), "must be a pair (x, y)"),
+    "three parts": (lambda: [(X, CLASSES, CLASSES)], "x must be batches of (images, labels), got 3 parts"),
+    "no pairs": (lambda: tf.data.Dataset.from_tensor_slices(X).batch(5), "x must be batches of (images, labels)"),
+    "single examples": (lambda: tf.data.Dataset.from_tensor_slices((X, CLASSES)), "dataset.batch(100) makes batches"),
     "several sizes": (lambda: [(X, CLASSES), (X[:, :3], CLASSES)], "the batches differ in more than their number"),
-    "lengths": (lambda: [(X, CLASSES[:3])], "one y for each x, got shapes (12, 4), (3,)"),
+    "lengths": (lambda: [(X, CLASSES[:3])], "x gives 12 images with 3 labels"),
     "no end": (lambda: tf.data.Dataset.from_tensor_slices((X, CLASSES)).batch(5).repeat(), "repeats without end"),
 }
 
@@ -180,6 +255,9 @@ def test_the_gauss_newton_matrix_the_diagonal_and_the_layers_hang_from_the_same_
     whole = matrix(model)
     assert curvature.spectrum(model, X, CLASSES, gauss_newton=True, progress=False).smallest[0] > -1e-4 > exact[0]
     both = curvature.diagonal(model, X, CLASSES, num_vectors=200, progress=False)
+    assert re.fullmatch(
+        r"trace \S+ ± \S+ \(95 % interval\), 131 diagonal entries from \S+ to \S+, 200 products", str(both)
+    )
     assert abs(both.trace - exact.sum()) < 2 * both.trace_error
     assert (np.abs(both.diagonal - np.diag(whole)) <= both.diagonal_error + 1e-6).mean() > 0.9
     found = curvature.per_layer(model, X, CLASSES, progress=False)

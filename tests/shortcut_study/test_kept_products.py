@@ -102,7 +102,7 @@ def interrupted_at(count):
 @pytest.mark.parametrize("call", [curvature.spectrum, curvature.diagonal, curvature.per_layer])
 def test_each_measurement_of_a_model_goes_on_from_its_file(model, tmp_path, call):
     options = {"batch_size": 6, "progress": False, "path": tmp_path / "products"}
-    options |= {"num_vectors": 6} | ({} if call is curvature.diagonal else {"order": 20})
+    options |= {"num_vectors": 6} if call is curvature.diagonal else {"num_vectors": 3, "order": 20}
     on_batch, _ = interrupted_at(25)  # within the thirteenth product
     with pytest.raises(KeyboardInterrupt):
         call(model, X, CLASSES, on_batch=on_batch, **options) if call is not curvature.diagonal else call(
