@@ -154,7 +154,7 @@ def test_the_figure_shows_geometric_means_and_marks_what_is_infinite(tmp_path):
         figure.savefig(tmp_path / "figure.png")
         without, with_batch_norm = figure.axes[:2]
         for axes in (without, with_batch_norm):
-            (line,) = [line for line in axes.lines if "2 convolutions, small" in str(line.get_label())]
+            (line,) = [line for line in axes.lines if "over 2, small" == str(line.get_label())]
             np.testing.assert_allclose(line.get_ydata(), 1e3)  # the mean of 10² and 10⁴, not 5050
             np.testing.assert_array_equal(line.get_xdata(), [6, 12])
         marks = [sum(line.get_marker() == "^" and line.get_mfc() == "none" for line in axes.lines)
