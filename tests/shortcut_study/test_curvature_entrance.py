@@ -7,9 +7,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tqdm
 
 from shortcut_study import curvature
-from shortcut_study.curvature import examples
+from shortcut_study.curvature import examples, model_spectrum
 from shortcut_study.curvature.deflation import deflated_quadrature
 
 RNG = np.random.default_rng(0)
@@ -88,6 +89,14 @@ def test_a_long_spectrum_says_how_long_it_takes_and_what_takes_less(model, capsy
     curvature.spectrum(model, X, CLASSES, progress=False, **options)
     curvature.spectrum(model, X, CLASSES, **options | {"num_vectors": 3})  # 8 minutes
     assert "note" not in capsys.readouterr().err
+
+
+def test_the_bar_does_not_count_the_time_of_compiling(model, monkeypatch):
+    events, compiled, bar = [], model_spectrum.model_mvp, tqdm.tqdm
+    monkeypatch.setattr(model_spectrum, "model_mvp", lambda *a, **k: events.append("compile") or compiled(*a, **k))
+    monkeypatch.setattr(tqdm, "tqdm", lambda **options: events.append("bar") or bar(**options))
+    curvature.spectrum(model, X, CLASSES, order=1, num_vectors=1, progress=False)
+    assert events == ["compile", "bar"]
 
 
 def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
