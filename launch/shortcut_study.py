@@ -6,8 +6,8 @@ computes the data of Figure 5 (--figure=3, 6, 7, 8, 9 or 10 for another, `convol
 not in the paper, `all` for all of them), draws it with the theory's predictions, and checks the paper's
 statements about it. Writes results.csv (a row for each point), results.md (each statement: holds or
 does not hold, with the numbers), PNGs, and the figures in TensorBoard. --hparams adds the learning rates
-to TensorBoard's HParams page, also for a finished study. The smoke preset takes half a minute, the paper's
-size an hour. The progress bar counts jobs; those of deep networks take longest. The same command
+to TensorBoard's HParams page, also for a finished study. The smoke preset takes a minute, the paper's size
+an hour. The progress bar counts jobs; those of deep networks take longest. The same command
 continues an interrupted study and keeps what was computed.
 
 The data are MNIST digits, whitened: by default the 4,000 of the embedded sample, all 60,000 with
