@@ -28,7 +28,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.evaluate --pretrained=digits --dataset=mnist --data_dir=data": "",
     "python -m launch.evaluate --pretrained=cifar10_fast --data_dir=data": "",
     "python -m launch.evaluate --pretrained=cifar10 --data_dir=data": "",
-    "python -m launch.export_npz --dataset=cifar10 --data_dir=data --npz=cifar10.npz": "",
+    "python -m launch.export_npz --dataset=cifar10 --data_dir=data --download --npz=cifar10.npz": "",
     'spectrum.plot().savefig("spectrum.png")': {"[:500]": "[:20]"},
     "model.fit(x, y, epochs=3, verbose=0, callbacks=[along])": {},
     "operator = curvature.linear_operator(mvp_fn, dim, np.float64)  # for scipy.sparse.linalg: eigsh, cg": {},

@@ -265,8 +265,8 @@ def _say_what_is_not_read(path: str, members: dict[str, Member]) -> None:
     """Prints a line that names the arrays of a file that nothing reads, e.g. val_images."""
     read = {name if name in members else other for name, other in _ARRAYS.items()}
     if unread := sorted(members.keys() - read):
-        note(f"{os.path.basename(path)}: {', '.join(unread)[:200]} are not read; test_images are evaluated on, "
-             "validation_examples holds out some of train_images")  # fmt: skip
+        note(f"{os.path.basename(path)}: {', '.join(unread)[:200]} are not read; the errors are those of test_images, "
+             "or of what validation_examples holds out of train_images")  # fmt: skip
 
 
 def _digest(stored: dict[str, Member | None]) -> str:

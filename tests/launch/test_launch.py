@@ -38,7 +38,7 @@ MISTAKES = {
     "unknown optimiser": ("train", ["--optimizer=adamm"], "momentum, nesterov"),
     "zero learning rate": ("train", ["--learning_rate=0"], "learning_rate must be positive"),
     "momentum of one": ("train", ["--momentum=1"], "momentum must lie in [0, 1)"),
-    "widths that shrink": ("train", ["--widths=64,32,16"], "(16, 64, 32, 16)"),
+    "widths that shrink": ("train", ["--widths=64,32,16"], "got (64, 32, 16) and stem_width 16"),
     "drops that go back": ("train", ["--decay_steps=30,20"], "(30, 20)"),
     "stages without blocks": ("train", ["--blocks_per_stage=2,2"], "(2, 2)"),
     "ragged executions": ("train", ["--steps_per_execution=7"], "multiple of steps_per_execution = 7"),
