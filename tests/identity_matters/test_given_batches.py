@@ -142,6 +142,6 @@ def test_arrays_of_a_file_that_nothing_reads_are_named(tmp_path, capfd):
     assert not capfd.readouterr().err
     np.savez(tmp_path / "mine.npz", **arrays, val_images=x, val_labels=y)
     load_npz(str(tmp_path / "mine.npz"))
-    assert "note: mine.npz: val_images, val_labels are not read; the errors are those of test_images, " in capfd.readouterr().err
+    assert "note: mine.npz: val_images, val_labels are not read; the errors are those" in capfd.readouterr().err
     np.savez(tmp_path / "mine.npz", **arrays | {"train_labels": np.array(["a", "b", "c"])})
     assert "train_labels must be whole numbers, got <U1; names = " in refused(load_npz, str(tmp_path / "mine.npz"))
