@@ -68,6 +68,14 @@ def test_the_page_on_blocks_has_the_numbers_of_the_runs(record):
         assert "{:.1g}, {:.1g} and {:.1g}".format(*map(statistics.median, ratios)) in " ".join(page.split())
 
 
+def test_the_page_on_the_study_has_the_norms_of_the_run():
+    page, runs = (DOCS / "appendix" / "shortcut_study.md").read_text(), {}
+    for row in measured_runs.rows("norms"):
+        runs.setdefault(row["variant"], []).append(row)
+    for first, *_, last in runs.values():
+        assert f"{first['kernel_norm']:.2f}; {last['kernel_norm']:.2f}; {100 * last['test_top1_error']:.1f} %" in page
+
+
 @pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)
 def test_the_config_of_a_training_run_is_that_of_its_command_and_names_no_folder_of_a_machine(record):
     contents = json.loads(record.read_text())

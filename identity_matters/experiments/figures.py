@@ -181,7 +181,8 @@ def norms_figure(rows: list[dict], title: str = "") -> Figure:
             number = re.search(r"\d+", name)
             colour, label = colormaps["viridis"](j / max(len(names), 1)), number[0] if number else name
             _draw_norms(by_step, by_loss, list(runs.values()), colour, label)
-        by_step.set(title=family, xlabel="steps", ylabel=_NORM, xlim=(0, None), ylim=(0, None))
+        by_step.set(title=family, xlabel="steps", ylabel=_NORM, xlim=(0, None))
+        by_step.set_ylim(0, 1.05 * by_step.dataLim.y1)
         by_step.legend(title="$N$" if len(names) > 1 else None, ncols=2)
         by_loss.set(xlabel="training cross-entropy", ylabel=_NORM, xscale="log")
         # The losses span less than a decade, whose labels would be 1.2 × 10⁰ and overlap.
