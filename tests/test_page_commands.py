@@ -4,7 +4,6 @@ website/tested.py has the table, by which the site makes its marks. What it list
 one folder, so that later commands find the runs of earlier ones; CIFAR-10 and MNIST are a few made-up images there.
 """
 
-import ast
 import contextlib
 import io
 import os
@@ -21,18 +20,12 @@ import keras
 import numpy as np
 import pytest
 from launching import launched
-from test_readme import MANUALS, PAGES, ROOT
+from test_readme import MANUALS, PAGES, ROOT, text_of
 
 from website import tested
 
 RUNS = "paper paper_muon near_identity_start near_identity_paper near_identity_paper_muon study_mnist".split()
 MODULES = [*MANUALS, ROOT / "theory" / "claims.py", ROOT / "identity_matters" / "near_identity.py"]
-
-
-def text_of(source: pathlib.Path) -> str:
-    """A page, or the docstring of a module."""
-    text = source.read_text()
-    return ast.get_docstring(ast.parse(text)) or "" if source.suffix == ".py" else text
 
 
 def blocks(text: str) -> list[str]:

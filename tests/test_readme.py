@@ -19,10 +19,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CON
 MANUALS = sorted([*(ROOT / "launch").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")])
 
 
+def text_of(path: pathlib.Path) -> str:
+    """A page, or the docstring of a module."""
+    text = path.read_text()
+    return ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text
+
+
 def commands(path: pathlib.Path) -> list[list[str]]:
     """Every `python -m launch.… --flags` or `python -m benchmarks.…` of a page or a module's docstring."""
-    text = path.read_text()
-    return commands_in(ast.get_docstring(ast.parse(text)) or "" if path.suffix == ".py" else text)
+    return commands_in(text_of(path))
 
 
 def commands_in(text: str) -> list[list[str]]:
