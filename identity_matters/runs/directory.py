@@ -215,7 +215,7 @@ def require_unchanged(config: TrainConfig, record: dict, where: str) -> None:
     """Raises UserError where the file or folder of a run's data has another digest than the run's config.json knows."""
     known = record.get("npz_digest")
     is_same = not known or data_digest(config) in ("", known)
-    place = config.npz or config.images
+    place = _data_place(as_json(config))
     require(is_same, f"{place} has changed since {where} was trained on it; give the data as they were, or other data")
 
 
