@@ -63,7 +63,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.train --npz=digits.npz --batch_size=64 --train_steps=5600 --schedule=cosine --warmup_steps=100 "
     "--eval_every=1400 --checkpoint_every=200 --run_dir=runs/digits": f"{_TINY} --warmup_steps=1",
     'np.savez("cifar10_jpeg.npz", **arrays)': {},
-    "python -m launch.ablations --preset=mnist --sweep learning_rate=0.01,0.03,0.1 --seeds=3 --run_dir=runs/rates": (
+    "python -m launch.ablations --preset=mnist --sweep learning_rate=0.01,0.03,0.1 --seeds=3 --run_dir=runs/lr": (
         f"{_FIRST} --seeds=1"
     ),
     "python -m launch.relu_search --trials=1000 --run_dir=runs/relu": "--trials=1",
