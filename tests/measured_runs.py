@@ -12,7 +12,7 @@ import re
 
 import numpy as np
 
-from identity_matters.runs.tables import ablation_table, read_metrics
+from identity_matters.runs.tables import ablation_table, read_metrics, read_rows
 
 RUNS = pathlib.Path(__file__).parents[1] / "docs" / "runs"
 HEAD = """# Tables of the measured runs
@@ -77,6 +77,19 @@ def mean_error(names: list[str]) -> str:
     errors = [100 * rows(name)[-1]["test_top1_error"] for name in names]
     # Errors have four digits, so a mean of two may lie half-way between two numbers of two decimals: up.
     return f"{np.mean(errors) + 1e-9:.2f} ± {np.std(errors, ddof=1):.2f} %"
+
+
+def blocks_cells(names: list[str]) -> str:
+    """Returns dead channels, blocks within 1 % of the identity and test error of runs, as the page on blocks does."""
+    dead, near = [], []
+    for name in names:
+        table = read_rows(str(RUNS / name / "blocks_along.csv"))
+        last = [row for row in table if row["epoch"] == table[-1]["epoch"]]
+        dead.append(round(100 * np.mean([row["dead"] for row in last])))
+        near.append(sum(row["ratio"] < 0.01 for row in last))
+    spans = [str(min(span)) if min(span) == max(span) else f"{min(span)} – {max(span)}" for span in (dead, near)]
+    error = mean_error(names) if len(names) > 1 else f"{rows(names[0])[-1]['test_top1_error']:.2%}".replace("%", " %")
+    return f"|{spans[0]} %|{spans[1]}|{error}|"
 
 
 def document() -> str:

@@ -50,9 +50,6 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     '--names="momentum SGD as printed,Muon" --level="6.38% as the paper prints it, on the original images"': "",
     "python -m launch.plot --run_dir=docs/runs/near_identity_paper --beside=docs/runs/near_identity_paper_muon "
     '--names="SGD as printed,Muon with weight decay"': "",
-    "python -m launch.train --preset=cifar10_fast --stem_width=12 --widths=12,24,48 --blocks_per_stage=9,9,9 "
-    "--batch_size=64 --train_steps=3000 --eval_every=300 --eval_examples=2000 --learning_rate=0.02 --data_dir=data "
-    "--run_dir=runs/deep_muon": _TINY,
     "python -m launch.train --preset=cifar10_wide --mixed_precision --data_dir=data --run_dir=runs/wide_seed0": _TINY,
     "python -m launch.train --preset=cifar10_wide --use_batch_norm --residual_initializer=standard "
     "--learning_rate=0.03 --mixed_precision --data_dir=data --run_dir=runs/wide_bn_seed0": _TINY,

@@ -93,7 +93,7 @@ class MetricsLog:
         with styled():
             place = f"at step {row['step']:,}"
             figure = figure_to_array(convergence_figure(self.rows, split=self._split, place=place))
-        self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
+        self._writer.add_image("figures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
 

@@ -20,7 +20,7 @@ DEEP = 12  # "deep": this number of weight matrices or more
 DRAMATIC = 0.02  # "drops dramatically": by this share of all eigenvalues or more
 BEYOND = 1 / np.finfo(np.float64).eps  # what an infinite condition number counts as
 CHANCE = 0.05  # p of a paired difference from which on it is not significant
-ANSWERS = {True: "holds", False: "does not hold", None: "undecided"}  # by Finding.holds
+ANSWERS = {True: "holds", False: "does not hold", None: "open"}  # by Finding.holds
 NO_ANSWER = "not evaluated"  # at smoke size
 NOTHING_SHARED = "the runs have no losses in common"
 

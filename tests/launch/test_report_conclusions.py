@@ -32,7 +32,7 @@ def norms_run(path, norms, status="done"):
 NORMS = {"pre-activation ResNet-8": 6.0, "pre-activation ResNet-32": 4.0, "BN-free of 8 layers": 1.0}
 
 
-@pytest.mark.parametrize("deepest, answer", [(4.0, "holds"), (8.0, "does not hold"), ("", "undecided")])
+@pytest.mark.parametrize("deepest, answer", [(4.0, "holds"), (8.0, "does not hold"), ("", "open")])
 def test_the_norms_of_resnets_are_figure_2(tmp_path, deepest, answer):
     run = norms_run(tmp_path, NORMS | {"pre-activation ResNet-32": deepest})
     (figure,) = figures.paper_figures([run])

@@ -262,5 +262,5 @@ def test_the_table_has_a_line_a_claim_and_judges_nothing_at_toy_size():
     lines = findings_table(told).splitlines()
     assert len(lines) == 5 and lines[1] == "|---|---|---|---|--:|"
     assert lines[2] == "| 5 | of \\|λ\\| | holds | 1, 2 | 10 |"
-    assert "does not hold" in lines[3] and "undecided" in lines[4]
+    assert "does not hold" in lines[3] and "open" in lines[4]
     assert all("| not evaluated |" in line for line in findings_table(told, smoke_size=["5"]).splitlines()[2:])
