@@ -85,9 +85,15 @@ def blocks_cells(names: list[str]) -> str:
     for name in names:
         table = read_rows(str(RUNS / name / "blocks_along.csv"))
         last = [row for row in table if row["epoch"] == table[-1]["epoch"]]
-        dead.append(round(100 * np.mean([row["dead"] for row in last])))
+        widths = json.loads((RUNS / name / "config.json").read_text())["config"]["model"]["widths"]
+        channels = [widths[int(row["block"][len("stage")]) - 1] for row in last]
+        dead.append(100 * np.average([row["dead"] for row in last], weights=channels))
         near.append(sum(row["ratio"] < 0.01 for row in last))
-    spans = [str(min(span)) if min(span) == max(span) else f"{min(span)} – {max(span)}" for span in (dead, near)]
+    shares, counts = (
+        [f"{x:.0f}" if x >= 1 or not x else f"{x:.1g}" for x in (min(dead), max(dead))],
+        (min(near), max(near)),
+    )
+    spans = [str(low) if low == high else f"{low} – {high}" for low, high in (shares, counts)]
     error = mean_error(names) if len(names) > 1 else f"{rows(names[0])[-1]['test_top1_error']:.2%}".replace("%", " %")
     return f"|{spans[0]} %|{spans[1]}|{error}|"
 
