@@ -117,7 +117,7 @@ def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> Non
     with temporary_folder(run.path) as folder:
         with open_events(folder) as writer, styled():
             for name, figure in figures(run.path).items():
-                writer.add_image(f"figures/{name}", figure_to_array(figure), dataformats="HWC")
+                writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
         for found in sessions(rows) if has_hparams else ():
             with open_events(os.path.join(folder, "learning_rates", found.name)) as writer:
                 for summary in session(found.hparams):

@@ -93,7 +93,8 @@ class MetricsLog:
         with styled():
             place = f"at step {row['step']:,}"
             figure = figure_to_array(convergence_figure(self.rows, split=self._split, place=place))
-        self._writer.add_image("figures/convergence", figure, row["step"], dataformats="HWC")
+        # Not "figures": TensorBoard unfolds the first two groups of the alphabet, which are to be error and loss.
+        self._writer.add_image("pictures/convergence", figure, row["step"], dataformats="HWC")
         self._writer.flush()
         write_metrics(self._path, self.rows)  # last: where the row is, the evaluation is not made again
 

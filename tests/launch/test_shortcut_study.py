@@ -118,7 +118,7 @@ def test_tensorboard_has_the_figure_alone_and_on_request_a_session_of_hparams_fo
     flags = ("--figure=9", f"--run_dir={run_dir}", *FLAGS)
     code, _, err = launch(*flags)
     assert code == 0, err
-    assert events(run_dir).Tags()["images"] == ["figures/figure_9"]
+    assert events(run_dir).Tags()["images"] == ["pictures/figure_9"]
     assert not (run_dir / "learning_rates").exists()
 
     other = run_dir / "other" / "events.out.tfevents.1"  # of another run: not ours to remove
