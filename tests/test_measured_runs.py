@@ -30,7 +30,7 @@ OWN_OPTIMIZER = {
     "24.45",
     "26.90",
 }  # smaller steps of the branches, which no command makes
-EVALUATED = {"0.50", "0.39", "10.76", "10.77", "10.50", "21.65", "45.98", "10.81 ± 0.19", "0.15"}
+EVALUATED = {"0.50", "0.39", "10.76", "10.77", "10.50", "21.65", "45.98", "10.81 ± 0.19", "0.15", "0.34 ± 0.04"}
 
 # How the page on blocks prints ‖b(x)‖/‖x‖ over the blocks of a network.
 MEDIAN_AND_SUM = (("{:.2f}", statistics.median), ("{:.1f}", sum))
@@ -100,6 +100,16 @@ def test_the_page_on_the_study_has_the_norms_of_the_run():
         runs.setdefault(row["variant"], []).append(row)
     for first, *_, last in runs.values():
         assert f"{first['kernel_norm']:.2f}; {last['kernel_norm']:.2f}; {100 * last['test_top1_error']:.1f} %" in page
+
+
+@pytest.mark.parametrize("name", ["spectrum_paper", "spectrum_paper_muon", "spectrum_paper_start"])
+def test_the_page_of_results_has_the_spectra_of_the_network_of_the_paper(name):
+    rows, page = read_rows(str(DOCS / "runs" / name / "results.csv")), (DOCS / "papers" / "results.md").read_text()
+    num_weights = json.loads((DOCS / "runs" / name / "config.json").read_text())["num_weights"]
+    largest, smallest = (extreme(row["eigenvalue"] for row in rows) for extreme in (max, min))
+    trace = num_weights * sum(row["weight"] * row["eigenvalue"] for row in rows)
+    line = rf"\|{largest:.3g}[^|]*\|{smallest:.2g}[^|]*\|{trace:,.0f}\|".replace("-", "−")
+    assert re.search(line, page), line
 
 
 @pytest.mark.parametrize("record", RUNS, ids=lambda path: path.parent.name)

@@ -115,6 +115,9 @@ def quadrature_from_rows(rows: list[dict]) -> Quadrature:
     whole = [vector for vector in vectors if not np.isnan(vector[2]).any()]
     probes = np.array([vector[0, 0] for vector in vectors[len(whole) :]])
     nodes = np.stack(whole, axis=1) if whole else np.zeros((3, 1, 0))
+    # A table has seven digits, fewer than the share of one eigenvalue in millions needs: the known ones keep theirs.
+    if nodes.size:
+        nodes[1] *= (1 - known[1].sum()) / nodes[1].sum(axis=1, keepdims=True)
     rounding = max(float(row["rounding"]) for row in rows)
     return Quadrature(*nodes, rounding, known[0], known[2], probes)
 

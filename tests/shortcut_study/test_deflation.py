@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study.curvature import hutchinson as hutch
 from shortcut_study.curvature import lanczos as lz
 from shortcut_study.curvature import quadrature as quad
@@ -157,6 +158,17 @@ def test_rows_of_a_table_say_all_of_a_quadrature(default):
         )
         for one, other in zip(quadrature, again):
             np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-18)
+
+
+def test_a_table_keeps_the_trace_of_millions_of_weights(tmp_path):
+    share = 1 / 13_538_736  # of one eigenvalue: 7e-8, and a table has seven digits
+    weights = np.array([[0.0669861812, 0.9330138188 - 3 * share]])
+    known = np.array([18.24, 25.57, 38.71])
+    quadrature = quad.Quadrature(np.array([[-0.0157, 0.0013]]), weights, np.zeros((1, 2)), 0.0, known, np.zeros(3))
+    write_metrics(str(tmp_path / "results.csv"), report.quadrature_rows(quadrature))
+    again = report.quadrature_from_rows(read_rows(str(tmp_path / "results.csv")))
+    np.testing.assert_allclose(again.known_weight, share, rtol=1e-6)
+    np.testing.assert_allclose(quad.mean_eigenvalue(again)[0], quad.mean_eigenvalue(quadrature)[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
