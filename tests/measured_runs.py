@@ -73,29 +73,31 @@ def seed_groups() -> dict[str, list[str]]:
 
 
 def mean_error(names: list[str]) -> str:
-    """Returns the mean ± standard deviation of the test error of runs, as the pages print it."""
+    """Returns the mean ± standard deviation of the test error of runs, or that of one, as the pages print it."""
     errors = [100 * rows(name)[-1]["test_top1_error"] for name in names]
     # Errors have four digits, so a mean of two may lie half-way between two numbers of two decimals: up.
-    return f"{np.mean(errors) + 1e-9:.2f} ± {np.std(errors, ddof=1):.2f} %"
+    spread = f" ± {np.std(errors, ddof=1):.2f}" if len(errors) > 1 else ""
+    return f"{np.mean(errors) + 1e-9:.2f}{spread} %"
+
+
+def last_blocks(name: str) -> list[dict]:
+    """Returns what a near_identity.BlockCallback measured at the end of a run, a row a block."""
+    table = read_rows(str(RUNS / name / "blocks_along.csv"))
+    return [row for row in table if row["epoch"] == table[-1]["epoch"]]
 
 
 def blocks_cells(names: list[str]) -> str:
     """Returns dead channels, blocks within 1 % of the identity and test error of runs, as the page on blocks does."""
     dead, near = [], []
     for name in names:
-        table = read_rows(str(RUNS / name / "blocks_along.csv"))
-        last = [row for row in table if row["epoch"] == table[-1]["epoch"]]
+        last = last_blocks(name)
         widths = json.loads((RUNS / name / "config.json").read_text())["config"]["model"]["widths"]
         channels = [widths[int(row["block"][len("stage")]) - 1] for row in last]
         dead.append(100 * np.average([row["dead"] for row in last], weights=channels))
         near.append(sum(row["ratio"] < 0.01 for row in last))
-    shares, counts = (
-        [f"{x:.0f}" if x >= 1 or not x else f"{x:.1g}" for x in (min(dead), max(dead))],
-        (min(near), max(near)),
-    )
-    spans = [str(low) if low == high else f"{low} – {high}" for low, high in (shares, counts)]
-    error = mean_error(names) if len(names) > 1 else f"{rows(names[0])[-1]['test_top1_error']:.2%}".replace("%", " %")
-    return f"|{spans[0]} %|{spans[1]}|{error}|"
+    shares = [f"{x:.0f}" if x >= 1 or not x else f"{x:.1g}" for x in (min(dead), max(dead))]
+    spans = [" – ".join(dict.fromkeys(ends)) for ends in (shares, (str(min(near)), str(max(near))))]
+    return f"|{spans[0]} %|{spans[1]}|{mean_error(names)}|"
 
 
 def document() -> str:
