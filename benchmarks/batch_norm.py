@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, rate, ratios, spread, table
 from identity_matters.config import ModelConfig
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from identity_matters.presets import MODEL_PRESETS
 from launch import launcher
 
@@ -48,12 +48,12 @@ class BatchNormBenchmark:
       batch_size: Images in a step.
     """
 
-    repeats: int = 5
-    steps: int = 5
-    batch_size: int = 128
+    repeats: int = option(5, at_least=1)
+    steps: int = option(5, at_least=1)
+    batch_size: int = option(128, at_least=1)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats", "steps", "batch_size"))
+        check_fields(self)
 
 
 def main(benchmark: BatchNormBenchmark) -> None:
@@ -86,10 +86,9 @@ def training_step(config: ModelConfig, benchmark: BatchNormBenchmark, fused: boo
     import keras
     import tensorflow as tf
 
-    from identity_matters import batch_norm
-    from identity_matters.comparators import build_network
+    from identity_matters import batch_norm, networks
 
-    network = build_network(config)
+    network = networks.build(config)
     network = batch_norm.fuse(network) if fused else network
     optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
     optimizer.build(network.trainable_variables)

@@ -22,7 +22,7 @@ import math
 from typing import Literal
 
 from benchmarks.harness import table
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher, terminal
 
@@ -44,14 +44,14 @@ class CostModel:
     """
 
     network: str = dataclasses.field(default="cifar10", metadata={"flag": False})
-    batch_size: int = 0
-    tflops: float = 0.877
-    gigabytes: float = 1.25
-    microseconds: float = 50.0
+    batch_size: int = option(0, at_least=0)
+    tflops: float = option(0.877, above=0)
+    gigabytes: float = option(1.25, above=0)
+    microseconds: float = option(50.0, at_least=0)
     algorithm: Literal["ring", "tree"] = "ring"
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_0=("batch_size", "microseconds"), above_0=("tflops", "gigabytes"))
+        check_fields(self)
 
     def all_reduce_seconds(self, num_bytes: float, count: int) -> float:
         """Returns the seconds of one all-reduce over `count` devices."""
@@ -69,11 +69,11 @@ PRESETS = {name: CostModel(network=name) for name in ("cifar10", "mnist", "image
 def main(model: CostModel) -> None:
     """Prints the table of a network on 1 … 512 devices."""
     with terminal.silenced_stderr():
-        from identity_matters.comparators import build_network
+        from identity_matters import networks
         from identity_matters.model import training_flops
 
     run = TRAIN_PRESETS[model.network]
-    network = build_network(run.model, 0)
+    network = networks.build(run.model, 0)
     batch_size = model.batch_size or run.batch_size
     flops = batch_size * training_flops(network)
     num_bytes = 4.0 * sum(math.prod(v.shape) for v in network.trainable_variables)

@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, table, with_range
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class CountingBenchmark:
     """
 
     shortcut_depths: tuple[int, ...] = (1, 2, 3)
-    depth: int = 48
-    repeats: int = 3
+    depth: int = option(48, at_least=1)
+    repeats: int = option(3, at_least=1)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("depth", "repeats"))
+        check_fields(self)
         if not self.shortcut_depths or any(n < 1 or self.depth % n for n in self.shortcut_depths):
             raise UserError(f"shortcut_depths must divide depth {self.depth}, got {self.shortcut_depths}")
 

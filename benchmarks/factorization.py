@@ -32,7 +32,7 @@ import numpy as np
 from scipy import linalg
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from launch import launcher
 from theory.factorization import factorize
 
@@ -58,13 +58,13 @@ class FactorizationBenchmark:
       seed: Seed of the targets.
     """
 
-    repeats: int = 5
-    num_layers: int = 100
-    dimensions: tuple[int, ...] = (200, TARGET_DIMENSION)
-    seed: int = 0
+    repeats: int = option(5, at_least=1)
+    num_layers: int = option(100, at_least=1)
+    dimensions: tuple[int, ...] = option((200, TARGET_DIMENSION), at_least=1)
+    seed: int = option(0, at_least=0)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats", "num_layers", "dimensions"), at_least_0=("seed",))
+        check_fields(self)
 
 
 def main(benchmark: FactorizationBenchmark) -> None:

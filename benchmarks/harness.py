@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData
+from identity_matters.data.arrays import ArraySource
 from identity_matters.runs.machine import machine
 
 OTHERS = "other processes, CPU cores"
@@ -125,14 +125,15 @@ def _serve(connection: Connection, make: Callable[..., dict[str, Callable]], arg
         connection.send(error)
 
 
-def synthetic_data(run: TrainConfig, num_images: int) -> ArrayData:
+def synthetic_data(run: TrainConfig, num_images: int) -> ArraySource:
     """Returns random uint8 images of the shape that the run's network takes, with random labels."""
     import numpy as np
 
     random = np.random.default_rng(run.seed)
     images = random.integers(0, 256, (num_images, *run.model.image_shape), np.uint8)
     labels = random.integers(0, run.model.num_classes, num_images, np.int32)
-    return ArrayData("synthetic", images, labels, images[:1], labels[:1], run.model.num_classes)
+    both = [{"train": array, "test": array[:1]} for array in (images, labels)]
+    return ArraySource("synthetic", *both, run.model.num_classes)
 
 
 def environment() -> str:

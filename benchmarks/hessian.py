@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table, timed
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from launch import launcher
 
 WIDTH = 10
@@ -51,12 +51,12 @@ class HessianBenchmark:
     """
 
     depths: tuple[int, ...] = (16, 32, 64, 96)
-    peer_depth: int = 64
-    repeats: int = 5
-    eigenvalue_repeats: int = 1
+    peer_depth: int = option(64, at_least=1)
+    repeats: int = option(5, at_least=1)
+    eigenvalue_repeats: int = option(1, at_least=1)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("peer_depth", "repeats", "eigenvalue_repeats"))
+        check_fields(self)
         if not self.depths or any(depth < 2 or depth % 2 for depth in self.depths):
             raise UserError(f"depths must be even numbers of at least 2, got {self.depths}")
 

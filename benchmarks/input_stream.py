@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, spread, synthetic_data, table
 from identity_matters.config import TrainConfig
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class StreamBenchmark:
       crop_padding: Pixels of zeros around an image before it is cropped at random.
     """
 
-    repeats: int = 5
-    seconds: float = 3.0
-    batch_size: int = 128
-    crop_padding: int = 4
+    repeats: int = option(5, at_least=1)
+    seconds: float = option(3.0, at_least=0)
+    batch_size: int = option(128, at_least=1)
+    crop_padding: int = option(4, at_least=0)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats", "batch_size"), at_least_0=("seconds", "crop_padding"))
+        check_fields(self)
 
 
 def main(benchmark: StreamBenchmark) -> None:
@@ -69,7 +69,7 @@ def main(benchmark: StreamBenchmark) -> None:
 
     run = TrainConfig(batch_size=benchmark.batch_size, crop_padding=benchmark.crop_padding)
     data = synthetic_data(run, NUM_IMAGES)
-    images, labels = data.train_images, data.train_labels
+    images, labels = data.read("train", np.arange(NUM_IMAGES))
     batches = ArrayBatches(data, run)
     check_same_batches(batches, images, run)
     streams = {

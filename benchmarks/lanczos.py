@@ -35,7 +35,7 @@ from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, s
 from benchmarks.peers import EIGENVALUE, GRADIENT, LANCZOS, PRODUCT, TRACE
 from benchmarks.train_step import kernels_of
 from identity_matters.config import ModelConfig
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -63,14 +63,14 @@ class LanczosBenchmark:
       seed: Seed of the kernels, the images, the labels and the vectors.
     """
 
-    repeats: int = 5
-    examples: int = 128
-    batch_size: int = 64
-    order: int = 10
-    seed: int = 0
+    repeats: int = option(5, at_least=1)
+    examples: int = option(128, at_least=1)
+    batch_size: int = option(64, at_least=1)
+    order: int = option(10, at_least=1)
+    seed: int = option(0, at_least=0)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats", "examples", "batch_size", "order"), at_least_0=("seed",))
+        check_fields(self)
 
 
 def main(benchmark: LanczosBenchmark) -> None:

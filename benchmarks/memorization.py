@@ -45,8 +45,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, spread, table
-from identity_matters.config import TrainConfig
-from identity_matters.fields import check_fields, require
+from identity_matters.config import DataConfig
+from identity_matters.fields import check_fields, option, require
 from launch import launcher
 from theory.memorization import memorize
 from theory.parallel import in_parallel
@@ -76,13 +76,13 @@ class MemorizationBenchmark:
     data_dir: str = ""
     dataset: str = "cifar10"
     width: int = 64
-    repeats: int = 3
+    repeats: int = option(3, at_least=1)
     widths: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128)
-    table_points: int = 10_000
-    seed: int = 0
+    table_points: int = option(10_000, at_least=0)
+    seed: int = option(0, at_least=0)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("repeats",), at_least_0=("table_points", "seed"))
+        check_fields(self)
         least = min((self.width, *self.widths))
         require(least >= 2, f"width and widths must be at least 2, got {least}")
 
@@ -106,11 +106,10 @@ def main(benchmark: MemorizationBenchmark) -> None:
 
 def load_images(benchmark: MemorizationBenchmark) -> np.ndarray:
     """Returns the training images as uint8 [n, d]."""
-    from identity_matters.data import loading
-    from identity_matters.data.arrays import MNIST_SAMPLE
+    from identity_matters.data.source import MNIST_SAMPLE, open_source, read_all
 
     name = benchmark.dataset if benchmark.data_dir else MNIST_SAMPLE
-    images = loading.load(TrainConfig(dataset=name, data_dir=benchmark.data_dir)).train_images
+    images, _ = read_all(open_source(DataConfig(name, benchmark.data_dir)), ["train"])
     return images.reshape(len(images), -1)
 
 

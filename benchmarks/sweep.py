@@ -36,7 +36,7 @@ import numpy as np
 
 from benchmarks.harness import OTHERS, environment, interleaved, ratios, seconds, table, with_range
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields
+from identity_matters.fields import check_fields, option
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ class SweepBenchmark:
 
     depths: tuple[int, ...] = (16, 96)
     relu_depths: tuple[int, ...] = (16,)
-    runs: int = 85
-    relu_runs: int = 9
-    epochs: int = 100
-    relu_epochs: int = 5
-    pruned_epochs: int = 200
-    repeats: int = 3
+    runs: int = option(85, at_least=1)
+    relu_runs: int = option(9, at_least=1)
+    epochs: int = option(100, at_least=1)
+    relu_epochs: int = option(5, at_least=1)
+    pruned_epochs: int = option(200, at_least=1)
+    repeats: int = option(3, at_least=1)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("runs", "relu_runs", "epochs", "relu_epochs", "pruned_epochs", "repeats"))
+        check_fields(self)
         if any(depth < 2 or depth % 2 for depth in self.depths + self.relu_depths):
             raise UserError(f"depths must be even and at least 2, got {self.depths} and {self.relu_depths}")
 

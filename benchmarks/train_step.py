@@ -77,7 +77,7 @@ import numpy as np
 from benchmarks import peers
 from benchmarks.harness import OTHERS, Peer, environment, interleaved, rate, ratios, spread, synthetic_data, table
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.fields import check_fields, require
+from identity_matters.fields import check_fields, option, require
 from identity_matters.presets import TRAIN_PRESETS
 from launch import launcher
 
@@ -121,16 +121,15 @@ class StepBenchmark:
     """
 
     run: str = dataclasses.field(default="cifar10", metadata={"flag": False})
-    repeats: int = 5
-    steps: int = 1
-    batch_size: int = 0
-    steps_per_execution: int = 1
-    product_size: int = 4096
-    products: int = 4
+    repeats: int = option(5, at_least=1)
+    steps: int = option(1, at_least=1)
+    batch_size: int = option(0, at_least=0)
+    steps_per_execution: int = option(1, at_least=1)
+    product_size: int = option(4096, at_least=1)
+    products: int = option(4, at_least=1)
 
     def __post_init__(self) -> None:
-        at_least_1 = ("repeats", "steps", "steps_per_execution", "product_size", "products")
-        check_fields(self, at_least_1=at_least_1, at_least_0=("batch_size",))
+        check_fields(self)
         require(
             self.steps % self.steps_per_execution == 0,
             f"steps must be a multiple of steps_per_execution = {self.steps_per_execution}, got {self.steps}",

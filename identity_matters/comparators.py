@@ -22,15 +22,7 @@ from keras import initializers, layers, ops
 
 from identity_matters.config import ModelConfig
 from identity_matters.fields import require
-from identity_matters.model import (
-    BATCH_NORM,
-    all_conv_resnet,
-    check_image_shape,
-    dtype_policy,
-    kernel_regularizer,
-    layer_seed,
-    require_usual_keras,
-)
+from identity_matters.model import BATCH_NORM, dtype_policy, kernel_regularizer, layer_seed
 
 Tensor = keras.KerasTensor
 
@@ -128,23 +120,6 @@ NETWORKS: dict[str, Callable[[ModelConfig, int], keras.Model]] = {
     **{f"preact_resnet_{depth}": functools.partial(preact_resnet, depth=depth) for depth in (8, 14, 20, 32)},
     "densenet_bc_100_12": densenet_bc,
 }
-
-
-def build_network(config: ModelConfig, seed: int = 0) -> keras.Model:
-    """Returns the network that the config names, each kernel drawn from (seed, its layer's name) alone.
-
-    Of a network other than all_conv_resnet image_shape, num_classes, weight_decay and mixed_precision are used; the
-    other fields describe Hardt & Ma's network.
-
-    Raises:
-      UserError: the strides of all_conv_resnet do not divide the images, another's are under 9 pixels a side, or Keras
-        has other settings than its usual ones.
-    """
-    if config.network == "all_conv_resnet":
-        return all_conv_resnet(config, seed)
-    require_usual_keras()
-    check_image_shape(config)
-    return NETWORKS[config.network](config, seed)
 
 
 def _repeats(depth: int, others: int) -> int:

@@ -1,4 +1,4 @@
-"""The configs of a network and of a training run: two frozen dataclasses with their checks.
+"""The configs of a network, its data and a training run: frozen dataclasses, whose rules stand beside their fields.
 
 They are kept apart from model.py and training.py, which export them, because the launchers build
 their flags from them, and `--help` must not wait until TensorFlow is imported.
@@ -6,18 +6,11 @@ their flags from them, and `--help` must not wait until TensorFlow is imported.
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, from_json, require
+from identity_matters.fields import check_fields, from_json, option, require
 
-# The fields of a run on data that no config names.
-TWO_SPLITS = (
-    "name two with --train_split and --test_split (train_split=…, test_split=…), or hold some of one out with "
-    "--validation_examples=100 (validation_examples=100)"
-)
-NO_PLACE: Mapping[str, Any] = dict(data_dir="", npz="", images="", test_share=0.0, train_split="", test_split="")
 MAX_CLASSES = 100_000  # a label above is taken for a mistake: the last layer has a row for each class
 
 
@@ -53,41 +46,33 @@ class ModelConfig:
         slower; python -m benchmarks.train_step measures it.
     """
 
-    image_shape: tuple[int, int, int] = dataclasses.field(default=(32, 32, 3), metadata={"flag": False})
-    num_classes: int = dataclasses.field(default=10, metadata={"flag": False})
+    image_shape: tuple[int, int, int] = option((32, 32, 3), at_least=1, flag=False)
+    num_classes: int = option(10, at_least=1, flag=False)
     network: Literal[
         "all_conv_resnet", "all_cnn_c", "resnet_20", "resnet_32", "resnet_44", "resnet_56", "resnet_110",
         "preact_resnet_8", "preact_resnet_14", "preact_resnet_20", "preact_resnet_32", "densenet_bc_100_12",
     ] = "all_conv_resnet"  # fmt: skip
-    stem_width: int = 16
-    stem_kernel_size: int = 3
-    stem_stride: int = 1
-    stem_pool: int = 1
-    widths: tuple[int, ...] = (64, 128, 256)
-    blocks_per_stage: tuple[int, ...] = (9, 9, 9)
-    convs_per_block: int = 2
+    stem_width: int = option(16, at_least=1, at_most=2**20)
+    stem_kernel_size: int = option(3, at_least=1)
+    stem_stride: int = option(1, at_least=1)
+    stem_pool: int = option(1, at_least=1)
+    widths: tuple[int, ...] = option((64, 128, 256), at_least=1, at_most=2**20)
+    blocks_per_stage: tuple[int, ...] = option((9, 9, 9), at_least=1, at_most=10_000)
+    convs_per_block: int = option(2, at_least=1, at_most=1_000)
     residual_initializer: Literal["small", "standard", "zero", "fixup", "rezero"] = "small"
     train_projection: bool = False
-    projection_scale: float = 1.0
+    projection_scale: float = option(1.0, above=0, at_most=1e9)
     shortcut: bool = True
     use_batch_norm: bool = False
-    weight_decay: float = 1e-4
+    weight_decay: float = option(1e-4, at_least=0)
     mixed_precision: bool = False
 
     def __post_init__(self) -> None:
-        stem = ("stem_width", "stem_kernel_size", "stem_stride", "stem_pool")
-        check_fields(
-            self,
-            at_least_1=("num_classes", *stem, "convs_per_block", "widths", "blocks_per_stage"),
-            at_least_0=("weight_decay",),
-            above_0=("projection_scale",),
-            at_most={"blocks_per_stage": 10_000, "widths": 2**20, "stem_width": 2**20, "convs_per_block": 1_000},
-        )
+        check_fields(self)
         require(
             len(self.widths) == len(self.blocks_per_stage),
             f"widths and blocks_per_stage need one number per stage, got {self.widths} and {self.blocks_per_stage}",
         )
-        require(self.projection_scale <= 1e9, f"projection_scale must be at most 1e9, got {self.projection_scale}")
         is_growing = list(self.widths) == sorted(self.widths) and self.stem_width <= self.widths[0]
         require(
             not self.shortcut or is_growing or self.network != "all_conv_resnet",
@@ -99,18 +84,15 @@ class ModelConfig:
             f"without shortcuts the initializer {self.residual_initializer!r} makes every gradient 0; choose small or "
             "standard",
         )
-        require(
-            len(self.image_shape) == 3 and min(self.image_shape) >= 1,
-            f"image_shape must be (height, width, channels), got {self.image_shape}",
-        )
+        shape = f"image_shape must be (height, width, channels), got {self.image_shape}"
+        require(len(self.image_shape) == 3, shape)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
-    """One training run; the defaults are the paper's CIFAR-10 run (Hardt & Ma §4.1).
+class DataConfig:
+    """Which images to train and to evaluate on; identity_matters.data.source opens them.
 
     Attributes:
-      model: The network.
       dataset: mnist_sample (5,000 real digits that come with a package), or the name of any TFDS image-classification
         data set.
       data_dir: Where TFDS keeps prepared data sets (empty: TFDS's default).
@@ -129,6 +111,43 @@ class TrainConfig:
       train_examples: Train on the first N training examples (0: all).
       validation_examples: Hold out the last N training examples and evaluate on them in place of the test examples, to
         choose settings by (0: evaluate on the test examples).
+      eval_examples: Evaluate on the first N test examples (0: all).
+    """
+
+    dataset: str = "cifar10"
+    data_dir: str = option("", path=True, compared=False)
+    npz: str = option("", path=True, source="npz:NpzSource")
+    images: str = option("", path=True, source="folder:FolderSource")
+    test_share: float = option(0.0, at_least=0, at_most=1)
+    train_split: str = ""
+    test_split: str = ""
+    download: bool = option(False, compared=False)
+    image_size: int = option(0, at_least=0, at_most=2**13)
+    num_classes: int = option(0, at_least=0, at_most=MAX_CLASSES)
+    train_examples: int = option(0, at_least=0)
+    validation_examples: int = option(0, at_least=0)
+    eval_examples: int = option(0, at_least=0)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(not (self.npz and self.images), "npz and images are both given; give one of them")
+        require(not self.test_share or bool(self.images), f"test_share {self.test_share:g} needs images, a folder")
+        name = self.train_split
+        require(not name or name != self.test_split, f"train_split and test_split are both {name!r}; name two splits")
+        for field in ("train_split", "test_split"):
+            word = getattr(self, field)
+            require(re.fullmatch(r"[\w.-]*", word) is not None, f"{field} must be the name of a split, got {word!r}")
+        splits = self.train_split or self.test_split
+        require(not (self.npz and splits), f"an npz has no named splits, got {splits!r}; leave it out")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """One training run; the defaults are the paper's CIFAR-10 run (Hardt & Ma §4.1).
+
+    Attributes:
+      model: The network.
+      data: The images.
       crop_padding: Pad training images with N pixels of zeros on each side, then crop at random. Data sets whose images
         vary in size are cropped as ImageNet is, and ignore this.
       random_flip: Mirror half of the training images, chosen at random, left to right.
@@ -154,7 +173,6 @@ class TrainConfig:
       freeze: Do not train layers whose names begin with one of these prefixes, e.g. stem,stage1 (empty: train all).
       seed: Seed of the initial weights, the order of the examples and the augmentation.
       eval_every: Evaluate every N steps, and after the last step.
-      eval_examples: Evaluate on the first N test examples (0: all).
       checkpoint_every: Save a checkpoint every N steps, and after the last step.
       jit_compile: Compile with XLA. auto: on with JAX, off with TensorFlow; on is refused with TensorFlow, because
         Keras does not use XLA where runs are deterministic, and XLA is slower on a CPU.
@@ -165,60 +183,33 @@ class TrainConfig:
     """
 
     model: ModelConfig = ModelConfig()
-    dataset: str = "cifar10"
-    data_dir: str = ""
-    npz: str = ""
-    images: str = ""
-    test_share: float = 0.0
-    train_split: str = ""
-    test_split: str = ""
-    download: bool = False
-    image_size: int = 0
-    num_classes: int = 0
-    train_examples: int = 0
-    validation_examples: int = 0
-    crop_padding: int = 2
+    data: DataConfig = DataConfig()
+    crop_padding: int = option(2, at_least=0, at_most=2**13)
     random_flip: bool = True
-    train_steps: int = 50_000
-    batch_size: int = 128
+    train_steps: int = option(50_000, at_least=1)
+    batch_size: int = option(128, at_least=1, at_most=2**20)
     optimizer: Literal["momentum", "nesterov", "muon"] = "momentum"
-    keras_optimizer: str = dataclasses.field(default="", metadata={"flag": False})
-    learning_rate: float = 0.05
+    keras_optimizer: str = option("", flag=False)
+    learning_rate: float = option(0.05, above=0)
     momentum: float = 0.9
-    newton_schulz_steps: int = 5
-    decoupled_weight_decay: float = 0.0
+    newton_schulz_steps: int = option(5, at_least=1, at_most=100)
+    decoupled_weight_decay: float = option(0.0, at_least=0)
     schedule: Literal["piecewise", "exponential", "constant", "linear", "cosine"] = "piecewise"
     decay_steps: tuple[int, ...] = (30_000,)
-    decay_factor: float = 0.1
-    warmup_steps: int = 0
-    clip_norm: float = 0.0
-    init_from: str = ""
+    decay_factor: float = option(0.1, above=0)
+    warmup_steps: int = option(0, at_least=0)
+    clip_norm: float = option(0.0, at_least=0)
+    init_from: str = option("", path=True)
     freeze: str = ""
-    seed: int = 0
-    eval_every: int = 1_000
-    eval_examples: int = 0
-    checkpoint_every: int = 1_000
+    seed: int = option(0, at_least=0)
+    eval_every: int = option(1_000, at_least=1)
+    checkpoint_every: int = option(1_000, at_least=1)
     jit_compile: Literal["auto", "on", "off"] = "auto"
-    steps_per_execution: int = 1
+    steps_per_execution: int = option(1, at_least=1)
     strategy: Literal["synchronous", "parameter_server"] = "synchronous"
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            at_least_1=(
-                "train_steps", "batch_size", "eval_every", "checkpoint_every", "steps_per_execution",
-                "newton_schulz_steps",
-            ),
-            at_least_0=(
-                "image_size", "num_classes", "train_examples", "validation_examples", "crop_padding", "clip_norm",
-                "seed", "eval_examples", "warmup_steps", "decoupled_weight_decay", "test_share",
-            ),
-            above_0=("learning_rate", "decay_factor"),
-            at_most={
-                "batch_size": 2**20, "image_size": 2**13, "num_classes": MAX_CLASSES, "crop_padding": 2**13,
-                "newton_schulz_steps": 100,
-            },
-        )  # fmt: skip
+        check_fields(self)
         require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")
         require(
             all(a < b for a, b in zip((0,) + self.decay_steps, self.decay_steps)),
@@ -228,7 +219,6 @@ class TrainConfig:
             self.schedule != "exponential" or len(self.decay_steps) == 1,
             f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
         )
-        self._check_data()
         self._check_strategy()
         self._check_steps()
 
@@ -245,18 +235,6 @@ class TrainConfig:
             return ()
         drops = [[step for step in steps if step < old.train_steps] for steps in (old.decay_steps, self.decay_steps)]
         return ("train_steps", "decay_steps") if drops[0] == drops[1] else ("train_steps",)
-
-    def _check_data(self) -> None:
-        require(not (self.npz and self.images), "npz and images are both given; give one of them")
-        require(self.test_share < 1, f"test_share must be below 1, got {self.test_share:g}")
-        require(not self.test_share or bool(self.images), f"test_share {self.test_share:g} needs images, a folder")
-        name = self.train_split
-        require(not name or name != self.test_split, f"train_split and test_split are both {name!r}; name two splits")
-        for field in ("train_split", "test_split"):
-            word = getattr(self, field)
-            require(re.fullmatch(r"[\w.-]*", word) is not None, f"{field} must be the name of a split, got {word!r}")
-        splits = self.train_split or self.test_split
-        require(not (self.npz and splits), f"an npz has no named splits, got {splits!r}; leave it out")
 
     def _check_strategy(self) -> None:
         if self.strategy == "synchronous":
@@ -300,11 +278,10 @@ def ignored_fields(config: TrainConfig) -> dict[str, str]:
         ignored |= dict.fromkeys(("decay_steps", "decay_factor"), f"schedule is {config.schedule}")
     if config.optimizer != "muon":
         ignored["newton_schulz_steps"] = f"optimizer is {config.optimizer}"
-    if config.npz:
-        ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "npz has the data")
-    elif config.images:
-        ignored |= dict.fromkeys(("dataset", "data_dir", "download"), "images has the data")
-    elif config.dataset == "mnist_sample":
+    data = config.data
+    if data.npz or data.images:
+        ignored |= dict.fromkeys(("dataset", "data_dir", "download"), f"{'npz' if data.npz else 'images'} has the data")
+    elif data.dataset == "mnist_sample":
         ignored |= dict.fromkeys(("train_split", "test_split"), "dataset is mnist_sample, which has two splits")
         ignored["download"] = "dataset is mnist_sample, which comes with a package"
     if config.model.residual_initializer == "fixup" and config.model.train_projection:

@@ -2,7 +2,8 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 EXIT_ERROR, EXIT_DIVERGED = 1, 3
@@ -86,28 +87,75 @@ class Unreadable(OSError):
     same_command_continues = True
 
 
+def note(line: str) -> None:
+    """Prints a note on stderr."""
+    print(f"note: {line}", file=sys.stderr, flush=True)
+
+
+Rule = Callable[[Exception], Exception | None]  # the error to raise in place of another, if that is one of its kind
+
+
 @contextlib.contextmanager
-def reporting_lack_of_memory(message: str) -> Iterator[None]:
-    """Opens a context that raises a UserError with this message where the memory of the machine or a GPU ran out."""
+def explaining(*rules: Rule) -> Iterator[None]:
+    """Opens a context that raises, in place of an error, what the first rule makes of it that knows it."""
     try:
         yield
     except Exception as error:
+        for rule in rules:
+            if (explanation := rule(error)) is not None:
+                raise explanation from error
+        raise
+
+
+def lack_of_memory(message: str) -> Rule:
+    """Returns the rule that raises a UserError with this message where the memory of the machine or a GPU ran out."""
+
+    def rule(error: Exception) -> Exception | None:
         # TensorFlow's ResourceExhaustedError and JAX's XlaRuntimeError speak of full disks and long messages too.
         is_exhausted = "exhausted" in f"{type(error)}{error}".lower()
         is_short = is_exhausted and re.search("OOM|[Oo]ut of memory|allocate", str(error))
-        if not isinstance(error, MemoryError) and not is_short and "can't start new thread" not in str(error):
-            raise
-        raise UserError(message) from error
+        is_known = isinstance(error, MemoryError) or is_short or "can't start new thread" in str(error)
+        return UserError(message) if is_known else None
+
+    return rule
 
 
-@contextlib.contextmanager
-def naming_file(path: str, temporary: str | None = None) -> Iterator[None]:
-    """Opens a context whose OSErrors name a file in place of none, as on a full disk, or of what is in a temporary."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None or temporary and str(error.filename).startswith(temporary):
-            named = OSError(f"cannot write {path}: {error.strerror or error}")
-            named.strerror = error.strerror
-            raise named from error
-        raise
+def unnamed_file(path: str, temporary: str | None = None) -> Rule:
+    """Returns the rule by which OSErrors name a file in place of none, as on a full disk, or of one in a temporary."""
+
+    def rule(error: Exception) -> Exception | None:
+        if not isinstance(error, OSError):
+            return None
+        if error.filename is not None and not (temporary and str(error.filename).startswith(temporary)):
+            return None
+        named = OSError(f"cannot write {path}: {error.strerror or error}")
+        named.strerror = error.strerror
+        return named
+
+    return rule
+
+
+def damaged_table(path: str) -> Rule:
+    """Returns the rule by which an error of Python's or NumPy's, on the rows of a table, says that it is damaged."""
+
+    def rule(error: Exception) -> Exception | None:
+        damages = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
+        if isinstance(error, UserError) or not isinstance(error, damages):
+            return None
+        return UserError(
+            f"cannot use the rows of {path}, which seem damaged ({type(error).__name__}: {first_line(error)[:200]}); "
+            "--traceback shows where"
+        )
+
+    return rule
+
+
+def unreadable_data(error: Exception) -> Exception | None:
+    """The rule that finds the UserError of a stream of data where TensorFlow has made another error of it."""
+    match = re.search(r"\bUserError: (cannot read .*)\n", str(error))
+    return UserError(match[1]) if match and not isinstance(error, UserError) else None
+
+
+def refused_value(error: Exception) -> Exception | None:
+    """The rule that turns the ValueError of a library function, called with what the user gave, into a UserError."""
+    return UserError(str(error)) if isinstance(error, ValueError) and not isinstance(error, UserError) else None

@@ -1,11 +1,10 @@
-"""Checks of the fields of a config."""
+"""The fields of a config: their rules, which stand beside them, and the checks of their values."""
 
 import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
 
 from identity_matters.errors import UserError, truncated_repr
@@ -31,57 +30,99 @@ def split_names(text: str) -> list[str]:
 def from_json(config: Any, values: Any) -> Any:
     """Returns a config, a dataclass that checks its fields, with the values of a JSON file in place of its own.
 
+    Fields of a config in it may stand beside it, as flags do and as older versions wrote them.
+
     Raises:
       UserError: it is not a dict, a name is not a field's, a value is of another type or rejected by the config.
     """
     require(isinstance(values, dict), f"{type(config).__name__} must be a JSON object, got {truncated_repr(values)}")
     changes = {}
     names = {field.name for field in dataclasses.fields(config)}
-    for name, value in values.items():
+    for name, value in nested(config, values).items():
         require(name in names, f"there is no field {truncated_repr(name)}")
         default = getattr(config, name)
         changes[name] = from_json(default, value) if dataclasses.is_dataclass(default) else value
     return dataclasses.replace(config, **changes)
 
 
-def check_fields(
-    config: Any,
-    at_least_1: Iterable[str] = (),
-    at_least_0: Iterable[str] = (),
-    above_0: Iterable[str] = (),
-    at_most: Mapping[str, int] = MappingProxyType({}),
-) -> None:
-    """Checks the numbers of a config against their ranges, and its words against the choices of their Literal.
+def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
+    """Returns values by name, with those of fields of the configs in a config moved into a dict for each of these."""
+    result = dict(values)
+    for field in dataclasses.fields(config):
+        inner = getattr(config, field.name)
+        if dataclasses.is_dataclass(inner) and isinstance(part := result.get(field.name, {}), dict):
+            flags = {name.name for name, _ in all_fields(inner) if name.metadata.get("flag", True)}
+            beside = {name: result.pop(name) for name in (flags - part.keys()) & result.keys()}
+            if beside or part:
+                result[field.name] = nested(inner, beside | part)
+    return result
+
+
+def option(default: Any, **rules: Any) -> Any:
+    """Returns a field of a config with its rules.
+
+    Args:
+      default: Any. Its value where none is given.
+      at_least, above, at_most: numbers. The range; of several numbers, each is at least `at_least` and their sum at
+        most `at_most`.
+      path: bool. It holds a path, or several with commas between them.
+      compared: bool. False: another value does not change what a run computes, so that the run can continue with it.
+      flag: bool. False: launchers have no flag for it.
+      source: str. It says where the data of a run are, and this "module:Class" of identity_matters.data reads them.
+    """
+    return dataclasses.field(default=default, metadata=rules)
+
+
+def all_fields(config: Any) -> Iterator[tuple[dataclasses.Field, Any]]:
+    """Yields (field, config that holds it) of a config, and of the configs in it, which come last."""
+    nested = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            nested.append(value)
+        else:
+            yield field, config
+    for value in nested:
+        yield from all_fields(value)
+
+
+def names_with(config: Any, rule: str, value: Any) -> tuple[str, ...]:
+    """Returns the names of the fields of which a rule has this value, in a config and the configs in it."""
+    return tuple(field.name for field, _ in all_fields(config) if field.metadata.get(rule) == value)
+
+
+def check_fields(config: Any) -> None:
+    """Checks the numbers of a config against the rules of their fields, and its words against their Literal.
 
     Values made in Python are first turned into the type of their field where that is harmless: a list or an array into
     a tuple, 1e3 into 1000, a Path into text, a scalar of NumPy into Python's. Every number must be finite, and a whole
-    number, or the sum of several, at most what at_most has for its field, and below 2³². Of several numbers each must
-    be at least what is asked, and there must be one.
+    number, or the sum of several, below 2³² unless the field says `at_most`. Where `at_least` is given, there must be
+    one number at least.
 
     Raises:
       UserError: a value is of another type, a number is out of range, or a word is none of its field's choices.
     """
     for field in dataclasses.fields(config):
-        value = converted(field.name, field.type, getattr(config, field.name))
-        object.__setattr__(config, field.name, value)
+        name, rules = field.name, field.metadata
+        value = converted(name, field.type, getattr(config, name))
+        object.__setattr__(config, name, value)
         if get_origin(field.type) is Literal:
             choices = get_args(field.type)
             known = ", ".join(filter(None, choices))
-            require(value in choices, f"{field.name} must be one of {known}, got {truncated_repr(value)}")
+            require(value in choices, f"{name} must be one of {known}, got {truncated_repr(value)}")
         elif isinstance(value, float):
-            require(math.isfinite(value), f"{field.name} must be a finite number, got {value}")
-        elif isinstance(value, int) or value and isinstance(value, tuple) and all(isinstance(n, int) for n in value):
-            limit = at_most.get(field.name, 2**32 - 1)
-            total = sum(value) if isinstance(value, tuple) else value
-            require(total <= limit, f"{field.name} must be at most {limit}, got {total}")
-    for least, names in ((1, at_least_1), (0, at_least_0)):
-        for name in names:
-            value = getattr(config, name)
-            smallest = min(value, default=least - 1) if isinstance(value, tuple) else value
-            words = "numbers of " if isinstance(value, tuple) else ""
+            require(math.isfinite(value), f"{name} must be a finite number, got {value}")
+        is_several = isinstance(value, tuple) and all(isinstance(number, int) for number in value)
+        if isinstance(value, int | float) or value and is_several:
+            total = sum(value) if is_several else value
+            limit = rules.get("at_most", math.inf if isinstance(value, float) else 2**32 - 1)
+            require(total <= limit, f"{name} must be at most {limit:.12g}, got {total:.12g}")
+        if "at_least" in rules:
+            least = rules["at_least"]
+            smallest = min(value, default=least - 1) if is_several else value
+            words = "numbers of " if is_several else ""
             require(smallest >= least, f"{name} must be {words}at least {least}, got {value}")
-    for name in above_0:
-        require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
+        require(value > rules["above"] if "above" in rules else True, f"{name} must be positive, got {value}")
 
 
 def converted(name: str, wanted: Any, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 
 _CIFAR = ModelConfig()
 _RESNET34 = ModelConfig(
@@ -51,8 +51,7 @@ _CIFAR10_FAST = TrainConfig(
 
 _IMAGENET = TrainConfig(
     model=_RESNET34,
-    dataset="imagenet2012",
-    image_size=224,
+    data=DataConfig("imagenet2012", image_size=224),
     train_steps=700_000,
     batch_size=256,
     learning_rate=0.1,
@@ -67,7 +66,7 @@ TRAIN_PRESETS = {
     # Not in the paper: what trains for every seed tried, see docs/appendix/runs.md.
     "mnist": TrainConfig(
         model=MODEL_PRESETS["mnist"],
-        dataset="mnist_sample",
+        data=DataConfig("mnist_sample"),
         crop_padding=2,
         random_flip=False,
         train_steps=1_200,
@@ -84,7 +83,7 @@ TRAIN_PRESETS = {
     "cifar10_wide": dataclasses.replace(
         _CIFAR10_FAST, model=MODEL_PRESETS["cifar10_wide"], train_steps=4_550, eval_every=455, checkpoint_every=91
     ),
-    "cifar100": TrainConfig(model=MODEL_PRESETS["cifar100"], dataset="cifar100"),
+    "cifar100": TrainConfig(model=MODEL_PRESETS["cifar100"], data=DataConfig("cifar100")),
     "imagenet": _IMAGENET,
     "imagenet_wide": dataclasses.replace(_IMAGENET, model=MODEL_PRESETS["imagenet_wide"]),
 }

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from identity_matters.comparators import build_network
+from identity_matters import networks
 from identity_matters.config import ModelConfig
 from identity_matters.fields import require
 from identity_matters.model import taking_raw_images
@@ -67,7 +67,7 @@ def load(name: str, standardized: bool = True) -> keras.Model:
       UserError: the name is neither a key of NETWORKS nor the preset of one.
     """
     shipped = find(name)
-    network = build_network(shipped.model)
+    network = networks.build(shipped.model)
     file = importlib.resources.files("identity_matters") / "weights" / f"{shipped.name}.npz"
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as weights:
         for variable in network.variables:

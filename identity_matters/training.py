@@ -1,7 +1,7 @@
 """Training: `train(config, run_dir)` starts a run or continues it.
 
     join     the processes and devices that train together
-    load     the data, whose shape the config takes over
+    open     the data, whose shape the config takes over
     agree    on the config and on the steps already done; the run directory is locked
     build    the network, the compiled model, and their state from the newest checkpoint
     loop     Keras's fit from one event to the next, where an event is a checkpoint or an evaluation
@@ -13,29 +13,31 @@ What is done at an event is done outside fit, on every Keras backend.
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
 
-from identity_matters import given_optimizer
+from identity_matters import given_optimizer, networks
 from identity_matters.batch_norm import fuse
-from identity_matters.comparators import build_network
-from identity_matters.config import NO_PLACE, TrainConfig
-from identity_matters.data.arrays import ArrayData, note
-from identity_matters.data.batches import ArrayBatches, Batches, StreamedBatches
-from identity_matters.data.loading import reporting_unreadable_data
+from identity_matters.config import DataConfig, TrainConfig
+from identity_matters.data.batches import Batches, open_batches
+from identity_matters.data.source import Source, config_of_given, open_source
 from identity_matters.distributed import rendezvous
-from identity_matters.distributed.workers import Workers, open_run, recording_failure
+from identity_matters.distributed.shared_run import open_run, recording_failure
+from identity_matters.distributed.workers import Workers
 from identity_matters.errors import (
     Diverged,
     EvaluationFailed,
     Preempted,
     UserError,
     WorkerLost,
-    reporting_lack_of_memory,
+    explaining,
+    lack_of_memory,
+    note,
     truncated_repr,
+    unreadable_data,
 )
 from identity_matters.export import write_results
 from identity_matters.model import check_image_shape, require_usual_keras, training_flops
@@ -49,11 +51,16 @@ from identity_matters.runs.signals import StopRequest, deferring_sigterm
 from identity_matters.runs.tables import read_metrics
 from identity_matters.starting_weights import freeze, take_weights
 
-if TYPE_CHECKING:
-    from identity_matters.data.image_folder import FolderSource
-    from identity_matters.data.tfds import TfdsSource
-
-__all__ = ["PRESETS", "Diverged", "Preempted", "TrainConfig", "WorkerLost", "learning_rate_schedule", "train"]
+__all__ = [
+    "PRESETS",
+    "DataConfig",
+    "Diverged",
+    "Preempted",
+    "TrainConfig",
+    "WorkerLost",
+    "learning_rate_schedule",
+    "train",
+]
 
 _FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
 
@@ -75,8 +82,8 @@ def train(
     Args:
       config: Its model's image_shape and num_classes are taken from the data.
       run_dir: The directory of this run alone.
-      data: (x_train, y_train, x_test, y_test), as user_arrays takes them, or (train, test): batches (images, labels)
-        of a tf.data.Dataset, a PyDataset or another iterable.
+      data: (x_train, y_train, x_test, y_test), as identity_matters.data.arrays takes them, or (train, test): batches
+        (images, labels) of a tf.data.Dataset, a PyDataset or another iterable.
       init_from: In place of the config's: a network with whose weights the run starts.
       callbacks: One or several Keras callbacks, for a single process; identity_matters.runs.callbacks has the hooks.
       optimizer: A Keras optimiser in place of the config's, or a schedule in place of its learning rates.
@@ -92,7 +99,8 @@ def train(
 
     >>> import tempfile
     >>> tiny = dataclasses.replace(PRESETS["mnist"].model, widths=(16,), blocks_per_stage=(1,))
-    >>> config = TrainConfig(model=tiny, dataset="mnist_sample", train_steps=2, decay_steps=(), eval_examples=100)
+    >>> data = DataConfig("mnist_sample", eval_examples=100)
+    >>> config = TrainConfig(tiny, data, train_steps=2, decay_steps=())
     >>> row = train(config, tempfile.mkdtemp())  # doctest: +ELLIPSIS
     step      2  loss 2.3...  train error ...%  test error ...%  ... images/s...
     >>> assert 0 <= row["test_top1_error"] <= 1
@@ -100,24 +108,39 @@ def train(
     workers = join(config)
     if workers is None:
         return {}
-    given: dict[str, Any] = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
-    config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
-    callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))  # before loading
+    config = with_given(config, init_from, optimizer)
+    callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))
     rows = workers.check(config, callbacks)
-    loaded = workers.load_in_turn(config, data)
-    model = dataclasses.replace(config.model, image_shape=loaded.image_shape, num_classes=loaded.num_classes)
-    check_image_shape(model)  # before there is a run directory
-    named = {} if data is None else {"dataset": loaded.name, **NO_PLACE}
-    config = dataclasses.replace(config, model=model, **named)
-    opened = open_run(config, os.fsdecode(run_dir), workers, loaded.summary, getattr(loaded, "file_digest", ""))
-    with workers.active(), opened as (directory, contents):
+    with workers.in_turn(config.data.download), workers.active():
+        source = open_source(config.data, data)
+        config = fitted_to(source, config, is_given=data is not None)
+        batches = open_batches(source, config, rows)
+    with workers.active(), open_run(config, os.fsdecode(run_dir), workers, source) as (directory, contents):
         if contents["status"] == "diverged":
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
         if contents["final_row"]:
             return contents["final_row"] if directory else {}
         too_large = f"batch_size {config.batch_size} and this network need more memory than there is; reduce one"
-        with recording_failure(directory, workers), reporting_lack_of_memory(too_large), reporting_unreadable_data():
-            return Training(config, loaded, rows, workers, directory, callbacks).run()
+        explained = explaining(lack_of_memory(too_large), unreadable_data, workers.lost)
+        with recording_failure(directory, workers), explained:
+            return Training(config, batches, workers, directory, callbacks, source.class_names).run()
+
+
+def with_given(config: TrainConfig, init_from: str | os.PathLike, optimizer: Any) -> TrainConfig:
+    """Returns the config with what `train` was given in place of its own."""
+    given = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
+    return dataclasses.replace(config, **{name: text for name, text in given.items() if text})
+
+
+def fitted_to(source: Source, config: TrainConfig, is_given: bool = False) -> TrainConfig:
+    """Returns the config with the images and classes of a source, by whose name data that were given are called.
+
+    Raises UserError where the strides of the network do not divide the images; there is no run directory yet.
+    """
+    model = dataclasses.replace(config.model, image_shape=source.image_shape, num_classes=source.num_classes)
+    check_image_shape(model)
+    data = config_of_given(source, config.data) if is_given else config.data
+    return dataclasses.replace(config, model=model, data=data)
 
 
 def join(config: TrainConfig) -> Workers | None:
@@ -151,13 +174,13 @@ def build(
 ) -> tuple[keras.Model, keras.Model]:
     """Returns the network, and the compiled model that fit trains: from a batch's first array to the logits."""
     with workers.scope():
-        network = fuse(build_network(config.model, config.seed))
+        network = fuse(networks.build(config.model, config.seed))
     freeze(network, config.freeze)
     return network, workers.model_to_fit(network, batches, config, stop or StopRequest())
 
 
 class Training:
-    """One run, from the newest checkpoint on; `rows` are those of every batch that this process takes.
+    """One run, from the newest checkpoint on.
 
     directory is None on workers other than the chief, which write nothing.
     """
@@ -165,26 +188,24 @@ class Training:
     def __init__(
         self,
         config: TrainConfig,
-        data: "ArrayData | FolderSource | TfdsSource",
-        rows: slice,
+        batches: Batches,
         workers: Workers,
         directory: RunDirectory | None,
         callbacks: Sequence,
+        class_names: Sequence[str] = (),
     ) -> None:
         make_deterministic(config.seed)
         self.config, self.workers, self.directory, self.stop = config, workers, directory, StopRequest()
-        batches_type: Callable[..., Batches] = ArrayBatches if isinstance(data, ArrayData) else StreamedBatches
-        self.batches = batches_type(data, config, rows)
-        self.epoch_steps = data.num_train / config.batch_size
+        self.batches, self.epoch_steps = batches, batches.num_train / config.batch_size
         self.network, self.model = build(config, self.batches, workers, self.stop)
         self.step_flops = training_flops(self.network) * config.batch_size
         self.state = TrainingState(self.network, self.model.optimizer)
-        # Whether the run had ended, by a callback perhaps: then its results alone are written again. It stays done, so
-        # that what interrupts that does not have the next call train on.
+        # True if an earlier call finished training, perhaps by a callback. Then only the result files are rewritten,
+        # and the status stays done, so an interruption cannot restart training.
         self.has_ended = False
         if directory:
-            if names := getattr(data, "class_names", ()):  # what the numbers that the network gives mean
-                directory.contents["class_names"] = list(names)
+            if class_names:  # what the numbers that the network gives mean
+                directory.contents["class_names"] = list(class_names)
             self.state.restore(directory.file("checkpoints"), config.train_steps)
             metrics = directory.file("metrics.csv")
             if directory.status == "done" and os.path.exists(metrics):
@@ -304,7 +325,7 @@ class Training:
         """Writes the results on the chief, while the other workers wait."""
         self.log.close()
         if self.directory:
-            network = build_network(self.config.model, self.config.seed)  # of variables of this process alone
+            network = networks.build(self.config.model, self.config.seed)  # of variables of this process alone
             network.set_weights(self.network.get_weights())
             write_results(self.config, network, self.log.rows, self.directory)
             self.callback.end(self.log.rows[-1])

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from identity_matters.data.arrays import mnist_sample
-from identity_matters.errors import EXIT_ERROR
-from identity_matters.fields import check_fields, require, split_names
+from identity_matters.data.digits import mnist_sample
+from identity_matters.errors import EXIT_ERROR, damaged_table, explaining, refused_value
+from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.job_table import Job, JobTable
-from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
+from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher
 from theory import claims
 
@@ -53,14 +53,14 @@ class CheckConfig:
     """
 
     claim: str = ""
-    trials: int = 100
-    seed: int = 0
+    trials: int = option(100, at_least=1)
+    seed: int = option(0, at_least=0)
     draw: str = ""
     figures: bool = True
     verbose: bool = False
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
+        check_fields(self)
         require(not (self.claim and self.draw), "claim and draw exclude each other: a claim has no figure")
 
 
@@ -70,7 +70,7 @@ def main(config: CheckConfig, run_dir: str | None) -> int:
         require(run_dir, "--draw needs a --run_dir, where the figures go")
         return _draw(config, str(run_dir))
     if config.claim:
-        with launcher.user_errors():
+        with explaining(refused_value):
             claims.claim_named(config.claim)
     if run_dir is None:
         return _check(config, None)
@@ -140,7 +140,7 @@ def _checks(config: CheckConfig, ids: list[str], run: RunDirectory | None) -> It
     table = JobTable(path)
     for claim_id in ids:
         (row,) = table.run(Job({"claim": claim_id}, functools.partial(_row, claim_id, config), num_rows=1))
-        with reporting_damaged_table(path or ""):  # a row of an earlier call may lack columns
+        with explaining(damaged_table(path or "")):  # a row of an earlier call may lack columns
             fields = {name: row[name] for name in claims.Check._fields}
             yield claims.Check(**fields | {"holds": str(row["holds"]) == "True"})  # text in the file
 

@@ -17,26 +17,10 @@ from typing import Any, Literal, get_args, get_origin
 from absl import flags
 
 from identity_matters.errors import UserError
-from identity_matters.fields import from_json, require
-from identity_matters.runs.config_json import data_places
+from identity_matters.fields import all_fields, from_json, require
+from identity_matters.runs.config_json import config_of
 from identity_matters.runs.files import read_json
 
-# Flags that hold a path, or several with commas between them. A shell leaves the ~ of --run_dir=~/first as it is.
-PATHS = {
-    "config",
-    "run_dir",
-    "data_dir",
-    "npz",
-    "images",
-    "saved_model",
-    "saved_run",
-    "init_from",
-    "runs",
-    "beside",
-    "write",
-    "study",
-    "blocks",
-}
 _INDENT = 30  # columns of --help
 
 
@@ -55,16 +39,20 @@ _PARSERS = {
 
 
 class FieldFlag(flags.Flag):
-    """A flag of the type of a config's field, `kind` in _PARSERS; its value is None where it is not given."""
+    """A flag of the type of a config's field, `kind` in _PARSERS; its value is None where it is not given.
 
-    def __init__(self, name: str, kind: type) -> None:
+    A shell leaves the ~ of --run_dir=~/first as it is, so a flag that holds a path replaces it.
+    """
+
+    def __init__(self, name: str, kind: type, is_path: bool = False) -> None:
+        self._is_path = is_path
         parser, self._expected = _PARSERS[kind]
         super().__init__(parser(), None, name, None, "", boolean=kind is bool)
 
     def parse(self, argument: str) -> None:
         """Sets the value, with the ~ before a path replaced by the home directory; raises UserError for a wrong one."""
         try:
-            if self.name in PATHS:
+            if self._is_path:
                 argument = re.sub(r"(^|, *)(~[^,]*)", lambda match: match[1] + os.path.expanduser(match[2]), argument)
             super().parse(argument)
         except flags.IllegalFlagValueError:
@@ -74,14 +62,8 @@ class FieldFlag(flags.Flag):
 
 def flag_fields(config: Any) -> list[tuple[dataclasses.Field, Any, Any]]:
     """Returns (field, default, config that holds it) of every flag; those of nested configs come last."""
-    direct, nested = [], []
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            nested += flag_fields(value)
-        elif field.metadata.get("flag", True):
-            direct.append((field, value, config))
-    return direct + nested
+    fields = [(field, getattr(holder, field.name), holder) for field, holder in all_fields(config)]
+    return [entry for entry in fields if entry[0].metadata.get("flag", True)]
 
 
 def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
@@ -93,10 +75,11 @@ def define(presets: dict[str, Any], has_run_dir: bool) -> flags.FlagValues:
         flags.DEFINE_enum("preset", next(iter(presets)), list(presets), "", flag_values=values)
     if has_run_dir:
         for name in ("run_dir", "config"):
-            flags.DEFINE_flag(FieldFlag(name, str), flag_values=values)
+            flags.DEFINE_flag(FieldFlag(name, str, is_path=True), flag_values=values)
     config = next(iter(presets.values()))
     for field, default, _ in flag_fields(config):
-        flags.DEFINE_flag(FieldFlag(field.name, type(default)), flag_values=values)
+        is_path = field.metadata.get("path", False)
+        flags.DEFINE_flag(FieldFlag(field.name, type(default), is_path), flag_values=values)
     for alias, name in getattr(config, "ALIASES", {}).items():
         flags.DEFINE_alias(alias, name, flag_values=values)
     return values
@@ -125,26 +108,11 @@ def base(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     try:
         contents = read_json(os.path.join(path, "config.json") if os.path.isdir(path) else path)
         if not isinstance(contents, dict) or "config" not in contents:
-            return from_json(preset, _nested(preset, contents))
+            return from_json(preset, contents)
         require("preset" not in values or not values["preset"].present, "it is the config of a run; leave out --preset")
-        config = from_json(preset, contents["config"])
-        places = data_places(contents) if hasattr(config, "data_dir") else {}
-        return dataclasses.replace(config, **places)
+        return config_of(contents, preset)
     except (OSError, ValueError) as error:
         raise UserError(f"--config={path} cannot be used: {error}") from error
-
-
-def _nested(preset: Any, fields: Any) -> Any:
-    """Returns values by the names of flags as the config of a preset holds them: those of configs in it in dicts."""
-    if not isinstance(fields, dict):
-        return fields
-    found = dict(fields)
-    for field in dataclasses.fields(preset):
-        inner = getattr(preset, field.name)
-        if dataclasses.is_dataclass(inner) and field.name not in found:
-            names = {name.name for name, _, _ in flag_fields(inner)} & found.keys()
-            found[field.name] = _nested(inner, {name: found.pop(name) for name in names})
-    return found
 
 
 def changes(values: flags.FlagValues, presets: dict[str, Any]) -> dict[str, Any]:

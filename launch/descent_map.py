@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from identity_matters.fields import check_fields
+from identity_matters.errors import damaged_table, explaining
+from identity_matters.fields import check_fields, option
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable
-from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
+from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher
 from theory.descent import target_map
 
@@ -33,10 +34,10 @@ class MapConfig:
       seed: Seed of the targets and starts.
     """
 
-    seed: int = 0
+    seed: int = option(0, at_least=0)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_0=("seed",))
+        check_fields(self)
 
 
 def main(config: MapConfig, run_dir: str | None) -> None:
@@ -47,7 +48,7 @@ def main(config: MapConfig, run_dir: str | None) -> None:
         run.set_status("running")
         _figure_data(run, config.seed)
         _map(config.seed, run.file("results.csv"))
-        with reporting_damaged_table(run.path):
+        with explaining(damaged_table(run.path)):
             from identity_matters.runs.figures import save_figures
 
             save_figures(lambda: figures(run.path), run.path)
@@ -70,7 +71,7 @@ def _map(seed: int, path: str | None) -> None:
         return next(target_map.run(seed, skip=number))
 
     def write_line(job: Job, rows: list[dict]) -> None:
-        with reporting_damaged_table(path or ""):  # rows of an earlier call may lack columns
+        with explaining(damaged_table(path or "")):  # rows of an earlier call may lack columns
             tqdm.write(_line(job.key, rows))
 
     jobs = [

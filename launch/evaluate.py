@@ -17,9 +17,12 @@ run's model.keras: KERAS_BACKEND=jax python -m launch.evaluate --saved_model=DIR
 
 import dataclasses
 import json
+from collections.abc import Mapping
+from typing import Any
 
+from identity_matters.config import DataConfig
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, require
+from identity_matters.fields import check_fields, option
 from launch import launcher, terminal
 
 
@@ -31,17 +34,7 @@ class EvaluateConfig:
       saved_model: Directory of a SavedModel or of the run that exported it, or path of a run's model.keras. Required,
         unless pretrained is given.
       pretrained: Name of a network that comes with the package, e.g. digits.
-      dataset: mnist_sample or a TFDS data set, whose test split is used (empty: the data of the run that exported the
-        network or, with pretrained, the data set of that network).
-      data_dir: Where TFDS keeps prepared data sets (empty: as in the run that exported the network; if dataset is
-        given, TFDS's default).
-      npz: Your own data in place of a dataset: test_images and test_labels of an .npz file, as for training; the
-        training arrays may be missing. Images of another size than the network's are resized, and a line says so.
-      images: A folder of your own images in place of a dataset: class folders, in test/ or directly in the folder,
-        named as those that the network was trained on.
-      test_share: With images that have no test/: the share of them to evaluate on, chosen by file name (0: that of the
-        run, 1: all).
-      test_split: Name of the split to evaluate on, of a dataset or of images (empty: that of the run, or test).
+      data: The test images. What is not given is as in the run that exported the network.
       max_examples: Evaluate on the first N examples (0: all).
       batch_size: Examples per batch.
       json: Print one line of JSON, with errors as fractions.
@@ -49,25 +42,25 @@ class EvaluateConfig:
         flag the model.keras beside a run's saved_model is evaluated instead, and a SavedModel without one is refused.
     """
 
-    saved_model: str = ""
+    saved_model: str = option("", path=True)
     pretrained: str = ""
-    dataset: str = ""
-    data_dir: str = ""
-    npz: str = ""
-    images: str = ""
-    test_share: float = 0.0
-    test_split: str = ""
-    max_examples: int = 0
-    batch_size: int = 100
+    data: DataConfig = DataConfig(dataset="")
+    max_examples: int = option(0, at_least=0)
+    batch_size: int = option(100, at_least=1)
     json: bool = False
     trust_saved_model: bool = False
 
     def __post_init__(self) -> None:
-        # Before TensorFlow is imported.
-        check_fields(self, at_least_1=("batch_size",), at_least_0=("max_examples", "test_share"))
-        require(self.test_share <= 1, f"test_share must be at most 1, got {self.test_share:g}")
+        check_fields(self)  # before TensorFlow is imported
         if self.saved_model and self.pretrained:
             raise UserError("--saved_model and --pretrained are both given; give one of them")
+
+    @staticmethod
+    def refusals(flags: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the fields of the data that an evaluation does not read, and why."""
+        of_training = ("train_split", "train_examples", "validation_examples", "num_classes")
+        others = {"image_size": "set by the network", "eval_examples": "here --max_examples"}
+        return dict.fromkeys(of_training, "for training") | others
 
 
 def main(config: EvaluateConfig) -> None:
@@ -77,23 +70,13 @@ def main(config: EvaluateConfig) -> None:
     with terminal.silenced_stderr():
         from identity_matters import evaluation, pretrained
 
-    dataset = config.dataset
-    if config.pretrained and not (config.npz or config.images):
-        dataset = dataset or pretrained.find(config.pretrained).dataset
+    data = config.data
+    if config.pretrained and not (data.dataset or data.npz or data.images):
+        data = dataclasses.replace(data, dataset=pretrained.find(config.pretrained).dataset)
     network = config.saved_model or pretrained.load(config.pretrained)
     model = evaluation.load_classifier(network, config.trust_saved_model)
-    result = evaluation.evaluate(
-        model,
-        dataset or None,
-        data_dir=config.data_dir,
-        npz=config.npz,
-        images=config.images,
-        test_share=config.test_share,
-        test_split=config.test_split,
-        max_examples=config.max_examples,
-        batch_size=config.batch_size,
-        progress=True,
-    )
+    options = {"max_examples": config.max_examples, "batch_size": config.batch_size, "progress": True}
+    result = evaluation.evaluate(model, **vars(data) | {"dataset": data.dataset or None}, **options)
     if model.num_classes <= 5:
         del result["top5_error"]
     if config.json:

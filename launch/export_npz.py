@@ -13,11 +13,10 @@ import os
 
 import numpy as np
 
-from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData
-from identity_matters.data.loading import load
+from identity_matters.config import DataConfig
+from identity_matters.data.source import SPLITS, fits_in_memory, open_source, read_all
 from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, require
+from identity_matters.fields import check_fields, option, require
 from identity_matters.runs.files import replacing
 from launch import launcher, terminal
 
@@ -39,17 +38,17 @@ class ExportConfig:
     """
 
     dataset: str = "cifar10"
-    data_dir: str = ""
+    data_dir: str = option("", path=True)
     download: bool = False
-    image_size: int = 0
-    images: str = ""
+    image_size: int = option(0, at_least=0, at_most=8_192)
+    images: str = option("", path=True)
     test_share: float = 0.0
     train_split: str = ""
     test_split: str = ""
-    npz: str = ""
+    npz: str = option("", path=True)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_0=("image_size",), at_most={"image_size": 2**13})
+        check_fields(self)
 
 
 def main(config: ExportConfig) -> None:
@@ -60,16 +59,16 @@ def main(config: ExportConfig) -> None:
     require(os.path.isdir(folder or "."), f"there is no folder {folder} to write {config.npz} to")
     with terminal.silenced_stderr():
         import keras  # noqa: F401  # before the data, whose lines are to be seen
-    data = load(TrainConfig(**{name: value for name, value in vars(config).items() if name != "npz"}))
-    if not isinstance(data, ArrayData):
-        raise UserError(f"{data.name} does not fit in memory, or its images vary in size; no .npz can hold it")
+    source = open_source(DataConfig(**{name: value for name, value in vars(config).items() if name != "npz"}))
+    if not fits_in_memory(source):
+        raise UserError(f"{source.name} does not fit in memory, or its images vary in size; no .npz can hold it")
+    arrays = {}
+    for split in SPLITS:
+        arrays[f"{split}_images"], arrays[f"{split}_labels"] = read_all(source, [split])
     with replacing(config.npz) as temporary, open(temporary, "wb") as file:
-        names = ("train_images", "test_images", "train_labels", "test_labels")
-        np.savez_compressed(file, **{name: getattr(data, name) for name in names})
-    print(
-        f"{config.npz}: {data.num_train} training and {data.num_test} test images {list(data.image_shape)}, "
-        f"{data.num_classes} classes"
-    )
+        np.savez_compressed(file, **arrays)
+    numbers = f"{source.num('train')} training and {source.num('test')} test images {list(source.image_shape)}"
+    print(f"{config.npz}: {numbers}, {source.num_classes} classes")
 
 
 cli = launcher.command(main, {"": ExportConfig()}, manual=__doc__, has_run_dir=False)

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, require
+from identity_matters.errors import UserError, damaged_table, explaining, refused_value
+from identity_matters.fields import check_fields, option, require
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing
-from identity_matters.runs.tables import read_rows, reporting_damaged_table, write_metrics
+from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher, terminal, trained_run
 
 if TYPE_CHECKING:
@@ -71,25 +71,24 @@ class SpectrumConfig:
       data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
     """
 
-    saved_run: str = ""
+    saved_run: str = option("", path=True)
     pretrained: str = ""
     at_step: int = -1
-    examples: int = 500
-    order: int = 60
-    tolerance: float = 1e-3
+    examples: int = option(500, at_least=1)
+    order: int = option(60, at_least=1)
+    tolerance: float = option(1e-3, at_least=0)
     gauss_newton: bool = False
     batch_moments: bool = False
     per_layer: bool = False
     per_block: bool = False
-    num_vectors: int = 24
-    num_eigenvalues: int = 5
-    batch_size: int = 100
-    seed: int = 0
-    data_dir: str = ""
+    num_vectors: int = option(24, at_least=1)
+    num_eigenvalues: int = option(5, at_least=1)
+    batch_size: int = option(100, at_least=1)
+    seed: int = option(0, at_least=0)
+    data_dir: str = option("", path=True)
 
     def __post_init__(self) -> None:
-        positive = ("examples", "order", "num_vectors", "num_eigenvalues", "batch_size")
-        check_fields(self, at_least_1=positive, at_least_0=("seed", "tolerance"))
+        check_fields(self)
         require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
 
 
@@ -150,7 +149,7 @@ def _compute(
     options |= {name: getattr(config, name) for name in _OPTIONS} | {"training": config.batch_moments}
     measured = [model, images, labels]
     kept = [run.file(name) for name in PRODUCTS]
-    with launcher.user_errors():
+    with explaining(refused_value):
         found = curvature.spectrum(*measured, path=kept[0], **options)
         write_metrics(run.file("results.csv"), report.quadrature_rows(found.quadrature))
         write_metrics(run.file("density.csv"), report.density_rows(quadrature.density(found.quadrature)))
@@ -179,14 +178,14 @@ def _results(config: SpectrumConfig, run: RunDirectory, dim: int) -> str:
     """Describes the spectrum of `dim` weights from the tables."""
     from shortcut_study.curvature.report import parts_table, quadrature_from_rows, report
 
-    with reporting_damaged_table(results := run.file("results.csv")):
+    with explaining(damaged_table(results := run.file("results.csv"))):
         quadrature = quadrature_from_rows(read_rows(results))
         text = report(quadrature, config.num_eigenvalues, dim)
     minutes, matrix = run.contents.get("minutes"), "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
     lines = [f"spectrum of the {matrix}" + (f", {minutes} minutes" if minutes is not None else "")]
     lines.append(text)
     for path in (run.file(LAYERS), run.file(BLOCKS)):
-        with reporting_damaged_table(path):
+        with explaining(damaged_table(path)):
             lines += ["\n" + parts_table(rows)] if (rows := read_rows(path)) else []
     return "\n".join(lines)
 

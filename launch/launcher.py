@@ -7,19 +7,26 @@ A launcher is a module whose docstring is its manual, with
 Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
-import contextlib
 import functools
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from absl import flags
 
-from identity_matters.data.arrays import note
-from identity_matters.errors import EXIT_CONTINUE, EXIT_ERROR, UserError, first_line, reporting_lack_of_memory
+from identity_matters.errors import (
+    EXIT_CONTINUE,
+    EXIT_ERROR,
+    UserError,
+    explaining,
+    first_line,
+    lack_of_memory,
+    note,
+    refused_value,
+)
 from identity_matters.runs import signals
 from identity_matters.runs.files import remove_temporary_folders
 from launch import config_flags, terminal
@@ -60,7 +67,7 @@ def run(
         try:
             with signals.raising_keyboard_interrupt():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
-                with user_errors():  # absl's ValueErrors, as of --noNAME=false
+                with explaining(refused_value):  # absl's ValueErrors, as of --noNAME=false
                     rest = config_flags.parse(values, sys.argv)
                 if values["help"].value and not manual:
                     raise UserError("--help prints docstrings, which PYTHONOPTIMIZE=2 (-OO) removes")
@@ -70,7 +77,7 @@ def run(
                 elif rest:
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:
-                    with reporting_lack_of_memory("there is not enough memory, or ulimit allows too little"):
+                    with explaining(lack_of_memory("there is not enough memory, or ulimit allows too little")):
                         code = _call(main, presets, values, needs_run_dir, without_effect)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second notice would add nothing
@@ -95,7 +102,7 @@ def _call(
     without_effect: Callable[[Any], dict[str, str]],
 ) -> int | None:
     """Calls main with the config that the flags give; returns what main returns."""
-    with user_errors():
+    with explaining(refused_value):
         config = config_flags.config_from(values, presets)
     changed = config_flags.changes(values, presets)
     for name, why in without_effect(config).items():
@@ -128,12 +135,3 @@ def _leave(code: int) -> None:
     sys.stderr.flush()
     remove_temporary_folders()  # those whose removal a Ctrl-C has ended
     os._exit(code)
-
-
-@contextlib.contextmanager
-def user_errors() -> Iterator[None]:
-    """Turns the ValueErrors of a library function, called with what the user gave, into UserErrors."""
-    try:
-        yield
-    except ValueError as error:
-        raise UserError(str(error)) from error

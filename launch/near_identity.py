@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm import tqdm
 
-from identity_matters.fields import check_fields, require
+from identity_matters.errors import damaged_table, explaining
+from identity_matters.fields import check_fields, option, require
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable, Progress
-from identity_matters.runs.tables import read_rows, reporting_damaged_table
+from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal, trained_run
 
 if TYPE_CHECKING:
@@ -50,15 +51,15 @@ class NearIdentityConfig:
       data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
     """
 
-    saved_run: str = ""
+    saved_run: str = option("", path=True)
     pretrained: str = ""
     at_step: int = -1
-    examples: int = 1_000
+    examples: int = option(1_000, at_least=1)
     ablate: bool = True
-    data_dir: str = ""
+    data_dir: str = option("", path=True)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("examples",))
+        check_fields(self)
         require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
 
 
@@ -97,7 +98,7 @@ def _measure(
 
     names = [block.name for block in near_identity.split(network)]
     table = JobTable(run.file(BLOCKS))
-    with reporting_damaged_table(run.file(BLOCKS)):
+    with explaining(damaged_table(run.file(BLOCKS))):
         done = {row["block"] for row in table.rows}
     found: Iterator[dict[str, Any]] = near_identity.measure(network, images, labels, done, config.ablate)
 

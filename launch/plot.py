@@ -24,11 +24,11 @@ import os
 import re
 from typing import TYPE_CHECKING, Literal
 
-from identity_matters.errors import UserError
+from identity_matters.errors import UserError, damaged_table, explaining
 from identity_matters.fields import check_fields, require, split_names
 from identity_matters.runs.config_json import flat, read_config_json
 from identity_matters.runs.files import shortest_unique_suffixes
-from identity_matters.runs.tables import read_metrics, read_rows, reporting_damaged_table
+from identity_matters.runs.tables import read_metrics, read_rows
 from launch import launcher, near_identity, train
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def main(config: PlotConfig, run_dir: str) -> None:
     takes = inspect.signature(draw).parameters
     require("levels" in takes or not config.level, f"level is for training runs; {run_dir} is a run of launch.{kind}")
     options = {name: getattr(config, name) for name in ("title", "levels") if name in takes}
-    with reporting_damaged_table(run_dir):
+    with explaining(damaged_table(run_dir)):
         paths = save_figures(lambda: draw(run_dir, **options), run_dir, config.format, config.style)
     if not paths:
         is_done = record is not None and record["status"] == "done"

@@ -11,11 +11,12 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.fields import check_fields
+from identity_matters.errors import damaged_table, explaining
+from identity_matters.fields import check_fields, option
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import write_text
 from identity_matters.runs.job_table import Job, JobTable
-from identity_matters.runs.tables import read_rows, reporting_damaged_table
+from identity_matters.runs.tables import read_rows
 from launch import launcher
 from theory.relu import search
 
@@ -32,11 +33,11 @@ class SearchConfig:
       seed: Seed of the teachers, samples and starts.
     """
 
-    trials: int = 100
-    seed: int = 0
+    trials: int = option(100, at_least=1)
+    seed: int = option(0, at_least=0)
 
     def __post_init__(self) -> None:
-        check_fields(self, at_least_1=("trials",), at_least_0=("seed",))
+        check_fields(self)
 
 
 def main(config: SearchConfig, run_dir: str | None) -> None:
@@ -46,7 +47,7 @@ def main(config: SearchConfig, run_dir: str | None) -> None:
     with RunDirectory(run_dir, config, "relu_search") as run:
         run.set_status("running")
         _search(config, run.file("results.csv"), run.file("points.csv"))
-        with reporting_damaged_table(run.file("results.csv")):
+        with explaining(damaged_table(run.file("results.csv"))):
             _draw(run_dir)
         run.set_status("done")
     print(f"files: {run_dir}")
@@ -66,7 +67,7 @@ def _search(config: SearchConfig, results: str | None, points_path: str | None) 
             return [row]
 
         (row,) = table.run(Job(setting, compute, num_rows=1))
-        with reporting_damaged_table(results or ""):  # a row of an earlier call may lack columns
+        with explaining(damaged_table(results or "")):  # a row of an earlier call may lack columns
             print(_line(row), flush=True)
 
 

@@ -15,7 +15,7 @@ import dataclasses
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.fields import check_fields, require, split_names
+from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.config_json import read_config_json, seen_from_start
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import shortest_unique_suffixes, write_text
@@ -35,7 +35,7 @@ class ReportConfig:
       runs: Run directories, with commas between them (empty: compute quick runs first).
     """
 
-    runs: str = ""
+    runs: str = option("", path=True)
 
     def __post_init__(self) -> None:
         check_fields(self)

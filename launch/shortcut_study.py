@@ -21,12 +21,13 @@ import os
 from typing import TYPE_CHECKING
 
 from identity_matters.data.arrays import examples_summary
+from identity_matters.errors import damaged_table, explaining, refused_value
 from identity_matters.fields import from_json
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import temporary_folder, write_text
 from identity_matters.runs.job_table import Job, JobTable
-from identity_matters.runs.tables import read_rows, reporting_damaged_table
+from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal
 from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.dataset import load_images, study_data
@@ -42,12 +43,12 @@ def main(config: StudyConfig, run_dir: str) -> None:
 
         from shortcut_study import report
 
-    with launcher.user_errors():
+    with explaining(refused_value):
         report.chosen_figures(config)  # a mistake in the depths is reported before a data set is downloaded
         arrays = load_images(config)
         data = study_data(config, arrays)
         jobs = report.study_jobs(config, data)
-    summary = examples_summary(arrays.train_images, arrays.train_labels)
+    summary = examples_summary(arrays.images, arrays.labels)
     with RunDirectory(run_dir, config, "shortcut_study", summary) as run:
         run.set_status("running", num_examples=len(data.x))
         rows, text = _compute(config, run, jobs)
@@ -70,7 +71,7 @@ def _compute(config: StudyConfig, run: RunDirectory, jobs: list[Job]) -> tuple[l
         JobTable(path).run_all(jobs, bar)
         bar.set_description("figures, findings, TensorBoard")
         rows = read_rows(path)
-        with reporting_damaged_table(path):
+        with explaining(damaged_table(path)):
             save_figures(lambda: figures(run.path), run.path)
             _write_events(run, rows, config.hparams)
             text = report.report(rows, smoke_size(run.path))

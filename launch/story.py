@@ -12,9 +12,9 @@ import functools
 import os
 from typing import TYPE_CHECKING, Literal
 
-from identity_matters.errors import UserError
-from identity_matters.fields import check_fields, require, split_names
-from identity_matters.runs.tables import read_rows, reporting_damaged_table
+from identity_matters.errors import UserError, damaged_table, explaining
+from identity_matters.fields import check_fields, option, require, split_names
+from identity_matters.runs.tables import read_rows
 from launch import launcher
 
 if TYPE_CHECKING:
@@ -36,8 +36,10 @@ class StoryConfig:
       style: Whether the figure is for the screen or for a paper.
     """
 
-    study: str = "docs/runs/study_mnist"
-    blocks: str = "docs/runs/near_identity_start,docs/runs/near_identity_paper,docs/runs/near_identity_paper_muon"
+    study: str = option("docs/runs/study_mnist", path=True)
+    blocks: str = option(
+        "docs/runs/near_identity_start,docs/runs/near_identity_paper,docs/runs/near_identity_paper_muon", path=True
+    )
     names: str = "at the start,trained with SGD,trained with Muon"
     format: Literal["png", "pdf", "svg"] = "png"
     style: Literal["screen", "paper"] = "screen"
@@ -58,7 +60,7 @@ def main(config: StoryConfig, run_dir: str) -> None:
     has_figure_5 = any(row.get("experiment") == "initial_spectrum" for row in study)
     require(has_figure_5, f"{config.study} does not hold the data of Figure 5")
     os.makedirs(run_dir, exist_ok=True)
-    with reporting_damaged_table(f"{config.study} or {config.blocks}"):
+    with explaining(damaged_table(f"{config.study} or {config.blocks}")):
         draw = functools.partial(story_figure, study, blocks)
         print("\n".join(save_figures(lambda: {"story": draw()}, run_dir, config.format, config.style)))
 

@@ -32,8 +32,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from identity_matters.config import TrainConfig, ignored_fields
-from identity_matters.data.arrays import note
-from identity_matters.errors import EXIT_DIVERGED
+from identity_matters.errors import EXIT_DIVERGED, note
 from identity_matters.presets import TRAIN_PRESETS
 from identity_matters.runs import config_json
 from identity_matters.runs.config_json import evaluated_split, final_row_label

@@ -6,18 +6,16 @@ It gives the config that the network was trained with, the network and its train
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from identity_matters.config import TrainConfig
-from identity_matters.data import loading
-from identity_matters.data.arrays import MNIST_SAMPLE, ArrayData, examples_summary, note
-from identity_matters.errors import UserError
-from identity_matters.fields import from_json, require
-from identity_matters.runs.config_json import data_places, read_config_json
-from identity_matters.runs.directory import require_unchanged
+from identity_matters.config import DataConfig, TrainConfig
+from identity_matters.data.arrays import examples_summary
+from identity_matters.data.source import Split, open_source, require_unchanged, say_named_by
+from identity_matters.errors import UserError, note
+from identity_matters.fields import require
+from identity_matters.runs.config_json import config_of, read_config_json
 
 if TYPE_CHECKING:
     import keras
@@ -45,7 +43,7 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     if pretrained:
         from identity_matters import pretrained as shipped
 
-        return TrainConfig(dataset=shipped.find(pretrained).dataset, data_dir=data_dir)
+        return TrainConfig(data=DataConfig(shipped.find(pretrained).dataset, data_dir=data_dir))
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
     record = read_config_json(saved_run)
@@ -56,57 +54,30 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
     if at_step < 0 and not os.path.isfile(os.path.join(saved_run, "model.keras")):
         raise UserError(f"saved_run {saved_run} has no model.keras")
     try:
-        config = from_json(TrainConfig(), record["config"])
+        config = config_of(record, TrainConfig())
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
-    config = dataclasses.replace(config, **data_places(record))
-    require_unchanged(config, record, f"saved_run {saved_run}")
-    loading.say_named_by(os.path.join(saved_run, "config.json"), vars(config), data_dir)
-    return dataclasses.replace(config, data_dir=data_dir or config.data_dir)
+    require_unchanged(open_source(config.data), config.data, record, f"saved_run {saved_run}")
+    say_named_by(os.path.join(saved_run, "config.json"), config.data, data_dir)
+    data = dataclasses.replace(config.data, data_dir=data_dir or config.data.data_dir)
+    return dataclasses.replace(config, data=data)
 
 
-def first_examples(
-    run_config: TrainConfig, count: int, split: Literal["train", "test"] = "train"
-) -> tuple[np.ndarray, np.ndarray, str]:
+def first_examples(run_config: TrainConfig, count: int, split: Split = "train") -> tuple[np.ndarray, np.ndarray, str]:
     """Returns a run's first examples of a split, without augmentation: standardised images, labels, a line naming them.
+
+    Of images that vary in size it takes the central windows.
 
     Returns:
       images float32 [m, h, w, c], labels int32 [m], m at most count, and their `examples_summary`.
     """
     from identity_matters.model import standardize
 
-    if split == "test":
-        batches = loading.raw_test_batches(run_config, 100)
-    else:
-        batches = raw_batches(run_config, min(count, run_config.train_examples or count))
-    images, raw, labels = [], [], []
-    while sum(map(len, labels)) < count and (batch := next(batches, None)):
-        raw.append(batch[0])
-        labels.append(batch[1])
-        images.append(np.asarray(standardize(batch[0])))
-    first_images, first_raw, first_labels = (np.concatenate(parts)[:count] for parts in (images, raw, labels))
-    summary = examples_summary(first_raw, first_labels, are_resized=run_config.image_size > 0)
-    return first_images, first_labels.astype(np.int32), summary
-
-
-def raw_batches(run_config: TrainConfig, count: int, size: int = 500) -> Iterator:
-    """Yields uint8 images and labels, without augmentation: where they vary in size the central crop."""
-    if run_config.npz or run_config.images or run_config.dataset == MNIST_SAMPLE:
-        arrays = loading.load(run_config)
-        if not isinstance(arrays, ArrayData):
-            yield from arrays.raw_train_batches(size)
-            return
-        for start in range(0, min(count, arrays.num_train), size):
-            batch = slice(start, min(start + size, count))
-            yield arrays.train_images[batch], arrays.train_labels[batch]
-        return
-    from identity_matters.data.tfds import TfdsSource, prepared_builder
-
-    builder = prepared_builder(run_config.dataset, run_config.data_dir)
-    split = run_config.train_split or "train"
-    count = min(count, builder.info.splits[split].num_examples - run_config.validation_examples)
-    source = TfdsSource(builder, split, image_size=run_config.image_size, eval_examples=count, train_split=split)
-    yield from source.raw_test_batches(size)
+    source = open_source(run_config.data)
+    raw, labels = source.read(split, np.arange(min(count, source.num(split))))
+    parts = (raw[start : start + 500] for start in range(0, len(raw), 500))
+    images = np.concatenate([np.asarray(standardize(part)) for part in parts])
+    return images, labels, examples_summary(raw, labels, are_resized=run_config.data.image_size > 0)
 
 
 def load_model(
@@ -128,11 +99,11 @@ def load_model(
         return load(pretrained, standardized=False), ""
     if at_step < 0:
         return _exported(config, os.path.join(saved_run, "model.keras")), ""
-    from identity_matters.comparators import build_network
+    from identity_matters import networks
     from identity_matters.runs import checkpoint
     from identity_matters.starting_weights import take_weights
 
-    network = build_network(dataclasses.replace(config.model, mixed_precision=False), config.seed)
+    network = networks.build(dataclasses.replace(config.model, mixed_precision=False), config.seed)
     if not at_step:
         if config.init_from:
             note(take_weights(network, config.init_from))
@@ -145,14 +116,14 @@ def load_model(
 
 def _exported(config: TrainConfig, path: str) -> "keras.Model":
     """Returns the network in a run's model.keras as trained, on standardised images."""
-    from identity_matters.comparators import build_network
+    from identity_matters import networks
     from identity_matters.model import takes_raw_images
     from identity_matters.safe_loading import load_network
 
     exported = load_network(path)
     if not takes_raw_images(exported):
         return exported
-    network = build_network(config.model, config.seed)
+    network = networks.build(config.model, config.seed)
     try:
         network.set_weights(exported.get_weights())
     except ValueError as error:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import numpy as np
 
-from identity_matters.fields import check_fields, require
+from identity_matters.fields import check_fields, option, require
 from shortcut_study.figures import MODULES
 
 
@@ -52,40 +52,33 @@ class StudyConfig:
 
     figure: Literal[("all", *MODULES)] = "all"  # pyright: ignore[reportInvalidTypeForm]
     dataset: str = "mnist_sample"
-    data_dir: str = ""
-    download: bool = False
-    examples: int = 0
-    input_scale: float = 1.0
+    data_dir: str = option("", path=True, compared=False)
+    download: bool = option(False, compared=False)
+    examples: int = option(0, at_least=0, at_most=2**31)
+    input_scale: float = option(1.0, at_least=1e-6, at_most=1e6)
     centred: bool = True
     mean_over_outputs: bool = False
-    depths: tuple[int, ...] = (2, 3, 6, 12, 24, 48, 96)
-    relu_depths: tuple[int, ...] = (2, 4, 8, 16, 32, 64)
-    conv_depths: tuple[int, ...] = (6, 12, 24)
-    depth: int = 16
-    num_runs: int = 10
-    sweep_runs: int = 5
-    relu_runs: int = 5
-    relu_examples: int = 0
-    conv_runs: int = 5
-    num_epochs: int = 1000
-    rates_per_decade: int = 4
-    relu_rates_per_decade: int = 2
-    learning_rate: float = 0.03
-    xavier_learning_rate: float = 0.0
-    descent_epochs: int = 3000
-    num_levels: int = 12
-    seed: int = 0
-    hparams: bool = False
+    depths: tuple[int, ...] = option((2, 3, 6, 12, 24, 48, 96), at_least=1, at_most=10_000)
+    relu_depths: tuple[int, ...] = option((2, 4, 8, 16, 32, 64), at_least=1, at_most=10_000)
+    conv_depths: tuple[int, ...] = option((6, 12, 24), at_least=1, at_most=10_000)
+    depth: int = option(16, at_least=1, at_most=10_000)
+    num_runs: int = option(10, at_least=1, at_most=10**6)
+    sweep_runs: int = option(5, at_least=1, at_most=10**6)
+    relu_runs: int = option(5, at_least=1, at_most=10**6)
+    relu_examples: int = option(0, at_least=0, at_most=2**31)
+    conv_runs: int = option(5, at_least=1, at_most=10**6)
+    num_epochs: int = option(1000, at_least=1, at_most=10**6)
+    rates_per_decade: int = option(4, at_least=1, at_most=10_000)
+    relu_rates_per_decade: int = option(2, at_least=1, at_most=10_000)
+    learning_rate: float = option(0.03, above=0)
+    xavier_learning_rate: float = option(0.0, at_least=0)
+    descent_epochs: int = option(3000, at_least=1, at_most=10**6)
+    num_levels: int = option(12, at_least=1, at_most=10_000)
+    seed: int = option(0, at_least=0, at_most=2**31)
+    hparams: bool = option(False, compared=False)
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            _AT_LEAST_1,
-            ("examples", "relu_examples", "seed", "xavier_learning_rate"),
-            ("learning_rate",),
-            _AT_MOST,
-        )
-        require(1e-6 <= self.input_scale <= 1e6, f"input_scale must lie in 1e-06–1e+06, got {self.input_scale}")
+        check_fields(self)
         require(
             all(depth % 6 == 0 for depth in self.conv_depths),
             f"conv_depths must be multiples of 6, for shortcuts of 1, 2 and 3, got {self.conv_depths}",
@@ -98,17 +91,6 @@ class StudyConfig:
     def seeds(self, count: int) -> range:
         """Returns the first `count` seeds."""
         return range(self.seed, self.seed + count)
-
-
-_AT_LEAST_1 = (
-    "num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "rates_per_decade", "relu_rates_per_decade",
-    "depth", "descent_epochs", "num_levels", "depths", "relu_depths", "conv_depths",
-)  # fmt: skip
-_AT_MOST = dict.fromkeys(
-    ("depths", "relu_depths", "conv_depths", "depth", "rates_per_decade", "relu_rates_per_decade", "num_levels"), 10_000
-)
-_AT_MOST |= dict.fromkeys(("num_runs", "sweep_runs", "relu_runs", "conv_runs", "num_epochs", "descent_epochs"), 10**6)
-_AT_MOST |= dict.fromkeys(("examples", "relu_examples", "seed"), 2**31)
 
 
 def learning_rates(per_decade: int) -> np.ndarray:

@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from identity_matters.config import TrainConfig
-from identity_matters.data import loading
-from identity_matters.data.arrays import ArrayData
+from identity_matters.config import DataConfig
+from identity_matters.data.source import fits_in_memory, open_source, read_all
 from identity_matters.errors import UserError, VaryingSizes
+from identity_matters.fields import require
 from shortcut_study.config import StudyConfig
 
 
@@ -30,33 +30,39 @@ class StudyData(NamedTuple):
         return self._replace(x=self.x[:count], y=self.y[:count]) if count else self
 
 
-def load_images(config: StudyConfig) -> ArrayData:
+class StudyImages(NamedTuple):
+    """Training images uint8 [m, h, w, c] and labels int32 [m] in 0 … num_classes − 1."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    num_classes: int
+
+
+def load_images(config: StudyConfig) -> StudyImages:
     """Returns the images and labels of a study.
 
     Raises:
       UserError: there is no such data set, its images vary in size, or it is not held in memory.
     """
-    named = {name: getattr(config, name) for name in ("dataset", "data_dir", "download")}
+    data = DataConfig(config.dataset, config.data_dir, download=config.download, train_examples=config.examples)
     try:
-        arrays = loading.load(TrainConfig(**named, train_examples=config.examples))
+        source = open_source(data)
     except VaryingSizes as error:  # its advice is for launch.train
         raise UserError(
             f"the images of {config.dataset} vary in size; choose a set of small images of one size"
         ) from error
-    if not isinstance(arrays, ArrayData):
-        raise UserError(f"dataset {config.dataset} is not held in memory; choose one of small images")
-    return arrays
+    require(fits_in_memory(source), f"dataset {config.dataset} is not held in memory; choose one of small images")
+    return StudyImages(*read_all(source, ["train"]), source.num_classes)
 
 
-def study_data(config: StudyConfig, arrays: ArrayData) -> StudyData:
+def study_data(config: StudyConfig, data: StudyImages) -> StudyData:
     """Returns the inputs and targets that a study computes from its training images.
 
     Raises:
       ValueError: as `whitened_components`.
     """
-    images, labels = arrays.train_images, arrays.train_labels
     options = config.input_scale, config.centred, config.mean_over_outputs
-    return StudyData(*whitened_components(images, labels, arrays.num_classes, *options), images, labels)
+    return StudyData(*whitened_components(*data, *options), data.images, data.labels)
 
 
 def whitened_components(

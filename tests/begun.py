@@ -15,8 +15,10 @@ def begin(path, config, kind="train", status="running", rows=(), **details) -> N
 
 
 def edit(run_dir, fields={}, /, **changes) -> None:
-    """Changes a config.json, and fields of its config."""
+    """Changes a config.json, and fields of its config or of the data in it."""
     path = run_dir / "config.json"
     record = json.loads(path.read_text())
-    record["config"] |= fields
+    for name, value in fields.items():
+        config = record["config"]
+        (config["data"] if name in config.get("data", ()) else config)[name] = value
     path.write_text(json.dumps(record | changes))

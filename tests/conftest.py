@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 from launching import launched
 
-from identity_matters.config import ModelConfig, TrainConfig
-
-
-@pytest.fixture(scope="session", autouse=True)
-def image_cache(tmp_path_factory):
-    """Keeps decoded images of tests, and of the programs that they start, out of the user's cache."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("IDENTITY_MATTERS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 
 
 @pytest.fixture
@@ -34,9 +26,7 @@ def tiny_config() -> TrainConfig:
     """Two stages of one block, for the embedded digits: well under a second of training."""
     return TrainConfig(
         model=ModelConfig(image_shape=(28, 28, 1), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)),
-        dataset="mnist_sample",
-        train_examples=200,
-        eval_examples=50,
+        data=DataConfig("mnist_sample", train_examples=200, eval_examples=50),
         crop_padding=2,
         train_steps=4,
         batch_size=16,
@@ -86,7 +76,7 @@ def tiny_spectrum(tiny_run, tmp_path_factory):
 @pytest.fixture(scope="session")
 def digits_npz(tmp_path_factory):
     """1,000 real training digits and 200 test digits in a file such as --npz takes."""
-    from identity_matters.data.arrays import mnist_sample
+    from identity_matters.data.digits import mnist_sample
 
     data, path = mnist_sample(), tmp_path_factory.mktemp("data") / "digits.npz"
     train = {"train_images": data.train_images[:1000, ..., 0], "train_labels": data.train_labels[:1000]}

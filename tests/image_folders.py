@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 from PIL import Image
 
-from identity_matters.data.arrays import mnist_sample
+from identity_matters.data.digits import mnist_sample
 
 DIGITS = "zero one two three four five six seven eight nine".split()
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from identity_matters.errors import explaining, refused_value
 from launch import config_flags, launcher
 
 LAUNCHERS = (
@@ -38,6 +39,6 @@ def presets_of(name):
 def config_of(name, *flags):
     """The config that a launcher makes of these flags; without any its default."""
     values = config_flags.define(presets_of(name), has_run_dir=True)
-    with launcher.user_errors():
+    with explaining(refused_value):
         assert config_flags.parse(values, ["", *flags]) == []
         return config_flags.config_from(values, presets_of(name))

@@ -12,6 +12,7 @@ import re
 
 import numpy as np
 
+from identity_matters.runs.config_json import flat
 from identity_matters.runs.tables import ablation_table, read_metrics, read_rows
 
 RUNS = pathlib.Path(__file__).parents[1] / "docs" / "runs"
@@ -54,7 +55,7 @@ def rows(name: str) -> list[dict]:
 
 def training_line(name: str, record: dict) -> str:
     """Returns the line of a training run in the table."""
-    last, config = rows(name)[-1], record["config"]
+    last, config = rows(name)[-1], flat(record["config"])
     images = "held out" if config["validation_examples"] else f"first {config['eval_examples']:,} test images"
     images = images if config["validation_examples"] or config["eval_examples"] else "test images"
     since = last["step"] - (rows(name)[-2]["step"] if len(rows(name)) > 1 else 0)

@@ -7,10 +7,10 @@ import warnings
 
 import pytest
 
-from identity_matters.data import loading
-from identity_matters.data.arrays import mnist_sample
+from identity_matters.data.digits import mnist_sample
 from launch.config_flags import flags_of
 from shortcut_study.config import PRESETS
+from shortcut_study.dataset import StudyImages
 
 CONFIG = dataclasses.replace(
     PRESETS["smoke"],
@@ -29,18 +29,14 @@ FLAGS = flags_of(CONFIG, PRESETS)
 @functools.cache
 def zeros_ones_and_twos():
     """The digits 0, 1 and 2 at 7×7 pixels, of which the principal components are quick."""
-    kept = mnist_sample()
-    arrays = {}
-    for split in ("train", "test"):
-        images, labels = getattr(kept, f"{split}_images"), getattr(kept, f"{split}_labels")
-        arrays |= {f"{split}_images": images[labels < 3, ::4, ::4], f"{split}_labels": labels[labels < 3]}
-    return dataclasses.replace(kept, num_classes=3, **arrays)
+    images, labels, *_ = mnist_sample()
+    return images[labels < 3, ::4, ::4], labels[labels < 3]
 
 
 def load_three_digits(config):
-    """In place of loading.load."""
-    kept, count = zeros_ones_and_twos(), config.train_examples or None
-    return dataclasses.replace(kept, train_images=kept.train_images[:count], train_labels=kept.train_labels[:count])
+    """In place of dataset.load_images."""
+    images, labels = zeros_ones_and_twos()
+    return StudyImages(images[: config.examples or None], labels[: config.examples or None], 3)
 
 
 def run_study(run_dir, figure):
@@ -50,7 +46,7 @@ def run_study(run_dir, figure):
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(f"{run_dir}.out", "w"))))
         stack.enter_context(contextlib.redirect_stderr(stack.enter_context(open(f"{run_dir}.err", "w"))))
-        stack.enter_context(pytest.MonkeyPatch.context()).setattr(loading, "load", load_three_digits)
+        stack.enter_context(pytest.MonkeyPatch.context()).setattr(shortcut_study, "load_images", load_three_digits)
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("error", module=r"shortcut_study")
         shortcut_study.main(dataclasses.replace(CONFIG, figure=figure), str(run_dir))

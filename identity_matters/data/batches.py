@@ -1,26 +1,28 @@
-"""The batch stream of a data set in memory: a pure function of (seed, step).
+"""The batch stream of a source: a pure function of (seed, step).
 
-A batch is planned on the host, see plans.py, and made on the device: a resumed run sees the batches it would have seen,
-and N workers together see the batch that one would. The images stay on the device, where a whole batch is looked up,
-cropped and flipped at once, under every backend.
+A batch is planned on the host, see plans.py: a resumed run sees the batches it would have seen, and N workers together
+see the batch that one would. Images that fit in memory stay on the device, where a whole batch is looked up, cropped
+and flipped at once, under every backend; of larger sets, each process reads its rows of a batch as they are needed.
 """
 
+import collections
+import concurrent.futures
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData
 from identity_matters.data.plans import plan_batch
+from identity_matters.data.source import SPLITS, Source, fits_in_memory, read_all
+from identity_matters.errors import UserError
 from identity_matters.model import standardize
 
-if TYPE_CHECKING:
-    from identity_matters.data.image_folder import FolderSource
-    from identity_matters.data.tfds import TfdsSource
+_AHEAD = 2  # batches of a stream that are read while one is trained on
+_PLACES = 2**14  # of a window, to each side of the middle
 
 
 class DeviceImages(keras.layers.Layer):
@@ -85,10 +87,12 @@ class ArrayBatches:
     weighted_test_batches yields `test_steps` batches; device_images holds the training images, then the test images.
     """
 
-    def __init__(self, data: ArrayData, config: TrainConfig, rows: slice = slice(None)) -> None:
-        self.data, self._config, self._rows = data, config, rows
-        self.test_steps = -(-data.num_test // config.batch_size)
-        self.device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]), name="device_images")
+    def __init__(self, source: Source, config: TrainConfig, rows: slice = slice(None)) -> None:
+        self._config, self._rows = config, rows
+        self.num_train, self.num_test = (source.num(split) for split in SPLITS)
+        self.test_steps = -(-self.num_test // config.batch_size)
+        images, self._labels = read_all(source, SPLITS)
+        self.device_images = DeviceImages(images, name="device_images")
 
     def attach(self, network: keras.Model) -> keras.Model:
         """Returns the model that fit trains: plans to logits, by look-up, augmentation, standardisation and network."""
@@ -97,38 +101,37 @@ class ArrayBatches:
 
     def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b]) of first_step, first_step + 1, … without end."""
-        config, data = self._config, self.data
+        config = self._config
         for step in itertools.count(first_step):
             plan = plan_batch(
-                config.seed, step, config.batch_size, data.num_train, config.crop_padding, config.random_flip
+                config.seed, step, config.batch_size, self.num_train, config.crop_padding, config.random_flip
             )[self._rows]
-            yield plan, data.train_labels[plan[:, 0]]
+            yield plan, self._labels[plan[:, 0]]
 
     def weighted_test_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields (plan [b, 4], labels [b], weights [b]) once through the test images, in order.
 
         The last batch is filled up with examples of weight 0, so that every batch has one shape.
         """
-        data, batch_size = self.data, self._config.batch_size
-        for start in range(0, data.num_test, batch_size):
+        batch_size = self._config.batch_size
+        for start in range(0, self.num_test, batch_size):
             example = np.arange(start, start + batch_size)
-            weights = (example < data.num_test).astype(np.float32)
-            example = np.minimum(example, data.num_test - 1)
+            weights = (example < self.num_test).astype(np.float32)
             plan = np.zeros((batch_size, 4), np.int32)
-            plan[:, 0] = data.num_train + example
-            yield tuple(array[self._rows] for array in (plan, data.test_labels[example], weights))
+            plan[:, 0] = self.num_train + np.minimum(example, self.num_test - 1)
+            yield tuple(array[self._rows] for array in (plan, self._labels[plan[:, 0]], weights))
 
 
 class StreamedBatches:
-    """Training and test batches of a set that is read from disk as it is needed; only this process's rows are decoded.
+    """Training and test batches of a source that is read as it is needed; only this process's rows are read.
 
     weighted_test_batches yields `test_steps` batches.
     """
 
-    def __init__(self, source: "FolderSource | TfdsSource", config: TrainConfig, rows: slice = slice(None)) -> None:
-        self._source, self._config = source, config
-        self._rows = range(config.batch_size)[rows]
-        self.test_steps = -(-source.num_test // config.batch_size)
+    def __init__(self, source: Source, config: TrainConfig, rows: slice = slice(None)) -> None:
+        self._source, self._config, self._rows = source, config, rows
+        self.num_train, self.num_test = (source.num(split) for split in SPLITS)
+        self.test_steps = -(-self.num_test // config.batch_size)
 
     def attach(self, network: keras.Model) -> keras.Model:
         """Returns the model that fit trains: uint8 images to logits, by standardisation and network."""
@@ -136,28 +139,72 @@ class StreamedBatches:
         return keras.Model(images, network(standardize(images)), name="training")
 
     def train_batches(self, first_step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end."""
-        config = self._config
-        return self._source.train_batches(
-            config.seed, first_step, config.batch_size, config.random_flip, self._rows, config.crop_padding
-        )
+        """Yields (uint8 images [b, h, w, c], labels [b]) of first_step, first_step + 1, … without end.
+
+        Images of one size are shifted by up to crop_padding pixels; of others, windows are taken at random.
+        """
+        config, varies = self._config, self._source.varies
+        padding = _PLACES if varies else config.crop_padding
+
+        def read(step: int) -> tuple[np.ndarray, np.ndarray]:
+            plan = plan_batch(config.seed, step, config.batch_size, self.num_train, padding, config.random_flip)
+            plan = plan[self._rows]
+            places = (plan[:, 1:3] + padding) / (2 * padding + 1) if varies else None
+            images, labels = self._source.read("train", plan[:, 0], places)
+            if varies:
+                plan[:, 1:3] = 0
+            return augmented(images, plan, 0 if varies else padding), labels
+
+        return _read_ahead(read, itertools.count(first_step))
 
     def weighted_test_batches(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Yields (uint8 images [b, h, w, c], labels [b], weights [b]) once through the test images, in order.
 
-        The last batch is filled up with black images of weight 0, so that every batch has one shape.
+        The last batch is filled up with examples of weight 0, so that every batch has one shape.
         """
-        size = len(self._rows)
-        batches = self._source.raw_test_batches(self._config.batch_size, self._rows)
-        nothing = np.zeros((0, *self._source.image_shape), np.uint8), np.zeros(0, np.int32)
-        for _ in range(self.test_steps):
-            images, labels = next(batches, nothing)
-            missing = size - len(labels)
-            weights = np.pad(np.ones(len(labels), np.float32), (0, missing))
-            yield np.pad(images, ((0, missing), (0, 0), (0, 0), (0, 0))), np.pad(labels, (0, missing)), weights
+
+        def read(start: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            example = np.arange(start, start + self._config.batch_size)[self._rows]
+            weights = (example < self.num_test).astype(np.float32)
+            return *self._source.read("test", np.minimum(example, self.num_test - 1)), weights
+
+        return _read_ahead(read, range(0, self.num_test, self._config.batch_size))
 
 
 Batches = ArrayBatches | StreamedBatches
+
+
+def open_batches(source: Source, config: TrainConfig, rows: slice = slice(None)) -> Batches:
+    """Returns the batches of a source; raises UserError where they cannot be streamed but do not fit in memory."""
+    if fits_in_memory(source):
+        return ArrayBatches(source, config, rows)
+    if config.strategy != "synchronous":
+        raise UserError(f"strategy {config.strategy} needs data that fit in memory, which {source.name} do not")
+    return StreamedBatches(source, config, rows)
+
+
+def _read_ahead(read: Any, keys: Iterable[int]) -> Iterator[Any]:
+    """Yields read(key) of each key in turn; a thread reads the next ones meanwhile."""
+    keys, reader = iter(keys), concurrent.futures.ThreadPoolExecutor(1)
+    try:
+        pending = collections.deque(reader.submit(read, key) for key in itertools.islice(keys, _AHEAD))
+        while pending:
+            batch = pending.popleft().result()
+            pending.extend(reader.submit(read, key) for key in itertools.islice(keys, 1))
+            yield batch
+    finally:
+        reader.shutdown(cancel_futures=True)
+
+
+def augmented(images: np.ndarray, plan: np.ndarray, padding: int) -> np.ndarray:
+    """Returns images uint8 [n, h, w, c] shifted and mirrored as a plan says, as planned_images does on the device."""
+    height, width = images.shape[1:3]
+    padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    result = np.empty_like(images)
+    for image, (_, row, column, flipped), place in zip(padded, plan, result):
+        shifted = image[row + padding : row + padding + height, column + padding : column + padding + width]
+        place[:] = shifted[:, ::-1] if flipped else shifted
+    return result
 
 
 def as_dataset(batches: Iterator[tuple[np.ndarray, ...]]) -> Iterable:

@@ -10,9 +10,9 @@ import requests
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download import downloader
 
-from identity_matters.data.arrays import MNIST_SAMPLE
+from identity_matters.data.arrays import require_stored
+from identity_matters.data.source import MNIST_SAMPLE
 from identity_matters.data.tfds_files import check_files, features_of_tfds_alone
-from identity_matters.data.user_arrays import require_stored
 from identity_matters.errors import Preempted, UserError, first_line
 from identity_matters.fields import require
 from identity_matters.runs.config_json import require_mounted

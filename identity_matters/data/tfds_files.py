@@ -4,7 +4,6 @@ TFDS would wait for a pipe, read a device without end, follow links and template
 """
 
 import contextlib
-import glob
 import os
 import re
 import stat
@@ -14,10 +13,8 @@ from unittest import mock
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import dataset_info, naming
 
-from identity_matters.data.arrays import MAX_BYTES_IN_MEMORY
 from identity_matters.errors import truncated_repr
 from identity_matters.fields import require
-from identity_matters.runs.files import open_file
 
 _MAX_SHARDS, _MAX_EXAMPLES = 2**14, 2**40
 _MAX_TEXT = 2**24  # bytes of any file but a shard
@@ -43,21 +40,6 @@ def check_files(folder: str) -> None:
             are_few = len(lengths) <= _MAX_SHARDS and 0 <= min(lengths, default=0) and sum(lengths) <= _MAX_EXAMPLES
             is_usual = are_records and are_inside and are_named and are_few
             require(is_usual, f"its split is not as TFDS makes them: {truncated_repr(split)}")
-
-
-def check_records(name: str, folder: str) -> None:
-    """Raises UserError where a record of a set is longer than its file, which TensorFlow would first make room for.
-
-    In a larger set, which is streamed, that would read too much before the first step.
-    """
-    shards = [path for path in glob.glob(f"{glob.escape(folder)}/*") if _SHARD.fullmatch(os.path.basename(path))]
-    is_streamed = sum(map(os.path.getsize, shards)) > MAX_BYTES_IN_MEMORY
-    for path in () if is_streamed else shards:
-        with open_file(path) as file:
-            end, position = os.path.getsize(path), 0
-            while position < end:  # a record: its length, two checksums, what it holds
-                position += int.from_bytes(os.pread(file.fileno(), 8, position), "little") + 16
-            require(position == end, f"cannot read {name} in {folder}: {os.path.basename(path)} ends inside a record")
 
 
 @contextlib.contextmanager

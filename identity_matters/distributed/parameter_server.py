@@ -41,7 +41,7 @@ class Coordinator(Workers):
         super().__init__()
         self.parameter_servers, self.num_workers = strategy, num_workers
         # Every worker holds the images whole, and the chief hands out plans of batches alone.
-        self.has_peers, self.takes_streams = True, False
+        self.has_peers = True
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 
     def scope(self) -> contextlib.AbstractContextManager:
@@ -120,7 +120,7 @@ class AsynchronousModel:
                 learning_rate_schedule(config), config.momentum, nesterov=config.optimizer == "nesterov", name="sgd"
             )
             self.optimizer.build(network.trainable_variables)
-        pixels = batches.data.train_images.reshape(batches.data.num_train, -1)  # uint8 [N, h·w·c]
+        pixels = batches.device_images.pixels.numpy()[: batches.num_train]  # uint8 [N, h·w·c]
         # Each worker holds the images, and gives the same tensor again and again.
         images = chief.coordinator.create_per_worker_dataset(lambda: tf.data.Dataset.from_tensors(pixels).repeat())
         self._images = iter(images)

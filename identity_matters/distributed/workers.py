@@ -13,38 +13,19 @@ replicas are summed. So the learning rate is that of the batch, however many rep
 
 import contextlib
 import functools
-import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData
 from identity_matters.data.batches import Batches, as_dataset
-from identity_matters.data.loading import load
-from identity_matters.errors import Diverged, EvaluationFailed, UserError, WorkerLost
+from identity_matters.errors import UserError, WorkerLost, explaining
 from identity_matters.fields import require
 from identity_matters.optimization import compile_model
-from identity_matters.runs.checkpoint import list_checkpoints
-from identity_matters.runs.directory import (
-    DATA_PLACES,
-    LOCK_TIMEOUT,
-    RunDirectory,
-    as_json,
-    data_digest,
-    differences,
-    lock,
-)
 from identity_matters.runs.signals import StopRequest
-from identity_matters.runs.tables import read_metrics
-
-if TYPE_CHECKING:
-    from identity_matters.data.image_folder import FolderSource
-    from identity_matters.data.tfds import TfdsSource
 
 
 class Workers:
@@ -55,7 +36,6 @@ class Workers:
       distribution: keras.distribution.DataParallel. JAX's counterpart, for the devices of one process.
       num_replicas: How many devices all processes have together.
       has_peers: Whether another process can be lost.
-      takes_streams: Whether the data need not fit in memory.
     """
 
     def __init__(self, strategy: Any = None, rank: int = 0, num_processes: int = 1, distribution: Any = None) -> None:
@@ -63,7 +43,7 @@ class Workers:
         self.num_replicas = strategy.num_replicas_in_sync if strategy else 1
         if distribution:
             self.num_replicas = distribution.device_mesh.devices.size
-        self.is_chief, self.has_peers, self.takes_streams = rank == 0, num_processes > 1, True
+        self.is_chief, self.has_peers = rank == 0, num_processes > 1
 
     def check(self, config: TrainConfig, callbacks: Sequence) -> slice:
         """Returns the rows of every batch that this process takes, or raises UserError where it cannot train so."""
@@ -94,20 +74,15 @@ class Workers:
         """Returns the context in which a network, its optimiser and its metrics are made."""
         return self.strategy.scope() if self.strategy else contextlib.nullcontext()
 
-    def load_in_turn(
-        self, config: TrainConfig, given: Sequence[Any] | None = None
-    ) -> "ArrayData | FolderSource | TfdsSource":
-        """Loads the data as `load`; a chief that may download them comes first, others may find them on its disk."""
-        in_turn = self.broadcast([config.download])[0]
-        if in_turn and not self.is_chief:
+    @contextlib.contextmanager
+    def in_turn(self, is_ordered: bool) -> Iterator[None]:
+        """Opens a context that the chief enters first if it is ordered so; then others find what it has downloaded."""
+        is_ordered = bool(self.broadcast([is_ordered])[0])
+        if is_ordered and not self.is_chief:
             self.all_reduce([0.0])  # not a barrier: where the chief could not download them, nobody can
-        data = load(config, given)
-        if in_turn and self.is_chief:
+        yield
+        if is_ordered and self.is_chief:
             self.barrier()
-        if not self.takes_streams and not isinstance(data, ArrayData):
-            name = config.strategy
-            raise UserError(f"strategy {name} needs data that fit in memory, which those of {data.name} do not")
-        return data
 
     def model_to_fit(
         self, network: keras.Model, batches: Batches, config: TrainConfig, stop: StopRequest
@@ -161,7 +136,7 @@ class Workers:
         def value_on_replica(context: Any) -> Any:
             return tf.constant(vector if context.replica_id_in_sync_group == first else np.zeros_like(vector))
 
-        with self.reporting_lost_workers():
+        with explaining(self.lost):
             return self._total(self.strategy.experimental_distribute_values_from_function(value_on_replica)).numpy()
 
     @functools.cached_property
@@ -194,115 +169,24 @@ class Workers:
         self.all_reduce([0.0])
         self.barrier()  # until the others have heard it: a sum fails where one has left
 
-    @contextlib.contextmanager
-    def reporting_lost_workers(self) -> Iterator[None]:
-        """Opens a context that raises WorkerLost for the errors by which TensorFlow says that a worker is gone.
+    def lost(self, error: Exception) -> Exception | None:
+        """The rule for `explaining` that makes WorkerLost of the errors by which TensorFlow says that a worker is gone.
 
         Or UserError: the workers cannot train together, as they have different numbers or types of devices.
         """
         if not self.has_peers:
-            yield
-            return
+            return None
         import tensorflow as tf
 
         errors = tf.errors
-        try:
-            yield
-        except (errors.UnavailableError, errors.AbortedError, errors.DeadlineExceededError, errors.InternalError,
-                errors.CancelledError, errors.FailedPreconditionError, errors.UnknownError) as error:  # fmt: skip
-            # Python code that TensorFlow called has failed: reading data, say.
-            if "Traceback (most recent call last)" in str(error):
-                raise
-            if re.search("is joining a group with (size|type)", str(error)):
-                raise UserError(
-                    f"worker {self.rank} has {self.num_replicas // self.num_processes} device(s), another worker has "
-                    "another number or type of them: give all workers as many GPUs, e.g. by CUDA_VISIBLE_DEVICES"
-                ) from error
-            raise WorkerLost(f"worker {self.rank}", error) from error
-
-
-@contextlib.contextmanager
-def open_run(
-    config: TrainConfig, run_dir: str, workers: Workers, data: str = "", digest: str | None = None
-) -> Iterator[tuple[RunDirectory | None, dict]]:
-    """Opens the run directory on the chief, and agrees on the config and a summary of the data with the other workers.
-
-    digest is as in RunDirectory.
-
-    Yields:
-      (directory, contents): RunDirectory, which no other process can write to meanwhile, None on workers other than the
-      chief; and the contents of its config.json, with a final_row where nothing is left to do.
-
-    Raises:
-      UserError: the chief cannot use its run_dir, or a worker has another config or other data; on all of them.
-    """
-    with contextlib.ExitStack() as stack:
-        directory, contents = None, {}
-        compared = as_json(config) | {"data": data, "digest of npz": data_digest(config) if digest is None else digest}
-        if workers.is_chief:
-            try:
-                directory = RunDirectory(run_dir, config, data=data, digest=digest)
-                is_complete = directory.status == "done" and _has_results(directory)
-                if not is_complete and directory.status != "diverged":
-                    # A job of one worker too: on another node it may come before the lock of its last try is gone.
-                    lock(directory, stack, LOCK_TIMEOUT if workers.has_peers or "TF_CONFIG" in os.environ else 0)
-                    _require_checkpoints(directory, config)
-                final_row = read_metrics(directory.file("metrics.csv"))[-1] if is_complete else None
-                contents = directory.contents | {"final_row": final_row}
-            except ValueError as error:
-                contents["mistake"] = str(error)
-        contents = json.loads(workers.broadcast_text(json.dumps(contents | {"config": compared})))
-        # They may lie elsewhere on each machine: a digest says whether they are the same.
-        _require_agreement(contents, differences(contents["config"], compared, same=DATA_PLACES), workers)
-        if contents["final_row"] or contents["status"] == "diverged":
-            workers.barrier()  # until the others have heard it: a sum fails where one has left
-        yield directory, contents
-
-
-def _has_results(directory: RunDirectory) -> bool:
-    """Returns whether a done run still has what it has exported; only TensorFlow writes a saved_model."""
-    names = ("model.keras", "saved_model")[: 1 + (keras.backend.backend() == "tensorflow")]
-    return all(os.path.exists(directory.file(name)) for name in names)
-
-
-@contextlib.contextmanager
-def recording_failure(directory: RunDirectory | None, workers: Workers) -> Iterator[None]:
-    """Opens a `reporting_lost_workers` that notes in config.json how it failed, unless the same command continues."""
-    try:
-        with workers.reporting_lost_workers():
-            yield
-    except Exception as error:
-        is_open = directory and directory.is_begun and directory.status != "done"  # done: results were written again
-        if is_open and not getattr(error, "same_command_continues", False):
-            with contextlib.suppress(OSError):  # which must not hide the error itself
-                if isinstance(error, Diverged):
-                    directory.set_status("diverged", diverged_at_step=error.step)
-                else:
-                    directory.set_status("failed", error=str(error))
-        if isinstance(error, Diverged | EvaluationFailed):  # on all workers at once
-            workers.barrier()  # until the chief has recorded it: a job may end with its first worker
-        raise
-
-
-def _require_agreement(contents: dict, differing: list[str], workers: Workers) -> None:
-    """Raises UserError on all workers, once all of them know of it, where one of them cannot take part."""
-    num_differing = int(workers.all_reduce([bool(differing)])[0])
-    if "mistake" in contents or num_differing:
-        workers.barrier()
-    require("mistake" not in contents, contents.get("mistake", ""))
-    who = (
-        f"worker {workers.rank} has"
-        if differing
-        else f"{num_differing} of {workers.num_processes} workers were started with"
-    )
-    fields = f" (worker 0's, its own): {'; '.join(differing)}" if differing else ""
-    require(not num_differing, f"{who} another config or other data than worker 0{fields}")
-
-
-def _require_checkpoints(directory: RunDirectory, config: TrainConfig) -> None:
-    """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
-    if os.path.exists(metrics := directory.file("metrics.csv")) and not list_checkpoints(directory.file("checkpoints")):
-        step = max((row["step"] for row in read_metrics(metrics)), default=0)
-        advice = "so that nothing can be added; bring them back, or choose another run_dir"
-        is_new = directory.status != "done" and step < config.checkpoint_every
-        require(is_new, f"{directory.path} holds a run of {step} steps without its checkpoints, {advice}")
+        signs = (errors.UnavailableError, errors.AbortedError, errors.DeadlineExceededError, errors.InternalError,
+                 errors.CancelledError, errors.FailedPreconditionError, errors.UnknownError)  # fmt: skip
+        # With a traceback, Python code that TensorFlow called has failed: reading data, say.
+        if not isinstance(error, signs) or "Traceback (most recent call last)" in str(error):
+            return None
+        if re.search("is joining a group with (size|type)", str(error)):
+            return UserError(
+                f"worker {self.rank} has {self.num_replicas // self.num_processes} device(s), another worker has "
+                "another number or type of them: give all workers as many GPUs, e.g. by CUDA_VISIBLE_DEVICES"
+            )
+        return WorkerLost(f"worker {self.rank}", error)

@@ -10,12 +10,10 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 
-from identity_matters import training
-from identity_matters.comparators import build_network
+from identity_matters import networks, training
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData, examples_summary
-from identity_matters.data.loading import load
-from identity_matters.errors import UserError
+from identity_matters.data.source import describe, open_source
+from identity_matters.errors import UserError, damaged_table, explaining
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
 from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
@@ -65,17 +63,14 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
       UserError: the data or the run directory cannot be used or are of other data, or a finished run in it is of
         another config than its variant now has.
     """
-    held_out = 0 if config.sweep else config.train.validation_examples  # a sweep chooses nothing by them
+    held_out = 0 if config.sweep else config.train.data.validation_examples  # a sweep chooses nothing by them
     # A mistake in what names the data must not leave a config.json.
-    data = load(dataclasses.replace(config.train, validation_examples=held_out))
-    shape = {"image_shape": data.image_shape, "num_classes": data.num_classes}
+    shared = dataclasses.replace(config.train.data, validation_examples=held_out)
+    source = open_source(shared)
+    shape = {"image_shape": source.image_shape, "num_classes": source.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
-    summary, digest = data.summary, getattr(data, "file_digest", "")
-    if isinstance(data, ArrayData):  # the pixels too: rows of a copy with the same labels must not be mixed with these
-        summary = examples_summary(data.train_images, data.train_labels, are_resized=bool(config.train.image_size))
-    del data
     plans = [_plan(variant, base, config) for variant in config.variants]
-    with RunDirectory(run_dir, config, "ablations", summary, digest) as run:
+    with RunDirectory(run_dir, config, "ablations", describe(source)) as run:
         _run_all(plans, run, _open_table(run.file("results.csv"), config))
         rows = _draw(run)
         run.set_status("done")
@@ -95,16 +90,17 @@ def _plan(variant: Variant, base: TrainConfig, config: AblationConfig) -> _Plan:
         return dataclasses.replace(varied, **changes)
 
     rates = variant.rates if len(variant.rates) > 1 else ()
+    tested = dataclasses.replace(base.data, validation_examples=0)
     seeds = range(base.seed, base.seed + config.num_seeds)
     search_operations = config.search_operations or SEARCH * config.operations
     searches = [sized(search_operations, 1, learning_rate=rate) for rate in rates]
-    tests = [sized(config.operations, variant.evaluations, seed=seed, validation_examples=0) for seed in seeds]
+    tests = [sized(config.operations, variant.evaluations, seed=seed, data=tested) for seed in seeds]
     return _Plan(variant, searches, tests)
 
 
 def _flops(config: TrainConfig) -> int:
     """Operations of the convolutions in a step."""
-    flops = training_flops(build_network(config.model)) * config.batch_size
+    flops = training_flops(networks.build(config.model)) * config.batch_size
     keras.backend.clear_session()
     return flops
 
@@ -121,7 +117,7 @@ def _run_all(plans: list[_Plan], run: RunDirectory, table: JobTable) -> None:
         """
         number, last = next(count), f"seed{config.seed}"
         key = {"variant": variant.name, "phase": "test", "seed": config.seed}
-        if config.validation_examples:
+        if config.data.validation_examples:
             last = f"rate{config.learning_rate:g}"
             key = {"variant": variant.name, "phase": "search", "chosen_rate": config.learning_rate}
         path = run.file(f"{variant.directory}_{last}")
@@ -183,7 +179,7 @@ def _open_table(path: str, config: AblationConfig) -> JobTable:
     """Returns the table of results; raises UserError where it has rows of variants that the config does not."""
     table = JobTable(path)
     names = [variant.name for variant in (config.variants if config.sweep else EXPERIMENTS[config.experiment])]
-    with tables.reporting_damaged_table(path):
+    with explaining(damaged_table(path)):
         found = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
     unknown = {variant for variant, *_ in found} - set(names)
     compared = config.sweep or config.experiment
@@ -208,7 +204,7 @@ def _rows(run_dir: str) -> list[dict]:
     rows = tables.read_metrics(path) if os.path.exists(path) else []
     if status == "diverged":
         rows = [*rows, {"step": record["diverged_at_step"], "loss": np.nan, "test_top1_error": np.nan}]
-    phase = "search" if config["validation_examples"] else "test"
+    phase = "search" if config["data"]["validation_examples"] else "test"
     identity = {"phase": phase, "chosen_rate": config["learning_rate"], "seed": config["seed"], "status": status}
     return [identity | row for row in rows]
 

@@ -9,7 +9,7 @@ from identity_matters.config import TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.experiments import sweep
 from identity_matters.experiments.variants import EXPERIMENTS, Variant
-from identity_matters.fields import check_fields, require, split_names
+from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.presets import TRAIN_PRESETS
 
 OF_EVERY_EXPERIMENT = {
@@ -21,6 +21,13 @@ _OF_EXPERIMENTS = ("experiment", "operations", "search_operations", "only")
 class _SharedConfig(TrainConfig):  # without a docstring: --help shows TrainConfig's
     def _check_steps(self) -> None:
         """Does nothing: the steps of each run are set later, as a multiple of steps_per_execution."""
+
+
+def _shared(preset: str, held_out: int) -> TrainConfig:
+    """Returns the run that all variants start from."""
+    run = TRAIN_PRESETS[preset]
+    data = dataclasses.replace(run.data, validation_examples=held_out)
+    return _SharedConfig(**vars(run) | {"data": data})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,26 +52,21 @@ class AblationConfig:
 
     ALIASES: ClassVar = {"seeds": "num_seeds"}
 
-    train: TrainConfig = _SharedConfig(**vars(TRAIN_PRESETS["cifar10_fast"]) | {"validation_examples": 5_000})
+    train: TrainConfig = _shared("cifar10_fast", held_out=5_000)
     experiment: Literal["statements", "rivals", "norms", "initializers"] = "statements"
-    operations: float = 3e13
-    search_operations: float = 0.0
-    num_seeds: int = 3
-    only: str = ""
+    operations: float = option(3e13, at_least=1)
+    search_operations: float = option(0.0, at_least=0)
+    num_seeds: int = option(3, at_least=1, at_most=10_000, compared=False)
+    only: str = option("", compared=False)
     sweep: str = ""
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            at_least_1=("num_seeds", "operations"),
-            at_least_0=("search_operations",),
-            at_most={"num_seeds": 10_000},
-        )
+        check_fields(self)
         if self.sweep:
             sweep.variants(self.sweep, self.train)
             return
         searched = any(len(variant.rates) > 1 for variant in EXPERIMENTS[self.experiment])
-        held_out = self.train.validation_examples or not searched
+        held_out = self.train.data.validation_examples or not searched
         require(held_out, "validation_examples must be at least 1: the learning rates are chosen on them")
         names, chosen = [variant.name for variant in EXPERIMENTS[self.experiment]], split_names(self.only)
         require(chosen or not self.only, f"only names no variant, got {self.only!r}; leave it empty for all of them")
@@ -99,6 +101,6 @@ class AblationConfig:
 
 # Of launch.ablations: the run that all variants start from. The first is that of the experiments.
 PRESETS = {
-    name: AblationConfig(train=_SharedConfig(**vars(TRAIN_PRESETS[name]) | {"validation_examples": held_out}))
+    name: AblationConfig(train=_shared(name, held_out))
     for name, held_out in (("cifar10_fast", 5_000), ("cifar10", 5_000), ("mnist", 1_000))
 }

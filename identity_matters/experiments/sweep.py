@@ -3,18 +3,13 @@
 import dataclasses
 from typing import Any
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.experiments.variants import Variant
-from identity_matters.fields import require
+from identity_matters.fields import all_fields, require
 
 # What every run of a sweep shares, or has of its own, and why no sweep is over it.
-_FIXED = dict.fromkeys(
-    (
-        "dataset data_dir npz images test_share train_split test_split download "
-        "image_size num_classes train_examples validation_examples"
-    ).split(),
-    "the data are the same for all runs",
-) | {
+_FIXED = {
+    **dict.fromkeys((field.name for field in dataclasses.fields(DataConfig)), "the data are the same for all runs"),
     "seed": "give --seeds=3 for three of them",
     "eval_every": "it changes no network",
     "checkpoint_every": "it changes no network",
@@ -32,7 +27,7 @@ def variants(text: str, base: TrainConfig) -> list[Variant]:
     """
     name, is_given, values = text.partition("=")
     in_model = name in {field.name for field in dataclasses.fields(ModelConfig)} - {"image_shape", "num_classes"}
-    names = {field.name for field in dataclasses.fields(TrainConfig) if field.metadata.get("flag", True)} - {"model"}
+    names = {field.name for field, _ in all_fields(base) if field.metadata.get("flag", True)}
     example = "write --sweep=FIELD=VALUE,VALUE, e.g. --sweep=learning_rate=0.01,0.03,0.1"
     require(bool(is_given), f"sweep must name a field and its values, got {text!r}; {example}")
     require(in_model or name in names, f"sweep: there is no field {name!r}; --help lists them")

@@ -1,12 +1,13 @@
 """The config.json of a run directory, checked when it is read: the type of run, its config and its status."""
 
+import dataclasses
 import os
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from identity_matters.errors import UserError, truncated_repr
-from identity_matters.fields import require
+from identity_matters.fields import from_json, require
 from identity_matters.runs.files import read_json
 
 STATUSES = ("running", "done", "diverged", "failed")
@@ -38,17 +39,33 @@ def read_config_json(run_dir: str) -> dict | None:
     try:
         contents = read_json(path)
         _check(contents)
-        return contents
+        return _with_data_digest(contents)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except ValueError as error:
         raise UserError(f"{path} is not a run's config.json: {error}") from error
 
 
-def data_places(contents: dict) -> dict[str, str]:
-    """Returns data_dir, npz and images of the config in a training run's config.json, each as `seen_from_start`."""
-    config = contents["config"]
-    return {name: seen_from_start(contents, config[name]) for name in ("data_dir", "npz", "images") if name in config}
+def config_of(contents: dict, default: Any) -> Any:
+    """Returns the config in a run's config.json, on top of a default, with paths as seen from where the run started.
+
+    Raises:
+      UserError: the file is damaged, or another version's.
+    """
+    return _from_start(from_json(default, contents["config"]), contents)
+
+
+def _from_start(config: Any, contents: dict) -> Any:
+    """Returns a config with each path as `seen_from_start`; what is found nowhere may be no path, but a name."""
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            changes[field.name] = _from_start(value, contents)
+        elif field.metadata.get("path"):
+            path = seen_from_start(contents, value)
+            changes[field.name] = path if os.path.exists(path) or "source" in field.metadata else value
+    return dataclasses.replace(config, **changes)
 
 
 def seen_from_start(contents: dict, path: str) -> str:
@@ -59,6 +76,13 @@ def seen_from_start(contents: dict, path: str) -> str:
     folder = contents.get("folder")
     started = os.path.join(folder, path) if isinstance(folder, str) and path else path
     return path if os.path.exists(path) and not os.path.exists(started) else started
+
+
+def _with_data_digest(contents: dict) -> dict:
+    """Returns a config.json as this version writes it; older ones had two keys for what the data were."""
+    summary, file_digest = contents.pop("data", ""), contents.pop("npz_digest", "")
+    older = file_digest if contents["kind"] in ("train", "ablations") else summary
+    return {"data_digest": older} | contents if older else contents
 
 
 def require_mounted(path: str) -> None:
@@ -88,7 +112,7 @@ def flat(config: dict) -> dict[str, Any]:
 
 def evaluated_split(config: Mapping[str, Any]) -> str:
     """Returns what a training run's tables call test images, by the fields of its config: "test" or "held-out"."""
-    return "held-out" if config.get("validation_examples") else "test"
+    return "held-out" if flat(dict(config)).get("validation_examples") else "test"
 
 
 def final_row_label(contents: Mapping[str, Any] | None, rows: list[dict]) -> str:

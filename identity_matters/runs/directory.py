@@ -3,8 +3,7 @@
 The same directory with the same config continues the run; with another it is an error. config.json is written under the
 directory's lock, once the run begins: a mistake that is found before leaves none. Its command, the folder where that
 was given and its config are those of the latest call that computed something, its versions those of the first. It
-holds a summary of the data of a training run, a study or a spectrum, and the digest of an .npz file or a folder of
-images: data may be moved, but not changed.
+holds a digest of the data of a training run, a study or a spectrum: data may be moved, but not changed.
 """
 
 import contextlib
@@ -21,26 +20,19 @@ import sys
 import time
 from typing import Any
 
-from identity_matters.config import TrainConfig
-from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.fields import require
+from identity_matters.fields import all_fields, names_with, nested, require
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
 
 _TEMPORARY = re.compile(r"\.tmp\d+_.+")  # of files.temporary_folder
 _LOCK = ".lock"
-DATA_PLACES = ("npz", "images")  # fields that a digest of the data stands for
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
-    "kind", "command", "folder", "config", "data", "npz_digest", "weights_digest", "versions", "event_files",
-    "class_names",
+    "kind", "command", "folder", "config", "data_digest", "weights_digest", "versions", "event_files", "class_names",
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
-# Where the data lie, what TensorBoard or a report shows, which variants run now and how often, do not change what a run
-# computes.
-_NOT_COMPARED = ("data_dir", "download", "hparams", "num_seeds", "only", "runs", "verbose")
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")
 
 
@@ -51,19 +43,15 @@ class Busy(UserError):
 class RunDirectory:
     """A directory that belongs to one config; `with run:` makes it and keeps other processes from writing to it.
 
-    The config and the summary of the data, unless it is empty, are compared with those of an earlier run. run_type is
-    the launcher that draws the figures again, digest that of the .npz file or folder as it was read (None: as it is
-    now). The first `set_status` writes config.json: then the run `is_begun`.
+    The config, and the digest of the data unless it is empty, are compared with those of an earlier run. run_type is
+    the launcher that draws the figures again. The first `set_status` writes config.json: then the run `is_begun`.
 
     Raises UserError, also by `with run:`, where the directory holds a run of another type or config (the message lists
     what differs) or on other data, or other files than a run's, or cannot be written.
     """
 
-    def __init__(
-        self, path: str, config: Any, run_type: str = "train", data: str = "", digest: str | None = None
-    ) -> None:
-        self.path, self._config, self._run_type, self._data = path, config, run_type, data
-        self._digest = data_digest(config) if digest is None else digest
+    def __init__(self, path: str, config: Any, run_type: str = "train", data_digest: str = "") -> None:
+        self.path, self._config, self._run_type, self._data_digest = path, config, run_type, data_digest
         self._read()
 
     def __enter__(self) -> "RunDirectory":
@@ -125,38 +113,39 @@ class RunDirectory:
 
     def _read(self) -> None:
         """Reads config.json, which must be of this config; makes new contents where the directory is empty."""
-        found, config = read_own(self.path), as_json(self._config)
-        self.is_begun = found is not None
+        earlier, config = read_own(self.path), as_json(self._config)
+        self.is_begun = earlier is not None
         command = shlex.join([os.path.basename(sys.executable), *sys.orig_argv[1:]])
         current = {"kind": self._run_type, "command": command, "folder": os.getcwd(), "config": config}
-        current |= {"data": self._data} if self._data else {}
-        current |= {"npz_digest": self._digest} if self._digest else {}
-        if found is None:
+        current |= {"data_digest": self._data_digest} if self._data_digest else {}
+        if earlier is None:
             self.contents = current | {"versions": versions(), "status": "running"}
             return
-        longer = self._config.continued(found["config"]) if hasattr(self._config, "continued") else ()
-        self._require_same(found, config, longer)
+        earlier["config"] = nested(self._config, earlier["config"])  # as this version writes it
+        longer = self._config.continued(earlier["config"]) if hasattr(self._config, "continued") else ()
+        self._require_same(earlier, config, longer)
         # The latest command's num_seeds or runs, say, which may differ: figures are redrawn with them.
-        self.contents = found | current
-        if found["status"] == "done" and longer:  # than the run that ended here
+        self.contents = earlier | current
+        if earlier["status"] == "done" and longer:  # than the run that ended here
             self.contents["status"] = "running"
 
-    def _require_same(self, found: dict, config: dict, longer: tuple[str, ...]) -> None:
+    def _require_same(self, earlier: dict, config: dict, longer: tuple[str, ...]) -> None:
         """Raises UserError where a config.json is of another type of run, of another config, or of other data."""
-        types = f"launch.{found['kind']}, not of launch.{self._run_type}"
-        require(found["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
-        known = found.get("npz_digest", "")
-        same = DATA_PLACES if self._digest and self._digest == known else ()  # wherever they lie now
-        differing = differences(found["config"], config, (*same, *longer))
+        types = f"launch.{earlier['kind']}, not of launch.{self._run_type}"
+        require(earlier["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
+        known = earlier.get("data_digest", "")
+        # Data of the same digest may lie elsewhere now.
+        moved = data_places(self._config) if self._data_digest and self._data_digest == known else ()
+        same = *names_with(self._config, "compared", False), *moved, *longer
+        differing = differences(earlier["config"], config, same)
         if len(differing) == 1 and differing[0].startswith("train_steps "):
             differing.append(
                 "train_steps can grow unless the schedule ends with it; then start another run, with --init_from this"
             )
         require(not differing, f"{self.path} holds a run of another config (old, new): {'; '.join(differing)}")
-        file = f"{_data_place(config)} has changed: its digest was "
-        for what, old, new in ((file, known, self._digest), ("", found.get("data"), self._data)):
-            other = f"{what}{truncated_repr(old)}, now {new!r}; give the data as they were, or choose another run_dir"
-            require(old == new or not (old and new), f"{self.path} holds a run on other data: {other}")
+        what = f"{truncated_repr(known)}, now {self._data_digest!r}"
+        other = f"{self.path} holds a run on other data: {what}; give the data as they were, or choose another run_dir"
+        require(self._data_digest == known or not (known and self._data_digest), other)
 
 
 def lock(run: RunDirectory, stack: contextlib.ExitStack, timeout: float) -> None:
@@ -197,32 +186,9 @@ def as_json(config: Any) -> dict:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def data_digest(config: Any) -> str:
-    """Returns the digest of the .npz file or folder that a config, or that of its training runs, names; or "".
-
-    Raises:
-      UserError: there is such a folder, whose images cannot be used.
-    """
-    config = getattr(config, "train", config)
-    if getattr(config, "images", ""):
-        from identity_matters.data.image_folder import FolderSource
-
-        return FolderSource(config).file_digest
-    return npz_digest(config.npz) if getattr(config, "npz", "") else ""
-
-
-def require_unchanged(config: TrainConfig, record: dict, where: str) -> None:
-    """Raises UserError where the file or folder of a run's data has another digest than the run's config.json knows."""
-    known = record.get("npz_digest")
-    is_same = not known or data_digest(config) in ("", known)
-    place = _data_place(as_json(config))
-    require(is_same, f"{place} has changed since {where} was trained on it; give the data as they were, or other data")
-
-
-def _data_place(config: dict) -> str:
-    """Returns the .npz file or the folder of images that a run's config names, or that of its training runs; or ""."""
-    places = (fields.get(name) for fields in (config, config.get("train", {})) for name in DATA_PLACES)
-    return next(filter(None, places), "")
+def data_places(config: Any) -> tuple[str, ...]:
+    """Returns the names of the fields of a config that say where the data lie, for which a digest of them stands."""
+    return tuple(field.name for field, _ in all_fields(config) if "source" in field.metadata)
 
 
 def versions() -> dict[str, str]:
@@ -237,12 +203,9 @@ def versions() -> dict[str, str]:
 
 
 def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
-    """Returns "name (old, new)" of every field of two configs, as JSON holds them, that changes what a run computes.
-
-    Fields that are known to mean the `same` are left out.
-    """
+    """Returns "name (old, new)" of every field in which two configs, as JSON holds them, differ, but for the `same`."""
     found = []
-    for key in [key for key in {**old, **new} if key not in (*_NOT_COMPARED, *same)]:
+    for key in [key for key in {**old, **new} if key not in same]:
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             found += [f"{key}.{inner}" for inner in differences(a, b, same)]

@@ -17,7 +17,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.summary import hparams
 
 from identity_matters.config import TrainConfig
-from identity_matters.errors import naming_file
+from identity_matters.errors import explaining, unnamed_file
 from identity_matters.runs.config_json import evaluated_split, flat
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.figure_style import styled
@@ -143,7 +143,7 @@ def open_events(folder: str, purge_step: int = 0) -> tensorboardX.SummaryWriter:
     # nobody must guess them.
     writer = tensorboardX.SummaryWriter(folder, filename_suffix=f".{time.time_ns()}.{secrets.token_hex(8)}")
     events = writer.file_writer.event_writer
-    events.add_event = naming_file(folder)(events._ev_writer.write_event)
-    events.flush = naming_file(folder)(events._ev_writer.flush)
+    events.add_event = explaining(unnamed_file(folder))(events._ev_writer.write_event)
+    events.flush = explaining(unnamed_file(folder))(events._ev_writer.flush)
     events.add_event(Event(step=purge_step, session_log=SessionLog(status=SessionLog.START)))
     return writer

@@ -1,11 +1,9 @@
 """The tables of a run directory: metrics.csv and results.csv, read and written, and a comparison in Markdown."""
 
-import contextlib
 import csv
 import io
 import math
 import os
-from collections.abc import Iterator
 
 import numpy as np
 
@@ -142,20 +140,6 @@ def _read_table(path: str) -> list[dict[str, str]]:
         require(not any(cell.startswith(("=", "@")) for cell in row), f"line {number} holds a spreadsheet's formula")
         require(len(row) == len(header), f"line {number} has {len(row)} cells, the header has {len(header)}")
     return [dict(zip(header, row)) for row in rows]
-
-
-@contextlib.contextmanager
-def reporting_damaged_table(path: str) -> Iterator[None]:
-    """Opens a context that raises UserError in place of an error of Python's or NumPy's: the table is damaged."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise UserError(
-            f"cannot use the rows of {path}, which seem damaged ({type(error).__name__}: {first_line(error)[:200]}); "
-            "--traceback shows where"
-        ) from error
 
 
 def _metric(name: str, text: str) -> float | str:

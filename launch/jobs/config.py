@@ -3,7 +3,7 @@
 import dataclasses
 
 from identity_matters.config import TrainConfig
-from identity_matters.fields import check_fields, require
+from identity_matters.fields import check_fields, option, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,20 +36,20 @@ class ClusterConfig:
     """
 
     train: TrainConfig = TrainConfig()
-    num_workers: int = 2
-    num_servers: int = 1
-    max_restarts: int = 3
+    num_workers: int = option(2, at_least=1, at_most=1_000)
+    num_servers: int = option(1, at_least=1, at_most=1_000)
+    max_restarts: int = option(3, at_least=0, at_most=10_000)
     slurm: bool = False
     kubernetes: bool = False
     kubeflow: bool = False
-    write: str = ""
+    write: str = option("", path=True)
     submit: bool = False
     job_name: str = "identity-matters"
-    nodes: int = 2
-    gpus_per_node: int = 0
-    cpus_per_node: int = 8
-    memory_per_node: int = 32
-    hours: int = 24
+    nodes: int = option(2, at_least=1, at_most=100_000)
+    gpus_per_node: int = option(0, at_least=0)
+    cpus_per_node: int = option(8, at_least=1)
+    memory_per_node: int = option(32, at_least=1)
+    hours: int = option(24, at_least=1)
     partition: str = ""
     setup: str = ""
     image: str = ""
@@ -57,12 +57,7 @@ class ClusterConfig:
     volume_path: str = "/shared"
 
     def __post_init__(self) -> None:
-        check_fields(
-            self,
-            at_least_1=("num_workers", "num_servers", "nodes", "cpus_per_node", "memory_per_node", "hours"),
-            at_least_0=("max_restarts", "gpus_per_node"),
-            at_most={"num_workers": 1_000, "num_servers": 1_000, "nodes": 100_000, "max_restarts": 10_000},
-        )
+        check_fields(self)
         require(not (self.slurm and self.kubernetes), "--slurm and --kubernetes exclude one another")
         self._check_kind()
         require(self.write or not self.submit, "--submit needs --slurm and --write=FILE")

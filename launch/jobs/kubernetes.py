@@ -5,9 +5,8 @@ import os
 import re
 import textwrap
 
-from identity_matters.data.arrays import note
-from identity_matters.errors import EXIT_DIVERGED, EXIT_ERROR
-from identity_matters.fields import require
+from identity_matters.errors import EXIT_DIVERGED, EXIT_ERROR, note
+from identity_matters.fields import names_with, require
 from launch.jobs.config import ClusterConfig
 
 PORT = 2222
@@ -122,10 +121,10 @@ def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
     require(os.path.isabs(volume), f"volume_path must be an absolute path, got {volume}")
     lost = f"run_dir must lie under volume_path, {volume}, where it outlives a pod, got {run_dir}"
     require(_is_under(volume, run_dir), lost)
-    for field in ("data_dir", "npz", "images"):
-        path = getattr(config.train, field)
+    for name in names_with(config.train.data, "path", True):
+        path = getattr(config.train.data, name)
         if path and not _is_under(volume, path):
-            note(f"{field} {path} is not under volume_path, {volume}: the image must hold it")
+            note(f"{name} {path} is not under volume_path, {volume}: the image must hold it")
     is_taken = re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name)
     require(is_taken, f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
     pod = _pod(config, [f"--run_dir={run_dir}", *flags])

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from identity_matters.data.given_batches import batches_of
-from identity_matters.data.user_arrays import as_numbers
+from identity_matters.data.arrays import as_numbers, batches_of
 from shortcut_study.curvature.checks import Loss
 
 # Of a batch by default: numbers in the inputs, as of 128 CIFAR images, and examples. Larger ones were slower.

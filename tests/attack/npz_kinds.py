@@ -7,10 +7,10 @@ import warnings
 import zipfile
 
 import numpy as np
+from loaded import load_npz, npz_digest
 
 from attack import command, kind, prepared
 from attack.prepared import pick
-from identity_matters.data.user_arrays import load_npz, npz_digest
 
 
 def npy(array) -> bytes:

@@ -22,7 +22,7 @@ from gradient_sets import SIZES, gradient
 from tensorboardX.record_writer import RecordWriter
 
 from attack import command
-from identity_matters.data.arrays import mnist_sample
+from identity_matters.data.digits import mnist_sample
 
 for late in ("data.tfds", "evaluation", "pretrained", "training"):
     importlib.import_module(f"identity_matters.{late}")

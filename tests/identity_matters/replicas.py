@@ -16,7 +16,7 @@ import tensorflow as tf
 from identity_matters import training
 from identity_matters.config import ModelConfig, TrainConfig
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.data.loading import load
+from identity_matters.data.source import open_source
 from identity_matters.distributed.replicated import ReplicatedModel
 from identity_matters.distributed.workers import Workers
 from identity_matters.model import all_conv_resnet
@@ -47,7 +47,7 @@ MUON = dataclasses.replace(CONFIG, optimizer="muon", learning_rate=0.02, decoupl
 
 def train(workers: Workers, config: TrainConfig = CONFIG, with_kerass_sgd: bool = False):
     """Returns the weights before and after, the logs and the test logs."""
-    batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
+    batches = ArrayBatches(open_source(config.data), config, workers.rows(config.batch_size))
     if with_kerass_sgd:
         with workers.scope():
             network = all_conv_resnet(config.model, config.seed)
@@ -72,7 +72,7 @@ def train(workers: Workers, config: TrainConfig = CONFIG, with_kerass_sgd: bool 
 def moments_before_and_after(workers: Workers):
     """Returns the moments of batch normalisation on each replica before a fit, before its averaging, and after it."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, use_batch_norm=True))
-    batches = ArrayBatches(load(config), config, workers.rows(config.batch_size))
+    batches = ArrayBatches(open_source(config.data), config, workers.rows(config.batch_size))
     network, model = training.build(config, batches, workers)
     moments = [v for v in network.non_trainable_variables if "moving" in v.path]
     copies = lambda: [[float(copy.numpy().sum()) for copy in v.value.values] for v in moments]  # noqa: E731
@@ -86,7 +86,9 @@ def moments_before_and_after(workers: Workers):
 def dropped(workers: Workers):
     """Returns what each replica drops of 1,000 ones, in two draws: by a layer of All-CNN-C as it is trained."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, network="all_cnn_c"))
-    network, _ = training.build(config, ArrayBatches(load(config), config, workers.rows(config.batch_size)), workers)
+    network, _ = training.build(
+        config, ArrayBatches(open_source(config.data), config, workers.rows(config.batch_size)), workers
+    )
     layer = network.get_layer("stage2_dropout")
     strategy = workers.strategy or tf.distribute.get_strategy()
     draw = tf.function(lambda: strategy.run(lambda: layer(tf.ones([1000]), training=True)))

@@ -13,7 +13,7 @@ import pytest
 from refusals import refused
 
 from identity_matters import training
-from identity_matters.config import TrainConfig
+from identity_matters.config import DataConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.experiments import ablations
 from identity_matters.experiments import figures as experiment_figures
@@ -25,6 +25,11 @@ from identity_matters.runs.directory import RunDirectory
 from launch import config_flags
 
 OPERATIONS = 4e8  # 10 steps of the tiny network
+
+
+def held_out(config):
+    """The data of a config, with 20 examples held out."""
+    return dataclasses.replace(config.data, validation_examples=20)
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def small(monkeypatch, tiny_config):
     monkeypatch.setattr(training, "train", train)
     monkeypatch.setattr(figures, "save_figures", lambda *_: [])  # a second for each run
     monkeypatch.setattr(keras.backend, "clear_session", lambda: None)  # among other tests half a second
-    base = dataclasses.replace(tiny_config, validation_examples=20, seed=0)
+    base = dataclasses.replace(tiny_config, data=held_out(tiny_config), seed=0)
     return AblationConfig(train=base, operations=OPERATIONS, num_seeds=3), calls
 
 
@@ -61,9 +66,10 @@ def test_the_rate_is_chosen_on_held_out_images_and_the_seeds_are_tested_on_the_o
     config, calls = small
     rows = ablations.run_ablations(config, str(tmp_path / "run"))
     searched, tested = calls[:3], calls[3:]
-    assert [c.learning_rate for c in searched] == [0.05, 0.1, 0.2] and {c.validation_examples for c in searched} == {20}
+    assert [c.learning_rate for c in searched] == [0.05, 0.1, 0.2]
+    assert {c.data.validation_examples for c in searched} == {20}
     assert [c.learning_rate for c in tested] == [0.1, 0.05] * 3  # not 0.2, which diverged
-    assert [c.seed for c in tested] == [0, 0, 1, 1, 2, 2] and {c.validation_examples for c in tested} == {0}
+    assert [c.seed for c in tested] == [0, 0, 1, 1, 2, 2] and {c.data.validation_examples for c in tested} == {0}
     assert {row["phase"] for row in rows} == {"search", "test"}
     ours, wide = tables.ablation_table(rows).splitlines()[2:]
     assert (
@@ -126,12 +132,12 @@ def test_of_rates_with_the_same_error_the_one_of_lower_cross_entropy_is_chosen(s
 
     monkeypatch.setattr(training, "train", tied)
     ablations.run_ablations(config, str(tmp_path / "run"))
-    assert {run.learning_rate for run in calls if not run.validation_examples} == {0.1}
+    assert {run.learning_rate for run in calls if not run.data.validation_examples} == {0.1}
 
 
 @pytest.mark.parametrize(("search_operations", "share_of_search"), [(0.0, 0.5), (0.2 * OPERATIONS, 0.2)])
 def test_steps_make_equal_operations(small, tmp_path, search_operations, share_of_search):
-    from identity_matters.comparators import build_network
+    from identity_matters import networks
     from identity_matters.model import training_flops
 
     config, calls = small
@@ -139,8 +145,8 @@ def test_steps_make_equal_operations(small, tmp_path, search_operations, share_o
     ablations.run_ablations(config, str(tmp_path / "run"))
     shares = {}
     for run in calls:
-        of_step = training_flops(build_network(run.model)) * run.batch_size
-        share = share_of_search if run.validation_examples else 1
+        of_step = training_flops(networks.build(run.model)) * run.batch_size
+        share = share_of_search if run.data.validation_examples else 1
         assert abs(run.train_steps * of_step - share * OPERATIONS) <= of_step / 2
         shares.setdefault(share, set()).add(run.train_steps)
     assert len(shares[1]) == 2  # the wide network takes fewer steps
@@ -165,7 +171,8 @@ def test_strides_are_of_the_data_s_images_and_leave_no_run_directory_where_they_
     tmp_path, digits_npz, experiment, only
 ):
     stem = dataclasses.replace(AblationConfig().train.model, stem_stride=3)
-    base = dataclasses.replace(AblationConfig().train, model=stem, npz=str(digits_npz), validation_examples=20)
+    data = DataConfig(npz=str(digits_npz), validation_examples=20)
+    base = dataclasses.replace(AblationConfig().train, model=stem, data=data)
     config = AblationConfig(base, experiment, only=only)
     message = refused(ablations.run_ablations, config, str(tmp_path / "run"))
     assert "does not divide 28x28 pixels; try --image_size=" in message and not (tmp_path / "run").exists()
@@ -386,7 +393,7 @@ def test_networks_whose_norms_are_compared_take_the_same_steps():
 def test_a_small_experiment_runs_and_is_finished_from_what_is_there(tmp_path, tiny_config, monkeypatch):
     variants = (Variant("BN-free", (0.02, 0.05)), Variant("batch norm", (0.05,), {"use_batch_norm": True}))
     monkeypatch.setitem(EXPERIMENTS, "statements", variants)
-    run, train = tmp_path / "run", dataclasses.replace(tiny_config, validation_examples=20)
+    run, train = tmp_path / "run", dataclasses.replace(tiny_config, data=held_out(tiny_config))
     config = AblationConfig(train=train, operations=OPERATIONS, num_seeds=1)
     rows = ablations.run_ablations(config, str(run))
     assert {row["variant"] for row in rows} == {"BN-free", "batch norm"}

@@ -1,98 +1,309 @@
-"""Data in memory: the embedded digits."""
+"""Arrays and batches of one's own, given in Python: taken in many forms, refused in one line, resumed as the same."""
 
 import dataclasses
+import itertools
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from loaded import load
 from refusals import refused
 
-from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData, held_out, mnist_sample, require_mixed, shortened
-from identity_matters.data.loading import load, raw_test_batches
+from identity_matters import training
+from identity_matters.config import DataConfig
+from identity_matters.data import arrays
+from identity_matters.data.arrays import as_examples, examples_of, given_source
+from identity_matters.data.digits import mnist_sample
+from identity_matters.evaluation import evaluate
+from identity_matters.runs.config_json import read_config_json
+
+ANY = DataConfig()
+
+
+def loaded_name(data):
+    return given_source(data, ANY).name
 
 
 @pytest.fixture(scope="module")
-def sample() -> ArrayData:
-    return mnist_sample()
-
-
-def test_the_embedded_sample_has_400_training_and_100_other_test_digits_of_each_class(sample):
-    assert (sample.train_images.shape, sample.test_images.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
-    assert (sample.train_images.dtype, sample.train_labels.dtype) == (np.uint8, np.int32)
-    assert np.bincount(sample.train_labels).tolist() == [400] * 10
-    assert np.bincount(sample.test_labels).tolist() == [100] * 10
-    assert np.bincount(sample.train_labels[:200]).tolist() == [20] * 10  # the first examples are a sample of all
-    train, test = ({image.tobytes() for image in images} for images in (sample.train_images, sample.test_images))
-    assert len(train) == 4000 and len(test) == 1000 and not train & test
-
-
-def test_the_embedded_digits_have_their_labels(sample):
-    """Class means tell 4 of 5 test digits apart, on other pixels or labels than these 1 of 10."""
-    means = np.stack([sample.train_images[sample.train_labels == c].mean(0).ravel() for c in range(10)])
-    test = sample.test_images.reshape(1000, -1).astype(np.float64)
-    nearest = np.argmin(((test[:, None] - means) ** 2).sum(-1), axis=1)
-    assert np.mean(nearest == sample.test_labels) > 0.75
-    assert np.mean(nearest == np.roll(sample.test_labels, 1)) < 0.25
-
-
-def test_the_first_so_many_examples_are_taken_on_request(sample):
-    data = load(TrainConfig(dataset="mnist_sample", train_examples=30, eval_examples=7))
-    np.testing.assert_array_equal(data.train_images, sample.train_images[:30])
-    np.testing.assert_array_equal(data.test_labels, sample.test_labels[:7])
-
-
-def test_validation_examples_are_the_last_training_examples_and_are_not_trained_on(sample):
-    data = load(TrainConfig(dataset="mnist_sample", validation_examples=50, train_examples=100, eval_examples=20))
-    np.testing.assert_array_equal(data.train_images, sample.train_images[:100])
-    np.testing.assert_array_equal(data.test_images, sample.train_images[-50:][:20])
-    np.testing.assert_array_equal(data.test_labels, sample.train_labels[-50:][:20])
-    everything = load(TrainConfig(dataset="mnist_sample", validation_examples=50))
-    assert (everything.num_train, everything.num_test) == (3950, 50)
-    too_many = TrainConfig(dataset="mnist_sample", validation_examples=4000)
-    assert "validation_examples must be below" in refused(load, too_many)
+def digits():
+    """(x_train, y_train, x_test, y_test) of 200 and 50 digits."""
+    data = mnist_sample()
+    return data.train_images[:200], data.train_labels[:200], data.test_images[:50], data.test_labels[:50]
 
 
 @pytest.fixture(scope="module")
-def by_class(sample) -> ArrayData:
-    """The sample with both splits sorted by class."""
-    order = {split: np.argsort(getattr(sample, f"{split}_labels"), kind="stable") for split in ("train", "test")}
-    names = [(split, f"{split}_{kind}") for split in order for kind in ("images", "labels")]
-    return dataclasses.replace(sample, **{name: getattr(sample, name)[order[split]] for split, name in names})
+def given_run(tiny_config, digits, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("runs") / "given"
+    return run_dir, training.train(tiny_config, run_dir, data=digits)
 
 
-def test_what_is_held_out_of_examples_that_come_class_by_class_is_refused(by_class):
-    labels = by_class.train_labels
-    assert refused(held_out, by_class, 500) == (
-        "the training examples of mnist_sample are sorted by class, so the last 500, which validation_examples "
-        "holds out, are not a random sample of them; shuffle them"
+def test_training_on_arrays_is_training_on_the_data_set_that_they_come_from(given_run, tiny_run):
+    run_dir, row = given_run
+    assert row["train_top1_error"] <= 1 and read_config_json(run_dir)["status"] == "done"
+    networks = [keras.saving.load_model(path / "model.keras") for path in (run_dir, tiny_run)]
+    for variable, other in zip(*(network.variables for network in networks)):
+        np.testing.assert_array_equal(variable, other)
+
+
+def test_a_list_and_arrays_in_other_forms_are_taken(digits):
+    x, y, x_test, y_test = digits
+    forms = [x[..., 0] / 255, np.eye(10)[y], x_test[..., 0].astype(np.float32) / 255, y_test[:, None]]
+    data = load(ANY, forms)
+    np.testing.assert_array_equal(data.train_images, x)
+    np.testing.assert_array_equal(data.test_labels, y_test)
+    assert data.source.name == loaded_name(digits)  # which tells whether a run goes on
+
+
+@pytest.mark.parametrize("shape", [(6, 3, 32, 32), (6, 1, 28, 28)])
+def test_channels_first_are_refused_with_what_to_do(shape):
+    x = np.zeros(shape, np.uint8)
+    assert "x.transpose(0, 2, 3, 1)" in refused(given_source, (x, np.arange(6), x, np.arange(6)), ANY)
+    assert given_source((x.transpose(0, 2, 3, 1), np.arange(6)) * 2, ANY).image_shape == (*shape[2:], shape[1])
+    with pytest.raises(ValueError, match="channels first"):
+        as_examples(x, np.arange(6))
+
+
+def test_resizing_is_of_what_is_used_alone_and_of_any_number_at_a_time(digits, monkeypatch):
+    config, sizes = DataConfig(image_size=14, train_examples=20, eval_examples=10), []
+    resize = arrays.resized_images
+    monkeypatch.setattr(
+        arrays, "resized_images", lambda images, size: sizes.append(len(images)) or resize(images, size)
     )
-    assert held_out(by_class, 0) is by_class
-    assert held_out(dataclasses.replace(by_class, train_labels=np.roll(labels, 1)), 500).num_test == 500
-    assert held_out(dataclasses.replace(by_class, train_labels=labels * 0), 500).num_test == 500
+    data = load(config, digits)
+    monkeypatch.setattr(arrays, "_PIXELS_AT_ONCE", 28 * 28 * 3)
+    np.testing.assert_array_equal(load(config, digits).train_images, data.train_images)
+    assert sizes == [20, 10] * 2 and data.train_images.shape == (20, 14, 14, 1)
 
 
-def test_the_first_of_examples_that_come_class_by_class_are_refused(sample, by_class, tmp_path):
-    words = "examples of mnist_sample are sorted by class, so the first"
-    assert f"the training {words} 400, which train_examples takes" in refused(shortened, by_class, 400, 0)
-    assert f"the test {words} 999, which eval_examples takes" in refused(shortened, by_class, 0, 999)
-    for counts in ((0, 0), (4000, 1000), (9999, 9999)):
-        np.testing.assert_array_equal(shortened(by_class, *counts).train_labels, by_class.train_labels)
-    assert shortened(sample, 5, 1).num_train == 5
-    names = [f"{split}_{kind}" for split in ("train", "test") for kind in ("images", "labels")]
-    np.savez(tmp_path / "own.npz", **{name: getattr(by_class, name) for name in names})
-    config = TrainConfig(npz=tmp_path / "own.npz", eval_examples=100)
-    assert "the test examples of own.npz are sorted by class" in refused(next, raw_test_batches(config, 100))
-    assert "the test examples of own.npz are sorted by class" in refused(load, config)
+def test_the_same_arrays_go_on_and_others_are_another_run(given_run, tiny_config, digits):
+    run_dir, row = given_run
+    assert training.train(tiny_config, run_dir, data=digits) == pytest.approx(row, rel=1e-6, nan_ok=True)
+    x, y, x_test, y_test = digits
+    message = refused(training.train, tiny_config, run_dir, data=(x, np.roll(y, 1), x_test, y_test))
+    assert "another config" in message and "data.dataset (arrays " in message
+    assert "another config" in refused(training.train, tiny_config, run_dir)
 
 
-@pytest.mark.parametrize("counts", [(5, 5), (2, 2, 2), (1, 9), (10, 10), (1,) * 20, (12,), (1, 1000), (999999, 1)])
-def test_a_few_examples_or_rare_classes_may_be_in_order_by_chance(counts):
-    require_mixed(np.repeat(np.arange(len(counts)), counts), "examples", "first")
+def test_a_run_on_arrays_says_that_nothing_has_stored_them(given_run, digits):
+    run_dir, row = given_run
+    for path in (run_dir / "saved_model", run_dir / "model.keras"):
+        assert "given in Python" in refused(evaluate, path)
+    assert evaluate(run_dir / "saved_model", digits[2:])["top1_error"] == pytest.approx(row["test_top1_error"])
+    stored = read_config_json(run_dir)["config"]["data"]
+    assert "given in Python" in refused(load, DataConfig(stored["dataset"]))
 
 
-@pytest.mark.parametrize("counts", [(12, 12), (3,) * 10, (4, 1000), (2,) * 100])
-def test_more_examples_are_in_order_because_they_were_sorted(counts):
-    labels = np.repeat(np.random.default_rng(0).permutation(len(counts)), counts)
-    assert "shuffle them" in refused(require_mixed, labels, "examples", "first")
-    for seed in range(20):
-        require_mixed(np.random.default_rng(seed).permutation(labels), "examples", "first")
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        ("digits", "(x_train, y_train, x_test, y_test), got a str"),
+        (((1, 2, 3)), "got 3 of them"),
+        (([[1, 2], [3]], [0], [[1]], [0]), "train_images must be one array"),
+        ((["a"], [0], ["b"], [0]), "train_images must be numbers"),
+        ((np.zeros((2, 64)), [0, 1], np.zeros((2, 64)), [0, 1]), "must be [n, h, w]"),
+    ],
+)
+def test_unfit_data_are_refused_with_what_is_wanted(data, words):
+    assert words in refused(given_source, data, ANY)
+
+
+def test_num_classes_makes_room_for_classes_that_the_training_set_lacks(digits):
+    x, y, x_test, y_test = digits
+    lacking = (x[y < 8], y[y < 8], x_test, y_test)
+    assert "--num_classes=10" in refused(given_source, lacking, ANY)
+    assert given_source(lacking, DataConfig(num_classes=10)).num_classes == 10
+    assert "have 8 classes" in refused(given_source, lacking, DataConfig(num_classes=7))
+
+
+def test_num_classes_is_for_data_of_ones_own():
+    assert "num_classes is for your own data" in refused(load, DataConfig("mnist_sample", num_classes=12))
+
+
+def test_a_run_with_more_classes_than_its_training_set_is_evaluated(tiny_config, digits, tmp_path):
+    x, y, x_test, y_test = digits
+    arrays = {"x_train": x[y < 8], "y_train": y[y < 8], "x_test": x_test, "y_test": y_test}
+    np.savez(tmp_path / "own.npz", **arrays)
+    config = dataclasses.replace(tiny_config, data=DataConfig(npz=tmp_path / "own.npz", num_classes=10))
+    row = training.train(config, tmp_path / "run")
+    assert evaluate(tmp_path / "run" / "saved_model")["top1_error"] == pytest.approx(row["test_top1_error"])
+
+
+_BYTES = np.random.default_rng(0).integers(0, 256, (6, 8, 8)).astype(float)
+_BYTES.flat[:2] = 0, 255  # so that the range is all of it
+
+
+def given(train, test):
+    data = (train, np.arange(len(train)), test, np.zeros(len(test), int))
+    return load(DataConfig(num_classes=len(train) + 1), data)
+
+
+@pytest.mark.parametrize("number", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "train, test",
+    [
+        (_BYTES / 255, _BYTES * 0.98 / 255),
+        (_BYTES, _BYTES // 20),  # a dark set
+        (_BYTES // 20, _BYTES),
+        (_BYTES % 17, _BYTES[:1] % 17),  # scikit-learn's digits, in 0 … 16
+        (_BYTES[:1, :1].repeat(8, axis=1) / 255, _BYTES / 255),
+        (_BYTES, np.zeros((2, 8, 8))),  # black fits both scales
+        (np.zeros((6, 8, 8)), _BYTES / 255),
+        (_BYTES / 1500, _BYTES / 255),  # dark images to train on
+        (_BYTES > 99, _BYTES / 255),
+    ],
+)
+def test_floats_of_one_scale_become_the_nearest_bytes_though_their_ranges_differ(train, test, number):
+    train, test = train.astype(number), test.astype(number)
+    data, factor = given(train, test), 1 if max(train.max(), test.max()) > 1 else 255
+    for found, floats in ((data.train_images, train), (data.test_images, test)):
+        expected = np.rint(floats.astype(np.promote_types(number, np.float32)) * factor)
+        np.testing.assert_array_equal(found[..., 0], expected)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_splits_of_different_scales_are_refused_with_what_each_is_read_as(split):
+    images = {"train": _BYTES, "test": _BYTES} | {split: _BYTES / 255}
+    message = refused(given, images["train"], images["test"])
+    assert f"{split}_images lie in 0 … 1, which is read as of 0 … 1, but the others in 0 … 255, of 0 … 255" in message
+    assert "images = images / 255" in message
+
+
+def test_floats_and_bytes_are_not_mixed():
+    for train, test in ((_BYTES.astype(np.uint8), _BYTES), (_BYTES / 255, _BYTES > 99)):
+        assert "give both splits of images as one type" in refused(given, train, test)
+
+
+@pytest.mark.parametrize(
+    "train, test, advice",
+    [
+        (_BYTES / 127.5 - 1, _BYTES / 127.5 - 1, "((images + 1) / 2).clip(0, 1)"),
+        ((_BYTES / 255 - 0.45) / 0.23, _BYTES / 255 / 0.23, "((images + 1.95652) / 6.30435).clip(0, 1)"),
+        (_BYTES / 255, _BYTES / 255 - 0.02, "((images + 0.02) / 1.02).clip(0, 1)"),
+        (_BYTES, 2 * _BYTES, "((images - 0) / 510).clip(0, 1)"),
+        (_BYTES - 3e38, _BYTES, "((images + 3e+38) / 3e+38).clip(0, 1)"),
+        (_BYTES / 255**2, _BYTES / 255**2, "((images - 0) / 0.00392157).clip(0, 1)"),  # divided twice
+        (_BYTES / 50, _BYTES / 50, "((images - 0) / 5.1).clip(0, 1)"),
+    ],
+)
+def test_other_ranges_are_refused_with_the_line_that_converts_them(train, test, advice):
+    message = refused(given, train, test)
+    assert "0 … 255" in message and f"images = {advice}" in message
+    scope = {"images": np.concatenate([train, test])}
+    exec(f"images = {message.partition('images = ')[2].partition(' converts')[0]}", scope)
+    assert given(*np.split(scope["images"], [len(train)])).train_images.shape == (len(train), 8, 8, 1)
+
+
+@pytest.mark.parametrize("images, labels", [(5.0, 3), (np.zeros((2, 8, 8), np.uint8), 3), (5.0, [1, 2])])
+def test_a_number_in_place_of_images_or_labels_is_refused(images, labels):
+    assert "must be arrays, got the shapes" in refused(as_examples, images, labels)
+
+
+class Batches(keras.utils.PyDataset):
+    """As users write them: nothing ends it but its length."""
+
+    def __init__(self, images, labels):
+        super().__init__()
+        self.arrays = images.astype(np.float32), labels
+
+    def __len__(self):
+        return -(-len(self.arrays[1]) // 32)
+
+    def __getitem__(self, index):
+        return tuple(array[32 * (index % len(self)) :][:32] for array in self.arrays)
+
+
+def as_tf_data(images, labels):
+    """As keras.utils.image_dataset_from_directory gives them: floats in 0 … 255, in another order every time."""
+    return tf.data.Dataset.from_tensor_slices((images.astype(np.float32), labels)).shuffle(1000).batch(32)
+
+
+FORMS = {
+    "tf.data": as_tf_data,
+    "one-hot": lambda x, y: as_tf_data(x, np.eye(10, dtype=np.float32)[y]),
+    "[n, 1]": lambda x, y: as_tf_data(x, y[:, None]),
+    "PyDataset": Batches,
+    "list": lambda x, y: [(x[i : i + 32], y[i : i + 32]) for i in range(0, len(y), 32)],
+    "generator": lambda x, y: ([x[i], y[i]] for i in np.split(np.arange(len(y)), 10)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_pair_of_data_sets_holds_the_examples_of_the_arrays(digits, form):
+    x, y, x_test, y_test = digits
+    data = load(ANY, (FORMS[form](x, y), FORMS[form](x_test, y_test)))
+    assert len(data.train_labels) == 200 and len(data.test_labels) == 50 and data.source.num_classes == 10
+    known = {image.tobytes(): label for image, label in zip(x, y)}
+    assert {image.tobytes(): label for image, label in zip(data.train_images, data.train_labels)} == known
+    assert len(np.unique(data.train_labels[:20])) > 4  # no class by class
+
+
+def test_the_same_examples_in_another_order_are_the_same_data(digits):
+    x, y, x_test, y_test = digits
+    names = {loaded_name((as_tf_data(x, y), Batches(x_test, y_test))) for _ in range(2)}
+    assert len(names) == 1
+    assert loaded_name((as_tf_data(x, 9 - y), Batches(x_test, y_test))) not in names
+
+
+def test_a_run_on_data_sets_goes_on_and_is_evaluated_on_one(tiny_config, digits, tmp_path, without_results):
+    x, y, x_test, y_test = digits
+    row = training.train(tiny_config, tmp_path / "run", data=(as_tf_data(x, y), Batches(x_test, y_test)))
+    assert row["step"] == 4
+    longer = training.TrainConfig(**vars(tiny_config) | {"train_steps": 6})
+    assert training.train(longer, tmp_path / "run", data=(as_tf_data(x, y), as_tf_data(x_test, y_test)))["step"] == 6
+
+
+def test_evaluate_takes_every_form_too(tiny_run, digits):
+    x, y = digits[2:]
+    expected = evaluate(tiny_run, (x, y))
+    for form, make in FORMS.items():
+        if form != "[n, 1]":
+            assert evaluate(tiny_run, make(x, y)) == expected, form
+
+
+def endless():
+    return (batch for batch in itertools.repeat((np.zeros((64, 8, 8), np.uint8), np.zeros(64, int))))
+
+
+X, Y = np.zeros((4, 8, 8), np.uint8), np.arange(4)
+
+
+@pytest.mark.parametrize(
+    "data, words",
+    [
+        (lambda: [(X, Y, Y)], "batches of (images, labels), got 3 parts"),
+        (lambda: [X], "batches of (images, labels), got a ndarray"),
+        (lambda: 5, "batches of (images, labels), got a int"),
+        (lambda: {"image": X, "label": Y}, "batches of (images, labels), got a dict"),
+        (lambda: zip(X, Y), "for single examples, dataset.batch(100) makes batches"),
+        (lambda: [(X, Y[:3])], "4 images with 3 labels"),
+        (lambda: [(X, Y), (X[:, :4], Y)], "images of several shapes: (4, 8), (8, 8)"),
+        (lambda: [], "gives no batch"),
+        (endless, "do not fit in memory, or has no end"),
+        (lambda: [(X, ["ant", "bee", "cat", "dog"])], "names.index(y)"),
+    ],
+)
+def test_what_is_no_data_set_is_refused_in_one_line(data, words, monkeypatch):
+    monkeypatch.setattr(arrays, "MAX_BYTES_IN_MEMORY", 100_000)
+    message = refused(examples_of, "train", data())
+    assert message.startswith("train") and words in message
+
+
+@pytest.mark.parametrize(
+    "names", [["bee", "ant", "bee"], np.array(["bee", "ant", "bee"], object), [b"bee", b"ant", b"bee"]]
+)
+def test_string_labels_are_refused_with_the_line_that_converts_them(names):
+    x = np.zeros((3, 8, 8), np.uint8)
+    message = refused(given_source, (x, names, x, names), ANY)
+    line = message.partition("; ")[2].removesuffix(" converts names")
+    scope = {"y_train": names, "y_test": names[:2]}
+    exec(line, scope)
+    assert scope["y_train"] == [1, 0, 1] and scope["y_test"] == [1, 0]
+    assert given_source((x, scope["y_train"], x[:2], scope["y_test"]), ANY).num_classes == 2
+
+
+@pytest.mark.parametrize("rows, found", [([[1, 1, 0], [0, 0, 1]], "2 classes"), ([[0, 0, 0], [0, 0, 1]], "0 classes")])
+def test_multi_label_is_refused(rows, found):
+    x = np.zeros((2, 8, 8), np.uint8)
+    message = refused(given_source, (x, np.array(rows), x, np.array(rows)), ANY)
+    assert found in message and "multi-label is not supported" in message

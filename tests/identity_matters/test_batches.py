@@ -1,6 +1,7 @@
 """The batch stream: a pure function of (seed, step), fair, and exact on the device."""
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.data.arrays import ArrayData
+from identity_matters.data.arrays import ArraySource
 from identity_matters.data.batches import ArrayBatches, DeviceImages, StreamedBatches
 from identity_matters.data.plans import epoch_order, plan_batch
 from identity_matters.model import all_conv_resnet, standardize
@@ -17,11 +18,18 @@ NUM_TRAIN, NUM_TEST = 20, 11
 
 
 @pytest.fixture(scope="module")
-def data() -> ArrayData:
+def data() -> SimpleNamespace:
     """Random images, not square; no two alike."""
     images = np.random.default_rng(0).integers(0, 256, (NUM_TRAIN + NUM_TEST, 8, 6, 3), np.uint8)
     labels, test_labels = np.arange(NUM_TRAIN, dtype=np.int32) % 7, np.arange(NUM_TEST, dtype=np.int32) % 5
-    return ArrayData("random", images[:NUM_TRAIN], labels, images[NUM_TRAIN:], test_labels, num_classes=7)
+    parts = {"train_images": images[:NUM_TRAIN], "test_images": images[NUM_TRAIN:]}
+    return SimpleNamespace(**parts, train_labels=labels, test_labels=test_labels)
+
+
+@pytest.fixture(scope="module")
+def source(data) -> ArraySource:
+    images = {"train": data.train_images, "test": data.test_images}
+    return ArraySource("random", images, {"train": data.train_labels, "test": data.test_labels}, num_classes=7)
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +49,48 @@ def augmented(images, plan):
     return np.stack([pad_crop_flip(images[example], *rest) for example, *rest in plan]).astype(np.float32)
 
 
-def test_a_step_is_the_same_whether_reached_or_jumped_to(data, config):
-    batches = ArrayBatches(data, config)
-    reached = batches.train_batches(0)
-    for step in range(14):
-        plan, labels = next(reached)
-        for jumping in (batches, ArrayBatches(data, config)):
-            for found, expected in zip(next(jumping.train_batches(step)), (plan, labels)):
+@pytest.mark.parametrize("kind", [ArrayBatches, StreamedBatches])
+def test_a_step_is_the_same_whether_reached_or_jumped_to(source, config, kind):
+    batches = kind(source, config)
+    for step, reached in zip(range(14), batches.train_batches(0)):
+        for jumping in (batches, kind(source, config)):
+            for found, expected in zip(next(jumping.train_batches(step)), reached):
                 np.testing.assert_array_equal(found, expected)
+
+
+def test_streamed_batches_are_those_in_memory_and_of_each_worker_its_rows(source, config):
+    """Shifted and mirrored on the host as on the device."""
+    whole, held = StreamedBatches(source, config), ArrayBatches(source, config)
+    parts = [StreamedBatches(source, config, rows) for rows in (slice(0, 4), slice(4, 8))]
+    streams = [batches.train_batches(3) for batches in (held, whole, *parts)]
+    for (plan, labels), shown, *pieces in itertools.islice(zip(*streams), 5):
+        np.testing.assert_array_equal(shown[0], held.device_images(plan))
+        np.testing.assert_array_equal(shown[1], labels)
+        for array, *rows in zip(shown, *pieces):
+            np.testing.assert_array_equal(array, np.concatenate(rows))
+    streams = [batches.weighted_test_batches() for batches in (held, whole, *parts)]
+    for (plan, labels, weights), shown, *pieces in zip(*streams, strict=True):
+        np.testing.assert_array_equal(shown[0], held.device_images(plan))
+        assert shown[1].tolist() == labels.tolist() and shown[2].tolist() == weights.tolist()
+        for array, *rows in zip(shown, *pieces):
+            np.testing.assert_array_equal(array, np.concatenate(rows))
+
+
+def test_the_error_of_a_read_ahead_comes_at_its_batch(source, config):
+    class Damaged(ArraySource):
+        def read(self, split, indices, places=None):
+            if 3 in indices:
+                raise OSError("the fourth image is damaged")
+            return source.read(split, indices, places)
+
+    images = {split: source.read(split, np.arange(source.num(split)))[0] for split in ("train", "test")}
+    labels = {split: source.labels(split) for split in ("train", "test")}
+    batches = StreamedBatches(Damaged("damaged", images, labels, 7), dataclasses.replace(config, batch_size=2))
+    shown = []
+    with pytest.raises(OSError, match="fourth"):
+        shown.extend(batches.weighted_test_batches())
+    shown_first = next(batches.weighted_test_batches())
+    np.testing.assert_array_equal(shown_first[0], images["test"][:2])
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 33])
@@ -129,8 +171,8 @@ def test_device_images_equal_pad_crop_flip_in_numpy_bit_for_bit(data, row_offset
     np.testing.assert_array_equal(result, augmented(images, plan))
 
 
-def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(data, config):
-    batches = ArrayBatches(data, config)
+def test_a_batch_is_the_training_images_of_its_plan_augmented_with_their_labels(data, source, config):
+    batches = ArrayBatches(source, config)
     plan, labels = next(batches.train_batches(4))
     images = batches.device_images(plan)
     assert plan[:, 0].max() < NUM_TRAIN and plan[:, 3].any() and (plan[:, 1:3] < 0).any()
@@ -145,16 +187,16 @@ def network():
     return all_conv_resnet(ModelConfig((8, 6, 3), 7, stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1)))
 
 
-def test_the_training_model_feeds_the_network_the_standardised_batch(data, config, network):
-    batches = ArrayBatches(data, config)
+def test_the_training_model_feeds_the_network_the_standardised_batch(data, source, config, network):
+    batches = ArrayBatches(source, config)
     model = batches.attach(network)
     plan, _ = next(batches.train_batches(2))
     np.testing.assert_array_equal(model(plan), network(standardize(augmented(data.train_images, plan))))
     assert {v.path for v in model.trainable_variables} == {v.path for v in network.trainable_variables}
 
 
-def test_the_training_model_of_a_streamed_set_standardises_the_images(data, config, network):
-    batches = StreamedBatches(SimpleNamespace(image_shape=(8, 6, 3), num_test=NUM_TEST), config)
+def test_the_training_model_of_a_streamed_set_standardises_the_images(data, source, config, network):
+    batches = StreamedBatches(source, config)
     model = batches.attach(network)
     np.testing.assert_array_equal(model(data.test_images), network(standardize(data.test_images)))
     assert not np.allclose(model(data.test_images), network(data.test_images))
@@ -173,8 +215,8 @@ def test_no_step_reads_more_of_the_bytes_than_it_needs(data):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 16])
-def test_test_batches_cover_each_test_image_once_and_fill_up_with_weight_0(data, config, batch_size):
-    batches = ArrayBatches(data, dataclasses.replace(config, batch_size=batch_size))
+def test_test_batches_cover_each_test_image_once_and_fill_up_with_weight_0(data, source, config, batch_size):
+    batches = ArrayBatches(source, dataclasses.replace(config, batch_size=batch_size))
     device_images = DeviceImages(np.concatenate([data.train_images, data.test_images]))
     shown = list(batches.weighted_test_batches())
     assert len(shown) == batches.test_steps == -(-NUM_TEST // batch_size)

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from identity_matters import networks
 from identity_matters.classifier import load_classifier
-from identity_matters.comparators import build_network
 from identity_matters.config import ModelConfig
 from identity_matters.model import standardize
 
@@ -17,7 +17,7 @@ TINY = ModelConfig(image_shape=(12, 12, 3), stem_width=4, widths=(4, 8), blocks_
 @pytest.mark.parametrize("name", ["all_conv_resnet", "all_cnn_c"])
 def test_logits_are_those_of_moving_averages_and_without_dropout(name):
     rng = np.random.default_rng(0)
-    network = build_network(dataclasses.replace(TINY, network=name))
+    network = networks.build(dataclasses.replace(TINY, network=name))
     for variable in network.non_trainable_variables:
         if "moving" in variable.path:
             variable.assign(rng.uniform(0.5, 2, variable.shape))

@@ -12,7 +12,8 @@ import pytest
 from keras import layers
 from network_in_numpy import arrays, relative_difference
 
-from identity_matters.comparators import NETWORKS, all_cnn_c, build_network, densenet_bc, preact_resnet, resnet
+from identity_matters import networks
+from identity_matters.comparators import NETWORKS, all_cnn_c, densenet_bc, preact_resnet, resnet
 from identity_matters.config import ModelConfig
 from identity_matters.errors import UserError
 from identity_matters.model import training_flops
@@ -31,7 +32,7 @@ each_architecture = pytest.mark.parametrize("kind", SMALL_NETWORKS)
 
 @functools.cache
 def cifar10_network(name: str) -> keras.Model:
-    return build_network(ModelConfig(network=name))
+    return networks.build(ModelConfig(network=name))
 
 
 def layers_of(network, *kinds) -> list[layers.Layer]:
@@ -130,7 +131,7 @@ def test_images_of_9_pixels_are_taken_and_of_8_refused_in_one_line(kind):
     assert SMALL_NETWORKS[kind](dataclasses.replace(ANY_SIZE, image_shape=(9, 32, 3))).output_shape == (None, 7)
     name = next(name for name in NETWORKS if name.startswith(kind))
     with pytest.raises(UserError, match=rf"^{name} needs images of at least 9 pixels a side, got 8x32$"):
-        build_network(dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3), network=name))
+        networks.build(dataclasses.replace(ANY_SIZE, image_shape=(8, 32, 3), network=name))
 
 
 def test_an_unknown_network_and_an_impossible_depth_are_refused_in_one_line():

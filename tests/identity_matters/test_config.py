@@ -95,7 +95,7 @@ REFUSED = [
     (config.TrainConfig, {"decay_steps": 10}, "decay_steps must be whole numbers, got 10"),
     (config.TrainConfig, {"decay_steps": [10, "20"]}, "decay_steps must be a whole number, got '20'"),
     (config.TrainConfig, {"random_flip": "no"}, "random_flip must be True or False, got 'no'"),
-    (config.TrainConfig, {"dataset": 5}, "dataset must be text, got 5"),
+    (config.DataConfig, {"dataset": 5}, "dataset must be text, got 5"),
     (config.TrainConfig, {"schedule": ["linear"]}, "schedule must be one of piecewise"),
     (config.TrainConfig, {"model": "mnist"}, "model must be a ModelConfig, got 'mnist'"),
     # Parameter servers take SGD alone, a step at a time.
@@ -127,7 +127,7 @@ def test_the_smaller_networks_keep_the_crops_that_they_were_chosen_and_measured_
 def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
     """§4.1 and Table 1, which do not say how many steps, nor how it crops: docs/appendix/choices.md does."""
     preset, larger = TRAIN_PRESETS["cifar10"], TRAIN_PRESETS["cifar100"]
-    assert larger == dataclasses.replace(preset, model=larger.model, dataset="cifar100")
+    assert larger == dataclasses.replace(preset, model=larger.model, data=config.DataConfig("cifar100"))
     assert larger.model == dataclasses.replace(preset.model, num_classes=100)
     network = {
         "network": "all_conv_resnet", "stem_width": 16, "stem_kernel_size": 3, "stem_stride": 1, "stem_pool": 1,
@@ -136,7 +136,7 @@ def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
         "weight_decay": 1e-4,
     }  # fmt: skip
     run = {
-        "dataset": "cifar10", "crop_padding": 2, "train_steps": 50_000, "batch_size": 128, "optimizer": "momentum",
+        "data": config.DataConfig(), "crop_padding": 2, "train_steps": 50_000, "batch_size": 128, "optimizer": "momentum",
         "momentum": 0.9, "learning_rate": 0.05, "schedule": "piecewise", "decay_steps": (30_000,), "decay_factor": 0.1,
         "warmup_steps": 0, "clip_norm": 0.0, "decoupled_weight_decay": 0.0,
     }  # fmt: skip

@@ -10,12 +10,12 @@ import sys
 import pytest
 import tensorflow_datasets as tfds
 from gradient_sets import IdentityTinyJpeg
+from loaded import load
 from refusals import refused
 from tensorboardX.crc32c import crc32c
 
 from identity_matters import training
-from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.data.loading import load
+from identity_matters.config import DataConfig, ModelConfig
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def copied(prepared, tmp_path):
     model = ModelConfig(image_shape=(8, 8, 3), stem_width=2, widths=(2,), blocks_per_stage=(1,))
     data = {"dataset": "identity_tiny_jpeg", "data_dir": str(tmp_path / "data"), "image_size": 8, "batch_size": 5}
     steps = {"train_steps": 4, "eval_every": 4, "checkpoint_every": 4, "decay_steps": ()}
-    config = TrainConfig(model=model, **data, **steps)
+    config = DataConfig(model=model, **data, **steps)
     return tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0", config
 
 

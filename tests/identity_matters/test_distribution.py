@@ -15,12 +15,12 @@ import tensorflow as tf
 from refusals import refused
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.arrays import ArrayData
+from identity_matters.data.arrays import ArraySource
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.distributed import rendezvous, workers
 from identity_matters.distributed.rendezvous import worker_addresses
 from identity_matters.distributed.workers import Workers
-from identity_matters.errors import UserError, WorkerLost
+from identity_matters.errors import UserError, WorkerLost, explaining
 from launch.jobs.local import free_ports, tf_config
 
 
@@ -246,14 +246,15 @@ def test_workers_with_different_numbers_of_devices_say_so_on_each():
 def test_other_devices_than_another_workers_are_no_lost_worker(difference):
     error = tf.errors.InternalError(None, None, f"Device /device:GPU:0 is joining a group with {difference}\n[[node]]")
     with pytest.raises(UserError, match="worker 1 has 2 device.s., another worker has .*CUDA_VISIBLE_DEVICES"):
-        with Workers(Replicas(4), 1, 2).reporting_lost_workers():
+        with explaining(Workers(Replicas(4), 1, 2).lost):
             raise error
 
 
 def test_the_workers_together_see_the_batches_that_one_would_and_every_test_image_once():
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (30, 4, 4, 1), np.uint8)
-    data = ArrayData("random", images, np.arange(30, dtype=np.int32), images[:11], np.arange(11, dtype=np.int32), 30)
+    labels = {"train": np.arange(30, dtype=np.int32), "test": np.arange(11, dtype=np.int32)}
+    data = ArraySource("random", {"train": images, "test": images[:11]}, labels, 30)
     config = TrainConfig(batch_size=12, crop_padding=1)
     one = ArrayBatches(data, config)
     parts = [ArrayBatches(data, config, Workers(Replicas(3), rank, 3).rows(12)) for rank in range(3)]

@@ -17,7 +17,9 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function
 from tqdm import tqdm
 
 from identity_matters import evaluation
-from identity_matters.data.arrays import mnist_sample
+from identity_matters.config import DataConfig
+from identity_matters.data.digits import mnist_sample
+from identity_matters.data.source import open_source
 from identity_matters.evaluation import evaluate, export, load_classifier
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.runs.directory import RunDirectory
@@ -170,10 +172,10 @@ def nines(images, labels):
     "data, totals",
     [
         (lambda *arrays: arrays, [40, (40, 40)]),
-        (lambda *arrays: nines(*arrays), [45, 45, 45, 45, 40, (40, 40)]),
+        (lambda *arrays: nines(*arrays), [45] * 5 + [(40, 40)]),
         (lambda *arrays: (batch for batch in nines(*arrays)), [None] * 5 + [(40, 40)]),
         (lambda *arrays: tf.data.Dataset.from_tensor_slices(arrays).batch(20), [40, 40, (40, 40)]),
-        (lambda *arrays: [(arrays[0][:0], arrays[1][:0]), arrays], [0, 40, (40, 40)]),
+        (lambda *arrays: [(arrays[0][:0], arrays[1][:0]), arrays], [None, None, (40, 40)]),
     ],
 )
 def test_the_progress_bar_has_a_total_where_there_is_one_and_an_end(pixel_model, ranked, bar, data, totals):
@@ -229,12 +231,12 @@ def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_train
     shutil.copy(digits_npz, own := tmp_path / "own.npz")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    config = dataclasses.replace(tiny_config, npz="own.npz")
+    config = dataclasses.replace(tiny_config, data=DataConfig(npz="own.npz", eval_examples=50))
     (run / "config.json").unlink()
-    with RunDirectory(str(tmp_path / "begun"), config) as begun:
+    with RunDirectory(str(tmp_path / "begun"), config, data_digest=open_source(config.data).digest) as begun:
         begun.set_status("done")
     shutil.copy(tmp_path / "begun" / "config.json", run)
-    expected = evaluate(str(run / network), npz=str(own), max_examples=config.eval_examples)
+    expected = evaluate(str(run / network), npz=str(own), max_examples=50)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert evaluate(str(run / network)) == expected
     with np.load(own) as arrays:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from identity_matters.data.arrays import mnist_sample
+from identity_matters.data.digits import mnist_sample
 
 pytestmark = pytest.mark.slow
 

@@ -111,13 +111,13 @@ def test_callbacks_of_keras_may_set_a_rate_that_no_schedule_sets(short, tmp_path
 
 def test_what_decays_is_what_keras_decays_where_the_optimizer_is_given(tiny_config):
     """The flags' decay is of convolution kernels alone; a given optimiser is taken as it is."""
-    from identity_matters.comparators import build_network
+    from identity_matters import networks
     from identity_matters.optimization import compile_model
 
     text = given_optimizer.as_text(optimizers.SGD(0.1, weight_decay=0.1))
     model = dataclasses.replace(tiny_config.model, train_projection=True)
     for config, decays in ((TrainConfig(keras_optimizer=text), True), (TrainConfig(decoupled_weight_decay=0.1), False)):
-        network = build_network(model)
+        network = networks.build(model)
         compile_model(network, config)
         assert network.optimizer._use_weight_decay(network.layers[-1].kernel) == decays
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from loaded import load_npz, npz_digest
 from refusals import refused
 
 from identity_matters import training
-from identity_matters.config import TrainConfig
-from identity_matters.data import loading, user_arrays
-from identity_matters.data.user_arrays import load_npz, npz_digest
+from identity_matters.config import DataConfig
+from identity_matters.data import npz as npz_source
+from identity_matters.data.source import open_source
 from identity_matters.evaluation import evaluate
 from identity_matters.runs import checkpoint, npz
 from identity_matters.runs.config_json import read_config_json
@@ -58,7 +59,6 @@ def test_a_member_that_shadows_another_or_is_no_array_is_refused(tmp_path, name)
     other = npy(255 - ARRAYS["train_images"])
     path = write(tmp_path / "x.npz", (name, other))
     assert "it must hold only arrays, NAME.npy, each of them once" in refused(load_npz, path)
-    assert npz_digest(path) == ""
     if name == "train_images":
         assert np.load(path)["train_images"].tobytes() == (255 - ARRAYS["train_images"]).tobytes()
 
@@ -134,22 +134,22 @@ def exchanged(tmp_path, monkeypatch):
     """A config of an .npz file that somebody exchanges as soon as it has been read, and its digest before."""
     path = write(tmp_path / "x.npz", train_labels=npy(np.array([0, 1, 2, 2, 1, 0])))
     digest = npz_digest(path)
-    read = user_arrays._read
+    read = npz_source._read
 
     def read_and_exchange(*arguments):
         found = read(*arguments)
         write(tmp_path / "x.npz")
         return found
 
-    monkeypatch.setattr(user_arrays, "_read", read_and_exchange)
-    return TrainConfig(npz=path), digest
+    monkeypatch.setattr(npz_source, "_read", read_and_exchange)
+    return DataConfig(npz=path), digest
 
 
 def test_a_run_records_the_digest_of_the_file_that_it_read(exchanged, tiny_config, tmp_path):
     config, digest = exchanged
-    steps = {"train_examples": 0, "eval_examples": 0, "batch_size": 2, "npz": config.npz, "train_steps": 1}
+    steps = {"data": config, "batch_size": 2, "train_steps": 1}
     training.train(dataclasses.replace(tiny_config, decay_steps=(), **steps), tmp_path / "run")
-    assert npz_digest(config.npz) != digest == read_config_json(str(tmp_path / "run"))["npz_digest"]
+    assert npz_digest(config.npz) != digest == read_config_json(str(tmp_path / "run"))["data_digest"]
     for path in ("saved_model", "model.keras"):
         assert "has changed since" in refused(evaluate, tmp_path / "run" / path)
 
@@ -157,7 +157,7 @@ def test_a_run_records_the_digest_of_the_file_that_it_read(exchanged, tiny_confi
 def test_what_is_held_out_of_a_file_or_shortened_keeps_its_digest(exchanged):
     config, digest = exchanged
     config = dataclasses.replace(config, validation_examples=1, train_examples=2, image_size=9)
-    assert loading.load(config).file_digest == digest
+    assert open_source(config).digest == digest
 
 
 def test_an_open_file_gives_each_array_as_numpy_does(tmp_path):

@@ -20,10 +20,10 @@ OFF = "--xla_cpu_experimental_ynn_fusion_type="
 # The network that was NaN, compiled, under jaxlib 0.11.2 and 0.12.0.1, where the fusions were on.
 NETWORK = """
 import jax, numpy as np
-from identity_matters.comparators import build_network
+from identity_matters import networks
 from identity_matters.config import ModelConfig
 sizes = {"widths": (16, 32, 64), "blocks_per_stage": (2, 2, 2), "residual_initializer": "standard"}
-network = build_network(ModelConfig(**sizes, mixed_precision=True), 0)
+network = networks.build(ModelConfig(**sizes, mixed_precision=True), 0)
 images = np.random.default_rng(0).standard_normal((128, 32, 32, 3), np.float32)
 weights = [[v.value for v in group] for group in (network.trainable_variables, network.non_trainable_variables)]
 compiled = jax.jit(lambda t, n, x: network.stateless_call(t, n, x)[0]).lower(*weights, images).compile()

@@ -9,7 +9,7 @@ from scipy.special import log_softmax
 
 from identity_matters import training
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.data.loading import load
+from identity_matters.data.source import open_source
 from identity_matters.errors import EvaluationFailed
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs import checkpoint
@@ -39,7 +39,7 @@ def rows(config, tmp_path_factory):
 
 
 def test_the_first_row_has_the_figures_of_the_initial_network_on_the_first_batch(config, rows):
-    batches = ArrayBatches(load(config), config)
+    batches = ArrayBatches(open_source(config.data), config)
     network = all_conv_resnet(config.model, config.seed)
     plan, labels = next(batches.train_batches(0))
     logits = batches.attach(network)(plan).numpy()

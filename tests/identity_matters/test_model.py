@@ -29,7 +29,7 @@ from network_in_numpy import (
 from refusals import refused
 
 import identity_matters
-from identity_matters.comparators import build_network
+from identity_matters import networks
 from identity_matters.model import PRESETS, all_conv_resnet, standardize, takes_raw_images, taking_raw_images
 
 PROJECT = pathlib.Path(identity_matters.__file__).parents[1]
@@ -210,7 +210,7 @@ def test_strides_that_do_not_divide_the_images_are_refused_with_the_nearest_size
 
 @pytest.mark.parametrize("changes", [{}, {"use_batch_norm": True}, {"network": "resnet_20"}])
 def test_a_network_that_takes_raw_images_standardises_them_itself(changes):
-    network = build_network(dataclasses.replace(SMALL, **changes))
+    network = networks.build(dataclasses.replace(SMALL, **changes))
     raw = np.random.default_rng(0).integers(0, 256, (3, *SMALL.image_shape)).astype(np.uint8)
     copy = taking_raw_images(network)
     assert takes_raw_images(copy) and not takes_raw_images(network)

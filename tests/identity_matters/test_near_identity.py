@@ -9,8 +9,7 @@ import pytest
 from keras import layers
 from network_in_numpy import SMALL
 
-from identity_matters import near_identity, training
-from identity_matters.comparators import build_network
+from identity_matters import near_identity, networks, training
 from identity_matters.config import ModelConfig
 from identity_matters.convolution_norm import conv_norm
 from identity_matters.errors import UserError
@@ -46,7 +45,7 @@ def test_norm_of_what_arpack_cannot_take():
     ids=["small", "batch norm", "resnet_20", "preact_resnet_8"],
 )  # fmt: skip
 def test_the_blocks_and_the_head_are_the_network(config):
-    network = build_network(config)
+    network = networks.build(config)
     blocks = near_identity.split(network)
     x = images = images_for(network)
     for block in blocks:
@@ -61,7 +60,7 @@ def test_the_blocks_and_the_head_are_the_network(config):
 
 def test_a_network_without_blocks_is_refused():
     with pytest.raises(UserError, match="has no residual blocks"):
-        near_identity.split(build_network(ModelConfig(network="all_cnn_c")))
+        near_identity.split(networks.build(ModelConfig(network="all_cnn_c")))
 
 
 def one_block(first, second, channels=4):

@@ -7,11 +7,15 @@ import zipfile
 
 import numpy as np
 import pytest
+from loaded import load, load_npz, npz_digest
 from refusals import refused
 
-from identity_matters.config import TrainConfig
-from identity_matters.data.loading import load, raw_test_batches
-from identity_matters.data.user_arrays import load_npz, load_test_examples, npz_digest
+from identity_matters.config import DataConfig
+from identity_matters.data.source import open_source, read_all
+
+
+def load_test_examples(path):
+    return read_all(open_source(DataConfig(npz=path)), ["test"])
 
 
 def arrays(**changes) -> dict[str, np.ndarray]:
@@ -35,10 +39,10 @@ _EYE = np.broadcast_to(np.eye(8, 4, dtype=int)[..., None], (6, 8, 4, 3))
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_an_npz_file_gives_back_its_arrays(tmp_path, save):
-    data = load(TrainConfig(npz=npz(tmp_path, save)))
+    data = load_npz(npz(tmp_path, save))
     for name, array in arrays().items():
         np.testing.assert_array_equal(getattr(data, name), array)
-    assert (data.num_classes, data.image_shape, data.train_images.dtype) == (3, (8, 4, 3), np.uint8)
+    assert (data.source.num_classes, data.source.image_shape) == (3, (8, 4, 3)) and data.train_images.dtype == np.uint8
 
 
 @pytest.mark.parametrize(
@@ -91,8 +95,8 @@ def test_to_evaluate_on_the_test_arrays_suffice_and_to_train_they_do_not(tmp_pat
     whole, found = arrays(), load_test_examples(npz(tmp_path, **_NO_TRAINING))
     np.testing.assert_array_equal(found[0], whole["test_images"])
     np.testing.assert_array_equal(found[1], whole["test_labels"])
-    config = TrainConfig(npz=npz(tmp_path, **_NO_TRAINING), image_size=8, eval_examples=3)
-    assert [len(labels) for _, labels in raw_test_batches(config, 2)] == [2, 1]
+    config = DataConfig(npz=npz(tmp_path, **_NO_TRAINING), image_size=8, eval_examples=3)
+    assert read_all(open_source(config), ["test"])[0].shape == (3, 8, 8, 3)
     assert "lacks train_images, train_labels; it holds test_images" in refused(load, config)
     np.savez(tmp_path / "keras.npz", x_test=whole["test_images"], y_test=whole["test_labels"])
     np.testing.assert_array_equal(load_test_examples(str(tmp_path / "keras.npz"))[0], found[0])
@@ -116,7 +120,6 @@ def test_floats_of_both_scales_are_taken_and_said(tmp_path, capsys, change, seen
     for name, images in both.items():
         np.testing.assert_array_equal(getattr(data, name), images)
     assert seen in capsys.readouterr().err
-    np.testing.assert_array_equal(load_test_examples(path)[0], data.test_images)  # without a look at the others
 
 
 @pytest.mark.parametrize(
@@ -131,7 +134,7 @@ def test_labels_in_a_column_one_hot_or_as_floats_are_taken_and_said(tmp_path, ca
     both = {name: change(arrays()[name]) for name in ("train_labels", "test_labels")}
     data = load_npz(npz(tmp_path, **both))
     np.testing.assert_array_equal(data.train_labels, arrays()["train_labels"])
-    assert said in capsys.readouterr().err and data.num_classes == (5 if "5 classes" in said else 3)
+    assert said in capsys.readouterr().err and data.source.num_classes == (5 if "5 classes" in said else 3)
 
 
 def test_booleans_are_black_and_white(tmp_path):
@@ -170,7 +173,7 @@ def test_an_encrypted_member_is_refused(tmp_path):
 
 def test_image_size_resizes_every_image(tmp_path):
     ramp = np.broadcast_to((10 * np.arange(16)).astype(np.uint8)[:, None], (6, 16, 16))
-    data = load(TrainConfig(npz=npz(tmp_path, train_images=ramp, test_images=np.full((5, 16, 16), 77)), image_size=8))
+    data = load(DataConfig(npz=npz(tmp_path, train_images=ramp, test_images=np.full((5, 16, 16), 77)), image_size=8))
     assert data.train_images.shape == (6, 8, 8, 1) and data.train_images.dtype == np.uint8
     # Pixel i covers rows 2i and 2i + 1, and a ramp's mean is its middle; the border has no far side.
     np.testing.assert_array_equal(data.train_images[0, 1:-1, 3, 0], (20 * np.arange(8) + 5)[1:-1])
@@ -187,8 +190,14 @@ def test_the_digest_of_a_file_is_of_its_four_arrays_alone(tmp_path):
     assert len(changed | {digest}) == 5
 
 
-@pytest.mark.parametrize("content", [None, b"", b"junk" * 100, b"PK\x05\x06" + bytes(18)])
-def test_a_file_that_is_no_npz_has_no_digest(tmp_path, content):
-    if content is not None:
-        (tmp_path / "own.npz").write_bytes(content)
-    assert npz_digest(tmp_path / "own.npz") == ""
+def test_arrays_of_a_file_that_nothing_reads_are_named(tmp_path, capfd):
+    x, y = np.zeros((3, 8, 8), np.uint8), np.arange(3)
+    arrays = {"train_images": x, "train_labels": y, "x_test": x, "y_test": y}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    load_npz(str(tmp_path / "mine.npz"))
+    assert not capfd.readouterr().err
+    np.savez(tmp_path / "mine.npz", **arrays, val_images=x, val_labels=y)
+    load_npz(str(tmp_path / "mine.npz"))
+    assert "note: mine.npz: val_images, val_labels are not read; the errors are those" in capfd.readouterr().err
+    np.savez(tmp_path / "mine.npz", **arrays | {"train_labels": np.array(["a", "b", "c"])})
+    assert "train_labels must be whole numbers, got <U1; names = " in refused(load_npz, str(tmp_path / "mine.npz"))

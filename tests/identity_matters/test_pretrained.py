@@ -8,7 +8,7 @@ from refusals import refused
 
 import identity_matters
 from identity_matters import pretrained
-from identity_matters.data.arrays import mnist_sample
+from identity_matters.data.digits import mnist_sample
 from identity_matters.errors import UserError
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize

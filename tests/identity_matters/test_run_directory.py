@@ -13,7 +13,7 @@ import pytest
 from begun import begin
 from refusals import refused
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.distributed import workers
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
@@ -218,11 +218,11 @@ def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch):
 def test_a_run_does_not_go_on_with_other_data(tmp_path):
     begin(tmp_path, TrainConfig())  # by a caller who does not know them
     for _ in range(2):
-        with RunDirectory(str(tmp_path), TrainConfig(), data="100 images") as run:
+        with RunDirectory(str(tmp_path), TrainConfig(), data_digest="100 images") as run:
             run.set_status("running")
-    message = refused(RunDirectory, str(tmp_path), TrainConfig(), data="60 images")
+    message = refused(RunDirectory, str(tmp_path), TrainConfig(), data_digest="60 images")
     assert "holds a run on other data: '100 images', now '60 images'; give the data as they were" in message
-    assert RunDirectory(str(tmp_path), TrainConfig()).contents["data"] == "100 images"  # who does not know them
+    assert RunDirectory(str(tmp_path), TrainConfig()).contents["data_digest"] == "100 images"  # who does not know them
 
 
 def test_a_path_of_a_run_is_looked_up_where_the_run_was_started_first(tmp_path, monkeypatch):
@@ -244,9 +244,9 @@ def test_an_error_names_the_file_that_was_to_be_written(tmp_path):
 
 
 def test_a_run_goes_on_where_its_data_have_moved(tmp_path):
-    begin(tmp_path, TrainConfig(data_dir="here", download=True))
-    begin(tmp_path, TrainConfig(data_dir="there", download=True))
-    assert json.loads((tmp_path / "config.json").read_text())["config"]["data_dir"] == "there"
+    begin(tmp_path, TrainConfig(data=DataConfig(data_dir="here", download=True)))
+    begin(tmp_path, TrainConfig(data=DataConfig(data_dir="there", download=True)))
+    assert json.loads((tmp_path / "config.json").read_text())["config"]["data"]["data_dir"] == "there"
     message = refused(RunDirectory, str(tmp_path), TrainConfig(seed=1, model=ModelConfig(weight_decay=0.0)))
     assert "config (old, new): model.weight_decay (0.0001, 0.0); " in message and "seed (0, 1)" in message
 
@@ -288,18 +288,13 @@ def test_the_drops_of_the_learning_rate_are_marked_where_they_are():
 
 @pytest.mark.parametrize("kind", ["train", "ablations"])
 def test_a_file_of_data_may_be_moved_but_not_be_changed(tmp_path, kind):
-    def config(path):
-        train = TrainConfig(npz=path, validation_examples=1)
-        return train if kind == "train" else AblationConfig(train=train)
+    def directory(path, digest):
+        train = TrainConfig(data=DataConfig(npz=path, validation_examples=1))
+        config = train if kind == "train" else AblationConfig(train=train)
+        return RunDirectory(str(tmp_path / "run"), config, kind, digest)
 
-    def write(path, first):
-        names = ("train_images", "train_labels", "test_images", "test_labels")
-        np.savez(path, **{name: np.array([first, 1]) for name in names})
-        return path
-
-    run, data, moved = str(tmp_path / "run"), write(tmp_path / "data.npz", 0), write(tmp_path / "moved.npz", 0)
-    begin(run, config(data), kind)
-    begin(run, config(moved), kind)
-    write(moved, 2)
-    assert "moved.npz has changed" in refused(RunDirectory, run, config(moved), kind)
-    assert "npz (" in refused(RunDirectory, run, config(write(tmp_path / "third.npz", 2)), kind)
+    for path in ("data.npz", "moved.npz"):
+        with directory(path, "1a2b") as run:
+            run.set_status("running")
+    assert "holds a run on other data: '1a2b', now '3c4d'" in refused(directory, "moved.npz", "3c4d")
+    assert "npz (moved.npz, third.npz)" in refused(directory, "third.npz", "3c4d")

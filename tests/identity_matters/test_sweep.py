@@ -22,9 +22,9 @@ def test_the_command_of_the_docs_sweeps_the_preset_s_run():
     runs = [run for plan in plans for run in plan.tests]
     assert [(run.learning_rate, run.seed) for run in runs] == [(r, s) for r in (0.01, 0.03, 0.1) for s in range(3)]
     preset = PRESETS["mnist"].train
-    same = {"learning_rate": 0.1, "seed": 0, "validation_examples": 1_000}
+    same = {"learning_rate": 0.1, "seed": 0, "data": preset.data}
     assert all(dataclasses.replace(preset, **vars(run) | same) == preset for run in runs)
-    assert not any(plan.searches for plan in plans) and {run.validation_examples for run in runs} == {0}
+    assert not any(plan.searches for plan in plans) and {run.data.validation_examples for run in runs} == {0}
 
 
 @pytest.mark.parametrize(

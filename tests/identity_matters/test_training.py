@@ -15,9 +15,9 @@ from tensorflow.python.framework import config as tensorflow_config
 
 from identity_matters import training
 from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.data.arrays import mnist_sample
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.errors import UserError, reporting_lack_of_memory
+from identity_matters.data.digits import mnist_sample
+from identity_matters.errors import UserError, explaining, lack_of_memory
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
 from identity_matters.optimization import compile_model
@@ -97,9 +97,9 @@ def test_the_loss_falls_on_real_digits(short, tmp_path):
     # The standard initialiser leaves the saddle at once: every seed tried falls by 0.3 or more every 100 steps.
     network = {"widths": (8, 16, 32), "blocks_per_stage": (1, 1, 1), "residual_initializer": "standard"}
     steps = {"train_steps": 300, "decay_steps": (), "eval_every": 100, "checkpoint_every": 300}
-    data = {"train_examples": 0, "eval_examples": 200}
+    data = dataclasses.replace(short.data, train_examples=0, eval_examples=200)
     model = ModelConfig(image_shape=(28, 28, 1), stem_width=8, **network)
-    config = dataclasses.replace(short, model=model, learning_rate=0.1, clip_norm=0.5, **data, **steps)
+    config = dataclasses.replace(short, model=model, learning_rate=0.1, clip_norm=0.5, data=data, **steps)
     training.train(config, str(tmp_path / "run"))
     rows = read_metrics(tmp_path / "run" / "metrics.csv")
     assert rows[0]["loss"] > rows[1]["loss"] > rows[2]["loss"]
@@ -348,7 +348,7 @@ def test_tensorflow_s_own_lack_of_memory_is_said_in_one_line(tmp_path, tiny_conf
 def test_other_errors_are_not_taken_for_lack_of_memory():
     full = tf.errors.ResourceExhaustedError(None, None, "/disk/file; No space left on device")
     for error in (full, ValueError("cannot allocate")):
-        with pytest.raises(type(error)), reporting_lack_of_memory("memory"):
+        with pytest.raises(type(error)), explaining(lack_of_memory("memory")):
             raise error
-    with pytest.raises(UserError, match="^memory$"), reporting_lack_of_memory("memory"):
+    with pytest.raises(UserError, match="^memory$"), explaining(lack_of_memory("memory")):
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes")  # as JAX says it

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from refusals import refused
 
-from identity_matters import training
-from identity_matters.comparators import build_network
-from identity_matters.config import TrainConfig
-from identity_matters.distributed import workers
+from identity_matters import networks, training
+from identity_matters.config import DataConfig, TrainConfig
+from identity_matters.data.arrays import ArraySource
+from identity_matters.data.source import open_source
+from identity_matters.distributed.shared_run import open_run, recording_failure
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, WorkerLost
 from identity_matters.model import all_conv_resnet
@@ -41,10 +42,19 @@ class Second(Workers):
         return self._said
 
 
+def images(count):
+    """A data set of this many black images."""
+    return ArraySource("black", *({split: array for split in ("train", "test")} for array in black(count)), 2)
+
+
+def black(count):
+    return np.zeros((count, 4, 4, 1), np.uint8), np.zeros(count, np.int32)
+
+
 @pytest.fixture
 def said(tmp_path):
     chief = Chief()
-    with workers.open_run(TrainConfig(), str(tmp_path / "run"), chief, "200 images"):
+    with open_run(TrainConfig(), str(tmp_path / "run"), chief, images(200)):
         return chief.said
 
 
@@ -70,7 +80,7 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
         for function, *arguments in (
             (training.train, tiny_config, tmp_path / "run"),
             (all_conv_resnet, tiny_config.model),
-            (build_network, dataclasses.replace(tiny_config.model, network="resnet_20")),
+            (networks.build, dataclasses.replace(tiny_config.model, network="resnet_20")),
             (load_network, str(tiny_run / "model.keras")),
         ):
             message = refused(function, *arguments)
@@ -81,34 +91,38 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
 
 
 def test_a_worker_on_other_data_is_refused(said):
-    def join(data):
-        with workers.open_run(TrainConfig(), "", Second(said), data) as (directory, contents):
-            return directory, contents["data"]
+    def join(source):
+        with open_run(TrainConfig(), "", Second(said), source) as (directory, contents):
+            return directory, contents["config"]["images"]
 
-    message = "other data than worker 0 (worker 0's, its own): data (200 images, 150 images)"
-    assert message in refused(join, "150 images")
-    assert join("200 images") == (None, "200 images")
+    message = "other data than worker 0 (worker 0's, its own): images (200 training and 200 test images, 4x4x1, "
+    assert message in refused(join, images(150))
+    directory, agreed = join(images(200))
+    assert directory is None and agreed.startswith("200 training and 200 test images, 4x4x1, ")
 
 
 def test_a_worker_with_another_npz_file_is_refused(tmp_path):
-    arrays = {name: np.zeros(3) for name in ("train_images", "train_labels", "test_images", "test_labels")}
-    configs = []
-    for name in ("one", "other"):
-        np.savez(tmp_path / f"{name}.npz", **arrays | {"train_labels": np.full(3, len(name))})
-        configs.append(TrainConfig(npz=str(tmp_path / f"{name}.npz")))
+    images, labels = black(3)
+    opened = []
+    for name in ("one", "same", "other"):
+        arrays = {"train_images": images, "test_images": images, "test_labels": labels}
+        np.savez(tmp_path / f"{name}.npz", **arrays, train_labels=np.array([0, 1, name == "other"]))
+        config = TrainConfig(data=DataConfig(npz=str(tmp_path / f"{name}.npz")))
+        opened.append((config, open_source(config.data)))
     chief = Chief()
-    with workers.open_run(configs[0], str(tmp_path / "run"), chief):
+    with open_run(opened[0][0], str(tmp_path / "run"), chief, opened[0][1]):
         pass
 
-    def join():
-        with workers.open_run(configs[1], "", Second(chief.said)):
+    def join(config, source):
+        with open_run(config, "", Second(chief.said), source):
             pass
 
-    message = refused(join)
-    assert "digest of npz (" in message and "one.npz" not in message  # the file may lie anywhere
+    join(*opened[1])
+    message = refused(join, *opened[2])
+    assert "images (" in message and "one.npz" not in message  # the file may lie anywhere
 
 
-def test_nobody_downloads_where_the_chief_could_not(monkeypatch):
+def test_nobody_downloads_where_the_chief_could_not():
     class Alone(Second):
         def broadcast(self, vector):
             return [True]
@@ -116,9 +130,8 @@ def test_nobody_downloads_where_the_chief_could_not(monkeypatch):
         def all_reduce(self, vector):
             raise WorkerLost("worker 1", RuntimeError("gone"))
 
-    monkeypatch.setattr(workers, "load", lambda *_: pytest.fail("it must not load"))
-    with pytest.raises(WorkerLost):
-        Alone("").load_in_turn(TrainConfig(download=True))
+    with pytest.raises(WorkerLost), Alone("").in_turn(True):
+        pytest.fail("it must not load")
 
 
 def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
@@ -129,9 +142,9 @@ def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
         def barrier(self):
             seen.append(read_config_json(str(tmp_path / "run"))["status"])
 
-    with workers.open_run(TrainConfig(), str(tmp_path / "run"), Waiting()) as (directory, _):
+    with open_run(TrainConfig(), str(tmp_path / "run"), Waiting(), images(1)) as (directory, _):
         directory.set_status("running")
-        with pytest.raises(Diverged), workers.recording_failure(directory, Waiting()):
+        with pytest.raises(Diverged), recording_failure(directory, Waiting()):
             raise Diverged(7)
     assert seen == ["diverged"]
     assert json.loads((tmp_path / "run" / "config.json").read_text())["diverged_at_step"] == 7

@@ -1,15 +1,13 @@
 """A study, or a spectrum, that goes on is on the data on which it began: else its tables would mix two data sets."""
 
-import dataclasses
 import shutil
 
 import numpy as np
 from begun import edit
 from tiny_studies import FLAGS, load_three_digits
 
-from identity_matters.data import loading
 from identity_matters.data.arrays import examples_summary
-from launch import trained_run
+from launch import shortcut_study, trained_run
 
 
 def cut_short(run_dir, copy, num_lines):
@@ -24,33 +22,38 @@ def cut_short(run_dir, copy, num_lines):
 def test_a_study_does_not_go_on_with_other_labels_or_other_images(launch, monkeypatch, tiny_study, tmp_path):
     run_dir = tmp_path / "study"
     kept, command = cut_short(tiny_study, run_dir, 5), ("shortcut_study", *FLAGS, "--figure=5", f"--run_dir={run_dir}")
-    changes = {"train_labels": lambda labels: 2 - labels, "train_images": lambda images: 255 - images}
+    changes = {"labels": lambda labels: 2 - labels, "images": lambda images: 255 - images}
     for name, change in changes.items():
 
         def changed(config):
             digits = load_three_digits(config)
-            return dataclasses.replace(digits, **{name: change(getattr(digits, name))})  # noqa: B023
+            return digits._replace(**{name: change(getattr(digits, name))})  # noqa: B023
 
-        monkeypatch.setattr(loading, "load", changed)
+        monkeypatch.setattr(shortcut_study, "load_images", changed)
         code, out, err = launch(*command)
         assert code == 1 and not out
         message = f"{run_dir} holds a run on other data: '200 training images, 7x7x1, images and labels "
         assert message in err.splitlines()[-1]
         assert (run_dir / "results.csv").read_text() == kept
-    monkeypatch.setattr(loading, "load", load_three_digits)
+    monkeypatch.setattr(shortcut_study, "load_images", load_three_digits)
     assert launch(*command)[0] == 0 and len((run_dir / "results.csv").read_text()) > len(kept)
 
 
 def test_a_spectrum_does_not_go_on_with_other_labels(launch, monkeypatch, tiny_run, tiny_spectrum, tmp_path):
     run_dir = tmp_path / "spectrum"
-    kept, real = cut_short(tiny_spectrum, run_dir, 21), trained_run.raw_batches
+    kept, real = cut_short(tiny_spectrum, run_dir, 21), trained_run.first_examples
     command = ["hessian_spectrum", f"--saved_run={tiny_run}", f"--run_dir={run_dir}"]
     command += "--examples=60 --batch_size=30 --order=20".split()
-    monkeypatch.setattr(trained_run, "raw_batches", lambda *args: ((x, 9 - labels) for x, labels in real(*args)))
+
+    def changed(*args):
+        images, labels, _ = real(*args)
+        return images, 9 - labels, examples_summary(images, 9 - labels)
+
+    monkeypatch.setattr(trained_run, "first_examples", changed)
     code, out, err = launch(*command)
     assert code == 1 and not out and "holds a run on other data: '60 training images, 28x28x1" in err.splitlines()[-1]
     assert (run_dir / "results.csv").read_text() == kept
-    monkeypatch.setattr(trained_run, "raw_batches", real)
+    monkeypatch.setattr(trained_run, "first_examples", real)
     code, _, err = launch(*command)
     assert code == 0, err
     assert len((run_dir / "results.csv").read_text()) > len(kept)

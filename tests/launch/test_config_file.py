@@ -34,8 +34,10 @@ def test_relative_places_of_data_are_those_of_the_run(tiny_run, tmp_path, monkey
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "images.npz").write_bytes(b"")
     record = json.loads((tiny_run / "config.json").read_text())
-    record["config"]["npz"], record["folder"] = "images.npz", str(tmp_path / "there")
-    assert config_of("train", written(tmp_path / "config.json", record)).npz == str(tmp_path / "there" / "images.npz")
+    record["config"]["data"]["npz"], record["folder"] = "images.npz", str(tmp_path / "there")
+    assert config_of("train", written(tmp_path / "config.json", record)).data.npz == str(
+        tmp_path / "there" / "images.npz"
+    )
 
 
 @pytest.mark.parametrize(

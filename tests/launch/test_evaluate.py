@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
+from loaded import load_npz
 
 from identity_matters.data import tfds_builder
-from identity_matters.data.user_arrays import load_npz
 from identity_matters.runs.tables import read_metrics
 from launch import launcher
 

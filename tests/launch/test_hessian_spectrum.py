@@ -15,9 +15,9 @@ import pytest
 import tensorflow as tf
 from begun import edit
 from launching import launched
+from loaded import npz_digest
 from scipy.sparse.linalg import LinearOperator, eigsh
 
-from identity_matters.data.user_arrays import npz_digest
 from identity_matters.errors import UserError
 from identity_matters.model import standardize
 from identity_matters.runs.tables import read_rows
@@ -64,7 +64,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
 
 
 def test_the_eigenvalues_it_finds_are_those_that_arpack_finds_in_float64(tiny_spectrum, tiny_run):
-    from identity_matters.data.arrays import mnist_sample
+    from identity_matters.data.digits import mnist_sample
 
     model = curvature.with_dtype(keras.models.load_model(tiny_run / "model.keras", compile=False), "float64")
     digits = mnist_sample()
@@ -238,24 +238,21 @@ def test_what_has_no_spectrum_gets_one_line_and_leaves_no_run(backend, network, 
 def test_a_streamed_set_gives_its_training_images_without_augmentation():
     """TFDS_DATA_DIR tells where ImageNet is prepared."""
     from identity_matters.presets import TRAIN_PRESETS
-    from launch.trained_run import raw_batches
 
     config = TRAIN_PRESETS["imagenet"]
     try:
-        images, labels = zip(*raw_batches(config, 7, size=4))
+        images, labels, _ = trained_run.first_examples(config, 7)
     except UserError as error:
         pytest.skip(str(error))
-    assert [batch.shape for batch in images] == [(4, 224, 224, 3), (3, 224, 224, 3)]
-    again, _ = zip(*raw_batches(config, 7, size=4))
-    np.testing.assert_array_equal(again[0], images[0])
-    assert sum(map(len, labels)) == 7
+    assert images.shape == (7, 224, 224, 3) and labels.shape == (7,)
+    np.testing.assert_array_equal(trained_run.first_examples(config, 7)[0], images)
 
 
 @pytest.mark.slow
 def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     launch, tiny_run, tiny_spectrum, tmp_path
 ):
-    from identity_matters.comparators import build_network
+    from identity_matters import networks
 
     run_dir = tmp_path / "run"
     shutil.copytree(tiny_run, run_dir)
@@ -277,7 +274,7 @@ def test_the_spectrum_after_some_steps_is_of_the_weights_that_the_run_had_then(
     code, _, _ = launch(*flags(run_dir, tmp_path / "first"), "--at_step=0")
     shutil.copytree(tiny_run, tmp_path / "untrained")
     config = trained_run.read_config(str(tiny_run))
-    build_network(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
+    networks.build(config.model, config.seed).save(tmp_path / "untrained" / "model.keras")
     launch(*flags(tmp_path / "untrained", tmp_path / "expected"))
     assert code == 0 and read(tmp_path / "first") != read(tiny_spectrum)
     np.testing.assert_equal(read(tmp_path / "first"), read(tmp_path / "expected"))
@@ -306,8 +303,8 @@ def test_a_run_whose_npz_file_has_changed_is_refused(launch, tiny_run, digits_np
     run_dir, own = tmp_path / "run", tmp_path / "own.npz"
     shutil.copytree(tiny_run, run_dir)
     shutil.copy(digits_npz, own)
-    edit(run_dir, {"npz": str(own)}, npz_digest=npz_digest(str(own)))
-    assert trained_run.read_config(str(run_dir)).npz == str(own)
+    edit(run_dir, {"npz": str(own)}, data_digest=npz_digest(str(own)))
+    assert trained_run.read_config(str(run_dir)).data.npz == str(own)
     with np.load(digits_npz) as arrays:
         np.savez(own, **dict(arrays) | {"train_labels": 9 - arrays["train_labels"]})
     code, _, err = launch(*flags(run_dir, tmp_path / "spectrum"))
@@ -352,7 +349,7 @@ def test_at_full_order_all_eigenvalues_are_printed_once_and_no_larger_order_is_a
 
 @pytest.mark.slow
 def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run, tmp_path):
-    from identity_matters.comparators import build_network
+    from identity_matters import networks
 
     run_dir = tmp_path / "run"
     shutil.copytree(tiny_run, run_dir)
@@ -363,7 +360,7 @@ def test_batches_are_normalised_by_their_own_moments_on_request(launch, tiny_run
     assert code == 1 and "stem_bn has averaged no batches yet; add --batch_moments" in err
     code, _, _ = launch(*flags(run_dir, tmp_path / "own"), "--at_step=0", "--batch_moments")
     config = trained_run.read_config(str(run_dir))
-    model = build_network(config.model, config.seed)
+    model = networks.build(config.model, config.seed)
     for average in (variable for variable in model.variables if variable.name.startswith("moving_")):
         average.assign(average + 0.1)
     model.save(run_dir / "model.keras")

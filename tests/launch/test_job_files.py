@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
+from identity_matters.config import DataConfig
 from identity_matters.errors import UserError
 from launch import cluster
 from launch.cluster import PRESETS
@@ -263,7 +264,8 @@ def test_a_relative_place_of_the_volume_and_a_job_name_that_kubernetes_does_not_
 
 
 def test_data_that_no_volume_holds_are_named(capsys):
-    train = dataclasses.replace(PRESETS["mnist"].train, npz="/home/me/own.npz", data_dir="/shared/tfds")
+    data = DataConfig(npz="/home/me/own.npz", data_dir="/shared/tfds")
+    train = dataclasses.replace(PRESETS["mnist"].train, data=data)
     manifest(train=train)
     assert capsys.readouterr().err == (
         "note: npz /home/me/own.npz is not under volume_path, /shared: the image must hold it\n"

@@ -14,7 +14,7 @@ from legible import assert_legible
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.errors import UserError
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.near_identity_figure import blocks_figure
@@ -223,7 +223,7 @@ def test_runs_that_did_not_come_to_their_end_are_in_no_mean(tmp_path, monkeypatc
 
 def test_errors_on_held_out_images_are_called_so_beside_test_errors(tmp_path, monkeypatch):
     first, second = write_run(tmp_path / "first", 0.5), tmp_path / "second"
-    begin(second, TrainConfig(validation_examples=100), status="done")
+    begin(second, TrainConfig(data=DataConfig(validation_examples=100)), status="done")
     write_run(second, 0.25)
     labels = compared(monkeypatch, first, second)[1]
     assert labels[:2] == ["first (50.00% test error at the end)", "second (25.00% held-out error at the end)"]

@@ -14,6 +14,7 @@ import pytest
 from begun import begin, edit
 from study_rows import of_figure, paper_rows
 
+from identity_matters.config import DataConfig
 from identity_matters.errors import Preempted, UserError
 from identity_matters.experiments.ablations import AblationConfig
 from identity_matters.presets import MODEL_PRESETS, TRAIN_PRESETS
@@ -165,14 +166,14 @@ def test_the_paper_s_own_run_is_figure_1_and_table_2_though_its_images_came_from
     "changes, said",
     [
         ({"model": MODEL_PRESETS["cifar10_fast"]}, "differs in stem_width, stem_pool, widths, blocks_per_stage"),
-        ({"validation_examples": 5_000}, "differs in validation_examples"),
+        ({"data": DataConfig(validation_examples=5_000)}, "differs in validation_examples"),
     ],
 )
 def test_another_network_or_data_does_not_stand_for_table_2(paper_run, changes, said):
     run = paper_run(**changes)
     (figure,) = figures.paper_figures([run])
     assert said in figure.statements[0].says
-    assert ("held-out error" in figure.statements[0].result) == ("validation_examples" in changes)
+    assert ("held-out error" in figure.statements[0].result) == ("data" in changes)
     assert TABLE_2 in [line.what for line in figures.missing([run], [figure])]
 
 

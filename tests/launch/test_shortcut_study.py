@@ -15,9 +15,9 @@ from launching import launched
 from study_rows import PAPER
 from tiny_studies import FLAGS, load_three_digits, run_study
 
-from identity_matters.data import loading
 from identity_matters.runs.tables import read_rows, write_metrics
 from launch import launcher, shortcut_study
+from shortcut_study import dataset
 from shortcut_study.figures import convolutional, figure_3, figure_5, figure_6, figure_8, figure_9, figure_10
 from shortcut_study.figures.all_figures import FIGURES
 from shortcut_study.report import seconds_by_experiment
@@ -45,7 +45,7 @@ def study(tiny_study, tmp_path_factory):
 
 @pytest.fixture
 def three_digits(monkeypatch):
-    monkeypatch.setattr(loading, "load", load_three_digits)
+    monkeypatch.setattr(shortcut_study, "load_images", load_three_digits)
 
 
 def without_seconds(run_dir):
@@ -240,7 +240,8 @@ def test_images_that_the_convolutional_networks_do_not_take_are_refused(launch, 
 
 
 def test_a_data_set_too_large_for_memory_is_refused(launch, monkeypatch, tmp_path):
-    monkeypatch.setattr(loading, "load", lambda config: object())
+    monkeypatch.setattr(dataset, "open_source", lambda config: object())
+    monkeypatch.setattr(dataset, "fits_in_memory", lambda source: False)
     code, _, err = launch("--dataset=imagenet", f"--run_dir={tmp_path}/run")
     assert code == launcher.EXIT_ERROR
     assert err == "error: dataset imagenet is not held in memory; choose one of small images\n"

@@ -1,9 +1,7 @@
 """launch.shortcut_study says which flags have no effect, and gives advice that can be followed."""
 
-import dataclasses
-
-from identity_matters.data import loading, tfds
-from identity_matters.data.arrays import mnist_sample
+from identity_matters.data import digits, tfds
+from identity_matters.data.digits import mnist_sample
 from identity_matters.errors import VaryingSizes
 
 FIGURE_5 = ("shortcut_study", "--figure=5", "--depths=2,3", "--num_runs=1")
@@ -23,10 +21,10 @@ def test_flags_that_the_figure_does_not_read_are_named_and_it_is_judged_by_the_o
 
 def test_a_small_data_set_is_a_toy_as_the_first_examples_of_a_large_one_are(launch, monkeypatch, tmp_path):
     whole = mnist_sample()
-    few = dataclasses.replace(whole, train_images=whole.train_images[:300], train_labels=whole.train_labels[:300])
+    few = whole._replace(train_images=whole.train_images[:300], train_labels=whole.train_labels[:300])
     tables = []
     for name, data, flags in (("few", few, ()), ("first", whole, ("--examples=300",))):
-        monkeypatch.setattr(loading, "mnist_sample", lambda: data)  # noqa: B023
+        monkeypatch.setattr(digits, "mnist_sample", lambda: data)  # noqa: B023
         code, out, err = launch(*FIGURE_5, *flags, f"--run_dir={tmp_path}/{name}")
         assert code == 0 and not notes(err), err
         tables.append(out[: out.index("| experiment |")])
@@ -44,7 +42,7 @@ def test_images_of_several_sizes_are_refused_with_advice_that_this_launcher_take
     def source(config):
         raise VaryingSizes("the images of imagenet2012 vary in size; give --image_size=224 (image_size=224), say")
 
-    monkeypatch.setattr(tfds, "tfds_source", source)
+    monkeypatch.setattr(tfds, "TfdsSource", source)
     code, out, err = launch("shortcut_study", "--dataset=imagenet2012", f"--run_dir={tmp_path}/run")
     assert (code, out) == (1, "") and not (tmp_path / "run").exists()
     assert err == "error: the images of imagenet2012 vary in size; choose a set of small images of one size\n"

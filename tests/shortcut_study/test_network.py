@@ -82,7 +82,7 @@ def test_an_unknown_initialisation_is_refused():
 
 @pytest.fixture(scope="module")
 def digits():
-    from identity_matters.data.arrays import mnist_sample
+    from identity_matters.data.digits import mnist_sample
 
     data = mnist_sample()
     return data.train_images[:1000], data.train_labels[:1000]

@@ -33,7 +33,7 @@ def error(scores, labels) -> float:
 @pytest.fixture(scope="module")
 def digits():
     """1,000 raw MNIST images, uint8 and so non-negative, with random labels."""
-    from identity_matters.data.arrays import mnist_sample
+    from identity_matters.data.digits import mnist_sample
 
     images = mnist_sample().train_images[:1000].reshape(1000, -1)
     return images, np.random.default_rng(0).integers(0, 10, 1000)

@@ -1,4 +1,4 @@
-"""Training and evaluation on a folder of images: in memory as out of the cache, resumed, moved, evaluated elsewhere."""
+"""A folder of images: trained and evaluated on, in memory and read as needed, resumed, moved, evaluated elsewhere."""
 
 import dataclasses
 import json
@@ -8,17 +8,16 @@ import numpy as np
 import pytest
 from begun import edit
 from image_folders import DIGITS, noise, write, write_digits
+from loaded import load
 from PIL import Image
 from refusals import refused
 
 from identity_matters import training
-from identity_matters.config import ModelConfig, TrainConfig
-from identity_matters.data import image_folder
-from identity_matters.data.arrays import ArrayData, mnist_sample
-from identity_matters.data.batches import planned_images
-from identity_matters.data.image_folder import FolderSource
-from identity_matters.data.loading import load, raw_test_batches
-from identity_matters.data.plans import plan_batch
+from identity_matters.config import DataConfig, ModelConfig
+from identity_matters.data import folder as folder_module
+from identity_matters.data import source as source_module
+from identity_matters.data.digits import mnist_sample
+from identity_matters.data.source import fits_in_memory, open_source
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet
 from identity_matters.runs import checkpoint
@@ -34,7 +33,7 @@ def digits(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def config(tiny_config, digits):
-    return dataclasses.replace(tiny_config, images=str(digits), train_examples=0, eval_examples=0)
+    return dataclasses.replace(tiny_config, data=DataConfig(images=str(digits)))
 
 
 @pytest.fixture(scope="module")
@@ -44,68 +43,65 @@ def run(config, tmp_path_factory):
     return run_dir, training.train(config, run_dir)
 
 
+def changed(config, **changes):
+    """The data of a run, with other fields."""
+    return dataclasses.replace(config.data, **changes)
+
+
 def test_a_folder_gives_the_images_and_labels_of_its_files(config):
-    data = load(config)
-    sample = mnist_sample()
-    assert isinstance(data, ArrayData) and data.class_names == tuple(sorted(DIGITS)) and data.num_classes == 10
+    data, sample = load(config.data), mnist_sample()
+    class_names = data.source.class_names
+    assert class_names == tuple(sorted(DIGITS)) and data.source.num_classes == 10
     for images, labels, expected, numbers in (
         (data.train_images, data.train_labels, sample.train_images[:200], sample.train_labels[:200]),
         (data.test_images, data.test_labels, sample.test_images[:50], sample.test_labels[:50]),
     ):
         known = {image.tobytes(): DIGITS[number] for image, number in zip(expected, numbers)}
         assert len(known) == len(images) and images.shape[1:] == (28, 28, 1)
-        assert all(known[image.tobytes()] == data.class_names[label] for image, label in zip(images, labels))
+        assert all(known[image.tobytes()] == class_names[label] for image, label in zip(images, labels))
 
 
 def test_a_folder_is_shortened_held_out_and_resized(config):
-    whole = load(config)
-    data = load(dataclasses.replace(config, train_examples=30, eval_examples=20, validation_examples=40, image_size=14))
-    assert data.train_images.shape == (30, 14, 14, 1) and data.num_test == 20
+    whole = load(config.data)
+    data = load(changed(config, train_examples=30, eval_examples=20, validation_examples=40, image_size=14))
+    assert data.train_images.shape == (30, 14, 14, 1) and len(data.test_labels) == 20
     np.testing.assert_array_equal(data.train_labels, whole.train_labels[:30])
     np.testing.assert_array_equal(data.test_labels, whole.train_labels[-40:-20])
-    assert "below the 200 training images" in refused(load, dataclasses.replace(config, validation_examples=200))
+    assert "below the 200 training examples" in refused(load, changed(config, validation_examples=200))
 
 
 def test_num_classes_makes_room_for_more(config):
-    assert load(dataclasses.replace(config, num_classes=12)).num_classes == 12
-    assert "num_classes is 9, but" in refused(load, dataclasses.replace(config, num_classes=9))
+    assert open_source(changed(config, num_classes=12)).num_classes == 12
+    assert "num_classes is 9, but" in refused(load, changed(config, num_classes=9))
 
 
 @pytest.fixture
 def streamed(monkeypatch):
-    monkeypatch.setattr(image_folder, "MAX_BYTES_IN_MEMORY", 1000)
+    """No more than 20 images are kept, and none on the device."""
+    for module in (source_module, folder_module):
+        monkeypatch.setattr(module, "MAX_BYTES_IN_MEMORY", 20 * 28 * 28)
 
 
-def test_a_run_out_of_the_cache_has_the_bits_of_one_in_memory(config, run, streamed, tmp_path, without_results):
-    assert isinstance(load(config), FolderSource)
+def test_a_run_on_images_read_as_needed_has_the_bits_of_one_in_memory(config, run, streamed, tmp_path, without_results):
+    assert not fits_in_memory(open_source(config.data))
     training.train(config, tmp_path / "run")
-    (_, found), (_, expected) = (
-        checkpoint.load_newest(str(path / "checkpoints")) for path in (tmp_path / "run", run[0])
-    )
+    found, expected = (checkpoint.load_newest(str(path / "checkpoints"))[1] for path in (tmp_path / "run", run[0]))
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, name)
 
 
-def test_images_are_shifted_and_mirrored_on_the_host_as_on_the_device():
-    images = noise(6, 8, 5, 3)
-    plan = plan_batch(0, 3, 64, 6, crop_padding=3, random_flip=True)
-    expected = planned_images(images.reshape(6, -1), plan, (8, 5, 3))
-    np.testing.assert_array_equal(image_folder._augmented(images[plan[:, 0]], plan, 3), expected)
-
-
-def test_workers_read_their_rows_of_the_same_batch(config, streamed):
-    source = load(config)
-    whole = next(source.train_batches(3, 5, 16, crop_padding=2))
-    for rows in (range(8), range(8, 16)):
-        for part, array in zip(next(source.train_batches(3, 5, 16, rows=rows, crop_padding=2)), whole):
-            np.testing.assert_array_equal(part, array[rows.start : rows.stop])
-    tests = [np.concatenate(labels) for labels in zip(*source.raw_test_batches(16))]
-    assert len(tests[0]) == 50
-    halves = [list(source.raw_test_batches(16, rows)) for rows in (range(8), range(8, 16))]
-    np.testing.assert_array_equal(np.concatenate([half[1][0] for half in halves]), tests[0][16:32])
-    images, labels = (np.concatenate(part) for part in zip(*source.raw_train_batches(64)))
-    assert images.shape == (200, 28, 28, 1) and len(labels) == 200
+def test_what_is_kept_of_a_large_folder_is_decoded_once_and_the_rest_again(config, streamed, monkeypatch):
+    paths, decode = [], folder_module.decoded
+    monkeypatch.setattr(folder_module, "decoded", lambda path, shape: paths.append(path) or decode(path, shape))
+    source, indices = open_source(config.data), np.array([7, 3, 5])
+    first, labels = source.read("train", indices)
+    for _ in range(2):
+        images, _ = source.read("train", np.arange(200))
+    np.testing.assert_array_equal(images[indices], first)
+    np.testing.assert_array_equal(labels, source.labels("train")[indices])
+    counts = [paths.count(path) for path in set(paths)]
+    assert (counts.count(1), counts.count(2)) == (20, 180)  # kept ones; others, twice in all
 
 
 def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_flags(config, run, capfd):
@@ -115,19 +111,17 @@ def test_a_run_on_a_folder_knows_its_classes_and_is_evaluated_without_further_fl
         found = evaluate(path)
         assert found["num_examples"] == 50 and found["top1_error"] == pytest.approx(row["test_top1_error"])
     assert "not a test error" not in capfd.readouterr().err
-    assert evaluate(run_dir, images=config.images, test_split="train")["num_examples"] == 200
+    assert evaluate(run_dir, images=config.data.images, test_split="train")["num_examples"] == 200
     assert "the split 'train' is one that networks are trained on: this is not a test error" in capfd.readouterr().err
-    counts = []
-    assert len(list(raw_test_batches(config, 20, on_count=counts.append))) == 3 and counts == [50]
     assert training.train(config, run_dir) == pytest.approx(row, rel=1e-6, nan_ok=True)  # it is done
 
 
 def test_a_run_is_not_evaluated_or_measured_on_a_folder_that_has_changed_since(config, run, tmp_path):
     run_dir = shutil.copytree(run[0], tmp_path / "run")
-    moved = shutil.copytree(config.images, tmp_path / "moved")
+    moved = shutil.copytree(config.data.images, tmp_path / "moved")
     write(moved / "test" / "one" / "._000.png", noise(2, 2))  # as macOS writes beside copies
     edit(run_dir, {"images": str(moved)})
-    assert evaluate(run_dir)["num_examples"] == 50 and read_config(str(run_dir)).images == str(moved)
+    assert evaluate(run_dir)["num_examples"] == 50 and read_config(str(run_dir)).data.images == str(moved)
     path = next((moved / "train" / "one").iterdir())
     pixels = np.asarray(Image.open(path))
     write(path, pixels[::-1])
@@ -139,30 +133,31 @@ def test_a_run_is_not_evaluated_or_measured_on_a_folder_that_has_changed_since(c
 @pytest.mark.slow
 def test_a_moved_folder_goes_on_and_a_changed_one_is_refused(config, run, tmp_path):
     run_dir = shutil.copytree(run[0], tmp_path / "run")
-    moved = shutil.copytree(config.images, tmp_path / "moved")  # with other times
-    longer = dataclasses.replace(config, images=str(moved), train_steps=6)
+    moved = shutil.copytree(config.data.images, tmp_path / "moved")  # with other times
+    longer = dataclasses.replace(config, data=DataConfig(images=str(moved)), train_steps=6)
     assert training.train(longer, run_dir)["step"] == 6
     write(moved / "train" / "one" / "new.png", noise(28, 28))
     before = (run_dir / "config.json").read_bytes()
     message = refused(training.train, dataclasses.replace(longer, train_steps=8), run_dir)
-    assert f"{moved} has changed" in message and (run_dir / "config.json").read_bytes() == before
+    assert "holds a run on other data" in message and (run_dir / "config.json").read_bytes() == before
 
 
 def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, tmp_path, capfd):
     run_dir, row = run
     new = tmp_path / "new"
-    shutil.copytree(f"{config.images}/test", new)
+    shutil.copytree(f"{config.data.images}/test", new)
     for name in DIGITS[1:6]:
         shutil.rmtree(new / name)
-    data = load(config)
-    kept = [data.class_names.index(name) for name in (DIGITS[0], *DIGITS[6:])]
+    data = load(config.data)
+    kept = [data.source.class_names.index(name) for name in (DIGITS[0], *DIGITS[6:])]
     chosen = np.isin(data.test_labels, kept)
     expected = evaluate(run_dir, (data.test_images[chosen], data.test_labels[chosen]))
     assert evaluate(run_dir, images=new) == expected
     write(new / "zero" / "large.png", noise(50, 60))
     assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
-    edit(copy := shutil.copytree(run_dir, tmp_path / "run"), {"test_share": 0.2})  # of no use where test/ is there
-    assert evaluate(copy, images=config.images) == evaluate(run_dir) and "test_share" not in capfd.readouterr().err
+    copy = shutil.copytree(run_dir, tmp_path / "run")
+    edit(copy, {"test_share": 0.2})  # of no use where test/ is there
+    assert evaluate(copy, images=config.data.images) == evaluate(run_dir) and "test_share" not in capfd.readouterr().err
     assert evaluate(run_dir, images=new)["num_examples"] == expected["num_examples"] + 1
     assert "new: images are resized to 28x28 pixels" in capfd.readouterr().err
     write(new / "ten" / "x.png", noise(28, 28))
@@ -172,8 +167,9 @@ def test_other_images_are_evaluated_by_the_names_of_their_classes(config, run, t
 
 @pytest.mark.slow
 def test_a_share_is_evaluated_on_as_it_was_in_training_unless_all_are_asked_for(config, digits, tmp_path, capfd):
-    flat = config.images + "/train"
-    row = training.train(dataclasses.replace(config, images=flat, test_share=0.3), tmp_path / "run")
+    flat = config.data.images + "/train"
+    data = DataConfig(images=flat, test_share=0.3)
+    row = training.train(dataclasses.replace(config, data=data), tmp_path / "run")
     found = evaluate(tmp_path / "run")
     assert 30 < found["num_examples"] < 90 and found["top1_error"] == pytest.approx(row["test_top1_error"])
     assert evaluate(tmp_path / "run", images=flat) == found
@@ -193,7 +189,7 @@ def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits):
     [
         ({"npz": "x.npz"}, "npz and images are both given"),
         ({"images": "", "test_share": 0.2}, "test_share 0.2 needs images"),
-        ({"test_share": 1.0}, "test_share must be below 1, got 1"),
+        ({"test_share": 1.5}, "test_share must be at most 1, got 1.5"),
         ({"test_share": -0.1}, "test_share must be at least 0"),
         ({"train_split": "dev", "test_split": "dev"}, "are both 'dev'"),
         ({"train_split": "../x"}, "must be the name of a split, got '../x'"),
@@ -201,33 +197,37 @@ def test_a_network_of_unknown_classes_takes_as_many_class_folders(digits):
     ],
 )
 def test_flags_that_contradict_one_another_are_refused(config, fields, words):
-    assert words in refused(dataclasses.replace, config, **fields)
+    assert words in refused(changed, config, **fields)
 
 
 @pytest.mark.parametrize("fields", [{"test_split": "train"}, {"train_split": "test"}])
 def test_nothing_is_trained_and_tested_on(config, fields):
     assert "are in both the training and the test split; name two with --train_split" in refused(
-        load, dataclasses.replace(config, **fields)
+        load, changed(config, **fields)
     )
 
 
 def test_a_part_of_the_one_split_is_held_out(config):
-    data = load(dataclasses.replace(config, test_split="train", validation_examples=40))
-    assert (data.num_train, data.num_test) == (160, 40)
+    source = open_source(changed(config, test_split="train", validation_examples=40))
+    assert (source.num("train"), source.num("test")) == (160, 40)
 
 
 def test_a_folder_that_cannot_be_used_leaves_no_run(config, tmp_path):
     (tmp_path / "data").mkdir()
     for images in (tmp_path / "data", tmp_path / "none"):
-        refused(training.train, dataclasses.replace(config, images=images), tmp_path / "run")
+        broken = dataclasses.replace(config, data=DataConfig(images=images))
+        refused(training.train, broken, tmp_path / "run")
         assert not (tmp_path / "run").exists()
 
 
-def test_a_run_of_before_images_is_still_evaluated(tiny_run, tmp_path):
+def test_a_run_of_an_older_version_is_still_evaluated_and_goes_on(tiny_run, tiny_config, tmp_path):
+    """It has the fields of the data beside those of training."""
     run_dir = shutil.copytree(tiny_run, tmp_path / "run")
     contents = json.loads((run_dir / "config.json").read_text())
-    for name in ("images", "test_share", "train_split", "test_split"):
-        del contents["config"][name]
+    data = contents["config"].pop("data")
+    del contents["data_digest"]
+    contents |= {"config": contents["config"] | data, "data": "200 training and 50 test images, labels 12345678"}
     (run_dir / "config.json").write_text(json.dumps(contents))
     assert evaluate(run_dir) == evaluate(tiny_run)
-    assert TrainConfig(images="x").images == "x"
+    assert training.train(dataclasses.replace(tiny_config, train_steps=6), run_dir)["step"] == 6
+    assert read_config_json(run_dir)["config"]["data"] == data

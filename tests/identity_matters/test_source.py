@@ -1,0 +1,130 @@
+"""The door of data: the part of a source that a config asks for, and the embedded digits, read through it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from loaded import load
+from refusals import refused
+
+from identity_matters.config import DataConfig
+from identity_matters.data import source as source_module
+from identity_matters.data.arrays import ArraySource
+from identity_matters.data.digits import MnistSample, mnist_sample
+from identity_matters.data.source import Source, is_mixed, open_source
+
+DIGITS = DataConfig("mnist_sample")
+
+
+@pytest.fixture(scope="module")
+def sample() -> MnistSample:
+    return mnist_sample()
+
+
+def test_the_embedded_sample_has_400_training_and_100_other_test_digits_of_each_class(sample):
+    assert (sample.train_images.shape, sample.test_images.shape) == ((4000, 28, 28, 1), (1000, 28, 28, 1))
+    assert (sample.train_images.dtype, sample.train_labels.dtype) == (np.uint8, np.int32)
+    assert np.bincount(sample.train_labels).tolist() == [400] * 10
+    assert np.bincount(sample.test_labels).tolist() == [100] * 10
+    assert np.bincount(sample.train_labels[:200]).tolist() == [20] * 10  # the first examples are a sample of all
+    train, test = ({image.tobytes() for image in images} for images in (sample.train_images, sample.test_images))
+    assert len(train) == 4000 and len(test) == 1000 and not train & test
+
+
+def test_the_embedded_digits_have_their_labels(sample):
+    """Class means tell 4 of 5 test digits apart, on other pixels or labels than these 1 of 10."""
+    means = np.stack([sample.train_images[sample.train_labels == c].mean(0).ravel() for c in range(10)])
+    test = sample.test_images.reshape(1000, -1).astype(np.float64)
+    nearest = np.argmin(((test[:, None] - means) ** 2).sum(-1), axis=1)
+    assert np.mean(nearest == sample.test_labels) > 0.75
+    assert np.mean(nearest == np.roll(sample.test_labels, 1)) < 0.25
+
+
+def test_the_first_so_many_examples_are_taken_on_request(sample):
+    data = load(dataclasses.replace(DIGITS, train_examples=30, eval_examples=7))
+    np.testing.assert_array_equal(data.train_images, sample.train_images[:30])
+    np.testing.assert_array_equal(data.test_labels, sample.test_labels[:7])
+    assert data.source.labels("test").tolist() == data.test_labels.tolist()
+
+
+def test_validation_examples_are_the_last_training_examples_and_are_not_trained_on(sample):
+    data = load(dataclasses.replace(DIGITS, validation_examples=50, train_examples=100, eval_examples=20))
+    np.testing.assert_array_equal(data.train_images, sample.train_images[:100])
+    np.testing.assert_array_equal(data.test_images, sample.train_images[-50:][:20])
+    np.testing.assert_array_equal(data.test_labels, sample.train_labels[-50:][:20])
+    everything = open_source(dataclasses.replace(DIGITS, validation_examples=50))
+    assert (everything.num("train"), everything.num("test")) == (3950, 50)
+    np.testing.assert_array_equal(everything.read("test", np.array([3, 1]))[0], sample.train_images[[-47, -49]])
+    too_many = open_source(dataclasses.replace(DIGITS, validation_examples=4000))
+    assert "validation_examples must be below" in refused(too_many.num, "train")
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"validation_examples": 500}, "training examples of own are sorted by class, so the last 500, which valid"),
+        ({"train_examples": 400}, "training examples of own are sorted by class, so the first 400, which train_exam"),
+        ({"eval_examples": 999}, "test examples of own are sorted by class, so the first 999, which eval_examples"),
+    ],
+)
+def test_a_part_of_examples_that_come_class_by_class_is_refused(sample, change, words):
+    def part(labels, **counts):
+        images = {"train": sample.train_images[: len(labels)], "test": sample.test_images}
+        own = ArraySource("own", images, {"train": labels, "test": np.sort(sample.test_labels)}, 10)
+        return load_part(own, DataConfig(**counts))
+
+    labels = np.sort(sample.train_labels)
+    assert words in refused(part, labels, **change)
+    for counts in ({}, {"train_examples": 4000, "eval_examples": 1000}, {"train_examples": 9999}):
+        assert part(labels, **counts)[0] == 4000
+    if "validation_examples" in change:
+        assert part(np.roll(labels, 1), **change)[1] == part(labels * 0, **change)[1] == 500
+
+
+def load_part(source, config):
+    """Returns the numbers of training and test examples of the part of a source that a config asks for."""
+    part = source_module._Part(source, config)
+    return part.num("train"), part.num("test")
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (2, 2, 2), (1, 9), (10, 10), (1,) * 20, (12,), (1, 1000), (999999, 1)])
+def test_a_few_examples_or_rare_classes_may_be_in_order_by_chance(counts):
+    assert is_mixed(np.repeat(np.arange(len(counts)), counts))
+
+
+@pytest.mark.parametrize("counts", [(12, 12), (3,) * 10, (4, 1000), (2,) * 100])
+def test_more_examples_are_in_order_because_they_were_sorted(counts):
+    labels = np.repeat(np.random.default_rng(0).permutation(len(counts)), counts)
+    assert not is_mixed(labels)
+    for seed in range(20):
+        assert is_mixed(np.random.default_rng(seed).permutation(labels))
+
+
+class Stripes(Source):
+    """A data set of one's own: 12 images whose brightness is their place."""
+
+    def __init__(self, config: DataConfig) -> None:
+        self.name, self.num_classes, self.image_shape = "stripes", 3, (4, 4, 1)
+        self.digest = "12 stripes"
+
+    def num(self, split):
+        return 12
+
+    def labels(self, split):
+        return np.arange(12, dtype=np.int32) % 3
+
+    def read(self, split, indices, places=None):
+        pixels = np.broadcast_to(np.asarray(indices, np.uint8)[:, None, None, None], (len(indices), 4, 4, 1))
+        return pixels, self.labels(split)[indices]
+
+
+def test_a_new_source_is_a_class_and_a_line(monkeypatch, tiny_config, tmp_path):
+    """CONTRIBUTING's promise: nothing else of the package knows the data set, and it is trained on and evaluated."""
+    from identity_matters import training
+    from identity_matters.evaluation import evaluate
+
+    monkeypatch.setitem(source_module.NAMED, "stripes", f"digits:{Stripes.__name__}")
+    monkeypatch.setattr("identity_matters.data.digits.Stripes", Stripes, raising=False)
+    config = dataclasses.replace(tiny_config, data=DataConfig("stripes", validation_examples=4), batch_size=4)
+    row = training.train(config, tmp_path / "run")
+    assert evaluate(tmp_path / "run")["num_examples"] == 12 and row["step"] == 4
