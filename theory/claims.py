@@ -19,14 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from theory.claim import FALSE, PROOFS, VERDICTS, Claim, claims_of, kind
-from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
+from theory.descent import claims_from_zero, claims_speed
 from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
 from theory.linear import claims_critical_points, claims_everywhere, claims_factorization, claims_risk
 from theory.memorization import claims as claims_memorization
 from theory.memorization import claims_first_layer, claims_statements
 from theory.relu import claims as claims_relu
-from theory.relu import claims_smooth
 from theory.shortcut import claims_appendix, claims_hessian, claims_networks, claims_order
 
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
@@ -35,8 +34,7 @@ MODULES = (
     claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix, claims_everywhere,
     claims_memorization, claims_first_layer, claims_statements,
     claims_order, claims_hessian, claims_networks, claims_appendix,
-    claims_from_zero, claims_widened, claims_saddle, claims_balancedness,
-    claims_relu, claims_smooth,
+    claims_from_zero, claims_speed, claims_relu,
 )  # fmt: skip
 SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import linalg
 
+from theory import factorization, linear_residual
 from theory.descent import balancedness
-from theory.linear import factorization, landscape
 
 
 def problem(seed=0, d=3, num_layers=4):
@@ -22,7 +22,9 @@ def test_zero_and_the_polar_construction_are_balanced_and_random_layers_are_not(
 
 
 def test_symmetric_targets_leave_the_layers_exactly_balanced():
-    found = landscape.gradient_descent(np.zeros((5, 2, 2)), np.array([[1.0, 0.3], [0.3, 0.5]]), np.eye(2), 0.02, 50)
+    found = linear_residual.gradient_descent(
+        np.zeros((5, 2, 2)), np.array([[1.0, 0.3], [0.3, 0.5]]), np.eye(2), 0.02, 50
+    )
     assert np.abs(balancedness.imbalances(found.A)).max() < 1e-14
 
 
@@ -49,11 +51,11 @@ def test_the_margin_bound_is_the_bound_by_layer_for_balanced_layers_and_no_bound
     R = np.random.default_rng(3).standard_normal((3, 3))
     W = np.diag([0.5, 1.0, 2.0])
     A = factorization.factorize(W, 4)
-    said = balancedness.margin_bound(4, 0.5, landscape.risk(A, R, np.eye(3)))
-    assert said == pytest.approx(landscape.gradient_lower_bound_by_layer(A, R, np.eye(3)))
+    said = balancedness.margin_bound(4, 0.5, linear_residual.risk(A, R, np.eye(3)))
+    assert said == pytest.approx(linear_residual.gradient_lower_bound_by_layer(A, R, np.eye(3)))
     unbalanced = np.stack([np.diag([1.0, 10.0]), np.diag([10.0, 1.0])]) - np.eye(2)
     R = 10 * np.eye(2) - np.array([[0, 0], [1, 0]])
-    squared = np.square(landscape.gradient(unbalanced, R, np.eye(2))).sum()
+    squared = np.square(linear_residual.gradient(unbalanced, R, np.eye(2))).sum()
     assert squared == pytest.approx(8) and balancedness.margin_bound(2, 10.0, 1.0) == 80
 
 
@@ -61,12 +63,12 @@ def test_the_drift_bound_is_what_the_risk_has_lost_and_is_met_by_a_nilpotent_ste
     assert balancedness.drift_bound(0.1, 5.0, 3.0) == pytest.approx(0.4)
     R, eta = np.eye(2) + np.array([[0.0, 3.0], [0.0, 0.0]]), 0.25  # the step gains η/2·‖∇f‖² exactly
     A = np.zeros((2, 2, 2))
-    moved = A - eta * landscape.gradient(A, R, np.eye(2))
+    moved = A - eta * linear_residual.gradient(A, R, np.eye(2))
     drift = balancedness.imbalances(moved) - balancedness.imbalances(A)
-    risks = [landscape.risk(layers, R, np.eye(2)) for layers in (A, moved)]
-    assert risks[0] - risks[1] == pytest.approx(eta / 2 * np.square(landscape.gradient(A, R, np.eye(2))).sum())
+    risks = [linear_residual.risk(layers, R, np.eye(2)) for layers in (A, moved)]
+    assert risks[0] - risks[1] == pytest.approx(eta / 2 * np.square(linear_residual.gradient(A, R, np.eye(2))).sum())
     assert np.linalg.norm(drift[0], "nuc") == pytest.approx(balancedness.drift_bound(eta, *risks))
-    np.testing.assert_allclose(drift, balancedness.imbalance_drift(landscape.gradient(A, R, np.eye(2)), eta))
+    np.testing.assert_allclose(drift, balancedness.imbalance_drift(linear_residual.gradient(A, R, np.eye(2)), eta))
 
 
 @pytest.mark.parametrize("num_layers, smallest", [(1, 0.5), (4, 0.5), (3, -0.2)])

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
+from theory import factorization, linear_residual
 from theory.descent import from_zero
-from theory.linear import factorization, landscape
 from theory.linear.rotations import rotation
 
 
 def descend(R, num_layers, learning_rate, num_steps):
     start = np.zeros((num_layers, *R.shape))
-    return landscape.gradient_descent(start, R, np.eye(len(R)), learning_rate, num_steps)
+    return linear_residual.gradient_descent(start, R, np.eye(len(R)), learning_rate, num_steps)
 
 
 def symmetric(rng, phi):
@@ -110,7 +110,7 @@ def test_balanced_projected_descent_keeps_its_layers_balanced_and_its_product_po
     products = layers[1:].swapaxes(1, 2) @ layers[1:] - layers[:-1] @ layers[:-1].swapaxes(1, 2)
     assert np.abs(products).max() < 1e-12 and found.risks[-1] < 1e-10
     assert found.norms[0] == 0 and len(found.norms) == len(found.risks) == 201
-    assert found.norms[-1] == landscape.max_spectral_norm(found.A) and found.risks[0] == 2 * 1.5**2 + 0.2**2
+    assert found.norms[-1] == linear_residual.max_spectral_norm(found.A) and found.risks[0] == 2 * 1.5**2 + 0.2**2
 
 
 @pytest.mark.parametrize(

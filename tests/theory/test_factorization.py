@@ -16,7 +16,7 @@ from repeatable import REPEATABLE
 from scipy import linalg
 
 import theory
-from theory.linear import factorization as fz
+from theory import factorization as fz
 
 REPEATABLE = settings(REPEATABLE, max_examples=150)
 EPSILON = np.finfo(np.float64).eps

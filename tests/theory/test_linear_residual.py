@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repeatable import REPEATABLE
 
+from theory import linear_residual as lr
 from theory.derivatives import complex_step_gradient
-from theory.linear import landscape as lr
 
 REPEATABLE = settings(REPEATABLE, max_examples=80)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from repeatable import REPEATABLE
 
-from theory.shortcut import hessians as sh
+from theory import shortcut_hessians as sh
 from theory.shortcut import stationarity
 from theory.shortcut.activations import ACTIVATIONS, Activation
 

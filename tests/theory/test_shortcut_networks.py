@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from repeatable import REPEATABLE
 from scipy import linalg
 
+from theory import shortcut_hessians
 from theory.derivatives import complex_step_gradient
-from theory.shortcut import hessians, stationarity
 from theory.shortcut import networks as sn
+from theory.shortcut import stationarity
 from theory.shortcut.activations import ACTIVATIONS, Activation
 
 REPEATABLE = settings(REPEATABLE, max_examples=60)
@@ -175,7 +176,7 @@ def test_near_zero_the_loss_changes_by_the_leading_term_and_is_stationary_of_its
 def test_the_escape_from_the_saddle_is_the_eigenvector_of_the_least_eigenvalue(mid, sign):
     _, x, y = problem(2, 2, 3, 9)
     direction, curvature = stationarity.escape_from_saddle(x, y, 2, mid=mid)
-    H = hessians.hessian_at_zero(x, y, 2, 2, mid=mid)
+    H = shortcut_hessians.hessian_at_zero(x, y, 2, 2, mid=mid)
     flat = direction.swapaxes(-1, -2).ravel()  # column, then row
     np.testing.assert_allclose(H @ flat, curvature * flat, atol=1e-12)
     assert np.linalg.norm(flat) == pytest.approx(1) and curvature == pytest.approx(np.linalg.eigvalsh(H)[0])

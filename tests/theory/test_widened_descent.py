@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from theory import linear_residual
 from theory.descent import widened
-from theory.linear import landscape
 
 
 def problem_for(R, margin=1.0):
@@ -18,8 +18,8 @@ def test_without_maps_around_the_risk_and_gradient_are_hardt_and_ma_s():
     layers, R = 0.3 * rng.standard_normal((4, 3, 3)), rng.standard_normal((3, 3))
     Sigma = np.diag([1.0, 2.0, 3.0])
     risk, gradient = widened.risk_and_gradient(widened.Widened(np.eye(3), np.eye(3), R, Sigma), layers)
-    assert risk == pytest.approx(landscape.risk(layers, R, Sigma))
-    np.testing.assert_allclose(gradient, landscape.gradient(layers, R, Sigma))
+    assert risk == pytest.approx(linear_residual.risk(layers, R, Sigma))
+    np.testing.assert_allclose(gradient, linear_residual.gradient(layers, R, Sigma))
 
 
 def test_the_guaranteed_rate_does_not_fade_with_depth():
@@ -87,7 +87,7 @@ def test_near_the_target_descent_between_general_maps_is_as_fast_as_guaranteed(n
     said = widened.guarantee(problem, num_layers)
     layers, risks = widened.descend(problem, num_layers, said.learning_rate, 30)
     assert said.applies and (risks[1:] <= said.rate * risks[:-1]).all() and len(risks) == 31
-    assert 0 < landscape.max_spectral_norm(layers) <= 1 / (2 * num_layers)
+    assert 0 < linear_residual.max_spectral_norm(layers) <= 1 / (2 * num_layers)
     assert risks[-1] == pytest.approx(widened.risk_and_gradient(problem, layers)[0])
 
 

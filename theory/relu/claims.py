@@ -1,12 +1,13 @@
-"""Claims on ReLU networks: Hardt & Ma §4 (Table 1) and §5, Shamir 2018, Kawaguchi & Bengio 2019, this project."""
+"""Claims on networks of units: Hardt & Ma §4 (Table 1) and §5, Bartlett, Shamir, Kawaguchi & Bengio, this project."""
 
 import numpy as np
 from scipy import optimize
 
 from theory.claim import claim, restated
-from theory.evidence import ROUNDING, Pairs, require
-from theory.mutations import changed, scaled
-from theory.relu import linear_output, networks, search, table_1, trained_output
+from theory.derivatives import complex_step_gradient
+from theory.evidence import ROUNDING, Pairs, relative_error, require
+from theory.mutations import changed, larger, scaled, vanishing
+from theory.relu import linear_output, networks, search, smooth_units, table_1
 
 miscounted = changed(lambda count: table_1.Count(count.convolutions, count.weights + 1))
 
@@ -153,10 +154,10 @@ def chain(rng: np.random.Generator, trials: int) -> Pairs:
 
     A critical point of (W, V) may lie above the best by the order of its gradient's square.
     """
-    bad, above = [], trained_output.CRITICAL**2
+    bad, above = [], linear_output.CRITICAL**2
     for layers, width in ((1, 2), (2, 1)):
         setting = search.Setting(2, layers, width, 60, 0.5)
-        rows = trained_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
+        rows = linear_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
         bad.extend(row for row in rows if row["category"] == "bad_local_minimum")
         for row in rows:
             if row["critical"]:
@@ -254,6 +255,106 @@ def one_block_minimum(seed: int = 44) -> list[float]:
     return shares
 
 
+def _steep_layers() -> bool:
+    """Returns whether the bound holds for two layers diag(0, 4)h, ε = 3, with an error along the first axis."""
+    w = np.stack([np.diag([1.0, 3.0]), np.diag([-1.0, 1.0])])[None].repeat(2, axis=0)
+    x = np.eye(2)[1:]
+    found = smooth_units.gradients(w, x, smooth_units.forward(w, x, "linear") - np.eye(2)[:1], "linear")
+    return bool(np.square(found.functional).sum() >= 4 * found.risk * (1 + (1 - 3) ** 2))
+
+
+@restated(
+    id="bel.functional",
+    source="Bartlett, Evans & Long 2018, related to Hardt & Ma §5: layers as functions",
+    statement=(
+        "layers h + g(h), g of Lipschitz constant ≤ ε < 1: Σ_i E‖∂f/∂h_i‖² ≥ 4f Σ_{k<ℓ}(1 − ε)^{2k}, so "
+        "f = 0 where all derivatives with respect to the layers as functions are 0"
+    ),
+    function=smooth_units.functional_lower_bound,
+    mutation=(larger, vanishing),
+    relation="≥",
+    hypotheses={"ε < 1": (lambda: smooth_units.functional_lower_bound(2, 1.0, 1.0) > 0, _steep_layers)},
+)
+def functional(rng: np.random.Generator, trials: int) -> Pairs:
+    """Functional gradients of random networks against the bound, equal for h_i = (1 − ε)h; against complex steps."""
+    errors = []
+    for trial in range(trials):
+        unit = ("tanh", "logistic")[trial % 2]
+        depth, width, d = (int(size) for size in rng.integers(1, 4, 3))
+        w, x = rng.standard_normal((depth, 2, width, d)), rng.standard_normal((4, d))
+        epsilon = rng.uniform(0.02, 0.95)
+        w *= np.sqrt(epsilon / smooth_units.UNITS[unit].steepest) / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True)
+        y = rng.standard_normal((4, d))
+        found = smooth_units.gradients(w, x, y, unit)
+        yield (
+            np.square(found.functional).sum() / 4 * (1 + ROUNDING),
+            smooth_units.functional_lower_bound(depth, epsilon, found.risk),
+        )
+        if trial < 4:
+            reference = complex_step_gradient(_moved_risk, np.zeros((depth, 4, d)), w, x, y, unit)
+            errors.append(relative_error(found.functional / 4, reference))
+            reference = complex_step_gradient(_risk, w, x, y, unit)
+            errors.append(relative_error(found.parameters, reference))
+        root = np.sqrt(epsilon) * np.eye(d)
+        found = smooth_units.gradients(np.stack([root, -root])[None].repeat(depth, axis=0), x, y, "linear")
+        bound = smooth_units.functional_lower_bound(depth, epsilon, found.risk)
+        seen = np.square(found.functional).sum() / 4
+        yield from ((bound * (1 + ROUNDING), seen), (seen * (1 + ROUNDING), bound))
+    require(max(errors) < ROUNDING, f"a gradient is off by {max(errors):.1e}")
+
+
+@restated(
+    id="bel.parameters",
+    source="Bartlett, Evans & Long 2018, related to Hardt & Ma §5: parameters",
+    statement=(
+        "networks of tanh or logistic units with |||A||| ≤ τ have critical points in their parameters with f > 0, "
+        "though a network of their size has f = 0: zero for any τ > 0, a doubled unit for 0.2 ≤ τ < 1"
+    ),
+    hypotheses={
+        "0.2 ≤ τ < 1": (
+            lambda: smooth_units.doubled_unit(0.1).w.size > 0,
+            lambda: smooth_units.doubled_unit(1.0).w.size > 0,
+        )
+    },
+    function=smooth_units.doubled_unit,
+    mutation=(
+        changed(lambda point: point._replace(w=1.01 * point.w)),
+        changed(lambda point: point._replace(w=point.teacher)),
+        changed(lambda point: point._replace(teacher=1.01 * point.teacher)),
+    ),
+)
+def parameters(rng: np.random.Generator, trials: int) -> Pairs:
+    """∇f at a doubled unit and at zero, where f > 0; targets of networks of the same size in the ball."""
+    for radius in (0.2, 0.5, 0.9):
+        point = smooth_units.doubled_unit(radius)
+        found = smooth_units.gradients(point.w, point.x, point.y, "logistic")
+        start = smooth_units.gradients(0 * point.w, point.x, point.y, "logistic")
+        yield np.abs(found.parameters).max() / np.abs(start.parameters).max(), 1e-12
+        yield networks.spectral_norm(np.concatenate([point.w, point.teacher])[None]).max(), radius
+        reached = smooth_units.forward(point.teacher, point.x, "logistic")
+        require(np.array_equal(reached, point.y), "no network in the ball has f = 0")
+        require(found.risk > 1e-7 * start.risk, "the doubled unit has f = 0")
+        slope = np.square(found.functional).mean(1).sum()
+        require(slope >= 4 * found.risk * (1 - ROUNDING), "the functional gradient is 0 there too")
+    for trial in range(max(2, trials // 5)):
+        unit, d = ("tanh", "logistic")[trial % 2], int(rng.integers(1, 4))
+        teacher, x = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d)), rng.standard_normal((8, d))
+        # Two units v(σ(u·h) − σ(−u·h)): odd, so that on x and −x logistic units of weight 0 have no slope either.
+        teacher = np.concatenate([teacher, -teacher], axis=2)
+        x = np.concatenate([x, -x])
+        found = smooth_units.gradients(0 * teacher, x, smooth_units.forward(teacher, x, unit), unit)
+        require(found.risk > 0, "zero has f = 0")
+        yield np.abs(found.parameters).max(), 1e-15
+    return f"τ = 0.9: ∇f = 0 at a doubled unit, where f = {found_share(0.9):.1e} f(0); and at zero, for every τ"
+
+
+def found_share(radius: float) -> float:
+    """f/f(0) at the doubled unit."""
+    point = smooth_units.doubled_unit(radius)
+    there, start = (smooth_units.gradients(w, point.x, point.y, "logistic").risk for w in (point.w, 0 * point.w))
+    return there / start
+
+
 def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     d = int(rng.integers(2, 5))
     x = rng.standard_normal((80, d))
@@ -286,3 +387,15 @@ def _saddle(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[np.ndar
     """A critical point with W = 0 and V ≠ 0: V solves ∂G/∂A + ∂G/∂B Vᵀ = 0, and ∂G/∂B ≠ 0."""
     by_x, by_features = y.T @ x, y.T @ features
     return np.zeros((y.shape[1], x.shape[1])), -(np.linalg.pinv(by_features) @ by_x).T
+
+
+def _moved_risk(moves: np.ndarray, w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> complex:
+    """f where the values of h_i are moved by moves [ℓ, m, d]."""
+    for layer, move in zip(w, moves):
+        x = smooth_units.forward(layer[None], x, unit) + move
+    return ((x - y) ** 2).sum() / len(y)
+
+
+def _risk(w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> complex:
+    """f of complex weights."""
+    return ((smooth_units.forward(w, x, unit) - y) ** 2).sum() / len(y)

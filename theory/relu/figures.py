@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from theory.arrays import column
 from theory.relu import linear_output as bounds
-from theory.relu import search, trained_output
+from theory.relu import search
 from theory.relu.search import CATEGORIES, Setting
 
 _STYLES = {  # category: colour, marker
@@ -108,7 +108,7 @@ def table(rows: list[dict]) -> str:
 
 def linear_output(seed: int = 0, trials: int = 100) -> list[dict]:
     """Returns the minima of `search`, the risks of linear predictors, and those with a trained W, for all settings."""
-    return [row for setting in search.SETTINGS for row in trained_output.compare(setting, trials, seed)]
+    return [row for setting in search.SETTINGS for row in bounds.compare(setting, trials, seed)]
 
 
 def linear_output_figure(rows: list[dict]) -> Figure:

@@ -5,7 +5,7 @@
     strict saddle point, n = 2           escape_from_saddle(…): the steepest direction down
     L(tW) − L(0) = C tⁿ + o(tⁿ)          leading_term(weights, …) = C
 
-Notation and arguments are those of hessians.py.
+Notation and arguments are those of shortcut_hessians.py.
 """
 
 import math
@@ -20,8 +20,8 @@ from theory.shortcut.activations import (
     derivatives_at_zero,
     slope_at_zero,
 )
-from theory.shortcut.hessians import moment_gap
 from theory.shortcut.networks import checked_counts, checked_data, checked_weights
+from theory.shortcut_hessians import moment_gap
 
 
 class Escape(NamedTuple):
