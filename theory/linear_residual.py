@@ -73,10 +73,7 @@ def gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
 
     Args and errors as `risk`; returns [ℓ, d, d].
     """
-    A, R, Sigma = checked_problem(A, R, Sigma)
-    layers = np.eye(len(R)) + A
-    before = products(layers)
-    return product_gradient(layers, before, 2 * (before[-1] - R) @ Sigma)
+    return _risk_and_gradient(*checked_problem(A, R, Sigma))[1]
 
 
 def gradient_lower_bound(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> float:
@@ -247,22 +244,31 @@ def gradient_descent(
     Raises:
       ValueError: the descent diverged; a negative radius; as `risk`.
     """
-    A = checked_problem(A, R, Sigma)[0]
-    risks, norms = [risk(A, R, Sigma)], [max_spectral_norm(A)]
-    for step in range(1, num_steps + 1):
+    risk(A, R, Sigma)  # the start is refused as elsewhere; the steps are not checked again
+    A, R, Sigma = checked_problem(A, R, Sigma)
+    risks, norms = [], []
+    for step in range(num_steps + 1):
         with np.errstate(over="ignore", invalid="ignore"):
-            A = A - learning_rate * gradient(A, R, Sigma)
-        try:
-            excess = risk(A, R, Sigma)
-        except ValueError:  # beyond float64's range: R and Sigma are as at the start
-            message = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
-            raise ValueError(message) from None
-        if radius is not None:
+            excess, slope = _risk_and_gradient(A, R, Sigma)
+            if not (math.isfinite(excess) and np.isfinite(A).all()):
+                message = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
+                raise ValueError(message)
+            risks.append(excess)
+            norms.append(max_spectral_norm(A))
+            if step < num_steps:
+                A = A - learning_rate * slope
+        if radius is not None and np.isfinite(A).all() and step < num_steps:
             A = project(A, radius)
-            excess = risk(A, R, Sigma)
-        risks.append(excess)
-        norms.append(max_spectral_norm(A))
     return Descent(A, np.array(risks), np.array(norms))
+
+
+def _risk_and_gradient(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> tuple[float, np.ndarray]:
+    """Returns `risk` and `gradient` of arguments that are known to be right."""
+    layers = np.eye(len(R)) + A
+    before = products(layers)
+    E = before[-1] - R
+    weighted = E @ Sigma
+    return float(np.vdot(E, weighted)), product_gradient(layers, before, 2 * weighted)
 
 
 def above_rounding(Sigma: np.ndarray) -> tuple[np.ndarray, float]:

@@ -58,22 +58,6 @@ def test_a_gain_below_rounding_is_said_and_small_units_are_none():
     assert linear_output.risk(*linear_output.escape(W, V, x, features, y, 0.1), x, features, y) < start
 
 
-def test_more_outputs_than_inputs_are_refused():
-    x, features, _ = problem()
-    with pytest.raises(ValueError, match="got 4 and 3"):
-        linear_output.local_minimum_risk(x, features, np.zeros((60, 4)))
-
-
-def test_the_descent_with_an_output_goes_down_the_gradient_of_all_weights():
-    rng = np.random.default_rng(1)
-    x, w = rng.standard_normal((50, 2)), 0.4 * rng.standard_normal((2, 2, 2, 2))
-    y = networks.forward(0.4 * rng.standard_normal((1, 2, 2, 2, 2)), x[None])[0]
-    start = np.square(networks.forward(w[None], x[None])[0] - y).sum() / 50
-    w_end, W_end, slope = linear_output.descend(w, np.eye(2), x, y)
-    end = np.square(networks.forward(w_end[None], x[None])[0] @ W_end.T - y).sum() / 50
-    assert end < 1e-4 * start and slope < 1e-4
-
-
 def test_the_last_block_s_input_and_features_give_the_network_back():
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((20, 2)), rng.standard_normal((3, 2, 4, 2))
@@ -143,15 +127,6 @@ def test_the_slope_at_the_end_of_a_descent_is_a_share_of_the_risk_of_the_identit
     assert slope == pytest.approx(math.hypot(np.linalg.norm(by_W), np.linalg.norm(by_V)) / zero_risk)
     end = linear_output.risk(W_end, w_end[-1, 1].T, h, features, y)
     assert linear_output.local_minimum_risk(h, features, y) <= end < 0.9 * zero_risk
-
-
-@pytest.mark.parametrize("num_layers, radius, moment", [(1, 0.5, 2.0), (4, 0.3, 1.0), (20, 0.01, 3.0)])
-def test_the_bounds_of_the_risk_in_the_ball_are_their_formulas(num_layers, radius, moment):
-    growth = (1 + radius**2) ** num_layers - 1
-    assert linear_output.ball_risk_bound(num_layers, radius, moment) == pytest.approx(4 * growth**2 * moment)
-    rest = growth - num_layers * radius**2
-    said = linear_output.reordering_risk_bound(num_layers, radius, moment)
-    assert said == pytest.approx(4 * rest**2 * moment, rel=1e-6, abs=1e-30)
 
 
 def share_left(predictors, y):

@@ -11,7 +11,7 @@ from repeatable import REPEATABLE
 from theory import linear_residual as lr
 from theory.derivatives import complex_step_gradient
 
-REPEATABLE = settings(REPEATABLE, max_examples=80)
+REPEATABLE = settings(REPEATABLE, max_examples=40)
 
 
 def problem(num_layers, d, seed, size=0.3, rank=None, mean=0.0):
@@ -48,30 +48,6 @@ def squared(values) -> float:
 
 
 SHAPES = {"num_layers": st.integers(1, 6), "d": st.integers(1, 6), "seed": st.integers(0, 10**6)}
-
-
-@given(**SHAPES, mean=st.sampled_from([0.0, 2.0]))
-@REPEATABLE
-def test_claim_2_3_the_risk_is_the_mean_squared_excess_error_of_the_examples(num_layers, d, seed, mean):
-    A, R, x = problem(num_layers, d, seed, mean=mean)
-    # Rounding of ℓ products and d² sums; cancellation in E costs less than two digits here.
-    assert lr.risk(A, R, moment(x)) == pytest.approx(naive_risk(A, R, x), rel=1e-11)
-    np.testing.assert_allclose(lr.end_to_end(A), np.transpose([predict(A, e) for e in np.eye(d)]), atol=1e-12)
-
-
-@pytest.mark.parametrize("m, d", [(9, 4), (3, 5)], ids=["full rank", "fewer examples than dimensions"])
-def test_a_sample_is_a_population_with_the_least_squares_map_for_target(m, d):
-    rng = np.random.default_rng(3)
-    A, R, _ = problem(3, d, seed=3)
-    x = rng.standard_normal((m, d)) + 1
-    y = x @ R.T + rng.standard_normal((m, d))
-    sample = lr.sample_problem(x, y)
-    mean_squared = sum(((y_row - predict(A, row)) ** 2).sum() for row, y_row in zip(x, y)) / m
-    assert lr.risk(A, sample.R, sample.Sigma) + sample.noise == pytest.approx(mean_squared, rel=1e-12)
-    np.testing.assert_allclose(sample.Sigma, moment(x), rtol=1e-12)
-    assert sample.noise == pytest.approx(sum(((y - x @ np.linalg.pinv(x) @ y) ** 2).sum(1)) / m, abs=1e-12)
-    true_noise = squared(y - x @ R.T) / m  # with the true R a cross term is left
-    assert abs(lr.risk(A, R, sample.Sigma) + true_noise - mean_squared) > 0.01 * mean_squared
 
 
 def bound_2_3(A, R, x) -> float:

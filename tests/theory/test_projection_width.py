@@ -49,7 +49,7 @@ def test_the_proved_width_is_enough_and_a_quarter_of_it_is_not(method, enough):
     x, labels = unit_points(100, 300)
     width = enough(100, separation(x))
     assert default_width(x, method) == width
-    for seed in range(10):
+    for seed in range(3):
         memorize(x, labels, 5, width, method, seed)
     with pytest.raises(ValueError, match=method):
         for seed in range(10):
@@ -103,14 +103,14 @@ def union_bound(width, num_points, rho):
     with np.errstate(divide="ignore"):
         law = 0.5 * np.log((1 - c * a) ** 2 - a**2)
     found = []
-    for t in np.linspace(max(c, 0), 1, 401):
+    for t in np.linspace(max(c, 0), 1, 201):
         pairs = num_points**2 / 2 * np.exp(-width * (a * t + law).max())
         norms = num_points * (stats.chi2.cdf(width * t, width) + stats.chi2.sf(2 * width * t, width))
         found.append(pairs + norms)
     return min(found)
 
 
-@pytest.mark.parametrize("num_points, rho, failure", [(50, 1.0, 0.01), (200, 0.5, 0.1), (30, 2.6, 0.01)])
+@pytest.mark.parametrize("num_points, rho, failure", [(50, 1.0, 0.01), (30, 2.6, 0.01)])
 def test_the_width_for_a_common_bias_is_the_least_at_which_the_union_bound_is_met(num_points, rho, failure):
     width = common_bias_width(num_points, rho, failure)
     assert union_bound(width, num_points, rho) <= 1.01 * failure
@@ -136,11 +136,11 @@ def test_the_width_for_a_bias_per_row_is_its_formula_and_at_least_2(num_points, 
 @pytest.mark.parametrize("c, k", [(0.5, 3), (-0.2, 1), (0.0, 7), (0.9, 12)])
 def test_the_chance_of_a_pair_is_that_of_gaussian_vectors_and_below_its_bound(c, k):
     rng = np.random.default_rng(k)
-    z, w = rng.standard_normal((2, 200_000, k))
+    z, w = rng.standard_normal((2, 50_000, k))
     other = c * z + np.sqrt(1 - c**2) * w
     seen = np.mean((z * other).sum(1) >= (z * z).sum(1))
     said = pair_failure_probability(c, k)
-    assert abs(said - seen) < 4 * np.sqrt(said / 200_000) and said <= ((1 + c) / 2) ** (k / 2) / 2
+    assert abs(said - seen) < 4 * np.sqrt(said / 50_000) and said <= ((1 + c) / 2) ** (k / 2) / 2
     assert pair_failure_probability(np.array([1.0, -1.0]), k).tolist() == [1, 0]
 
 

@@ -217,14 +217,6 @@ def test_the_population_gradient_and_hessian_are_derivatives_of_the_population_r
         Population(np.zeros((1, 2, 2, 2, 3)))
 
 
-def test_swapped_blocks_end_in_a_bad_local_minimum_of_the_population_at_every_small_radius():
-    rows = [search.swapped_blocks(radius) for radius in (0.03, 0.1, 0.3, 0.5, 0.9)]
-    assert [row["category"] for row in rows] == ["bad_local_minimum"] * 5
-    assert max(row["spectral_norm"] for row in rows) < 0.9 and min(row["curvature"] for row in rows) > 0.01
-    rates = [row["risk"] / row["radius"] ** 4 for row in rows[:3]]
-    assert rates == pytest.approx([rates[0]] * 3, rel=0.03)  # f / f(0) falls like τ⁴
-
-
 def test_blocks_that_do_not_feel_each_other_can_be_swapped_for_nothing():
     e1, e2 = np.eye(2)
     teacher = 0.4 * np.reshape([[e1, e1], [e2, e2]], (1, 2, 2, 1, 2))  # u₂·v₁ = 0: the order makes no difference

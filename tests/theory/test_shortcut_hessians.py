@@ -12,7 +12,7 @@ from theory import shortcut_hessians as sh
 from theory.shortcut import stationarity
 from theory.shortcut.activations import ACTIVATIONS, Activation
 
-REPEATABLE = settings(REPEATABLE, max_examples=60)
+REPEATABLE = settings(REPEATABLE, max_examples=30)
 # One with σ″(0) ≠ 0, unlike tanh; both are 0 at 0.
 BENT = Activation(np.expm1, np.exp, (0.0, 1.0, 1.0))
 SLANTED = Activation(lambda z: np.sin(z) / 2 + z * z, lambda z: np.cos(z) / 2 + 2 * z, (0.0, 0.5, 2.0))
@@ -144,50 +144,12 @@ def condition(H) -> float:
     return sizes.max() / sizes.min()
 
 
-def test_the_2_shortcuts_condition_number_is_that_of_m_at_every_depth_and_the_1_shortcuts_grows():
-    x, y = data(40, 4, seed=4)
-    expected = np.linalg.cond(x.T @ x / 40 - y.T @ x / 40)
-    np.testing.assert_allclose([sh.condition_number_at_zero(x, y, units, 2) for units in (3, 50)], expected, rtol=1e-10)
-    one = np.array([sh.condition_number_at_zero(x, y, units, 1) for units in (1, 4, 8, 16)])
-    assert one[0] == pytest.approx(np.linalg.cond(x.T @ x))
-    assert np.all(one[2:] / one[1:-1] > 1.5)  # polynomial growth, of order 1 or 2
-    bounds = [sh.condition_number_lower_bound(x, y, units) for units in (4, 8, 16)]
-    assert np.all(bounds <= one[1:]) and np.all(bounds > 0.1 * one[1:])
-
-
 def test_with_fewer_examples_than_dimensions_the_hessian_is_singular():
     x, y = data(2, 3, seed=5)
     assert sh.condition_number_at_zero(x, y, 2, 2) == math.inf
     assert condition(sh.hessian_at_zero(x, y, 2, 2)) > 1e12
     x, y = data(6, 2, seed=5)
     assert sh.condition_number_at_zero(x, y, 1, 3) == math.inf == sh.condition_number_at_zero(x, x, 1, 2)
-
-
-@pytest.mark.parametrize("num_units, shortcut_depth", [(1, 1), (3, 1), (1, 2), (3, 2), (2, 3)])
-def test_equations_18_and_22_the_spectrum_is_that_of_the_matrix_with_its_multiplicities(num_units, shortcut_depth):
-    x, y = data(7, 2, seed=6)
-    H = differences(x, y, num_units, shortcut_depth, pre="tanh", mid=SLANTED, post=BENT)
-    spectrum = sh.spectrum_at_zero(x, y, num_units, shortcut_depth, "tanh", SLANTED, BENT)
-    assert np.all(np.diff(spectrum.eigenvalues) > 0)
-    np.testing.assert_allclose(np.repeat(*spectrum), np.linalg.eigvalsh(H), atol=1e-6)
-    if shortcut_depth == 2:
-        assert spectrum.multiplicities.tolist() == [2 * num_units] * 4
-
-
-def test_zero_is_a_strict_saddle_of_the_2_shortcut_along_the_direction_of_escape():
-    x, y = data(7, 3, seed=7)
-    for mid in ("linear", "tanh", (-0.5, 3.0)):
-        direction, curvature = stationarity.escape_from_saddle(x, y, 2, mid=mid)
-        assert direction.shape == (2, 2, 3, 3) and np.linalg.norm(direction) == pytest.approx(1)
-        slope = mid[0] if isinstance(mid, tuple) else 1.0
-        assert curvature == pytest.approx(-abs(slope) * np.linalg.norm((x - y).T @ x / 7, 2))
-        function = Activation(lambda z, s=slope: s * z + 1.5 * z * z, None, (0, slope, 3)) if slope < 0 else mid
-        values = losses(np.array([0, 1e-3, -1e-3])[:, None, None, None, None] * direction, x, y, mid=function)
-        assert (values[1] + values[2] - 2 * values[0]) / 1e-6 == pytest.approx(curvature, rel=1e-3)
-    with pytest.raises(ValueError, match="^zero is not a strict saddle"):
-        stationarity.escape_from_saddle(x, x, 2)
-    with pytest.raises(ValueError, match="^zero is not a strict saddle"):
-        stationarity.escape_from_saddle(x, y, 2, mid=(0.0, 1.0))
 
 
 @pytest.mark.parametrize("function", [sh.hessian_at_zero, sh.spectrum_at_zero, sh.condition_number_at_zero])
@@ -213,13 +175,6 @@ def test_from_three_layers_on_the_hessian_is_0_whatever_lacks_a_derivative_there
     weights = np.random.default_rng(12).standard_normal((1, 2, 3, 3, 3))
     values = losses(np.array([0, 1e-3, 1e-4])[:, None, None, None, None] * weights, x, y, **{place: activation})
     assert (np.abs(values[1:] - values[0]) < [1e-7, 1e-10]).all()
-
-
-def test_an_unbounded_slope_at_0_is_refused_at_every_depth():
-    steep = Activation(lambda z: np.sign(z) * np.sqrt(np.abs(z)), None, (0.0, math.nan, math.nan))
-    for mid in (steep, (math.nan, math.nan)):
-        with pytest.raises(ValueError, match="its slope at 0 has no bound"):
-            sh.hessian_at_zero(*data(9, 3, seed=10), 2, 3, mid=mid)
 
 
 @pytest.mark.parametrize("activation", ["elu", "softsign"])
@@ -279,15 +234,6 @@ def test_data_of_any_scale_within_float64_have_one_condition_number():
             scaled = sh.condition_number_at_zero(scale * x, scale * y, 2, shortcut_depth)
             assert scaled == pytest.approx(number) and math.isfinite(number)
     assert not sh.moment_gap(np.diag([1e-200, 1e-200]), np.zeros((2, 2)) + np.diag([1e-200, 1e-200])).any()  # y = x
-
-
-def test_the_lower_bound_needs_two_dimensions_and_two_units():
-    with pytest.raises(ValueError, match="^the bound needs d ≥ 2 and num_units ≥ 2, got 1 and 3$"):
-        sh.condition_number_lower_bound(X[:, :1], Y[:, :1], 3)
-    with pytest.raises(ValueError, match="^the bound needs d ≥ 2 and num_units ≥ 2, got 2 and 1$"):
-        sh.condition_number_lower_bound(X, Y, 1)
-    with pytest.raises(ValueError, match="^the data's mean products are beyond the range of float64"):
-        sh.condition_number_lower_bound(1e160 * X, 1e160 * Y, 4)
 
 
 # Of the functions that take mid and shortcut_depth this one alone asks a mid of n = 1 to be 0 at 0, and takes n = 0.

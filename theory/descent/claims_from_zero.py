@@ -124,7 +124,7 @@ def floor(rng: np.random.Generator, trials: int) -> Pairs:
     require(abs(last - end) < 1e-6, f"descent on −I₂ ends at {last}, not at the floor")
     return (
         f"R = −I₂, ℓ = 8: descent from zero ends at excess risk {last:.4f}, though a "
-        f" solution of norm {linear_residual.max_spectral_norm(small):.2f} exists; ℓ = 3, rate 0.5, across the "
+        f"solution of norm {linear_residual.max_spectral_norm(small):.2f} exists; ℓ = 3, rate 0.5, across the "
         f"root 0: excess risk {', '.join(f'{risk:.0f}' for risk in _descend(R, 3, 0.5, 1).risks)}"
     )
 
