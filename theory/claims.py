@@ -39,10 +39,10 @@ MODULES = (
 SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
 
 
-def in_order(found: Sequence[Claim]) -> list[Claim]:
-    """Returns the claims by source, then in the order found, except those that name another that they follow."""
-    waiting = [claim for claim in found if claim.after]
-    rows = [claim for source in (*SOURCES, "") for claim in found if not claim.after and _source(claim) == source]
+def in_order(unordered: Sequence[Claim]) -> list[Claim]:
+    """Returns the claims by source, then as given, except those that name another that they follow."""
+    waiting = [claim for claim in unordered if claim.after]
+    rows = [claim for source in (*SOURCES, "") for claim in unordered if not claim.after and _source(claim) == source]
     while waiting:
         places = {claim.id: place for place, claim in enumerate(rows)}
         ready = next((claim for claim in waiting if claim.after in places), None)
@@ -106,10 +106,10 @@ def claim_named(claim_id: str) -> Claim:
 def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     """Returns the result of checking a claim on random instances.
 
-    >>> found = check("review.eq_6", trials=5)
-    >>> found.holds, found.verdict
+    >>> result = check("review.eq_6", trials=5)
+    >>> result.holds, result.verdict
     (True, 'false: σ_min(Σ)² in place of the σ_min(Σ) of (2.3)')
-    >>> found.counterexample
+    >>> result.counterexample
     'd = ℓ = 1, A = 0, Σ = 2, R = 2: ‖∇f‖² = 16 < 32'
 
     Args:

@@ -147,10 +147,10 @@ def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
     values = np.array([_turn_and_stretch(x, R, log_size, num_layers)[0] for x in starts])
     squared = values.max()
     for x in starts[np.argsort(values)[-3:]]:
-        found = optimize.minimize(
+        solution = optimize.minimize(
             lambda x: [-part for part in _turn_and_stretch(x, R, log_size, num_layers)], x, jac=True
         )
-        squared = max(squared, -found.fun)
+        squared = max(squared, -solution.fun)
     return math.sqrt(squared)
 
 

@@ -27,12 +27,10 @@ from theory.shortcut.activations import (
     ACTIVATIONS,
     Activation,
     ActivationLike,
+    Activations,
     activation_named,
-    check_known,
-    check_slopes_bounded,
     derivatives_at_zero,
     first_derivative,
-    slope_at_zero,
     values_at_data,
 )
 from theory.shortcut.networks import checked_counts, checked_data
@@ -92,15 +90,12 @@ def hessian_at_zero(
     >>> np.unique(eigenvalues.round(12)).tolist()
     [-4.0, -1.0, 1.0, 4.0]
     """
-    x, y = checked_data(x, y)
-    checked_counts(num_units, shortcut_depth)
-    check_known(pre, mid, post)
+    x, y, activations = _checked(x, y, num_units, shortcut_depth, Activations(pre, mid, post))
     d = x.shape[1]
     if shortcut_depth >= 3:
-        check_slopes_bounded(mid, post)
         return np.zeros((num_units * shortcut_depth * d * d,) * 2)
     if shortcut_depth == 2:
-        A = slope_at_zero(2, mid, post) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
+        A = activations.slope_at_zero(2) * np.kron(np.eye(d), moment_gap(x, y, pre)) @ commutation_matrix(d)
         zero = np.zeros_like(A)
         return np.kron(np.eye(num_units), np.block([[zero, A.T], [A, zero]]))
     first, second = first_derivative("post", post), derivatives_at_zero("post", post)[2]
@@ -111,6 +106,16 @@ def hessian_at_zero(
     A, B = _one_layer_blocks(x, y, activation_named(pre), first, second, several=num_units > 1)
     later = np.tri(num_units, k=-1)
     return np.kron(np.eye(num_units), B) + np.kron(later, A) + np.kron(later.T, A.T)
+
+
+def _checked(
+    x: np.ndarray, y: np.ndarray, num_units: int, shortcut_depth: int, activations: Activations
+) -> tuple[np.ndarray, np.ndarray, Activations]:
+    """Returns x, y in float64 and the activations; ValueError as `hessian_at_zero` says."""
+    x, y = checked_data(x, y)
+    checked_counts(num_units, shortcut_depth)
+    activations.check(shortcut_depth)
+    return x, y, activations
 
 
 def commutation_matrix(d: int) -> np.ndarray:
@@ -141,17 +146,14 @@ def spectrum_at_zero(
 
     Args and errors as `hessian_at_zero`.
     """
-    x, y = checked_data(x, y)
-    checked_counts(num_units, shortcut_depth)
-    check_known(pre, mid, post)
+    x, y, activations = _checked(x, y, num_units, shortcut_depth, Activations(pre, mid, post))
     d = x.shape[1]
     if shortcut_depth >= 3:
-        check_slopes_bounded(mid, post)
         return Spectrum(np.zeros(1), np.array([num_units * shortcut_depth * d * d]))
     if shortcut_depth == 2:
-        sigma = abs(slope_at_zero(2, mid, post)) * np.linalg.svd(moment_gap(x, y, pre), compute_uv=False)
+        sigma = abs(activations.slope_at_zero(2)) * np.linalg.svd(moment_gap(x, y, pre), compute_uv=False)
         return _merged(np.concatenate([-sigma, sigma[::-1]]), d * num_units)
-    return _merged(np.linalg.eigvalsh(hessian_at_zero(x, y, num_units, 1, pre, mid, post)), 1)
+    return _merged(np.linalg.eigvalsh(hessian_at_zero(x, y, num_units, 1, *activations)), 1)
 
 
 def _merged(eigenvalues: np.ndarray, copies: int) -> Spectrum:

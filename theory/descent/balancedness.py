@@ -73,12 +73,12 @@ def product_velocity(W: np.ndarray, gradient: np.ndarray, num_layers: int) -> np
     Args:
       W: [d, d]. gradient: ∂f/∂W [d, d], 2(W − R)Σ for the risk of `linear_residual`. num_layers: ℓ.
     """
-    W, gradient = _of_one_shape(W=W, gradient=gradient)
+    W, gradient = _square_matrices(W=W, gradient=gradient)
     u, sigma, vt = np.linalg.svd(W)
     return -u @ (_factors(sigma, num_layers) * (u.T @ gradient @ vt.T)) @ vt
 
 
-def _of_one_shape(**matrices: np.ndarray) -> list[np.ndarray]:
+def _square_matrices(**matrices: np.ndarray) -> list[np.ndarray]:
     """Returns the matrices in float64; ValueError unless finite and of one shape [d, d]: NumPy would broadcast them."""
     arrays = [finite(name, matrix) for name, matrix in matrices.items()]
     shapes = [array.shape for array in arrays]
@@ -99,7 +99,7 @@ def deficiency_margin(W: np.ndarray, R: np.ndarray) -> float:
 
     For Σ = I, σ_min(W) ≥ c at every later W too, as long as f does not rise.
     """
-    W, R = _of_one_shape(W=W, R=R)
+    W, R = _square_matrices(W=W, R=R)
     return float(np.linalg.svd(R, compute_uv=False)[-1] - np.linalg.norm(W - R))
 
 

@@ -150,8 +150,8 @@ def projected(rng: np.random.Generator, trials: int) -> Pairs:
         R = (random @ random.T) / 6 + 0.3 * np.eye(3) + 0.6 * (random - random.T)
         R /= max(1.0, np.linalg.norm(R, 2) / 2)  # within the stable range of the learning rate
         margin = 0.9 * np.linalg.eigvalsh((R + R.T) / 2)[0]
-        found = from_zero.balanced_projected_descent(R, 6, 0.02, 400, margin)
-        yield found.risks[-1] / found.risks[0], 1e-3
+        path = from_zero.balanced_projected_descent(R, 6, 0.02, 400, margin)
+        yield path.risks[-1] / path.risks[0], 1e-3
         W = rng.standard_normal((3, 3))
         nearest = from_zero.project_positive(W, margin)
         yield margin, np.linalg.eigvalsh((nearest + nearest.T) / 2)[0] + ROUNDING

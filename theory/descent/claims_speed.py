@@ -171,9 +171,9 @@ def _margin_without_identity() -> bool:
 def _drifts_with_a_long_step() -> bool:
     """Returns whether the drift stays within 2η(f(0) − f(T)) where a step of 1 makes f rise."""
     A, R = np.zeros((2, 2, 2)), np.array([[1.0, 2.0], [0.0, 1.0]])
-    found = linear_residual.gradient_descent(A, R, np.eye(2), 1.0, 1)
-    moved = np.linalg.norm(balancedness.imbalances(found.A)[0], "nuc")
-    return bool(moved <= balancedness.drift_bound(1.0, found.risks[0], found.risks[-1]))
+    path = linear_residual.gradient_descent(A, R, np.eye(2), 1.0, 1)
+    moved = np.linalg.norm(balancedness.imbalances(path.A)[0], "nuc")
+    return bool(moved <= balancedness.drift_bound(1.0, path.risks[0], path.risks[-1]))
 
 
 @restated(
@@ -254,12 +254,12 @@ def deficiency(rng: np.random.Generator, trials: int) -> Pairs:
         start = np.zeros((num_layers, d, d))
         excess = linear_residual.risk(start, R, np.eye(d))
         rate = 1 / linear_residual.smoothness_bound(np.eye(d), num_layers, 0.6 / num_layers, excess)
-        found = linear_residual.gradient_descent(start, R, np.eye(d), rate, 30)
-        W = linear_residual.end_to_end(found.A)
+        path = linear_residual.gradient_descent(start, R, np.eye(d), rate, 30)
+        W = linear_residual.end_to_end(path.A)
         yield np.linalg.svd(W, compute_uv=False)[-1] + ROUNDING, c
         shrinks = 2 * rate * num_layers * c ** (2 - 2 / num_layers)
         require(abs(1 - balancedness.margin_rate(num_layers, c, rate) - shrinks) < ROUNDING, "margin_rate is wrong")
-        yield 1 - found.rate, 0.98 * shrinks  # 2 % for the imbalance that steps of finite size cause
+        yield 1 - path.rate, 0.98 * shrinks  # 2 % for the imbalance that steps of finite size cause
 
 
 @claim(
@@ -306,8 +306,8 @@ def conservation(rng: np.random.Generator, trials: int) -> Pairs:
     A, R, _ = _problem(rng)
     drifts = []
     for rate in (2e-4, 1e-4):
-        found = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, round(0.02 / rate))
-        drifts.append(np.abs(balancedness.imbalances(found.A) - balancedness.imbalances(A)).max())
+        path = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, round(0.02 / rate))
+        drifts.append(np.abs(balancedness.imbalances(path.A) - balancedness.imbalances(A)).max())
     require(0.45 < drifts[1] / drifts[0] < 0.55, f"halving η changed the drift from {drifts[0]:.1e} to {drifts[1]:.1e}")
 
 
@@ -333,10 +333,10 @@ def drift(rng: np.random.Generator, trials: int) -> Pairs:
             rate, num_steps = 0.05 / np.linalg.norm(R) ** 2 / len(A), 30
             while not _gains(A, R, rate, num_steps):  # the bound is about steps that gain η/2·‖∇f‖² each
                 rate /= 2
-        found = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, num_steps)
-        moved = balancedness.imbalances(found.A) - balancedness.imbalances(A)
+        path = linear_residual.gradient_descent(A, R, np.eye(len(R)), rate, num_steps)
+        moved = balancedness.imbalances(path.A) - balancedness.imbalances(A)
         seen = np.linalg.svd(moved, compute_uv=False).sum(1).max()
-        bound = balancedness.drift_bound(rate, found.risks[0], found.risks[-1])
+        bound = balancedness.drift_bound(rate, path.risks[0], path.risks[-1])
         yield seen, bound * (1 + ROUNDING)
         if trial % 4 == 0:
             yield bound, seen * (1 + ROUNDING)

@@ -216,11 +216,11 @@ def map_figures(rows: list[dict]) -> dict[str, Figure]:
     `from_zero.largest_learning_rate`, where the theory of descent from zero gives one.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
-    found = {name: [row for row in rows if row["method"] == name] for name in METHODS}
-    return {f"map_{name}" if name != "descent" else "map": _map_of(found[name], name) for name in METHODS}
+    by_method = {name: [row for row in rows if row["method"] == name] for name in METHODS}
+    return {f"map_{name}" if name != "descent" else "map": _map_figure(by_method[name], name) for name in METHODS}
 
 
-def _map_of(rows: list[dict], method: str) -> Figure:
+def _map_figure(rows: list[dict], method: str) -> Figure:
     """Returns the map of one method."""
     figure = Figure(figsize=(8, 7.6), layout="constrained")
     panels = figure.subplots(len(TARGETS), len(STARTS), sharex=True, sharey=True)

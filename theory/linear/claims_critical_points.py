@@ -111,10 +111,10 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
         if trial % 2:  # a minimum lies inside the ball
             R = linear_residual.end_to_end(draw_layers(rng, 3, 2, 0.3))
         start = draw_layers(rng, 3, 2, 0.5 if trial % 2 else 2.0)
-        found = optimize.root(
+        solution = optimize.root(
             _flat_gradient, start.ravel(), (start.shape, R, Sigma), method="lm", options={"maxiter": 2000}
         )
-        A = found.x.reshape(start.shape)
+        A = solution.x.reshape(start.shape)
         scale = linear_residual.risk(np.zeros_like(A), R, Sigma)
         if np.linalg.norm(linear_residual.gradient(A, R, Sigma)) > 1e-9 * scale:
             continue

@@ -154,7 +154,7 @@ def odd_dimension(rng: np.random.Generator, trials: int) -> Pairs:
     statement="every R that is not singular can be scaled to γ = ½ log κ",
     hypotheses={"not singular": lambda: factorization.rescale(np.diag([0.0, 1.0]))[1] > 0},
     function=factorization.rescale,
-    mutation=changed(lambda found: (2 * found[0], 2 * found[1])),
+    mutation=changed(lambda rescaled: (2 * rescaled[0], 2 * rescaled[1])),
 )
 def rescaling(rng: np.random.Generator, trials: int) -> Pairs:
     """γ of the rescaled R against ½ log κ, and its singular values against 1/√κ and √κ."""

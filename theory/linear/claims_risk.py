@@ -133,7 +133,7 @@ def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     proof="none given",
     after="review.theorem_2",
     function=linear_residual.smallest_counterexample,
-    mutation=changed(lambda found: None),
+    mutation=changed(lambda _: None),
     relation="≥",
 )
 def review_eq_6(rng: np.random.Generator, trials: int) -> Pairs:
@@ -144,12 +144,12 @@ def review_eq_6(rng: np.random.Generator, trials: int) -> Pairs:
         squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
         true_form = linear_residual.gradient_lower_bound(A, R, Sigma) * eigenvalues[0] / eigenvalues[-1]
         yield squared * (1 + ROUNDING), true_form
-    found = linear_residual.smallest_counterexample(power=2)
-    require(found is not None, "no small numbers violate (6)")
+    least = linear_residual.smallest_counterexample(power=2)
+    require(least is not None, "no small numbers violate (6)")
     require(linear_residual.smallest_counterexample(power=1) is None, "small numbers violate (2.3)")
-    squared, claimed = (2 * (1 - found.R) * found.Sigma) ** 2, 4 * found.Sigma**2 * (1 - found.R) ** 2 * found.Sigma
-    require(squared == found.gradient_squared < found.claimed == claimed, "the numbers do not violate (6)")
-    return f"d = ℓ = 1, A = 0, Σ = {found.Sigma}, R = {found.R}: ‖∇f‖² = {found.gradient_squared:g} < {found.claimed:g}"
+    squared, claimed = (2 * (1 - least.R) * least.Sigma) ** 2, 4 * least.Sigma**2 * (1 - least.R) ** 2 * least.Sigma
+    require(squared == least.gradient_squared < least.claimed == claimed, "the numbers do not violate (6)")
+    return f"d = ℓ = 1, A = 0, Σ = {least.Sigma}, R = {least.R}: ‖∇f‖² = {least.gradient_squared:g} < {least.claimed:g}"
 
 
 def draw_layers(rng: np.random.Generator, num_layers: int, dimension: int, radius: float) -> np.ndarray:

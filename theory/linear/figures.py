@@ -187,8 +187,8 @@ def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> l
 
     def row(kind: str, a: float, b: float, path: int = -1) -> dict:
         A = np.array([[[a]], [[b]]])
-        found = {"kind": kind, "path": path, "a": float(a), "b": float(b), "target": target}
-        return found | {
+        row = {"kind": kind, "path": path, "a": float(a), "b": float(b), "target": target}
+        return row | {
             "risk": linear_residual.risk(A, R, Sigma),
             "radius": np.nan,
             "least_ratio": np.nan,

@@ -144,9 +144,9 @@ def close_surrogates(rng: np.random.Generator, trials: int) -> Pairs:
         # The pairs are independent two by two, so the variance is that of independent ones.
         yield abs(np.mean(draws) - law), 6 * math.sqrt(law / len(draws)) + 1
     r = 1000
-    found = {k: (_close_pairs(rng, r, k), first_layer.correlated_pairs(r, k)) for k in (28, 40)}
-    require(min(count for count, _ in found.values()) > 0, "k = 4 log r leaves no close pair")
-    counted = ", ".join(f"k = {k}: {count} pairs ({law:.0f} expected)" for k, (count, law) in found.items())
+    close_pairs = {k: (_close_pairs(rng, r, k), first_layer.correlated_pairs(r, k)) for k in (28, 40)}
+    require(min(count for count, _ in close_pairs.values()) > 0, "k = 4 log r leaves no close pair")
+    counted = ", ".join(f"k = {k}: {count} pairs ({law:.0f} expected)" for k, (count, law) in close_pairs.items())
     return f"r = 1,000, 4 ln r = 27.6 and 4 log₂ r = 39.9: {counted}"
 
 

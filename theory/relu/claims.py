@@ -187,10 +187,10 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
             student = teacher * np.array([1, -1])[:, None, None]
         y = networks.forward(teacher, x)
         moment = np.square(x).sum() / x.shape[1]
-        found = networks.risk_and_gradient(student, x, y)[0][0]
-        yield found, linear_output.ball_risk_bound(depth, radius, moment) * (1 + ROUNDING)
+        risk = networks.risk_and_gradient(student, x, y)[0][0]
+        yield risk, linear_output.ball_risk_bound(depth, radius, moment) * (1 + ROUNDING)
         if trial % 5 == 0 and depth == 1:
-            yield linear_output.ball_risk_bound(depth, radius, moment), found * (1 + ROUNDING)
+            yield linear_output.ball_risk_bound(depth, radius, moment), risk * (1 + ROUNDING)
 
 
 @claim(
@@ -216,13 +216,13 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
         radius = rng.uniform(0.05, 0.95)
         teacher = search.draw_weights(rng, 1, search.Setting(d, depth, width, 200, radius), 0.9)
         x = rng.standard_normal((1, 200, d))
-        found = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][0]
+        risk = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][0]
         moment = np.square(x).sum() / x.shape[1]
-        yield found, linear_output.reordering_risk_bound(depth, radius, moment)
+        yield risk, linear_output.reordering_risk_bound(depth, radius, moment)
         teacher, x = _anticommuting_blocks(rng, radius)
-        found = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
+        risk = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
         said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
-        yield from ((found, said * (1 + ROUNDING)), (said, found * (1 + ROUNDING)))
+        yield from ((risk, said * (1 + ROUNDING)), (said, risk * (1 + ROUNDING)))
     for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
         small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
         yield abs(small - 1), depth * 1e-6
@@ -248,10 +248,10 @@ def one_block_minimum(seed: int = 44) -> list[float]:
     end = search.find_critical_points(networks.Population(teacher), start, "risk", 60)
     shares = []
     for scale in (1, 0.1):
-        found = search.classify(networks.Population(scale * teacher), scale * end, 0.5 * scale)
-        category = found["category"][0]
+        points = search.classify(networks.Population(scale * teacher), scale * end, 0.5 * scale)
+        category = points["category"][0]
         require(category == "bad_local_minimum", f"it is a {category} at {scale} times the radius")
-        shares.append(float(found["risk"][0]))
+        shares.append(float(points["risk"][0]))
     return shares
 
 
@@ -259,8 +259,8 @@ def _steep_layers() -> bool:
     """Returns whether the bound holds for two layers diag(0, 4)h, ε = 3, with an error along the first axis."""
     w = np.stack([np.diag([1.0, 3.0]), np.diag([-1.0, 1.0])])[None].repeat(2, axis=0)
     x = np.eye(2)[1:]
-    found = smooth_units.gradients(w, x, smooth_units.forward(w, x, "linear") - np.eye(2)[:1], "linear")
-    return bool(np.square(found.functional).sum() >= 4 * found.risk * (1 + (1 - 3) ** 2))
+    slopes = smooth_units.gradients(w, x, smooth_units.forward(w, x, "linear") - np.eye(2)[:1], "linear")
+    return bool(np.square(slopes.functional).sum() >= 4 * slopes.risk * (1 + (1 - 3) ** 2))
 
 
 @restated(
@@ -285,20 +285,20 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
         epsilon = rng.uniform(0.02, 0.95)
         w *= np.sqrt(epsilon / smooth_units.UNITS[unit].steepest) / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True)
         y = rng.standard_normal((4, d))
-        found = smooth_units.gradients(w, x, y, unit)
+        slopes = smooth_units.gradients(w, x, y, unit)
         yield (
-            np.square(found.functional).sum() / 4 * (1 + ROUNDING),
-            smooth_units.functional_lower_bound(depth, epsilon, found.risk),
+            np.square(slopes.functional).sum() / 4 * (1 + ROUNDING),
+            smooth_units.functional_lower_bound(depth, epsilon, slopes.risk),
         )
         if trial < 4:
             reference = complex_step_gradient(_moved_risk, np.zeros((depth, 4, d)), w, x, y, unit)
-            errors.append(relative_error(found.functional / 4, reference))
+            errors.append(relative_error(slopes.functional / 4, reference))
             reference = complex_step_gradient(_risk, w, x, y, unit)
-            errors.append(relative_error(found.parameters, reference))
+            errors.append(relative_error(slopes.parameters, reference))
         root = np.sqrt(epsilon) * np.eye(d)
-        found = smooth_units.gradients(np.stack([root, -root])[None].repeat(depth, axis=0), x, y, "linear")
-        bound = smooth_units.functional_lower_bound(depth, epsilon, found.risk)
-        seen = np.square(found.functional).sum() / 4
+        slopes = smooth_units.gradients(np.stack([root, -root])[None].repeat(depth, axis=0), x, y, "linear")
+        bound = smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
+        seen = np.square(slopes.functional).sum() / 4
         yield from ((bound * (1 + ROUNDING), seen), (seen * (1 + ROUNDING), bound))
     require(max(errors) < ROUNDING, f"a gradient is off by {max(errors):.1e}")
 
@@ -327,28 +327,28 @@ def parameters(rng: np.random.Generator, trials: int) -> Pairs:
     """∇f at a doubled unit and at zero, where f > 0; targets of networks of the same size in the ball."""
     for radius in (0.2, 0.5, 0.9):
         point = smooth_units.doubled_unit(radius)
-        found = smooth_units.gradients(point.w, point.x, point.y, "logistic")
+        slopes = smooth_units.gradients(point.w, point.x, point.y, "logistic")
         start = smooth_units.gradients(0 * point.w, point.x, point.y, "logistic")
-        yield np.abs(found.parameters).max() / np.abs(start.parameters).max(), 1e-12
+        yield np.abs(slopes.parameters).max() / np.abs(start.parameters).max(), 1e-12
         yield networks.spectral_norm(np.concatenate([point.w, point.teacher])[None]).max(), radius
         reached = smooth_units.forward(point.teacher, point.x, "logistic")
         require(np.array_equal(reached, point.y), "no network in the ball has f = 0")
-        require(found.risk > 1e-7 * start.risk, "the doubled unit has f = 0")
-        slope = np.square(found.functional).mean(1).sum()
-        require(slope >= 4 * found.risk * (1 - ROUNDING), "the functional gradient is 0 there too")
+        require(slopes.risk > 1e-7 * start.risk, "the doubled unit has f = 0")
+        slope = np.square(slopes.functional).mean(1).sum()
+        require(slope >= 4 * slopes.risk * (1 - ROUNDING), "the functional gradient is 0 there too")
     for trial in range(max(2, trials // 5)):
         unit, d = ("tanh", "logistic")[trial % 2], int(rng.integers(1, 4))
         teacher, x = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d)), rng.standard_normal((8, d))
         # Two units v(σ(u·h) − σ(−u·h)): odd, so that on x and −x logistic units of weight 0 have no slope either.
         teacher = np.concatenate([teacher, -teacher], axis=2)
         x = np.concatenate([x, -x])
-        found = smooth_units.gradients(0 * teacher, x, smooth_units.forward(teacher, x, unit), unit)
-        require(found.risk > 0, "zero has f = 0")
-        yield np.abs(found.parameters).max(), 1e-15
-    return f"τ = 0.9: ∇f = 0 at a doubled unit, where f = {found_share(0.9):.1e} f(0); and at zero, for every τ"
+        slopes = smooth_units.gradients(0 * teacher, x, smooth_units.forward(teacher, x, unit), unit)
+        require(slopes.risk > 0, "zero has f = 0")
+        yield np.abs(slopes.parameters).max(), 1e-15
+    return f"τ = 0.9: ∇f = 0 at a doubled unit, where f = {doubled_unit_share(0.9):.1e} f(0); and at zero, for every τ"
 
 
-def found_share(radius: float) -> float:
+def doubled_unit_share(radius: float) -> float:
     """f/f(0) at the doubled unit."""
     point = smooth_units.doubled_unit(radius)
     there, start = (smooth_units.gradients(w, point.x, point.y, "logistic").risk for w in (point.w, 0 * point.w))
@@ -379,8 +379,8 @@ def _descend(rng: np.random.Generator, x: np.ndarray, features: np.ndarray, y: n
         return linear_output.risk(*split(flat), x, features, y), np.concatenate([slope.ravel() for slope in slopes])
 
     start = 0.3 * rng.standard_normal(size + shapes[1][0] * shapes[1][1])
-    found = optimize.minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5_000})
-    return float(found.fun), bool(np.abs(found.jac).max() < 1e-6 and np.abs(found.x).max() < 30)
+    solution = optimize.minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5_000})
+    return float(solution.fun), bool(np.abs(solution.jac).max() < 1e-6 and np.abs(solution.x).max() < 30)
 
 
 def _saddle(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -138,10 +138,10 @@ def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple
         return np.square(error).sum() / len(x) / scale, gradient / scale
 
     start = np.append(w, W)
-    found = optimize.minimize(
+    solution = optimize.minimize(
         value_and_gradient, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 3_000}
     )
-    w, W = found.x[: w.size].reshape(w.shape), found.x[w.size :].reshape(W.shape)
+    w, W = solution.x[: w.size].reshape(w.shape), solution.x[w.size :].reshape(W.shape)
     h, features = last_block(w, x)
     slopes = gradient(W, w[-1, 1].T, h, features, y)
     return w, W, float(np.sqrt(sum(np.square(slope).sum() for slope in slopes)) / scale)

@@ -99,8 +99,8 @@ def doubled_unit(radius: float) -> BadPoint:
     y = forward(teacher, x, "logistic")
 
     def scaled_risk(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        found = gradients(flat.reshape(1, 2, 1, 1), x, y, "logistic")
-        return 1e4 * found.risk / radius**4, 1e4 * found.parameters.ravel() / radius**4
+        slopes = gradients(flat.reshape(1, 2, 1, 1), x, y, "logistic")
+        return 1e4 * slopes.risk / radius**4, 1e4 * slopes.parameters.ravel() / radius**4
 
     near = optimize.minimize(scaled_risk, radius * np.array([0.5, 0.3]), jac=True, method="BFGS").x
     single = optimize.root(lambda flat: scaled_risk(flat)[1], near, tol=1e-15).x.reshape(1, 2, 1, 1)

@@ -20,7 +20,7 @@ def coupling(loss: Callable) -> Callable:
     return lambda weights, *a, **k: loss(weights, *a, **k) + weights[0].sum() * weights[-1].sum()
 
 
-stretched = changed(lambda found: shortcut_hessians.Spectrum(1.1 * found.eigenvalues, found.multiplicities))
+stretched = changed(lambda spectrum: shortcut_hessians.Spectrum(1.1 * spectrum.eigenvalues, spectrum.multiplicities))
 
 
 @claim(

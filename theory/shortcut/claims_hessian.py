@@ -22,9 +22,9 @@ SQUARE = Activation(lambda z: z * z, lambda z: 2 * z, (0.0, 0.0, 2.0))  # c = 0
     verdict="holds under the paper's own caveat: “except for degenerate cases”, which are cM = 0",
     function=stationarity.escape_from_saddle,
     mutation=(
-        changed(lambda found: stationarity.Escape(found.direction[:, ::-1], found.curvature)),
-        changed(lambda found: stationarity.Escape(found.direction, 100 * found.curvature)),
-        changed(lambda found: stationarity.Escape(found.direction, -found.curvature)),
+        changed(lambda escape: stationarity.Escape(escape.direction[:, ::-1], escape.curvature)),
+        changed(lambda escape: stationarity.Escape(escape.direction, 100 * escape.curvature)),
+        changed(lambda escape: stationarity.Escape(escape.direction, -escape.curvature)),
     ),
 )
 def theorem_1_2(rng: np.random.Generator, trials: int) -> Pairs:
@@ -174,5 +174,5 @@ def one_shortcut_growth(rng: np.random.Generator, trials: int) -> Pairs:
         apart = np.zeros_like(together)
         apart[0, 0], apart[1, 0] = np.outer(u[:, -1], vt[-1]), -np.outer(u[:, -1], vt[-1])
         first, second = (by_definition_5(w) / np.linalg.norm(w) for w in (together, apart))
-        of_the_proof = first @ H @ first / np.linalg.norm(H @ second)
-        yield from ((bound, of_the_proof * (1 - 1e-6)), (of_the_proof, bound * (1 - 1e-6)))
+        proof_ratio = first @ H @ first / np.linalg.norm(H @ second)
+        yield from ((bound, proof_ratio * (1 - 1e-6)), (proof_ratio, bound * (1 - 1e-6)))

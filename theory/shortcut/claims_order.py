@@ -14,8 +14,8 @@ from theory.shortcut import networks, stationarity
 from theory.shortcut.activations import Activation, ActivationLike
 from theory.shortcut.measured import BENT, DIFFERENCES, numeric_hessian, random_data
 
-higher_order = changed(lambda found: stationarity.Stationarity(found.order + 1, found.exact))
-always_exact = changed(lambda found: found._replace(exact=True))
+higher_order = changed(lambda stationary: stationarity.Stationarity(stationary.order + 1, stationary.exact))
+always_exact = changed(lambda stationary: stationary._replace(exact=True))
 
 
 @claim(

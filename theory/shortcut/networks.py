@@ -85,10 +85,10 @@ def loss(
 
     Args as `forward`, and y [m, d]. ValueError: y and ŷ have different shapes.
     """
-    found = forward(weights, x, pre, mid, post, shortcut)
-    if np.shape(y) != found.shape:
-        raise ValueError(f"y must have the shape of the output, {found.shape}, got {np.shape(y)}")
-    error = y - found
+    output = forward(weights, x, pre, mid, post, shortcut)
+    if np.shape(y) != output.shape:
+        raise ValueError(f"y must have the shape of the output, {output.shape}, got {np.shape(y)}")
+    error = y - output
     return (error * error).sum() / (2 * len(error))
 
 
