@@ -15,6 +15,7 @@ from theory.claim import claim, restated
 from theory.derivatives import complex_step_gradient
 from theory.descent import from_zero, widened
 from theory.evidence import ROUNDING, Pairs, relative_error, require
+from theory.linear.claims_risk import BEYOND, bound_holds
 from theory.linear.rotations import rotation
 from theory.mutations import changed, larger, scaled, slower, transposed, vanishing
 
@@ -22,16 +23,16 @@ SHEARED = np.array([[-1.0, 3.0], [0.0, -1.0]])  # neither symmetric nor normal; 
 HALF = np.eye(2) / 2  # as Σ
 
 
-def _follows_recursion(R: np.ndarray, Sigma: np.ndarray) -> bool:
+def _follows_recursion(R: np.ndarray, Sigma: np.ndarray | None = None) -> bool:
     """Returns whether descent from zero has the risks of the recursion."""
-    seen = linear_residual.gradient_descent(np.zeros((3, 2, 2)), R, Sigma, 0.01, 20).risks
-    return bool(np.allclose(seen, from_zero.recursion_risks(np.linalg.eigvals(R), 3, 0.01, 20)))
+    return bool(
+        np.allclose(_descend(R, 3, 0.01, 20, Sigma).risks, from_zero.recursion_risks(np.linalg.eigvals(R), 3, 0.01, 20))
+    )
 
 
-def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
+def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray | None = None) -> bool:
     """Returns whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
-    risks = linear_residual.gradient_descent(np.zeros((4, 2, 2)), R, Sigma, 0.02, 150).risks
-    return bool(risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
+    return bool(_descend(R, 4, 0.02, 150, Sigma).risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
 
 
 @restated(
@@ -39,7 +40,7 @@ def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
     source="Bartlett, Helmbold & Long 2018, symmetric targets",
     statement="normal R, Σ = I: from zero all layers stay equal; each eigenvalue follows λ ← λ − ηλ̄^{ℓ−1}(λ^ℓ − φ)",
     hypotheses={
-        "normal R": lambda: _follows_recursion(SHEARED, np.eye(2)),
+        "normal R": lambda: _follows_recursion(SHEARED),
         "Σ = I": lambda: _follows_recursion(-np.eye(2), HALF),
     },
     function=from_zero.recursion_risks,
@@ -97,7 +98,7 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
     ),
     hypotheses={
         "Σ = I": lambda: _stays_at_floor(-np.eye(2), HALF),
-        "symmetric R": lambda: _stays_at_floor(SHEARED, np.eye(2)),
+        "symmetric R": lambda: _stays_at_floor(SHEARED),
         "ℓ ≥ 2": lambda: from_zero.excess_floor(-np.ones(2), 1, 0.1) > 0,
         "cross no root": (
             lambda: from_zero.recursion_risks(-np.ones(2), 3, 0.5, 1).min() >= 2,
@@ -290,21 +291,8 @@ def _shrinks(problem: widened.Widened, num_layers: int, learning_rate: float) ->
     return bool((risks[1:] <= (1 - gain) * risks[:-1]).all())
 
 
-def _too_long_a_step() -> bool:
-    problem = widened.identity_maps(-np.eye(2), math.sqrt(4 * math.exp(1.5) * math.sqrt(2)))
-    return _shrinks(problem, 4, 8 * widened.guarantee(problem, 4).learning_rate)
-
-
-def _too_large_a_start() -> bool:
-    problem = widened.Widened(np.eye(2), np.eye(2), -np.eye(2), np.eye(2))  # descent stops at zero, as without A and B
-    return _shrinks(problem, 8, widened.guarantee(problem, 8).learning_rate)
-
-
-def _bound_beyond_one() -> bool:
-    """Returns whether ‖∇f‖² = 0 is at least the bound without its τ < 1, 3,888: A = B = 1, R = 2, W = (−4, −1, −1)."""
-    problem = widened.Widened(np.ones((1, 1)), np.ones((1, 1)), np.full((1, 1), 2.0), np.ones((1, 1)))
-    risk, gradient = widened.risk_and_gradient(problem, np.array([-4.0, -1.0, -1.0])[:, None, None])
-    return bool(np.square(gradient).sum() >= 4 * 3 * (1 - 4) ** 4 * risk)
+TWICE_MINUS_ONE = widened.identity_maps(-np.eye(2), math.sqrt(4 * math.exp(1.5) * math.sqrt(2)))
+WITHOUT_MAPS = widened.Widened(np.eye(2), np.eye(2), -np.eye(2), np.eye(2))  # descent stops at zero
 
 
 @restated(
@@ -316,8 +304,10 @@ def _bound_beyond_one() -> bool:
     ),
     hypotheses={
         "m ≥ d, k": lambda: widened.guarantee(NARROW, 2).applies,
-        "√f(0) ≤ σ_min(Σ)μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖‖Σ‖^½)": _too_large_a_start,
-        "η ≤ 1/L": _too_long_a_step,
+        "√f(0) ≤ σ_min(Σ)μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖‖Σ‖^½)": (
+            lambda: _shrinks(WITHOUT_MAPS, 8, widened.guarantee(WITHOUT_MAPS, 8).learning_rate)
+        ),
+        "η ≤ 1/L": lambda: _shrinks(TWICE_MINUS_ONE, 4, 8 * widened.guarantee(TWICE_MINUS_ONE, 4).learning_rate),
     },
     after="bhl.asymmetric",
     function=widened.guarantee,
@@ -337,22 +327,19 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
         if trial % 2:
             problem, num_layers = _general(rng), int(rng.integers(1, 9))
             said = widened.guarantee(problem, num_layers)
-            require(said.applies, "the guarantee does not apply where it should")
-            layers, risks = widened.descend(problem, num_layers, said.learning_rate, 20)
-            yield abs(math.sqrt(risks[0]) / said.allowed - 1), 1e-8  # a root near 0 of numbers near 1
-            yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), said.rate
-            yield linear_residual.max_spectral_norm(layers), 1 / (2 * num_layers)
-            continue
-        R = -np.eye(2) if trial == 0 else rng.standard_normal(rng.integers(1, 4, 2))
-        scale = math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * (1 + 1e-9))
-        problem, num_layers = widened.identity_maps(R, scale), int(rng.integers(1, 33))
-        said = widened.guarantee(problem, num_layers)
+            start = widened.descend(problem, num_layers, 0.0, 0)[1][0]
+            yield abs(math.sqrt(start) / said.allowed - 1), 1e-8  # a root near 0 of numbers near 1
+        else:
+            R = -np.eye(2) if trial == 0 else rng.standard_normal(rng.integers(1, 4, 2))
+            scale = math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * (1 + 1e-9))
+            problem, num_layers = widened.identity_maps(R, scale), int(rng.integers(1, 33))
+            said = widened.guarantee(problem, num_layers)
+            beyond = widened.identity_maps(R, scale * (1 - 1e-6))
+            require(not widened.guarantee(beyond, num_layers).applies, "the guarantee applies beyond its bound")
+            yield abs(said.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
+            gain = 2 * said.learning_rate * num_layers * scale**4 / math.e
+            yield abs((1 - said.rate) / gain - 1), ROUNDING
         require(said.applies, "the guarantee does not apply where it should")
-        beyond = widened.identity_maps(R, scale * (1 - 1e-6))
-        require(not widened.guarantee(beyond, num_layers).applies, "the guarantee applies beyond its bound")
-        yield abs(said.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
-        gain = 2 * said.learning_rate * num_layers * scale**4 / math.e
-        yield abs((1 - said.rate) / gain - 1), ROUNDING
         layers, risks = widened.descend(problem, num_layers, said.learning_rate, 20)
         yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), said.rate
         yield linear_residual.max_spectral_norm(layers), 1 / (2 * num_layers)
@@ -367,7 +354,7 @@ def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
     ),
     hypotheses={
         "m ≥ d, k": lambda: widened.gradient_lower_bound(NARROW, np.zeros((2, 1, 1))) > 0,
-        "max ‖W_i‖ ≤ τ < 1": _bound_beyond_one,
+        "max ‖W_i‖ ≤ τ < 1": lambda: bound_holds(*BEYOND),  # A = B = 1
     },
     after="zlg.theorem_3.1",
     function=widened.gradient_lower_bound,
@@ -420,9 +407,12 @@ def _normal(rng: np.random.Generator, symmetric: bool) -> np.ndarray:
     return basis @ linalg.block_diag(*planes) @ basis.T
 
 
-def _descend(R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> linear_residual.Descent:
-    start = np.zeros((num_layers, *R.shape))
-    return linear_residual.gradient_descent(start, R, np.eye(len(R)), learning_rate, num_steps)
+def _descend(
+    R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int, Sigma: np.ndarray | None = None
+) -> linear_residual.Descent:
+    """Returns the path of descent from zero; Σ = I if none is given."""
+    start, Sigma = np.zeros((num_layers, *R.shape)), np.eye(len(R)) if Sigma is None else Sigma
+    return linear_residual.gradient_descent(start, R, Sigma, learning_rate, num_steps)
 
 
 def _general(rng: np.random.Generator) -> widened.Widened:
@@ -430,12 +420,8 @@ def _general(rng: np.random.Generator) -> widened.Widened:
     k, d = (int(size) for size in rng.integers(1, 4, 2))
     m, root = max(k, d) + int(rng.integers(0, 3)), rng.standard_normal((d, d))
     inward, outward, Sigma = rng.standard_normal((m, d)), rng.standard_normal((k, m)), root @ root.T + 0.1 * np.eye(d)
-    (high_a, *_, low_a), (high_b, *_, low_b), (low, *_, high) = (
-        [*values, values[-1]]
-        for values in (
-            np.linalg.svd(inward, compute_uv=False), np.linalg.svd(outward, compute_uv=False), np.linalg.eigvalsh(Sigma)
-        )
-    )  # fmt: skip
+    values = (np.linalg.svd(inward)[1], np.linalg.svd(outward)[1], np.linalg.eigvalsh(Sigma))
+    (high_a, high_b, high), (low_a, low_b, low) = ([f(v) for v in values] for f in (np.max, np.min))
     allowed = low * (low_a * low_b) ** 2 / (4 * math.exp(1.5) * high_a * high_b * math.sqrt(high))
     off = rng.standard_normal((k, d))
     off *= allowed * (1 - 1e-9) / np.linalg.norm(off @ np.linalg.cholesky(Sigma))

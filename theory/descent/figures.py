@@ -32,14 +32,8 @@ def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> l
     values = from_zero.eigenvalue_recursion(np.array(EIGENVALUES), num_layers, learning_rate, num_steps)
     steps = np.unique(np.append(0, np.geomspace(1, num_steps, 120).astype(int)))
     return [
-        {
-            "num_layers": num_layers,
-            "learning_rate": learning_rate,
-            "eigenvalue": eigenvalue,
-            "step": int(step),
-            "excess": float((values[step, k] ** num_layers - eigenvalue) ** 2),
-            "norm": float(abs(values[step, k] - 1)),
-        }
+        {"num_layers": num_layers, "learning_rate": learning_rate, "eigenvalue": eigenvalue, "step": int(step)}
+        | {"excess": float((values[step, k] ** num_layers - eigenvalue) ** 2), "norm": float(abs(values[step, k] - 1))}
         for k, eigenvalue in enumerate(EIGENVALUES)
         for step in steps
     ]

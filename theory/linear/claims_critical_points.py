@@ -111,9 +111,11 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
         if trial % 2:  # a minimum lies inside the ball
             R = linear_residual.end_to_end(draw_layers(rng, 3, 2, 0.3))
         start = draw_layers(rng, 3, 2, 0.5 if trial % 2 else 2.0)
-        solution = optimize.root(
-            _flat_gradient, start.ravel(), (start.shape, R, Sigma), method="lm", options={"maxiter": 2000}
-        )
+
+        def flat_gradient(a: np.ndarray) -> np.ndarray:
+            return linear_residual.gradient(a.reshape(3, 2, 2), R, Sigma).ravel()  # noqa: B023
+
+        solution = optimize.root(flat_gradient, start.ravel(), method="lm", options={"maxiter": 2000})
         A = solution.x.reshape(start.shape)
         scale = linear_residual.risk(np.zeros_like(A), R, Sigma)
         if np.linalg.norm(linear_residual.gradient(A, R, Sigma)) > 1e-9 * scale:
@@ -277,7 +279,3 @@ def _rates(rng: np.random.Generator, trials: int) -> Pairs:
         rate = 1 / linear_residual.smoothness_bound(Sigma, 4, 0.3, linear_residual.risk(A, R, Sigma))
         end = linear_residual.gradient_descent(A, R, Sigma, rate, 300, radius=0.3)
         yield end.rate, linear_residual.convergence_rate_bound(Sigma, 4, 0.3, rate)
-
-
-def _flat_gradient(a: np.ndarray, shape: tuple[int, ...], R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    return linear_residual.gradient(a.reshape(shape), R, Sigma).ravel()

@@ -219,7 +219,9 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
         risk = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][0]
         moment = np.square(x).sum() / x.shape[1]
         yield risk, linear_output.reordering_risk_bound(depth, radius, moment)
-        teacher, x = _anticommuting_blocks(rng, radius)
+        turns = np.array([[[1.0, 0], [0, -1]], [[0, 1], [1, 0]]])  # O₁ and O₂; each is its own transpose
+        teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
+        x = rng.uniform(0.5, 2, (1, 50, 2))  # positive
         risk = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
         said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
         yield from ((risk, said * (1 + ROUNDING)), (said, risk * (1 + ROUNDING)))
@@ -232,13 +234,6 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
     shares = one_block_minimum()
     require(abs(shares[1] / shares[0] - 1) < 1e-4 and shares[0] > 1e-6, f"f/f(0) of one block changed: {shares}")
     return f"one block of 4 units has a bad local minimum with f/f(0) = {shares[0]:.1e} at every radius"
-
-
-def _anticommuting_blocks(rng: np.random.Generator, radius: float) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher [1, 2, 2, 2, 2] of blocks x + τ²O₁x and x + τ²O₂x on the positive x [1, 50, 2] that it is given too."""
-    turns = np.array([[[1.0, 0], [0, -1]], [[0, 1], [1, 0]]])  # each is its own transpose
-    teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
-    return teacher, rng.uniform(0.5, 2, (1, 50, 2))
 
 
 def one_block_minimum(seed: int = 44) -> list[float]:
@@ -286,10 +281,8 @@ def functional(rng: np.random.Generator, trials: int) -> Pairs:
         w *= np.sqrt(epsilon / smooth_units.UNITS[unit].steepest) / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True)
         y = rng.standard_normal((4, d))
         slopes = smooth_units.gradients(w, x, y, unit)
-        yield (
-            np.square(slopes.functional).sum() / 4 * (1 + ROUNDING),
-            smooth_units.functional_lower_bound(depth, epsilon, slopes.risk),
-        )
+        seen = np.square(slopes.functional).sum() / 4
+        yield seen * (1 + ROUNDING), smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
         if trial < 4:
             reference = complex_step_gradient(_moved_risk, np.zeros((depth, 4, d)), w, x, y, unit)
             errors.append(relative_error(slopes.functional / 4, reference))
@@ -336,6 +329,7 @@ def parameters(rng: np.random.Generator, trials: int) -> Pairs:
         require(slopes.risk > 1e-7 * start.risk, "the doubled unit has f = 0")
         slope = np.square(slopes.functional).mean(1).sum()
         require(slope >= 4 * slopes.risk * (1 - ROUNDING), "the functional gradient is 0 there too")
+        share = slopes.risk / start.risk
     for trial in range(max(2, trials // 5)):
         unit, d = ("tanh", "logistic")[trial % 2], int(rng.integers(1, 4))
         teacher, x = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d)), rng.standard_normal((8, d))
@@ -345,14 +339,7 @@ def parameters(rng: np.random.Generator, trials: int) -> Pairs:
         slopes = smooth_units.gradients(0 * teacher, x, smooth_units.forward(teacher, x, unit), unit)
         require(slopes.risk > 0, "zero has f = 0")
         yield np.abs(slopes.parameters).max(), 1e-15
-    return f"τ = 0.9: ∇f = 0 at a doubled unit, where f = {doubled_unit_share(0.9):.1e} f(0); and at zero, for every τ"
-
-
-def doubled_unit_share(radius: float) -> float:
-    """f/f(0) at the doubled unit."""
-    point = smooth_units.doubled_unit(radius)
-    there, start = (smooth_units.gradients(w, point.x, point.y, "logistic").risk for w in (point.w, 0 * point.w))
-    return there / start
+    return f"τ = 0.9: ∇f = 0 at a doubled unit, where f = {share:.1e} f(0); and at zero, for every τ"
 
 
 def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

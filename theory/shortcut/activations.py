@@ -137,7 +137,7 @@ class Activations(NamedTuple):
         return slope
 
     def check_slopes_bounded(self) -> None:
-        """Raises ValueError unless |σ(z)| ≤ C|z| near 0 at mid and post; then L − L(0) = O(‖w‖ⁿ) for ReLU too, n ≥ 3."""
+        """Raises ValueError unless |σ(z)| ≤ C|z| near 0 at mid and post; then L − L(0) = O(‖w‖ⁿ), also for ReLU."""
         for position, activation in (("mid", self.mid), ("post", self.post)):
             if math.isfinite(derivatives_at_zero(position, activation)[1]):
                 continue
