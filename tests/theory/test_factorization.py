@@ -1,11 +1,6 @@
 """Near-identity factorisations: products multiplied out, layers against matrix powers, bounds against brute force."""
 
-import inspect
 import math
-import os
-import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +10,6 @@ from hypothesis import strategies as st
 from repeatable import REPEATABLE
 from scipy import linalg
 
-import theory
 from theory import factorization as fz
 
 REPEATABLE = settings(REPEATABLE, max_examples=60)
@@ -250,27 +244,6 @@ def test_the_bounds_refuse_what_has_no_factorisation_but_the_printed_one_is_for_
     for bound in (fz.norm_bound, fz.norm_lower_bound):
         with pytest.raises(ValueError, match="^det R must be positive"):
             bound(np.diag([1.0, -1.0]), 4)
-
-
-def test_importing_theory_and_memorising_need_neither_tensorflow_nor_keras():
-    root = pathlib.Path(theory.__file__).parents[1]  # keras_network is for to_keras() alone
-    modules = sorted(
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
-        for path in (root / "theory").rglob("*.py")
-        if path.stem != "keras_network"
-    )
-    code = inspect.cleandoc(
-        f"""
-        import importlib, sys
-        import numpy as np
-        for module in {modules}:
-            importlib.import_module(module)
-        sys.modules["theory.memorization"].memorize(np.eye(3), [0, 1, 0], 2)
-        heavy = {{"tensorflow", "keras", "jax", "torch"}} & set(sys.modules)
-        assert not heavy, heavy
-        """
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=root, env=os.environ, check=True)
 
 
 @pytest.mark.parametrize("num_layers, log_size", [(1, 0.0), (3, 0.4), (20, -1.0)])
