@@ -36,7 +36,7 @@ MODULES = (
     claims_order, claims_hessian, claims_networks, claims_appendix,
     claims_from_zero, claims_speed, claims_relu,
 )  # fmt: skip
-SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
+SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and two texts on them
 
 
 def in_order(unordered: Sequence[Claim]) -> list[Claim]:

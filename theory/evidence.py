@@ -33,7 +33,7 @@ class Evidence(NamedTuple):
 
     @property
     def slack(self) -> float:
-        """Distance of the worst instance from the bound, as a share of the larger of the two; negative if violated."""
+        """Returns |bound − measured| as a share of the larger of the two; negative where the relation is violated."""
         difference = self.bound - self.measured if self.relation == "≤" else self.measured - self.bound
         return difference / max(abs(self.bound), abs(self.measured), 1e-300)
 
@@ -42,10 +42,10 @@ class CheckFailed(Exception):
     """A check could not show what it must, e.g. the printed form does not fail on the counterexample."""
 
 
-def require(condition: bool, what: str) -> None:
-    """Raises CheckFailed with the text `what` unless the condition holds."""
+def require(condition: bool, failure: str) -> None:
+    """Raises CheckFailed with the text `failure` unless the condition holds."""
     if not condition:
-        raise CheckFailed(what)
+        raise CheckFailed(failure)
 
 
 def worst(pairs: Iterable[tuple[float, float]], relation: str) -> Evidence:

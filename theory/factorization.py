@@ -155,7 +155,7 @@ def norm_lower_bound(R: np.ndarray, num_layers: int) -> float:
 
 
 def _turn_and_stretch(x: np.ndarray, R: np.ndarray, log_size: float, num_layers: int) -> tuple[float, np.ndarray]:
-    """|exp((log(s|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1|² for s = exp(log_size), and its gradient in x [d]."""
+    """Returns |exp((log(s|Rx|/|x|) + i·angle(x, Rx))/ℓ) − 1|² for s = exp(log_size), and its gradient in x [d]."""
     y = R @ x
     squared, image_squared = x @ x, y @ y
     cosine = min(1.0, max(-1.0, x @ y / math.sqrt(squared * image_squared)))
@@ -170,7 +170,7 @@ def _turn_and_stretch(x: np.ndarray, R: np.ndarray, log_size: float, num_layers:
 
 
 def _polar(parts: tuple[np.ndarray, np.ndarray, np.ndarray], num_layers: int) -> np.ndarray:
-    """A_i = Q^{(i−1)/ℓ} A_1 Q^{−(i−1)/ℓ} with A_1 = Q^{1/ℓ} P^{1/ℓ} − I.
+    """Returns A_i = Q^{(i−1)/ℓ} A_1 Q^{−(i−1)/ℓ} with A_1 = Q^{1/ℓ} P^{1/ℓ} − I.
 
     In the basis S of Q's planes, t ↦ Q^t A_1 Q^{−t} is a sum of waves of frequency 2φ at most, φ
     the largest angle. So its values at m ≤ 22 Chebyshev points give all ℓ layers to rounding:
@@ -235,7 +235,7 @@ def _logarithm(R: np.ndarray) -> np.ndarray:
 
 
 def _checked(R: np.ndarray, num_layers: int, method: str = "polar") -> tuple[np.ndarray, tuple]:
-    """R in float64 and its singular value decomposition; ValueError as `factorize` says."""
+    """Returns R in float64 and its singular value decomposition; ValueError as `factorize` says."""
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not isinstance(num_layers, numbers.Integral) or num_layers < 1:

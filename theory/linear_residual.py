@@ -225,7 +225,7 @@ class Descent(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The largest ratio of successive excess risks, as long as they are above rounding."""
+        """Returns the largest ratio of successive excess risks, as long as they are above rounding."""
         above = self.risks[:-1] > 1e-20 * self.risks[0]
         return float((self.risks[1:] / np.maximum(self.risks[:-1], 1e-300))[above].max(initial=0.0))
 

@@ -1,4 +1,4 @@
-"""Balanced layers: what gradient flow conserves, how the product moves and how fast (Arora et al. 2018, 2019).
+"""Balanced layers: conserved differences, velocity of the product, rate of descent (Arora et al. 2018, 2019).
 
 paper                                      code
 W_1 … W_N, W_{1:N} = W_N···W_1             N_i = I + A_i, layers A [ℓ, d, d]; W = end_to_end(A)

@@ -389,7 +389,7 @@ def widened_bound(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> float:
-    """κ^{2−2/ℓ} log(…) + 1 at the largest learning rate, and in proportion below it."""
+    """Returns κ^{2−2/ℓ} log(…) + 1 at the largest learning rate, and in proportion below it."""
     high, low = max(phi.max(), 1), min(phi.min(), 1)
     growth = num_layers * high ** (1 - 1 / num_layers) / np.sum(high ** (np.arange(num_layers) / num_layers))
     ratio = max(1.0, growth * np.abs(1 - phi).max() * math.sqrt(len(phi) / 1e-8))
@@ -398,7 +398,7 @@ def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> 
 
 
 def _normal(rng: np.random.Generator, symmetric: bool) -> np.ndarray:
-    """A random normal R [4, 4] with eigenvalues of size 0.3 … 1.6: symmetric of any signs, or two turned planes."""
+    """Returns a random normal R [4, 4] with eigenvalues of size 0.3 … 1.6: symmetric, or two turned planes."""
     basis = np.linalg.qr(rng.standard_normal((4, 4)))[0]
     sizes = rng.uniform(0.3, 1.6, 4)
     if symmetric:
@@ -416,7 +416,7 @@ def _descend(
 
 
 def _general(rng: np.random.Generator) -> widened.Widened:
-    """Random A, B, Σ and an R near BA, at which √f(0) is what the guarantee allows, less 1e-9 of it."""
+    """Returns random A, B, Σ and an R near BA, at which √f(0) is what the guarantee allows, less 1e-9 of it."""
     k, d = (int(size) for size in rng.integers(1, 4, 2))
     m, root = max(k, d) + int(rng.integers(0, 3)), rng.standard_normal((d, d))
     inward, outward, Sigma = rng.standard_normal((m, d)), rng.standard_normal((k, m)), root @ root.T + 0.1 * np.eye(d)
@@ -429,7 +429,7 @@ def _general(rng: np.random.Generator) -> widened.Widened:
 
 
 def _widened_risk(problem: widened.Widened, layers: np.ndarray) -> complex:
-    """‖E Σ^½‖²_F, summed by columns of a root of Σ, for complex layers."""
+    """Returns ‖E Σ^½‖²_F, summed by columns of a root of Σ, for complex layers."""
     hidden = problem.inward @ np.linalg.cholesky(problem.Sigma)
     for layer in layers:
         hidden = hidden + layer @ hidden

@@ -343,7 +343,7 @@ def drift(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _integral(shortcut_depth: int, gap: float, start: float) -> float:
-    """T of `predicted_steps` in closed form, for n = 1 and 2; 0 for a start beyond w₁."""
+    """Returns T of `predicted_steps` in closed form, for n = 1 and 2; 0 for a start beyond w₁."""
     end = max((HALVING_SHARE * gap) ** (1 / shortcut_depth), start)
     if shortcut_depth == 1:
         return math.log((gap - start) / (gap - end))
@@ -369,7 +369,7 @@ def _problem(rng: np.random.Generator, dimension: int = 0) -> tuple[np.ndarray, 
 
 
 def _balanced(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Balanced layers A [ℓ, d, d] by the polar construction, and their product W."""
+    """Returns balanced layers A [ℓ, d, d] by the polar construction, and their product W."""
     d = int(rng.integers(2, 5))
     W = np.eye(d) + 0.5 * rng.standard_normal((d, d))
     if np.linalg.det(W) < 0:

@@ -272,7 +272,7 @@ def review_theorem_1(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _rates(rng: np.random.Generator, trials: int) -> Pairs:
-    """Ratios of successive excess risks, and the bound on them, for projected descent with steps 1/L."""
+    """Yields the ratios of successive excess risks, and the bound on them, for projected descent with steps 1/L."""
     for _ in range(max(1, trials // 10)):
         R, Sigma = linear_residual.end_to_end(draw_layers(rng, 4, 3, 0.15)), np.eye(3)
         A = draw_layers(rng, 4, 3, 0.3)

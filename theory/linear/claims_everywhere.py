@@ -110,7 +110,7 @@ def depth_bends(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _ends(R: np.ndarray, num_layers: int) -> np.ndarray:
-    """Two minima [2, ℓ, d, d] as layers N_i."""
+    """Returns two minima [2, ℓ, d, d] as layers N_i."""
     identity = np.eye(len(R))
     first = ((identity / 2, 2 * R), (2 * identity, R / 2)) if R.any() else ((identity, R), (R, identity))
     return np.stack([np.stack([*pair, *[identity] * (num_layers - 2)]) for pair in first])
@@ -130,5 +130,5 @@ def _one_layer_bends() -> bool:
 
 
 def _risk_beside(A: np.ndarray, R: np.ndarray, vector: np.ndarray) -> np.longdouble:
-    """f at A + vector, Σ = I, in extended precision."""
+    """Returns f at A + vector, Σ = I, in extended precision."""
     return risk_by_hand(A + vector.reshape(A.shape), R, np.eye(len(R)))

@@ -275,7 +275,7 @@ def polar_ratio(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _polar_beside_printed_bound(rng: np.random.Generator, trials: int) -> Pairs:
-    """The error of the polar method's product, and its |||A||| against (4π + 3γ)/ℓ, for det R > 0 and ℓ ≥ 3γ."""
+    """Yields the error of the polar method's product, and its |||A||| against (4π + 3γ)/ℓ, det R > 0, ℓ ≥ 3γ."""
     for trial in range(2 * trials):
         R, num_layers = _target(rng, trial)
         A = factorization.factorize(R, num_layers)
@@ -284,7 +284,7 @@ def _polar_beside_printed_bound(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _target(rng: np.random.Generator, trial: int) -> tuple[np.ndarray, int]:
-    """R with det R > 0, the rotation of every third with two eigenvalues −1; and an ℓ ≥ max(1, 3γ)."""
+    """Returns R with det R > 0, the rotation of every third with two eigenvalues −1; and an ℓ ≥ max(1, 3γ)."""
     d = int(rng.integers(2, 9))
     u, vt = (np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(2))
     if trial % 3 == 0:

@@ -181,7 +181,7 @@ def risk_by_hand(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> complex:
 
 
 def _last_line_of_a_2(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    """2 (I+A_ℓ)ᵀ···(I+A_{j+1})ᵀ E Σ (I+A_{j−1})ᵀ···(I+A_1)ᵀ, as A.2 ends: with the factors in reverse."""
+    """Returns 2 (I+A_ℓ)ᵀ···(I+A_{j+1})ᵀ E Σ (I+A_{j−1})ᵀ···(I+A_1)ᵀ, as A.2 ends: with the factors in reverse."""
     E, transposed = forward_by_hand(A, np.eye(len(R))).T - R, (np.eye(len(R)) + A).transpose(0, 2, 1)
     return np.stack([
         2 * _product(transposed[j + 1 :][::-1]) @ E @ Sigma @ _product(transposed[:j][::-1]) for j in range(len(A))
@@ -189,7 +189,7 @@ def _last_line_of_a_2(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.nda
 
 
 def _product(matrices: np.ndarray) -> np.ndarray:
-    """In the order in which they are written."""
+    """Returns the product of matrices in the order in which they are listed."""
     product = np.eye(matrices.shape[-1])
     for matrix in matrices:
         product = product @ matrix

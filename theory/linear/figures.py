@@ -271,7 +271,7 @@ def _positive(R: np.ndarray) -> np.ndarray:
 
 
 def _norm(R: np.ndarray, num_layers: int, method: str) -> float:
-    """|||A|||, NaN where the method has no factorisation."""
+    """Returns |||A|||, NaN where the method has no factorisation."""
     try:
         return linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, method))
     except ValueError:

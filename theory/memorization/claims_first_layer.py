@@ -173,7 +173,7 @@ def pair_law(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _simplex_and_one_more(dimension: int) -> np.ndarray:
-    """Unit vectors [d + 1, d]: d at distance 1 from each other, and one opposite to their mean."""
+    """Returns unit vectors [d + 1, d]: d at distance 1 from each other, and one opposite to their mean."""
     corners = np.linalg.cholesky((np.eye(dimension) + 1) / 2)  # inner products of ½
     mean = corners.mean(0)
     return np.vstack([corners, -mean / np.linalg.norm(mean)])

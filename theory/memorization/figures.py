@@ -115,7 +115,7 @@ def memorized_plane_figure(rows: list[dict]) -> Figure:
 
 
 def _limits(hidden: list[dict], name: str) -> tuple[float, float]:
-    """The range of a hidden coordinate before the first block, with a margin."""
+    """Returns the range of a hidden coordinate before the first block, with a margin."""
     values = column([row for row in hidden if int(row["block"]) == 0], name)
     margin = 0.08 * np.ptp(values)
     return values.min() - margin, values.max() + margin

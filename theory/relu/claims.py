@@ -237,7 +237,7 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def one_block_minimum(seed: int = 44) -> list[float]:
-    """f/f(0) at a bad local minimum of one block of 4 units in the population, for τ = 0.5 and 0.05."""
+    """Returns f/f(0) at a bad local minimum of one block of 4 units in the population, for τ = 0.5 and 0.05."""
     rng, setting = np.random.default_rng(seed), search.Setting(2, 1, 4, 100, 0.5)
     teacher, start = search.draw_weights(rng, 1, setting, 0.5), search.draw_weights(rng, 1, setting)
     end = search.find_critical_points(networks.Population(teacher), start, "risk", 60)
@@ -351,7 +351,7 @@ def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _descend(rng: np.random.Generator, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
-    """The risk where BFGS on (W, V) ends, from a random start, and whether it is a critical point of moderate size.
+    """Returns the risk where BFGS on (W, V) ends, and whether that is a critical point of moderate size.
 
     Where W would have to pass a matrix of lower rank, it may creep along a valley to infinity, V → ∞, instead.
     """
@@ -371,18 +371,18 @@ def _descend(rng: np.random.Generator, x: np.ndarray, features: np.ndarray, y: n
 
 
 def _saddle(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A critical point with W = 0 and V ≠ 0: V solves ∂G/∂A + ∂G/∂B Vᵀ = 0, and ∂G/∂B ≠ 0."""
+    """Returns a critical point with W = 0 and V ≠ 0: V solves ∂G/∂A + ∂G/∂B Vᵀ = 0, and ∂G/∂B ≠ 0."""
     by_x, by_features = y.T @ x, y.T @ features
     return np.zeros((y.shape[1], x.shape[1])), -(np.linalg.pinv(by_features) @ by_x).T
 
 
 def _moved_risk(moves: np.ndarray, w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> complex:
-    """f where the values of h_i are moved by moves [ℓ, m, d]."""
+    """Returns f where the values of h_i are moved by moves [ℓ, m, d]."""
     for layer, move in zip(w, moves):
         x = smooth_units.forward(layer[None], x, unit) + move
     return ((x - y) ** 2).sum() / len(y)
 
 
 def _risk(w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> complex:
-    """f of complex weights."""
+    """Returns f, for complex weights too."""
     return ((smooth_units.forward(w, x, unit) - y) ** 2).sum() / len(y)

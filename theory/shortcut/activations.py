@@ -1,4 +1,4 @@
-"""Activation functions with what Theorem 1 of Li et al. needs: derivatives at the data and at zero."""
+"""Activation functions with the derivatives that Theorem 1 of Li et al. needs: at the data and at zero."""
 
 import math
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def _size(z: np.ndarray) -> np.ndarray:
 
 
 def _softplus(z: np.ndarray) -> np.ndarray:
-    """log(1 + e^z) without overflow, for complex z too."""
+    """Returns log(1 + e^z) without overflow, for complex z too."""
     positive = np.real(z) > 0
     return np.log1p(np.exp(np.where(positive, -z, z))) + np.where(positive, z, 0)
 

@@ -134,7 +134,7 @@ def lemma_2(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _spectrum_check(rng: np.random.Generator, trials: int, *activations: ActivationLike) -> Pairs:
-    """d² positive values, each of ±σ_i(M) d times, and R copies of all: the largest d·R times."""
+    """Yields the d² positive values, each of ±σ_i(M) d times, and R copies of all: the largest d·R times."""
     for trial in range(max(3, trials // 5)):
         x, y = random_data(rng, dimension=2)
         units = 1 + trial % 3

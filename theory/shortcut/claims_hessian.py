@@ -143,7 +143,7 @@ def eq_12(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _without_slope() -> float:
-    """The condition number for c = 0, d = 2 and M = −I."""
+    """Returns the condition number for c = 0, d = 2 and M = −I."""
     return shortcut_hessians.condition_number_at_zero(np.eye(2), 2 * np.eye(2), 1, 2, "linear", SQUARE)
 
 

@@ -192,14 +192,14 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
 def _ray(
     rng: np.random.Generator, depth: int, x: np.ndarray, y: np.ndarray, *activations: ActivationLike
 ) -> np.ndarray:
-    """Random weights whose leading term is not small."""
+    """Returns random weights whose leading term is not small."""
     shape = (2, depth, x.shape[1], x.shape[1])
     rays = rng.standard_normal((8, *shape))
     return max(rays, key=lambda weights: abs(stationarity.leading_term(weights, x, y, *activations)))
 
 
 def _increase(weights: np.ndarray, t: float, x: np.ndarray, y: np.ndarray, *activations: ActivationLike) -> float:
-    """L(tW) − L(0) without the cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
+    """Returns L(tW) − L(0) without the cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
     moved = np.longdouble(t) * weights.astype(np.longdouble)
     change = networks.forward(moved, x.astype(np.longdouble), *activations) - x
     return float((change * (change - 2 * (y - x))).sum() / (2 * len(x)))
