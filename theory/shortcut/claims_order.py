@@ -199,7 +199,7 @@ def _ray(
 
 
 def _increase(weights: np.ndarray, t: float, x: np.ndarray, y: np.ndarray, *activations: ActivationLike) -> float:
-    """Returns L(tW) − L(0) without the cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
+    """Returns L(tW) − L(0) without cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
     moved = np.longdouble(t) * weights.astype(np.longdouble)
     change = networks.forward(moved, x.astype(np.longdouble), *activations) - x
     return float((change * (change - 2 * (y - x))).sum() / (2 * len(x)))
