@@ -211,6 +211,12 @@ def test_the_population_gradient_and_hessian_are_derivatives_of_the_population_r
         Population(np.zeros((1, 2, 2, 2, 3)))
 
 
+def test_swapped_blocks_are_a_bad_local_minimum_at_radii_too_small_for_the_claim_and_f_falls_like_the_fourth_power():
+    rows = [search.swapped_blocks(radius) for radius in (0.03, 0.1)]
+    assert [row["category"] for row in rows] == ["bad_local_minimum"] * 2
+    assert rows[0]["risk"] / 0.03**4 == pytest.approx(rows[1]["risk"] / 0.1**4, rel=0.03)
+
+
 def test_blocks_that_do_not_feel_each_other_can_be_swapped_for_nothing():
     e1, e2 = np.eye(2)
     teacher = 0.4 * np.reshape([[e1, e1], [e2, e2]], (1, 2, 2, 1, 2))  # u₂·v₁ = 0: the order makes no difference

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from theory import factorization, linear_residual, parallel, shortcut_hessians
-from theory.descent import balancedness, saddle_escape
+from theory.descent import saddle_escape
 from theory.memorization import construction, first_layer
 from theory.relu import networks as relu_networks
 from theory.shortcut import networks as shortcut_networks
@@ -43,24 +43,10 @@ def test_the_common_bias_width_of_two_opposite_points_and_of_one_point():
         assert (network(x).argmax(1) == labels).all()
 
 
-@pytest.mark.parametrize("num_points", [2, 50, 10_000])
-@pytest.mark.parametrize("rho", [0.01, 1.0, 2.0, 2.5, 3.9])
-def test_the_chernoff_argument_is_the_maximum(num_points, rho):
-    cosine, t = 1 - rho / 2, 0.9
-    a = first_layer._chernoff_exponent_argument(max(t, cosine), cosine)
-    exponent = lambda a: a * max(t, cosine) + 0.5 * math.log((1 - cosine * a) ** 2 - a**2)  # noqa: E731
-    assert exponent(a) >= max(exponent(a * (1 - 1e-4)), exponent(a * (1 + 1e-4))) - 1e-14
-
-
 def test_one_point_taken_twice_always_fails_and_opposite_ones_never():
     assert first_layer.pair_failure_probability(1.0, 5) == 1
     assert first_layer.pair_failure_probability(-1.0, 5) == 0
     assert first_layer.pair_failure_probability(np.array([0.0, 1.0]), 1).tolist() == pytest.approx([0.25, 1])
-
-
-def test_separation_does_not_depend_on_the_scale():
-    for scale in (1e-200, 1e200):
-        assert first_layer.separation(scale * X) == pytest.approx(first_layer.separation(X))
 
 
 def test_a_descent_that_diverges_names_its_learning_rate():
@@ -116,10 +102,6 @@ def test_whole_numbers_are_taken_as_real_ones():
     for pre in ("linear", "softplus", "softsign", "tanh"):
         found, expected = (shortcut_networks.forward(weights, x, pre) for x in (pixels, pixels.astype(float)))
         np.testing.assert_array_equal(found, expected)
-
-
-def test_a_margin_below_zero_promises_nothing():
-    assert balancedness.margin_bound(3, -0.1, 1.0) == 0
 
 
 def test_all_cores_count_where_the_system_does_not_say_which_the_process_may_use(monkeypatch):

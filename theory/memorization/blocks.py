@@ -128,7 +128,7 @@ def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray
 
 
 def _plane(point: np.ndarray, others: np.ndarray) -> np.ndarray | None:
-    """Returns (u, s), |u_i| ≤ 1, with the largest u·h + s at the point, and at most 0 at the others; None if it is 0."""
+    """Returns (u, s), |u_i| ≤ 1, with the largest u·h + s at the point and at most 0 at the others; None if it is 0."""
     rows, bounds = np.column_stack([others, np.ones(len(others))]), [(-1.0, 1.0)] * len(point) + [(None, None)]
     solution = optimize.linprog(-np.append(point, 1.0), A_ub=rows, b_ub=np.zeros(len(others)), bounds=bounds)
     return solution.x if -solution.fun > 1e-9 * np.abs(others).max() else None

@@ -26,7 +26,17 @@ class Unit(NamedTuple):
     steepest: float
 
 
-RELU = Unit(lambda z: np.where(z.real > 0, z, 0), lambda z: z.real > 0, 1.0)  # of complex z: the pattern of Re z
+def relu(z: np.ndarray) -> np.ndarray:
+    """Returns ReLU(z); for complex z by the sign of the real part, as complex-step derivatives need."""
+    return np.where(z.real > 0, z, 0)
+
+
+def relu_is_on(z: np.ndarray) -> np.ndarray:
+    """Returns ReLU′(z) as bool, False at 0."""
+    return z.real > 0
+
+
+RELU = Unit(relu, relu_is_on, 1.0)
 
 
 def forward(w: np.ndarray, x: np.ndarray, unit: Unit = RELU) -> np.ndarray:
