@@ -247,18 +247,18 @@ def gradient_descent(
     risk(A, R, Sigma)  # the start is refused as elsewhere; the steps are not checked again
     A, R, Sigma = checked_problem(A, R, Sigma)
     risks, norms = [], []
-    for step in range(num_steps + 1):
-        with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        for step in range(num_steps + 1):
+            if step:
+                A = A - learning_rate * slope
+                if radius is not None and np.isfinite(A).all():
+                    A = project(A, radius)
             excess, slope = _risk_and_gradient(A, R, Sigma)
             if not math.isfinite(excess):  # as it is not where A is not
                 message = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
                 raise ValueError(message)
             risks.append(excess)
             norms.append(max_spectral_norm(A))
-            if step < num_steps:
-                A = A - learning_rate * slope
-        if radius is not None and np.isfinite(A).all() and step < num_steps:
-            A = project(A, radius)
     return Descent(A, np.array(risks), np.array(norms))
 
 
