@@ -244,15 +244,14 @@ def gradient_descent(
     Raises:
       ValueError: the descent diverged; a negative radius; as `risk`.
     """
-    risk(A, R, Sigma)  # the start is refused as elsewhere; the steps are not checked again
+    excess, slope = risk(A, R, Sigma), gradient(A, R, Sigma)  # which check the arguments; the steps below do not
     A, R, Sigma = checked_problem(A, R, Sigma)
-    risks, norms = [], []
+    risks, norms = [excess], [max_spectral_norm(A)]
     with np.errstate(over="ignore", invalid="ignore"):
-        for step in range(num_steps + 1):
-            if step:
-                A = A - learning_rate * slope
-                if radius is not None and np.isfinite(A).all():
-                    A = project(A, radius)
+        for step in range(1, num_steps + 1):
+            A = A - learning_rate * slope
+            if radius is not None and np.isfinite(A).all():
+                A = project(A, radius)
             excess, slope = _risk_and_gradient(A, R, Sigma)
             if not math.isfinite(excess):  # as it is not where A is not
                 message = f"gradient descent diverged in step {step}: learning_rate {learning_rate} is too large"
