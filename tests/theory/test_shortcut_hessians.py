@@ -193,6 +193,7 @@ def test_equal_eigenvalues_are_listed_once():
     y = x - np.linalg.solve(x.T @ x / 9, x.T).T @ np.diag([1.0, 1.0, 2.0])  # M = diag(1, 1, 2) up to rounding
     values, copies = sh.spectrum_at_zero(x, y, 2, 2)
     assert values == pytest.approx([-2, -1, 1, 2]) and copies.tolist() == [6, 12, 12, 6]
+    assert sh.spectrum_at_zero(x, y, 2, 1).multiplicities.sum() == 2 * 9  # all of one layer's, once each
 
 
 X, Y = np.array([[1.0, 0.0], [2.0, 1.0]]), np.ones((2, 2))
