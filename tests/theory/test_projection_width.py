@@ -113,6 +113,7 @@ def test_the_number_of_close_pairs_is_that_of_random_unit_vectors(width, cosine)
     q /= np.linalg.norm(q, axis=1, keepdims=True)
     seen = (np.triu(q @ q.T, 1) >= cosine).sum()
     assert correlated_pairs(1500, width, cosine) == pytest.approx(seen, rel=0.03)
+    assert correlated_pairs(2, 2) == pytest.approx(1 / 3)  # within 60° of each other on the circle
 
 
 def test_the_separation_of_any_points_is_the_squared_distance_that_unit_vectors_would_need():
