@@ -68,6 +68,13 @@ def test_a_kink_between_two_lines_is_bounded_however_steep_one_of_them_is(side):
     Activations(mid=kink, post="relu").check_slopes_bounded()
 
 
+def test_an_unbounded_slope_is_refused_from_three_layers_on():
+    steep = Activations(mid=activations.Activation(np.cbrt, None, (0.0, math.nan, math.nan)))
+    steep.check(2)  # where slope_at_zero refuses it
+    with pytest.raises(ValueError, match="at mid: its slope at 0 has no bound"):
+        steep.check(3)
+
+
 def test_a_slope_that_is_none_says_nothing_of_the_function():
     with pytest.raises(ValueError, match="at post: its slope at 0 has no bound"):
         Activations(mid="relu", post=(math.nan, 0.0)).check_slopes_bounded()

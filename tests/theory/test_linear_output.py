@@ -116,6 +116,15 @@ def test_the_rounding_of_the_risk_is_that_of_the_sizes_of_its_terms():
     assert abs(linear_output.risk(W, V, x, features, y) - exact) <= expected
 
 
+def test_the_descent_with_an_output_ends_at_a_critical_point():
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((50, 2)), 0.4 * rng.standard_normal((2, 2, 2, 2))
+    y = networks.forward(0.4 * rng.standard_normal((1, 2, 2, 2, 2)), x[None])[0]
+    w_end, W_end, slope = linear_output.descend(w, np.eye(2), x, y)
+    end = np.square(networks.forward(w_end[None], x[None])[0] @ W_end.T - y).sum()
+    assert end < 1e-4 * np.square(networks.forward(w[None], x[None])[0] - y).sum() and slope < 1e-4
+
+
 def test_the_slope_at_the_end_of_a_descent_is_a_share_of_the_risk_of_the_identity():
     rng = np.random.default_rng(4)
     x, w = rng.standard_normal((20, 2)), 0.3 * rng.standard_normal((3, 2, 3, 2))

@@ -84,7 +84,7 @@ def union_bound(width, num_points, rho):
     return min(found)
 
 
-@pytest.mark.parametrize("num_points, rho, failure", [(200, 0.5, 0.1), (30, 2.6, 0.01)])
+@pytest.mark.parametrize("num_points, rho, failure", [(50, 1.0, 0.01), (200, 0.5, 0.1), (30, 2.6, 0.01)])
 def test_the_width_for_a_common_bias_is_the_least_at_which_the_union_bound_is_met(num_points, rho, failure):
     width = common_bias_width(num_points, rho, failure)
     assert union_bound(width, num_points, rho) <= 1.01 * failure
