@@ -67,16 +67,16 @@ def _figure_data(run: RunDirectory, seed: int) -> None:
 def _map(seed: int, path: str | None) -> None:
     """Prints one line per job."""
 
-    def compute(number: int, progress: object) -> list[dict]:
-        return next(target_map.run(seed, skip=number))
+    def compute(cell: target_map.Job, progress: object) -> list[dict]:
+        return target_map.run_job(cell, seed)
 
     def write_line(job: Job, rows: list[dict]) -> None:
         with explaining(damaged_table(path or "")):  # rows of an earlier call may lack columns
             tqdm.write(_line(job.key, rows))
 
     jobs = [
-        Job(cell._asdict(), functools.partial(compute, number), ", ".join(map(str, cell)), len(target_map.SPEEDS))
-        for number, cell in enumerate(target_map.jobs())
+        Job(cell._asdict(), functools.partial(compute, cell), ", ".join(map(str, cell)), len(target_map.SPEEDS))
+        for cell in target_map.jobs()
     ]
     with tqdm(total=len(jobs), disable=None) as bar:
         JobTable(path).run_all(jobs, bar, write_line)

@@ -8,6 +8,7 @@ and a figure. The same command continues an interrupted search.
 """
 
 import dataclasses
+import itertools
 import os
 from typing import TYPE_CHECKING
 
@@ -54,19 +55,19 @@ def main(config: SearchConfig, run_dir: str | None) -> None:
 
 
 def _search(config: SearchConfig, results: str | None, points_path: str | None) -> None:
-    """Prints a row as it is computed or found."""
+    """Prints a row as it is computed or read from the table."""
     table, points = JobTable(results), JobTable(points_path)
     checks = max(5, config.trials // 40)
-    settings = [setting._asdict() | {"method": method} for setting in search.SETTINGS for method in search.METHODS]
-    for number, setting in enumerate(settings):
+    for (number, setting), method in itertools.product(enumerate(search.SETTINGS), search.METHODS):
+        key, seed = setting._asdict() | {"method": method}, [config.seed, number]  # both methods see the same draws
 
         def compute(_: object) -> list[dict]:
-            row, found = next(search.search(config.seed, config.trials, checks=checks, skip=number))  # noqa: B023
-            # The points are saved first: what results.csv holds is done.
-            points.run(Job(setting, lambda _: found, num_rows=config.trials))  # noqa: B023
+            row, ends = search.measure(setting, method, config.trials, checks, seed)  # noqa: B023
+            # The points are saved first: results.csv then holds only rows that are done.
+            points.run(Job(key, lambda _: ends, num_rows=config.trials))  # noqa: B023
             return [row]
 
-        (row,) = table.run(Job(setting, compute, num_rows=1))
+        (row,) = table.run(Job(key, compute, num_rows=1))
         with explaining(damaged_table(results or "")):  # a row of an earlier call may lack columns
             print(_line(row), flush=True)
 
@@ -90,11 +91,11 @@ def figures(run_dir: str) -> "dict[str, Figure]":
 
 def _line(row: dict) -> str:
     count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
-    found = [f"{row[name]} {name.replace('_', ' ')}" for name in search.CATEGORIES if row[name]]
+    counts = [f"{row[name]} {name.replace('_', ' ')}" for name in search.CATEGORIES if row[name]]
     setting = f"d {row['d']}, blocks {row['num_layers']}, width {row['width']}, m {row['samples']}, τ {row['radius']:g}"
     lines = f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}: {row['trials']} starts led to"
     bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"
-    return f"{lines}\n    {', '.join(found)}\n    {bad}"
+    return f"{lines}\n    {', '.join(counts)}\n    {bad}"
 
 
 cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__, needs_run_dir=False)

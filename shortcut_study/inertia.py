@@ -36,7 +36,7 @@ from shortcut_study import ldl
 from shortcut_study.curvature.lanczos import Spectrum
 from theory.arrays import finite
 from theory.parallel import single_threaded_products
-from theory.shortcut.hessians import commutation_matrix
+from theory.shortcut_hessians import commutation_matrix
 
 TOLERANCE = 1e-4  # of an eigenvalue, relative
 SMALLEST = 1e-9  # eigenvalues of smaller size, relative to the largest, count as 0

@@ -44,7 +44,7 @@ def mean_products(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.n
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mean, sizes = left.T @ right / len(left), np.abs(left).T @ np.abs(right)
-    # The terms of an entry may cancel: what is left is known to ε times their sizes, whatever is left.
+    # The terms of an entry may cancel: their sum is known to ε times their sizes only.
     numbers, largest = np.finfo(np.float64), sizes.max()
     meet = (left.any(1) & right.any(1)).any()  # or the mean is 0
     if not np.isfinite(largest) or meet and largest < numbers.tiny / numbers.eps:

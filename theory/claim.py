@@ -5,7 +5,7 @@
         source="Hardt & Ma, (2.3)",
         statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1",
         proof="repaired: its line 3 does not follow from line 2",
-        function=landscape.gradient_lower_bound,
+        function=linear_residual.gradient_lower_bound,
         mutation=(vanishing, larger),
         relation="≥",
     )

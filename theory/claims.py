@@ -19,14 +19,13 @@ from typing import NamedTuple
 import numpy as np
 
 from theory.claim import FALSE, PROOFS, VERDICTS, Claim, claims_of, kind
-from theory.descent import claims_balancedness, claims_from_zero, claims_saddle, claims_widened
+from theory.descent import claims_from_zero, claims_speed
 from theory.evidence import CheckFailed, Evidence, worst
 from theory.linear import claims_appendix as claims_linear_appendix
 from theory.linear import claims_critical_points, claims_everywhere, claims_factorization, claims_risk
 from theory.memorization import claims as claims_memorization
 from theory.memorization import claims_first_layer, claims_statements
 from theory.relu import claims as claims_relu
-from theory.relu import claims_smooth
 from theory.shortcut import claims_appendix, claims_hessian, claims_networks, claims_order
 
 __all__ = ["CLAIMS", "PROOFS", "VERDICTS", "Check", "Claim", "check", "claim_named", "document", "markdown", "summary"]
@@ -35,16 +34,15 @@ MODULES = (
     claims_risk, claims_critical_points, claims_factorization, claims_linear_appendix, claims_everywhere,
     claims_memorization, claims_first_layer, claims_statements,
     claims_order, claims_hessian, claims_networks, claims_appendix,
-    claims_from_zero, claims_widened, claims_saddle, claims_balancedness,
-    claims_relu, claims_smooth,
+    claims_from_zero, claims_speed, claims_relu,
 )  # fmt: skip
-SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and what was written on them
+SOURCES = ("hm.", "li.", "review.", "blog.")  # the two papers, and two texts on them
 
 
-def in_order(found: Sequence[Claim]) -> list[Claim]:
-    """Returns the claims by source, then in the order found, except those that name another that they follow."""
-    waiting = [claim for claim in found if claim.after]
-    rows = [claim for source in (*SOURCES, "") for claim in found if not claim.after and _source(claim) == source]
+def in_order(unordered: Sequence[Claim]) -> list[Claim]:
+    """Returns the claims by source, then as given, except those that name another that they follow."""
+    waiting = [claim for claim in unordered if claim.after]
+    rows = [claim for source in (*SOURCES, "") for claim in unordered if not claim.after and _source(claim) == source]
     while waiting:
         places = {claim.id: place for place, claim in enumerate(rows)}
         ready = next((claim for claim in waiting if claim.after in places), None)
@@ -108,10 +106,10 @@ def claim_named(claim_id: str) -> Claim:
 def check(claim_id: str, seed: int = 0, trials: int = 100) -> Check:
     """Returns the result of checking a claim on random instances.
 
-    >>> found = check("review.eq_6", trials=5)
-    >>> found.holds, found.verdict
+    >>> result = check("review.eq_6", trials=5)
+    >>> result.holds, result.verdict
     (True, 'false: σ_min(Σ)² in place of the σ_min(Σ) of (2.3)')
-    >>> found.counterexample
+    >>> result.counterexample
     'd = ℓ = 1, A = 0, Σ = 2, R = 2: ‖∇f‖² = 16 < 32'
 
     Args:

@@ -15,8 +15,7 @@ Pairs: TypeAlias = Generator[tuple[float, float], None, str | None]
 class Evidence(NamedTuple):
     """The instance with the least slack among all that were tried.
 
-    `counterexample` is the instance, found by the check, on which the printed form fails; empty
-    if nothing printed fails.
+    `counterexample` is the instance on which the printed form fails; empty if nothing printed fails.
     """
 
     instances: int
@@ -34,7 +33,7 @@ class Evidence(NamedTuple):
 
     @property
     def slack(self) -> float:
-        """Distance of the worst instance from the bound, as a share of the larger of the two; negative if violated."""
+        """Returns |bound − measured| as a share of the larger of the two; negative where the relation is violated."""
         difference = self.bound - self.measured if self.relation == "≤" else self.measured - self.bound
         return difference / max(abs(self.bound), abs(self.measured), 1e-300)
 
@@ -43,27 +42,27 @@ class CheckFailed(Exception):
     """A check could not show what it must, e.g. the printed form does not fail on the counterexample."""
 
 
-def require(condition: bool, what: str) -> None:
-    """Raises CheckFailed with the text `what` unless the condition holds."""
+def require(condition: bool, failure: str) -> None:
+    """Raises CheckFailed with the text `failure` unless the condition holds."""
     if not condition:
-        raise CheckFailed(what)
+        raise CheckFailed(failure)
 
 
 def worst(pairs: Iterable[tuple[float, float]], relation: str) -> Evidence:
     """Returns the worst of (measured, bound) pairs that are all claimed to be measured ≤ (or ≥) bound."""
-    found, pairs = [], iter(pairs)
+    instances, pairs = [], iter(pairs)
     while True:
         try:
             measured, bound = next(pairs)
         except StopIteration as end:
             counterexample = end.value or ""
             break
-        found.append(Evidence(1, float(measured), relation, float(bound)))
-    if not found:
+        instances.append(Evidence(1, float(measured), relation, float(bound)))
+    if not instances:
         raise CheckFailed("no instance was tried")
     # NaN is worse than anything.
-    least = min(found, key=lambda e: e.slack if math.isfinite(e.slack) else -math.inf)
-    return least._replace(instances=len(found), counterexample=counterexample)
+    least = min(instances, key=lambda e: e.slack if math.isfinite(e.slack) else -math.inf)
+    return least._replace(instances=len(instances), counterexample=counterexample)
 
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""Mutations: planted errors in a function. A claim names those that its check must notice.
+"""Mutations: planted errors in a function. A claim names the mutations that its check must notice.
 
 A mutation takes the function that the claim lists and returns a broken one, which tests/theory/test_mutations.py puts
 in its place while the check runs. So a check that does not call the function of its claim fails the test.

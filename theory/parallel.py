@@ -36,6 +36,6 @@ def single_threaded_products() -> AbstractContextManager:
 
 @functools.cache
 def _controller() -> threadpoolctl.ThreadpoolController:
-    """The BLAS libraries, found once: a search takes longer than a small network."""
+    """Returns the BLAS libraries, looked up once: that takes longer than a small network."""
     # At the first use and not at import: it knows only what is loaded by then, and NumPy and SciPy each bring a BLAS.
     return threadpoolctl.ThreadpoolController()

@@ -74,7 +74,7 @@ PAGES = {
     "curvature": Page(
         "Hessians of a Keras model",
         "Import the names from `shortcut_study.curvature`: `from shortcut_study import curvature`. "
-        "[Hessians of my model](../../guides/hessians.md) is the guide.",
+        "[Hessians of my model](../../guides/shortcut_hessians.md) is the guide.",
         {
             "shortcut_study.curvature.model_spectrum": ("ModelSpectrum", "spectrum", "diagonal", "per_layer"),
             "shortcut_study.curvature.report": ("parts_table", "parts_figure"),
@@ -96,10 +96,10 @@ PAGES = {
     ),
     "theory_linear": Page(
         "Theory: linear residual networks",
-        "Hardt & Ma §2. `theory.linear_residual` and `theory.factorization` are short names of the first two modules.",
+        "Hardt & Ma §2.",
         {
-            "theory.linear.landscape": _ALL,
-            "theory.linear.factorization": _ALL,
+            "theory.linear_residual": _ALL,
+            "theory.factorization": _ALL,
             "theory.linear.local_minima": _ALL,
         },
     ),
@@ -125,9 +125,9 @@ PAGES = {
     ),
     "theory_shortcut": Page(
         "Theory: Hessians at zero",
-        "Li et al., Theorem 1. `theory.shortcut_hessians` is a short name of the first module.",
+        "Li et al., Theorem 1.",
         {
-            "theory.shortcut.hessians": _ALL,
+            "theory.shortcut_hessians": _ALL,
             "theory.shortcut.networks": ("forward", "loss", "gradient", "least_squares_map", "minimum_loss"),
             "theory.shortcut.activations": ("Activation", "ACTIVATIONS"),
             "theory.shortcut.stationarity": _ALL,
@@ -141,7 +141,6 @@ PAGES = {
             "theory.descent.widened": _ALL,
             "theory.descent.saddle_escape": _ALL,
             "theory.descent.balancedness": _ALL,
-            "theory.descent.zero_asymmetric": _ALL,
         },
     ),
     "theory_claims": Page(

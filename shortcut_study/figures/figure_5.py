@@ -26,8 +26,8 @@ from shortcut_study.hessian import hessian_from_moments, spectrum
 from shortcut_study.inertia import SMALLEST, spectrum_by_counting
 from shortcut_study.jobs import job_key, study_job
 from shortcut_study.network import ShortcutNetwork
-from theory.shortcut.hessians import spectrum_at_zero
 from theory.shortcut.networks import moments
+from theory.shortcut_hessians import spectrum_at_zero
 
 EXPERIMENTS = (("initial_spectrum", LINEAR), ("spectrum_at_zero", LINEAR))
 CAPTION = "Condition number of the Hessian where training starts, by depth; linear networks"

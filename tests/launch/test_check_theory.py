@@ -70,10 +70,10 @@ def test_one_claim_is_checked_alone_and_nothing_is_written_without_a_run_directo
 
 def test_a_failing_check_is_exit_code_1_and_status_failed(monkeypatch, tmp_path, capsys):
     from identity_matters.runs.directory import read_config_json
-    from theory.linear import landscape
+    from theory import linear_residual
 
-    gradient = landscape.gradient
-    monkeypatch.setattr(landscape, "gradient", lambda *a: 0.1 * gradient(*a))
+    gradient = linear_residual.gradient
+    monkeypatch.setattr(linear_residual, "gradient", lambda *a: 0.1 * gradient(*a))
     code = check_theory.main(check_theory.CheckConfig(claim="hm.eq_2.3", trials=3), str(tmp_path / "run"))
     assert code == 1
     assert "CHECK FAILED" in capsys.readouterr().out

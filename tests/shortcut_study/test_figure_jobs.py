@@ -11,7 +11,7 @@ from shortcut_study.dynamics import descend
 from shortcut_study.figures import figure_3, figure_5, figure_6, figure_7, figure_8, figure_9, figure_10
 from shortcut_study.hessian import hessian, spectrum
 from shortcut_study.network import ZERO_SCALE
-from theory.shortcut import hessians as shortcut_hessians
+from theory import shortcut_hessians
 from theory.shortcut import networks as shortcut_networks
 
 D, M = 3, 40  # the width of test_piecewise_gradient.py

@@ -7,8 +7,8 @@ from shortcut_study import inertia
 from shortcut_study.hessian import Spectrum, hessian, hessian_from_moments, spectrum
 from shortcut_study.inertia import Counter, eigenvalues_below, spectrum_by_counting, stages_of_units
 from shortcut_study.network import ShortcutNetwork
-from theory.shortcut.hessians import spectrum_at_zero
 from theory.shortcut.networks import moments
+from theory.shortcut_hessians import spectrum_at_zero
 
 D, M = 3, 40
 NETWORKS = [ShortcutNetwork(D, 4, n, shortcut=shortcut) for n in (1, 2, 3, 4) for shortcut in (True, False)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from theory.shortcut import activations, stationarity
-from theory.shortcut.activations import ACTIVATIONS
+from theory.shortcut.activations import ACTIVATIONS, Activations
 
 AT_MINUS_1_AND_2 = {
     "linear": (-1, 2), "tanh": (-math.tanh(1), math.tanh(2)), "relu": (0, 2), "elu": (1 / math.e - 1, 2),
@@ -39,9 +39,9 @@ def test_an_activation_has_its_values_and_its_derivative_is_that_of_differences(
 
 
 def test_the_slope_of_a_unit_at_zero_counts_mid_once_for_each_matrix_but_the_last():
-    assert activations.slope_at_zero(1, "relu", "tanh") == 1  # one layer has no mid
+    assert Activations(mid="relu", post="tanh").slope_at_zero(1) == 1  # one layer has no mid
     for n, expected in ((1, 3.0), (2, 6.0), (3, 12.0), (4, 24.0)):
-        assert activations.slope_at_zero(n, (2.0, 0.0), (3.0, 0.0)) == expected
+        assert Activations(mid=(2.0, 0.0), post=(3.0, 0.0)).slope_at_zero(n) == expected
 
 
 @pytest.mark.parametrize("power, bounded", [(1.0, True), (0.995, True), (0.99, False), (0.5, False)])
@@ -52,11 +52,11 @@ def test_a_function_steeper_than_any_line_on_one_side_is_told_from_one_that_is_n
 
     steep = activations.Activation(function, None, (0.0, math.nan, math.nan))
     if bounded:
-        activations.check_slopes_bounded(steep, "relu")
+        Activations(mid=steep, post="relu").check_slopes_bounded()
         return
     for mid, post, named in ((steep, "relu", "mid"), ("relu", steep, "post")):
         with pytest.raises(ValueError, match=f"at {named}: its slope at 0 has no bound"):
-            activations.check_slopes_bounded(mid, post)
+            Activations(mid=mid, post=post).check_slopes_bounded()
 
 
 @pytest.mark.parametrize("side", [-1, 1])
@@ -64,12 +64,20 @@ def test_a_kink_between_two_lines_is_bounded_however_steep_one_of_them_is(side):
     def function(z):
         return np.where(side * z > 0, 10 * z, z)
 
-    activations.check_slopes_bounded(activations.Activation(function, None, (0.0, math.nan, math.nan)), "relu")
+    kink = activations.Activation(function, None, (0.0, math.nan, math.nan))
+    Activations(mid=kink, post="relu").check_slopes_bounded()
+
+
+def test_an_unbounded_slope_is_refused_from_three_layers_on():
+    steep = Activations(mid=activations.Activation(np.cbrt, None, (0.0, math.nan, math.nan)))
+    steep.check(2)  # where slope_at_zero refuses it
+    with pytest.raises(ValueError, match="at mid: its slope at 0 has no bound"):
+        steep.check(3)
 
 
 def test_a_slope_that_is_none_says_nothing_of_the_function():
     with pytest.raises(ValueError, match="at post: its slope at 0 has no bound"):
-        activations.check_slopes_bounded("relu", (math.nan, 0.0))
+        Activations(mid="relu", post=(math.nan, 0.0)).check_slopes_bounded()
 
 
 def test_what_is_no_activation_is_named_and_one_that_is_not_finite_at_the_data_too():

@@ -5,25 +5,11 @@ import pytest
 from scipy import linalg
 
 from theory.descent import balancedness
-from theory.linear import factorization, landscape
 
 
 def problem(seed=0, d=3, num_layers=4):
     rng = np.random.default_rng(seed)
     return 0.3 * rng.standard_normal((num_layers, d, d)), rng.standard_normal((d, d))
-
-
-def test_zero_and_the_polar_construction_are_balanced_and_random_layers_are_not():
-    A, R = problem()
-    assert not balancedness.imbalances(0 * A).any()
-    R = R if np.linalg.det(R) > 0 else factorization.flip_label(R)
-    assert np.abs(balancedness.imbalances(factorization.factorize(R, 5))).max() < 1e-12
-    assert np.abs(balancedness.imbalances(A)).max() > 0.1
-
-
-def test_symmetric_targets_leave_the_layers_exactly_balanced():
-    found = landscape.gradient_descent(np.zeros((5, 2, 2)), np.array([[1.0, 0.3], [0.3, 0.5]]), np.eye(2), 0.02, 50)
-    assert np.abs(balancedness.imbalances(found.A)).max() < 1e-14
 
 
 def test_the_preconditioner_is_the_velocity_as_a_matrix_and_is_identity_for_one_layer():
@@ -33,40 +19,6 @@ def test_the_preconditioner_is_the_velocity_as_a_matrix_and_is_identity_for_one_
         by_matrix = -(balancedness.preconditioner(W, num_layers) @ G.T.ravel()).reshape(3, 3).T
         np.testing.assert_allclose(by_matrix, velocity, atol=1e-12)
     np.testing.assert_allclose(balancedness.preconditioner(W, 1), np.eye(9), atol=1e-12)
-
-
-def test_the_velocity_is_that_of_two_layers_written_out():
-    rng = np.random.default_rng(2)
-    N_1, R = np.eye(3) + 0.3 * rng.standard_normal((3, 3)), rng.standard_normal((3, 3))
-    A = np.stack([N_1, N_1.T]) - np.eye(3)  # balanced: N_2ᵀN_2 = N_1N_1ᵀ
-    W = N_1.T @ N_1
-    G = 2 * (W - R)
-    np.testing.assert_allclose(balancedness.product_velocity(W, G, 2), -(W @ G + G @ W))
-    np.testing.assert_allclose(balancedness.first_order_velocity(A, R, np.eye(3)), -(W @ G + G @ W))
-
-
-def test_the_margin_bound_is_the_bound_by_layer_for_balanced_layers_and_no_bound_for_others():
-    R = np.random.default_rng(3).standard_normal((3, 3))
-    W = np.diag([0.5, 1.0, 2.0])
-    A = factorization.factorize(W, 4)
-    said = balancedness.margin_bound(4, 0.5, landscape.risk(A, R, np.eye(3)))
-    assert said == pytest.approx(landscape.gradient_lower_bound_by_layer(A, R, np.eye(3)))
-    unbalanced = np.stack([np.diag([1.0, 10.0]), np.diag([10.0, 1.0])]) - np.eye(2)
-    R = 10 * np.eye(2) - np.array([[0, 0], [1, 0]])
-    squared = np.square(landscape.gradient(unbalanced, R, np.eye(2))).sum()
-    assert squared == pytest.approx(8) and balancedness.margin_bound(2, 10.0, 1.0) == 80
-
-
-def test_the_drift_bound_is_what_the_risk_has_lost_and_is_met_by_a_nilpotent_step():
-    assert balancedness.drift_bound(0.1, 5.0, 3.0) == pytest.approx(0.4)
-    R, eta = np.eye(2) + np.array([[0.0, 3.0], [0.0, 0.0]]), 0.25  # the step gains η/2·‖∇f‖² exactly
-    A = np.zeros((2, 2, 2))
-    moved = A - eta * landscape.gradient(A, R, np.eye(2))
-    drift = balancedness.imbalances(moved) - balancedness.imbalances(A)
-    risks = [landscape.risk(layers, R, np.eye(2)) for layers in (A, moved)]
-    assert risks[0] - risks[1] == pytest.approx(eta / 2 * np.square(landscape.gradient(A, R, np.eye(2))).sum())
-    assert np.linalg.norm(drift[0], "nuc") == pytest.approx(balancedness.drift_bound(eta, *risks))
-    np.testing.assert_allclose(drift, balancedness.imbalance_drift(landscape.gradient(A, R, np.eye(2)), eta))
 
 
 @pytest.mark.parametrize("num_layers, smallest", [(1, 0.5), (4, 0.5), (3, -0.2)])

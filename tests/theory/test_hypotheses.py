@@ -95,8 +95,8 @@ def test_a_statement_names_every_range_that_its_function_enforces(claim):
 
 
 def test_ranges_are_found_in_a_function_and_in_those_it_calls():
+    from theory import factorization
     from theory.descent import from_zero
-    from theory.linear import factorization
 
     found = [enforced.text for enforced in ranges(from_zero.step_bound, set())]
     assert len(found) == 3 and "not learning_rate > 0" in found[0]

@@ -5,11 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from theory.descent import balancedness, from_zero, saddle_escape, update_rules, widened, zero_asymmetric
-from theory.linear import factorization, landscape, rotations
+from theory import factorization
+from theory import linear_residual as lr
+from theory import shortcut_hessians as sh
+from theory.descent import balancedness, from_zero, saddle_escape, update_rules, widened
+from theory.linear import rotations
 from theory.memorization import blocks, construction, first_layer
 from theory.relu import linear_output, smooth_units
-from theory.shortcut import hessians, networks, stationarity
+from theory.shortcut import networks, stationarity
 from theory.shortcut.activations import Activation
 
 pytestmark = pytest.mark.filterwarnings("error")  # a warning is a wrong answer too
@@ -25,27 +28,27 @@ ENDLESS = np.array([[-0.3, 1.4, 2e-4], [np.inf, 0.95, -0.3], [0.4, 0.2, -1.1]])
 MISTAKES = [
     (factorization.augment, (np.zeros((2, 3)),), r"R must be a square matrix, got shape \(2, 3\)"),
     (factorization.factorize, (1e-310 * EYE, 8, "principal"), "method principal finds no"),
-    (landscape.sample_problem, (X[:0], Y[:0]), r"x and y must both be \[m, d\], got shapes \(0, 3\)"),
-    (landscape.sample_problem, (ENDLESS, EYE), "x must be finite"),
+    (lr.sample_problem, (X[:0], Y[:0]), r"x and y must both be \[m, d\], got shapes \(0, 3\)"),
+    (lr.sample_problem, (ENDLESS, EYE), "x must be finite"),
     (linear_output.best_linear_risk, (ENDLESS, EYE), "inputs must be finite"),
-    (landscape.max_spectral_norm, (ENDLESS[None],), "A must be finite"),
-    (landscape.project, (ENDLESS[None], 0.5), "A must be finite"),
+    (lr.max_spectral_norm, (ENDLESS[None],), "A must be finite"),
+    (lr.project, (ENDLESS[None], 0.5), "A must be finite"),
     (balancedness.preconditioner, (ENDLESS, 2), "W must be finite"),
     (update_rules.polar_factor, (ENDLESS,), "G must be finite"),
-    (landscape.product_lower_bound, (ENDLESS, EYE), "X must be finite"),
+    (lr.product_lower_bound, (ENDLESS, EYE), "X must be finite"),
     (rotations.block_diagonalize, (ENDLESS,), "U must be finite"),
-    (landscape.product_lower_bound, (X[:, :0], X[:0]), r"X must be square or tall, got shape \(10, 0\)"),
+    (lr.product_lower_bound, (X[:, :0], X[:0]), r"X must be square or tall, got shape \(10, 0\)"),
     (networks.loss, (np.zeros((2, 0, 3, 3)), X, Y), r"weights must be .* got shape \(2, 0"),
     (factorization.factorize, (EYE * 1j, 3), "R must be real numbers, got complex128"),
-    (landscape.risk, (LAYERS * 1j, EYE, EYE), "A must be real numbers"),
-    (landscape.standard_gradient, (LAYERS * 1j, EYE, EYE), "W must be real numbers"),
+    (lr.risk, (LAYERS * 1j, EYE, EYE), "A must be real numbers"),
+    (lr.standard_gradient, (LAYERS * 1j, EYE, EYE), "W must be real numbers"),
     (networks.moments, (X, COMPLEX), "y must be real numbers"),
     (networks.gradient, (np.zeros((1, 1, 3, 3)) * 1j, X, Y), "weights must be real"),
     (saddle_escape.risk_and_gradient, (LAYERS[None] * 1j, EYE), "weights must be real"),
     (first_layer.separation, (COMPLEX,), "x must be real numbers"),
     (networks.forward, (LAYERS, X), r"weights must be \[num_units, shortcut_depth"),
-    (landscape.smoothness_bound, (EYE, 3, -1, 0.1), "radius must be"),
-    (landscape.project, (LAYERS, math.nan), "radius must be at least 0, got nan"),
+    (lr.smoothness_bound, (EYE, 3, -1, 0.1), "radius must be"),
+    (lr.project, (LAYERS, math.nan), "radius must be at least 0, got nan"),
     (first_layer.pair_failure_probability, (math.nan, 3), r"cosine must lie in \[−1, 1\], got nan"),
     (first_layer.pair_failure_probability, (0.5, 0), "width must be a whole number of at least 1"),
     (factorization.factorize, ([[1e-150]], 2), r"R, of norm 1e-150, is too small .* or take ℓ ≥ 20"),
@@ -55,7 +58,11 @@ MISTAKES = [
     (stationarity.order_of_stationarity, (X, Y, 3, "linear", ROOT, ROOT), "in general no Hessian exists at zero with"),
     (stationarity.order_of_stationarity, (X, Y, 3, "linear", MILD_ROOT), "in general no Hessian exists at zero with"),
     (linear_output.risk, (np.ones((1, 3)), EYE, X, X, X[:, 0]), r"y must have shape \(10, 1\), got \(10,\)"),
-    (landscape.convergence_rate_bound, (np.diag([-1.0, 1.0]), 2, 0.5, 0.1), "Sigma must be positive semidefinite"),
+    (
+        lr.convergence_rate_bound,
+        (np.diag([-1.0, 1.0]), 2, 0.5, 0.1),
+        "Sigma must be positive semidefinite",
+    ),
     (first_layer.separation, (ENDLESS,), "x must be finite"),
     (
         from_zero.excess_floor,
@@ -63,8 +70,8 @@ MISTAKES = [
         "learning_rate must be at most 0.25 for an odd num_layers, got 0.5",
     ),
     (from_zero.excess_floor, (-np.ones(2), 1, 0.1), "num_layers must be at least 2, got 1"),
-    (zero_asymmetric.start, (0, 2), "num_layers must be at least 1, got 0"),
-    (zero_asymmetric.flow_bound, (EYE, -1.0), "time must be at least 0, got -1.0"),
+    (from_zero.asymmetric_start, (0, 2), "num_layers must be at least 1, got 0"),
+    (from_zero.asymmetric_flow_bound, (EYE, -1.0), "time must be at least 0, got -1.0"),
     (smooth_units.functional_lower_bound, (2, 1.0, 1.0), r"lipschitz must lie in \[0, 1\), got 1.0"),
     (smooth_units.doubled_unit, (0.1,), r"radius must lie in \[0.2, 1\), got 0.1"),
     (blocks.separating_block, (X[:1] * 0, X[:1], np.vstack([X, -X])), "point 0 of the block: it lies in the hull"),
@@ -75,21 +82,29 @@ MISTAKES = [
     (widened.Widened(np.ones((1, 3)), np.ones((3, 1)), EYE, EYE).spread, (), "the layers must be as wide as input"),
     (saddle_escape.predicted_steps, ("orthogonalized", 2, 1.0, 0.01, 0.1), "method must be one of descent, momentum,"),
     (networks.loss, (np.zeros((1, 2, 3, 3)), X, Y[:1]), r"y must have the shape of the output, \(10, 3\), got \(1,"),
-    (landscape.max_spectral_norm, (EYE,), r"A must have the shape \[ℓ, d, d\], got"),
-    (landscape.smoothness_bound, (-EYE, 2, 0.5, 1.0), "Sigma must be positive semidefinite"),
-    (landscape.smoothness_bound, (EYE, 2, 0.5, -1.0), "excess_risk must be at least 0, got -1.0"),
+    (lr.max_spectral_norm, (EYE,), r"A must have the shape \[ℓ, d, d\], got"),
+    (lr.smoothness_bound, (-EYE, 2, 0.5, 1.0), "Sigma must be positive semidefinite"),
+    (lr.smoothness_bound, (EYE, 2, 0.5, -1.0), "excess_risk must be at least 0, got -1.0"),
     (construction.memorize, ([[1e-8], [2e-8], [1e8]], [0, 1, 0], 2), "points too close, or of too different sizes,"),
     (networks.forward, (np.zeros((1, 2, 3, 3)), X, ["tanh", "relu"]), r"activation must be one of .* got \['tanh',"),
     (rotations.rotation_roots, (2 * np.eye(2), 3), r"Q must be orthogonal \[2, 2\], got \[\["),
     (rotations.rotation_roots, (np.eye(2), 0), "num_roots must be at least 1, got 0"),
     (balancedness.product_velocity, (EYE, np.ones(3), 3), r"W and gradient must have one shape \[d, d\], got \(3,"),
     (balancedness.deficiency_margin, (EYE, np.ones((1, 3))), r"W and R must have one shape \[d, d\], got \(3, 3\)"),
-    (landscape.smoothness_bound, (EYE, 0, 0.5, 1.0), "num_layers must be at least 1, got 0"),
-    (landscape.risk, (LAYERS, 1e200 * EYE, EYE), "the risk must lie in the range of"),
-    (hessians.hessian_at_zero, (X, Y, 2, 1, "linear", "gelu"), "activation must be one of linear, .* got 'gelu'"),
-    (hessians.hessian_at_zero, (X, Y, 2, 3, "gelu"), "activation must be one of linear, .* got 'gelu'"),
+    (lr.smoothness_bound, (EYE, 0, 0.5, 1.0), "num_layers must be at least 1, got 0"),
+    (lr.risk, (LAYERS, 1e200 * EYE, EYE), "the risk must lie in the range of"),
+    (
+        sh.hessian_at_zero,
+        (X, Y, 2, 1, "linear", "gelu"),
+        "activation must be one of linear, .* got 'gelu'",
+    ),
+    (sh.hessian_at_zero, (X, Y, 2, 3, "gelu"), "activation must be one of linear, .* got 'gelu'"),
     (stationarity.order_of_stationarity, (X, Y, 3, "linear", "linear", LOGARITHM), "in general no Hessian exists at"),
-    (landscape.gradient_lower_bound, (LAYERS - EYE, 1e160 * EYE, EYE), "the risk must lie in the range of float64"),
+    (
+        lr.gradient_lower_bound,
+        (LAYERS - EYE, 1e160 * EYE, EYE),
+        "the risk must lie in the range of float64",
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from factoring import gamma_of, multiply, norms, relative, target
 
-from theory.linear import factorization as fz
+from theory import factorization as fz
 from theory.linear import paper_construction
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
+from theory.derivatives import complex_step_gradient
 from theory.descent import saddle_escape, update_rules
 from theory.shortcut import networks
 
@@ -21,7 +22,8 @@ def test_the_gradient_is_that_of_li_et_al_on_whitened_data(shortcut_depth):
     x = 2 * np.eye(4)
     risk, gradient = saddle_escape.risk_and_gradient(weights, gap)
     assert risk == pytest.approx(networks.loss(weights, x, x @ (np.eye(4) + gap).T))
-    np.testing.assert_allclose(gradient, networks.gradient(weights, x, x @ (np.eye(4) + gap).T), atol=1e-12)
+    by_complex_steps = complex_step_gradient(networks.loss, weights, x, x @ (np.eye(4) + gap).T)
+    np.testing.assert_allclose(gradient, by_complex_steps, atol=1e-12)
 
 
 @pytest.mark.parametrize("shortcut_depth", [1, 2, 3])
@@ -33,19 +35,6 @@ def test_an_aligned_start_is_small_in_every_factor_and_stays_aligned(shortcut_de
     moved = start - 0.1 * saddle_escape.risk_and_gradient(start, gap)[1]
     size = 0.1 + 0.1 * 0.1 ** (shortcut_depth - 1) * (0.7 - 0.1**shortcut_depth)
     np.testing.assert_allclose(moved, saddle_escape.aligned_start(size, shortcut_depth, gap), atol=1e-12)
-
-
-def test_the_time_follows_the_order_of_stationarity_for_descent_and_not_for_orthogonalised_updates():
-    times = {
-        (method, n): [saddle_escape.predicted_steps(method, n, 1.0, size, 0.01) for size in (1e-2, 1e-4)]
-        for method in update_rules.METHODS
-        for n in (1, 2, 3)
-    }
-    assert times["descent", 1][1] == pytest.approx(times["descent", 1][0], rel=0.05)
-    assert times["descent", 2][1] - times["descent", 2][0] == pytest.approx(math.log(100) / 0.01, rel=0.01)
-    assert times["descent", 3][1] / times["descent", 3][0] == pytest.approx(100, rel=0.02)
-    assert times["momentum", 3][1] == pytest.approx(0.1 * times["descent", 3][1])
-    assert times["orthogonalised", 3][1] < 1.02 * times["orthogonalised", 3][0] < 70
 
 
 def test_at_exactly_zero_nothing_moves_but_the_1_shortcut():

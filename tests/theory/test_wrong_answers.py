@@ -6,13 +6,12 @@ import os
 import numpy as np
 import pytest
 
-from theory import parallel
-from theory.descent import balancedness, saddle_escape
-from theory.linear import factorization, landscape
+from theory import factorization, linear_residual, parallel, shortcut_hessians
+from theory.descent import saddle_escape
 from theory.memorization import construction, first_layer
 from theory.relu import networks as relu_networks
-from theory.shortcut import hessians, stationarity
 from theory.shortcut import networks as shortcut_networks
+from theory.shortcut import stationarity
 
 pytestmark = pytest.mark.filterwarnings("error")  # a warning is a wrong answer too
 
@@ -44,29 +43,15 @@ def test_the_common_bias_width_of_two_opposite_points_and_of_one_point():
         assert (network(x).argmax(1) == labels).all()
 
 
-@pytest.mark.parametrize("num_points", [2, 50, 10_000])
-@pytest.mark.parametrize("rho", [0.01, 1.0, 2.0, 2.5, 3.9])
-def test_the_chernoff_argument_is_the_maximum(num_points, rho):
-    cosine, t = 1 - rho / 2, 0.9
-    a = first_layer._chernoff_exponent_argument(max(t, cosine), cosine)
-    exponent = lambda a: a * max(t, cosine) + 0.5 * math.log((1 - cosine * a) ** 2 - a**2)  # noqa: E731
-    assert exponent(a) >= max(exponent(a * (1 - 1e-4)), exponent(a * (1 + 1e-4))) - 1e-14
-
-
 def test_one_point_taken_twice_always_fails_and_opposite_ones_never():
     assert first_layer.pair_failure_probability(1.0, 5) == 1
     assert first_layer.pair_failure_probability(-1.0, 5) == 0
     assert first_layer.pair_failure_probability(np.array([0.0, 1.0]), 1).tolist() == pytest.approx([0.25, 1])
 
 
-def test_separation_does_not_depend_on_the_scale():
-    for scale in (1e-200, 1e200):
-        assert first_layer.separation(scale * X) == pytest.approx(first_layer.separation(X))
-
-
 def test_a_descent_that_diverges_names_its_learning_rate():
     with pytest.raises(ValueError, match=r"^gradient descent diverged in step \d+: learning_rate 5.0 is too large$"):
-        landscape.gradient_descent(LAYERS, 2 * EYE, EYE, 5.0, 100)
+        linear_residual.gradient_descent(LAYERS, 2 * EYE, EYE, 5.0, 100)
 
 
 def test_a_subnormal_target_without_a_logarithm_is_factorized_by_polar_alone():
@@ -86,8 +71,8 @@ def test_the_best_map_of_ill_conditioned_data_is_found():
 
 def test_the_gradient_bound_holds_where_sigma_is_singular_but_for_rounding():
     A, R, Sigma = np.zeros((3, 2, 2)), np.diag([1.0, 2.0]), np.diag([1, 1e-17])
-    squared = np.square(landscape.gradient(A, R, Sigma)).sum()
-    for bound in (landscape.gradient_lower_bound, landscape.gradient_lower_bound_by_layer):
+    squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+    for bound in (linear_residual.gradient_lower_bound, linear_residual.gradient_lower_bound_by_layer):
         assert bound(A, R, Sigma) <= squared
         assert bound(A, np.diag([2.0, 1.0]), Sigma) == pytest.approx(12)  # ℓ = 3, a risk of 1 along the first axis
 
@@ -96,12 +81,12 @@ def test_a_gap_within_rounding_of_zero_is_zero():
     x = np.random.default_rng(3).standard_normal((50, 3))
     noise = np.random.default_rng(4).standard_normal((50, 3))
     y = x + noise - x @ np.linalg.lstsq(x, noise, rcond=None)[0]
-    assert not hessians.moment_gap(x, y).any()
-    assert hessians.condition_number_at_zero(x, y, 2, 2) == math.inf
+    assert not shortcut_hessians.moment_gap(x, y).any()
+    assert shortcut_hessians.condition_number_at_zero(x, y, 2, 2) == math.inf
     assert not stationarity.order_of_stationarity(x, y, 2).exact
     with pytest.raises(ValueError, match="zero is not a strict saddle"):
         stationarity.escape_from_saddle(x, y, 2)
-    assert hessians.moment_gap(1e-12 * x, 1e-12 * (x + noise)).any()  # not by its size
+    assert shortcut_hessians.moment_gap(1e-12 * x, 1e-12 * (x + noise)).any()  # not by its size
 
 
 def test_whole_numbers_are_taken_as_real_ones():
@@ -117,10 +102,6 @@ def test_whole_numbers_are_taken_as_real_ones():
     for pre in ("linear", "softplus", "softsign", "tanh"):
         found, expected = (shortcut_networks.forward(weights, x, pre) for x in (pixels, pixels.astype(float)))
         np.testing.assert_array_equal(found, expected)
-
-
-def test_a_margin_below_zero_promises_nothing():
-    assert balancedness.margin_bound(3, -0.1, 1.0) == 0
 
 
 def test_all_cores_count_where_the_system_does_not_say_which_the_process_may_use(monkeypatch):

@@ -1,1 +1,1 @@
-"""What gradient descent, momentum and orthogonalised updates find from zero, and how fast: docs/appendix/descent.md."""
+"""The targets that descent, momentum and orthogonalised updates reach, and how fast: docs/appendix/descent.md."""

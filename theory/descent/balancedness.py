@@ -1,4 +1,4 @@
-"""Balanced layers: what gradient flow conserves, how the product moves and how fast (Arora et al. 2018, 2019).
+"""Balanced layers: conserved differences, velocity of the product, rate of descent (Arora et al. 2018, 2019).
 
 paper                                      code
 W_1 … W_N, W_{1:N} = W_N···W_1             N_i = I + A_i, layers A [ℓ, d, d]; W = end_to_end(A)
@@ -9,15 +9,15 @@ deficiency margin c, ‖W − Φ‖_F ≤ σ_min(Φ) − c     deficiency_margin
 Sources: Sanjeev Arora, Nadav Cohen and Elad Hazan, *On the optimization of deep networks: implicit acceleration by
 overparameterization*, ICML 2018 (Theorem 1, Claim 1); Sanjeev Arora, Nadav Cohen, Noah Golowich and Wei Hu, *A
 convergence analysis of gradient descent for deep linear neural networks*, ICLR 2019 (Theorem 1). The latter's loss has
-a ½ and the risk of `landscape` has none, so every velocity here is twice theirs. Its discrete step size and
+a ½ and the risk of `linear_residual` has none, so every velocity here is twice theirs. Its discrete step size and
 balancedness, η ≤ c^{(4N−2)/N}/(6144N³‖Φ‖_F^{(6N−4)/N}) and δ = c²/(256N³‖Φ‖_F^{2(N−1)/N}), are quoted from memory, not
 verified.
 """
 
 import numpy as np
 
+from theory import linear_residual
 from theory.arrays import finite, real
-from theory.linear import landscape
 
 
 def imbalances(A: np.ndarray) -> np.ndarray:
@@ -32,7 +32,7 @@ def imbalance_drift(gradient: np.ndarray, learning_rate: float) -> np.ndarray:
     """Returns η²(G_{i+1}ᵀG_{i+1} − G_iG_iᵀ), which a step of gradient descent adds to D_i exactly. Not in the papers.
 
     Terms of order η cancel, as N_{i+1}ᵀG_{i+1} = G_iN_iᵀ. Holds for every differentiable risk of the product, any Σ, R.
-    η is the learning rate, G [ℓ, d, d] the gradient as of `landscape.gradient`; the result is [ℓ − 1, d, d].
+    η is the learning rate, G [ℓ, d, d] the gradient as of `linear_residual.gradient`; the result is [ℓ − 1, d, d].
     """
     return learning_rate**2 * _differences_of_squares(real("gradient", gradient))
 
@@ -71,14 +71,14 @@ def product_velocity(W: np.ndarray, gradient: np.ndarray, num_layers: int) -> np
     This is gradient flow on all layers. Depth appears only in the exponents; it favours directions in which W is large.
 
     Args:
-      W: [d, d]. gradient: ∂f/∂W [d, d], 2(W − R)Σ for the risk of `landscape`. num_layers: ℓ.
+      W: [d, d]. gradient: ∂f/∂W [d, d], 2(W − R)Σ for the risk of `linear_residual`. num_layers: ℓ.
     """
-    W, gradient = _of_one_shape(W=W, gradient=gradient)
+    W, gradient = _square_matrices(W=W, gradient=gradient)
     u, sigma, vt = np.linalg.svd(W)
     return -u @ (_factors(sigma, num_layers) * (u.T @ gradient @ vt.T)) @ vt
 
 
-def _of_one_shape(**matrices: np.ndarray) -> list[np.ndarray]:
+def _square_matrices(**matrices: np.ndarray) -> list[np.ndarray]:
     """Returns the matrices in float64; ValueError unless finite and of one shape [d, d]: NumPy would broadcast them."""
     arrays = [finite(name, matrix) for name, matrix in matrices.items()]
     shapes = [array.shape for array in arrays]
@@ -99,7 +99,7 @@ def deficiency_margin(W: np.ndarray, R: np.ndarray) -> float:
 
     For Σ = I, σ_min(W) ≥ c at every later W too, as long as f does not rise.
     """
-    W, R = _of_one_shape(W=W, R=R)
+    W, R = _square_matrices(W=W, R=R)
     return float(np.linalg.svd(R, compute_uv=False)[-1] - np.linalg.norm(W - R))
 
 
@@ -107,7 +107,7 @@ def margin_bound(num_layers: int, smallest: float, excess: float) -> float:
     """Returns 4ℓ σ^{2−2/ℓ} f ≤ ‖∇f‖²_F for balanced layers, Σ = I, σ ≤ σ_min(W) (sharper than Arora et al. 2019).
 
     Their Theorem 1 has σ = c and the factor 1 in place of ℓ, which exact balance does not need. It equals
-    `landscape.gradient_lower_bound_by_layer` for balanced layers, as σ_min(N_i) = σ_min(W)^{1/ℓ} then, and never
+    `linear_residual.gradient_lower_bound_by_layer` for balanced layers, as σ_min(N_i) = σ_min(W)^{1/ℓ} then, and never
     below (2.3), as σ_min(N_i) ≥ 1 − τ.
 
     Args:
@@ -124,9 +124,9 @@ def margin_rate(num_layers: int, smallest: float, learning_rate: float) -> float
 def first_order_velocity(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
     """Returns dW/dt = −Σ_i (N_ℓ···N_{i+1}) ∂f/∂A_i (N_{i−1}···N_1) [d, d] under gradient flow, layers balanced or not.
 
-    Args as `landscape.gradient`.
+    Args as `linear_residual.gradient`.
     """
-    gradient = landscape.gradient(A, R, Sigma)
+    gradient = linear_residual.gradient(A, R, Sigma)
     layers = np.eye(gradient.shape[-1]) + real("A", A)
     velocity, product = np.zeros_like(layers[0]), np.eye(gradient.shape[-1])
     for layer, slope in zip(layers, gradient):

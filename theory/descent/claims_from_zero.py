@@ -1,35 +1,38 @@
-"""Claims on gradient descent from zero: Bartlett, Helmbold & Long 2018, and related claims of this project.
+"""Claims on which targets descent reaches, from zero or between two fixed maps: Bartlett, Zou, Wu, this project.
 
 The references here share no code with what they check: gradient descent on the matrices themselves, with the gradient
-of `landscape`, which has its own checks.
+of `linear_residual`, which has its own checks.
 """
 
+import functools
 import math
 
 import numpy as np
 from scipy import linalg
 
+from theory import factorization, linear_residual
 from theory.claim import claim, restated
-from theory.descent import from_zero, zero_asymmetric
-from theory.evidence import ROUNDING, Pairs, require
-from theory.linear import factorization, landscape
+from theory.derivatives import complex_step_gradient
+from theory.descent import from_zero, widened
+from theory.evidence import ROUNDING, Pairs, relative_error, require
+from theory.linear.claims_risk import BEYOND, bound_holds
 from theory.linear.rotations import rotation
-from theory.mutations import larger, scaled, slower, transposed
+from theory.mutations import changed, larger, scaled, slower, transposed, vanishing
 
 SHEARED = np.array([[-1.0, 3.0], [0.0, -1.0]])  # neither symmetric nor normal; its eigenvalues are −1
 HALF = np.eye(2) / 2  # as Σ
 
 
-def _follows_recursion(R: np.ndarray, Sigma: np.ndarray) -> bool:
+def _follows_recursion(R: np.ndarray, Sigma: np.ndarray | None = None) -> bool:
     """Returns whether descent from zero has the risks of the recursion."""
-    seen = landscape.gradient_descent(np.zeros((3, 2, 2)), R, Sigma, 0.01, 20).risks
-    return bool(np.allclose(seen, from_zero.recursion_risks(np.linalg.eigvals(R), 3, 0.01, 20)))
+    return bool(
+        np.allclose(_descend(R, 3, 0.01, 20, Sigma).risks, from_zero.recursion_risks(np.linalg.eigvals(R), 3, 0.01, 20))
+    )
 
 
-def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
+def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray | None = None) -> bool:
     """Returns whether descent from zero, ℓ = 4, stays above the floor of the eigenvalues."""
-    risks = landscape.gradient_descent(np.zeros((4, 2, 2)), R, Sigma, 0.02, 150).risks
-    return bool(risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
+    return bool(_descend(R, 4, 0.02, 150, Sigma).risks.min() >= from_zero.excess_floor(np.linalg.eigvals(R), 4, 0.02))
 
 
 @restated(
@@ -37,7 +40,7 @@ def _stays_at_floor(R: np.ndarray, Sigma: np.ndarray) -> bool:
     source="Bartlett, Helmbold & Long 2018, symmetric targets",
     statement="normal R, Σ = I: from zero all layers stay equal; each eigenvalue follows λ ← λ − ηλ̄^{ℓ−1}(λ^ℓ − φ)",
     hypotheses={
-        "normal R": lambda: _follows_recursion(SHEARED, np.eye(2)),
+        "normal R": lambda: _follows_recursion(SHEARED),
         "Σ = I": lambda: _follows_recursion(-np.eye(2), HALF),
     },
     function=from_zero.recursion_risks,
@@ -95,7 +98,7 @@ def steps(rng: np.random.Generator, trials: int) -> Pairs:
     ),
     hypotheses={
         "Σ = I": lambda: _stays_at_floor(-np.eye(2), HALF),
-        "symmetric R": lambda: _stays_at_floor(SHEARED, np.eye(2)),
+        "symmetric R": lambda: _stays_at_floor(SHEARED),
         "ℓ ≥ 2": lambda: from_zero.excess_floor(-np.ones(2), 1, 0.1) > 0,
         "cross no root": (
             lambda: from_zero.recursion_risks(-np.ones(2), 3, 0.5, 1).min() >= 2,
@@ -121,9 +124,9 @@ def floor(rng: np.random.Generator, trials: int) -> Pairs:
     last, end = _descend(R, 8, 0.25, 2_000).risks[-1], from_zero.excess_floor(np.diag(R), 8, 0.25)
     require(abs(last - end) < 1e-6, f"descent on −I₂ ends at {last}, not at the floor")
     return (
-        f"R = −I₂, ℓ = 8: descent from zero ends at excess risk {last:.4f}, "
-        f"though a solution of norm {landscape.max_spectral_norm(small):.2f} exists; ℓ = 3, rate 0.5, across the root "
-        f"0: excess risk {', '.join(f'{risk:.0f}' for risk in _descend(R, 3, 0.5, 1).risks)}"
+        f"R = −I₂, ℓ = 8: descent from zero ends at excess risk {last:.4f}, though a "
+        f"solution of norm {linear_residual.max_spectral_norm(small):.2f} exists; ℓ = 3, rate 0.5, across the "
+        f"root 0: excess risk {', '.join(f'{risk:.0f}' for risk in _descend(R, 3, 0.5, 1).risks)}"
     )
 
 
@@ -148,8 +151,8 @@ def projected(rng: np.random.Generator, trials: int) -> Pairs:
         R = (random @ random.T) / 6 + 0.3 * np.eye(3) + 0.6 * (random - random.T)
         R /= max(1.0, np.linalg.norm(R, 2) / 2)  # within the stable range of the learning rate
         margin = 0.9 * np.linalg.eigvalsh((R + R.T) / 2)[0]
-        found = from_zero.balanced_projected_descent(R, 6, 0.02, 400, margin)
-        yield found.risks[-1] / found.risks[0], 1e-3
+        path = from_zero.balanced_projected_descent(R, 6, 0.02, 400, margin)
+        yield path.risks[-1] / path.risks[0], 1e-3
         W = rng.standard_normal((3, 3))
         nearest = from_zero.project_positive(W, margin)
         yield margin, np.linalg.eigvalsh((nearest + nearest.T) / 2)[0] + ROUNDING
@@ -250,7 +253,7 @@ def straight_line(rng: np.random.Generator, trials: int) -> Pairs:
         "here: gradient flow multiplies f − C by at most e^{−4σ_min(Σ)t}, at every depth"
     ),
     after="ours.widened_gradient_bound",
-    function=zero_asymmetric.flow_bound,
+    function=from_zero.asymmetric_flow_bound,
     mutation=(scaled(0.9), scaled(1.1)),
     hypotheses={"N_ℓ = 0": lambda: _descend(-np.eye(2), 8, 0.01, 200).risks[-1] <= 8 * math.exp(-8)},
 )
@@ -260,16 +263,16 @@ def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
         num_layers, d = int(rng.integers(1, 9)), int(rng.integers(1, 5))
         R, root = rng.standard_normal((2, d, d))
         Sigma = root @ root.T + 0.1 * np.eye(d)
-        start = zero_asymmetric.start(num_layers, d)
+        start = from_zero.asymmetric_start(num_layers, d)
         require(not (start[-1] + np.eye(d)).any() and not start[:-1].any(), "the start is not N_ℓ = 0 and the others I")
         rate = 0.01 / num_layers / np.linalg.norm(Sigma, 2) / max(1, np.linalg.norm(R, 2) ** 2)
-        risks = landscape.gradient_descent(start, R, Sigma, rate, 50).risks
-        yield risks[-1] / risks[0], zero_asymmetric.flow_bound(Sigma, 50 * rate)
+        risks = linear_residual.gradient_descent(start, R, Sigma, rate, 50).risks
+        yield risks[-1] / risks[0], from_zero.asymmetric_flow_bound(Sigma, 50 * rate)
         scale = rng.uniform(0.5, 2)  # one layer: f shrinks by (1 − 2sη)² a step exactly
-        risks = landscape.gradient_descent(start[-1:], R, scale * np.eye(d), 1e-4, 50).risks
-        bound, seen = zero_asymmetric.flow_bound(scale * np.eye(d), 50e-4), risks[-1] / risks[0]
+        risks = linear_residual.gradient_descent(start[-1:], R, scale * np.eye(d), 1e-4, 50).risks
+        bound, seen = from_zero.asymmetric_flow_bound(scale * np.eye(d), 50e-4), risks[-1] / risks[0]
         yield from ((seen, bound), (bound, seen * (1 + 1e-3)))
-    risks = landscape.gradient_descent(zero_asymmetric.start(8, 2), -np.eye(2), np.eye(2), 0.01, 200).risks
+    risks = linear_residual.gradient_descent(from_zero.asymmetric_start(8, 2), -np.eye(2), np.eye(2), 0.01, 200).risks
     yield risks[-1], 1e-30
     return (
         f"R = −I₂, ℓ = 8, rate 0.01: excess risk {risks[-1]:.0e} after 200 steps; descent from zero stays above "
@@ -277,8 +280,116 @@ def zero_last_layer(rng: np.random.Generator, trials: int) -> Pairs:
     )
 
 
+hasty = changed(lambda said: said._replace(rate=0.4 * said.rate))
+NARROW = widened.Widened(np.ones((1, 2)), np.ones((1, 1)), np.ones((1, 2)), np.eye(2))  # m = 1 < d = 2
+
+
+def _shrinks(problem: widened.Widened, num_layers: int, learning_rate: float) -> bool:
+    """Returns whether each of 20 steps from zero multiplies f by at most 1 − 2ηℓμ_A²μ_B²/e; Σ = I."""
+    risks = widened.descend(problem, num_layers, learning_rate, 20)[1]
+    gain = 2 * learning_rate * num_layers * problem.spread()[0] ** 2 / math.e
+    return bool((risks[1:] <= (1 - gain) * risks[:-1]).all())
+
+
+TWICE_MINUS_ONE = widened.identity_maps(-np.eye(2), math.sqrt(4 * math.exp(1.5) * math.sqrt(2)))
+WITHOUT_MAPS = widened.Widened(np.eye(2), np.eye(2), -np.eye(2), np.eye(2))  # descent stops at zero
+
+
+@restated(
+    id="zlg.theorem_3.1",
+    source="Zou, Long & Gu 2020, Theorem 3.1",
+    statement=(
+        "fixed maps A [m, d], B [k, m], m ≥ d, k, √f(0) ≤ σ_min(Σ)μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖‖Σ‖^½): each step η ≤ 1/L "
+        "from zero multiplies f by at most 1 − 2ηℓσ_min(Σ)μ_A²μ_B²/e"
+    ),
+    hypotheses={
+        "m ≥ d, k": lambda: widened.guarantee(NARROW, 2).applies,
+        "√f(0) ≤ σ_min(Σ)μ_A²μ_B²/(4e^{3/2}‖A‖‖B‖‖Σ‖^½)": (
+            lambda: _shrinks(WITHOUT_MAPS, 8, widened.guarantee(WITHOUT_MAPS, 8).learning_rate)
+        ),
+        "η ≤ 1/L": lambda: _shrinks(TWICE_MINUS_ONE, 4, 8 * widened.guarantee(TWICE_MINUS_ONE, 4).learning_rate),
+    },
+    after="bhl.asymmetric",
+    function=widened.guarantee,
+    mutation=(
+        hasty,
+        changed(lambda said: said._replace(allowed=1e6 * said.allowed, applies=True)),
+        changed(lambda said: said._replace(applies=True)),
+        changed(lambda said: said._replace(rate=1.0)),
+    ),
+)
+def widened_rate(rng: np.random.Generator, trials: int) -> Pairs:
+    """Descent from zero reaches targets of any sign at the guaranteed rate, inside max ‖W_i‖ ≤ 1/(2ℓ); its constants.
+
+    Every second problem has any A, B and Σ, and the largest f(0) that is allowed.
+    """
+    for trial in range(max(2, trials // 10)):
+        if trial % 2:
+            problem, num_layers = _general(rng), int(rng.integers(1, 9))
+            said = widened.guarantee(problem, num_layers)
+            start = widened.descend(problem, num_layers, 0.0, 0)[1][0]
+            yield abs(math.sqrt(start) / said.allowed - 1), 1e-8  # a root near 0 of numbers near 1
+        else:
+            R = -np.eye(2) if trial == 0 else rng.standard_normal(rng.integers(1, 4, 2))
+            scale = math.sqrt(4 * math.exp(1.5) * np.linalg.norm(R) * (1 + 1e-9))
+            problem, num_layers = widened.identity_maps(R, scale), int(rng.integers(1, 33))
+            said = widened.guarantee(problem, num_layers)
+            beyond = widened.identity_maps(R, scale * (1 - 1e-6))
+            require(not widened.guarantee(beyond, num_layers).applies, "the guarantee applies beyond its bound")
+            yield abs(said.allowed / (scale**2 / (4 * math.exp(1.5))) - 1), ROUNDING
+            gain = 2 * said.learning_rate * num_layers * scale**4 / math.e
+            yield abs((1 - said.rate) / gain - 1), ROUNDING
+        require(said.applies, "the guarantee does not apply where it should")
+        layers, risks = widened.descend(problem, num_layers, said.learning_rate, 20)
+        yield float((risks[1:] / np.maximum(risks[:-1], 1e-25 * risks[0])).max()), said.rate
+        yield linear_residual.max_spectral_norm(layers), 1 / (2 * num_layers)
+
+
+@claim(
+    id="ours.widened_gradient_bound",
+    source="this project, related to (2.3)",
+    statement=(
+        "‖∇f‖² ≥ 4ℓ μ_A² μ_B² (1−τ)^{2ℓ−2} σ_min(Σ) f with fixed maps A [m, d], B [k, m] around the network, m ≥ d, k, "
+        "max ‖W_i‖ ≤ τ < 1"
+    ),
+    hypotheses={
+        "m ≥ d, k": lambda: widened.gradient_lower_bound(NARROW, np.zeros((2, 1, 1))) > 0,
+        "max ‖W_i‖ ≤ τ < 1": lambda: bound_holds(*BEYOND),  # A = B = 1
+    },
+    after="zlg.theorem_3.1",
+    function=widened.gradient_lower_bound,
+    mutation=(larger, vanishing),
+    relation="≥",
+)
+def widened_bound(rng: np.random.Generator, trials: int) -> Pairs:
+    """‖∇f‖² of widened networks against the bound, equal for A = B = sI, W_i = −τI, Σ = I; the gradient itself."""
+    errors = []
+    for trial in range(trials):
+        k, d = (int(size) for size in rng.integers(1, 4, 2))
+        m, num_layers = max(k, d) + int(rng.integers(0, 3)), int(rng.integers(1, 6))
+        root = rng.standard_normal((d, d))
+        problem = widened.Widened(
+            rng.standard_normal((m, d)), rng.standard_normal((k, m)), rng.standard_normal((k, d)),
+            root @ root.T + 0.1 * np.eye(d),
+        )  # fmt: skip
+        layers = rng.standard_normal((num_layers, m, m))
+        layers *= rng.uniform(0.02, 0.9) / np.linalg.norm(layers, 2, axis=(1, 2), keepdims=True)
+        gradient = widened.risk_and_gradient(problem, layers)[1]
+        if trial < 5:
+            reference = complex_step_gradient(functools.partial(_widened_risk, problem), layers)
+            errors.append(relative_error(gradient, reference))
+        yield np.square(gradient).sum() * (1 + ROUNDING), widened.gradient_lower_bound(problem, layers)
+        scaled, eye = rng.uniform(0.5, 2) * np.eye(d), np.eye(d)
+        problem = widened.Widened(scaled, scaled, rng.standard_normal((d, d)), eye)
+        layers = -rng.uniform(0.02, 0.9) * np.repeat(eye[None], num_layers, axis=0)
+        square = np.square(widened.risk_and_gradient(problem, layers)[1]).sum()
+        bound = widened.gradient_lower_bound(problem, layers)
+        yield from ((square * (1 + ROUNDING), bound), (bound * (1 + ROUNDING), square))
+    require(max(errors) < ROUNDING, f"the gradient of the widened network is off by {max(errors):.1e}")
+
+
 def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> float:
-    """κ^{2−2/ℓ} log(…) + 1 at the largest learning rate, and in proportion below it."""
+    """Returns κ^{2−2/ℓ} log(…) + 1 at the largest learning rate, and in proportion below it."""
     high, low = max(phi.max(), 1), min(phi.min(), 1)
     growth = num_layers * high ** (1 - 1 / num_layers) / np.sum(high ** (np.arange(num_layers) / num_layers))
     ratio = max(1.0, growth * np.abs(1 - phi).max() * math.sqrt(len(phi) / 1e-8))
@@ -287,7 +398,7 @@ def _condition_bound(phi: np.ndarray, num_layers: int, learning_rate: float) -> 
 
 
 def _normal(rng: np.random.Generator, symmetric: bool) -> np.ndarray:
-    """A random normal R [4, 4] with eigenvalues of size 0.3 … 1.6: symmetric of any signs, or two turned planes."""
+    """Returns a random normal R [4, 4] with eigenvalues of size 0.3 … 1.6: symmetric, or two turned planes."""
     basis = np.linalg.qr(rng.standard_normal((4, 4)))[0]
     sizes = rng.uniform(0.3, 1.6, 4)
     if symmetric:
@@ -296,6 +407,31 @@ def _normal(rng: np.random.Generator, symmetric: bool) -> np.ndarray:
     return basis @ linalg.block_diag(*planes) @ basis.T
 
 
-def _descend(R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> landscape.Descent:
-    start = np.zeros((num_layers, *R.shape))
-    return landscape.gradient_descent(start, R, np.eye(len(R)), learning_rate, num_steps)
+def _descend(
+    R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int, Sigma: np.ndarray | None = None
+) -> linear_residual.Descent:
+    """Returns the path of descent from zero; Σ = I if none is given."""
+    start, Sigma = np.zeros((num_layers, *R.shape)), np.eye(len(R)) if Sigma is None else Sigma
+    return linear_residual.gradient_descent(start, R, Sigma, learning_rate, num_steps)
+
+
+def _general(rng: np.random.Generator) -> widened.Widened:
+    """Returns random A, B, Σ and an R near BA, at which √f(0) is what the guarantee allows, less 1e-9 of it."""
+    k, d = (int(size) for size in rng.integers(1, 4, 2))
+    m, root = max(k, d) + int(rng.integers(0, 3)), rng.standard_normal((d, d))
+    inward, outward, Sigma = rng.standard_normal((m, d)), rng.standard_normal((k, m)), root @ root.T + 0.1 * np.eye(d)
+    values = (np.linalg.svd(inward)[1], np.linalg.svd(outward)[1], np.linalg.eigvalsh(Sigma))
+    (high_a, high_b, high), (low_a, low_b, low) = ([f(v) for v in values] for f in (np.max, np.min))
+    allowed = low * (low_a * low_b) ** 2 / (4 * math.exp(1.5) * high_a * high_b * math.sqrt(high))
+    off = rng.standard_normal((k, d))
+    off *= allowed * (1 - 1e-9) / np.linalg.norm(off @ np.linalg.cholesky(Sigma))
+    return widened.Widened(inward, outward, outward @ inward + off, Sigma)
+
+
+def _widened_risk(problem: widened.Widened, layers: np.ndarray) -> complex:
+    """Returns ‖E Σ^½‖²_F, summed by columns of a root of Σ, for complex layers."""
+    hidden = problem.inward @ np.linalg.cholesky(problem.Sigma)
+    for layer in layers:
+        hidden = hidden + layer @ hidden
+    E = problem.outward @ hidden - problem.R @ np.linalg.cholesky(problem.Sigma)
+    return (E * E).sum()

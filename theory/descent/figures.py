@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
+from theory import linear_residual
 from theory.arrays import column
 from theory.descent import balancedness, from_zero, saddle_escape
 from theory.descent.target_map import MAX_STEPS, METHODS, SPEEDS, STARTS, TARGETS
-from theory.linear import landscape
 from theory.linear.rotations import rotation
 
 EIGENVALUES = (-1.0, -0.5, 0.0, 0.25, 0.5, 1.5, 2.0)
@@ -32,14 +32,8 @@ def eigenvalues(seed: int = 0, num_layers: int = 8, num_steps: int = 3_000) -> l
     values = from_zero.eigenvalue_recursion(np.array(EIGENVALUES), num_layers, learning_rate, num_steps)
     steps = np.unique(np.append(0, np.geomspace(1, num_steps, 120).astype(int)))
     return [
-        {
-            "num_layers": num_layers,
-            "learning_rate": learning_rate,
-            "eigenvalue": eigenvalue,
-            "step": int(step),
-            "excess": float((values[step, k] ** num_layers - eigenvalue) ** 2),
-            "norm": float(abs(values[step, k] - 1)),
-        }
+        {"num_layers": num_layers, "learning_rate": learning_rate, "eigenvalue": eigenvalue, "step": int(step)}
+        | {"excess": float((values[step, k] ** num_layers - eigenvalue) ** 2), "norm": float(abs(values[step, k] - 1))}
         for k, eigenvalue in enumerate(EIGENVALUES)
         for step in steps
     ]
@@ -161,21 +155,21 @@ def _rates(target: str, R: np.ndarray, depth: int, num_steps: int, reach: float)
     """Returns the rows of one target and depth; |||A||| stays below reach/ℓ."""
     identity, rows = np.eye(len(R)), []
     A, c = np.zeros((depth, *R.shape)), balancedness.deficiency_margin(identity, R)
-    start = landscape.risk(A, R, identity)
-    rate = 1 / landscape.smoothness_bound(identity, depth, reach / depth, start)
+    start = linear_residual.risk(A, R, identity)
+    rate = 1 / linear_residual.smoothness_bound(identity, depth, reach / depth, start)
     promised = {"by_norm": start, "by_seen_margin": start, "by_margin": start if c > 0 else np.nan}
     norm, least = 0.0, 1.0
     for step in range(num_steps + 1):
-        excess = landscape.risk(A, R, identity)
+        excess = linear_residual.risk(A, R, identity)
         drift = np.linalg.svd(balancedness.imbalances(A), compute_uv=False).sum(1).max()
         row = {"target": target, "num_layers": depth, "step": step, "excess": excess, "drift": float(drift)}
         rows.append(row | promised | {"drift_bound": balancedness.drift_bound(rate, start, excess)})
-        norm = max(norm, landscape.max_spectral_norm(A))
-        least = min(least, float(np.linalg.svd(landscape.end_to_end(A), compute_uv=False)[-1]))
-        promised["by_norm"] *= landscape.convergence_rate_bound(identity, depth, norm, rate)
+        norm = max(norm, linear_residual.max_spectral_norm(A))
+        least = min(least, float(np.linalg.svd(linear_residual.end_to_end(A), compute_uv=False)[-1]))
+        promised["by_norm"] *= linear_residual.convergence_rate_bound(identity, depth, norm, rate)
         promised["by_seen_margin"] *= balancedness.margin_rate(depth, least, rate)
         promised["by_margin"] *= balancedness.margin_rate(depth, max(c, 0.0), rate)
-        A = A - rate * landscape.gradient(A, R, identity)
+        A = A - rate * linear_residual.gradient(A, R, identity)
     return rows
 
 
@@ -216,11 +210,11 @@ def map_figures(rows: list[dict]) -> dict[str, Figure]:
     `from_zero.largest_learning_rate`, where the theory of descent from zero gives one.
     """
     rows = [row for row in rows if int(row["dimension"]) == 6]
-    found = {name: [row for row in rows if row["method"] == name] for name in METHODS}
-    return {f"map_{name}" if name != "descent" else "map": _map_of(found[name], name) for name in METHODS}
+    by_method = {name: [row for row in rows if row["method"] == name] for name in METHODS}
+    return {f"map_{name}" if name != "descent" else "map": _map_figure(by_method[name], name) for name in METHODS}
 
 
-def _map_of(rows: list[dict], method: str) -> Figure:
+def _map_figure(rows: list[dict], method: str) -> Figure:
     """Returns the map of one method."""
     figure = Figure(figsize=(8, 7.6), layout="constrained")
     panels = figure.subplots(len(TARGETS), len(STARTS), sharex=True, sharey=True)

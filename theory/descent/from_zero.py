@@ -11,15 +11,20 @@ positive definite linear transformations by deep residual networks*, ICML 2018. 
 log(d/ε)), with constants that could not be verified; the other bounds of this module are not in the paper and are
 proved in docs/appendix/proofs.md.
 
-Learning rates are those of `landscape.gradient_descent`, whose risk has no ½: η below is twice the learning rate.
+From zero descent does not reach every target; from `asymmetric_start`, one layer 0 and the others I, it does: Lei Wu,
+Qingcan Wang and Chao Ma, *Global convergence of gradient descent for deep linear residual networks*, NeurIPS 2019,
+arXiv 1911.00645. Its abstract: for an arbitrary target descent reaches an ε-optimal point in O(L³ log(1/ε)) steps. Only
+the abstract was read; `asymmetric_flow_bound` is not in it and is proved in docs/appendix/proofs.md.
+
+Learning rates are those of `linear_residual.gradient_descent`, whose risk has no ½: η below is twice the learning rate.
 """
 
 import math
 
 import numpy as np
 
-from theory.arrays import finite, real, require_at_least
-from theory.linear import factorization, landscape
+from theory import factorization, linear_residual
+from theory.arrays import finite, real, require_at_least, second_moment
 
 
 def eigenvalue_recursion(phi: np.ndarray, num_layers: int, learning_rate: float, num_steps: int) -> np.ndarray:
@@ -183,7 +188,7 @@ def project_positive(W: np.ndarray, margin: float) -> np.ndarray:
 
 def balanced_projected_descent(
     R: np.ndarray, num_layers: int, learning_rate: float, num_steps: int, margin: float
-) -> landscape.Descent:
+) -> linear_residual.Descent:
     """Returns descent from zero with a product kept positive and balanced layers (Bartlett et al. 2018, asymmetric Φ).
 
     After each gradient step W = (I + A_ℓ)···(I + A_1) is projected (`project_positive`), then factored into layers
@@ -196,10 +201,39 @@ def balanced_projected_descent(
     """
     d, identity = len(R), np.eye(len(R))
     A = np.zeros((num_layers, d, d))
-    risks, norms = [landscape.risk(A, R, identity)], [0.0]
+    risks, norms = [linear_residual.risk(A, R, identity)], [0.0]
     for _ in range(num_steps):
-        W = landscape.end_to_end(A - learning_rate * landscape.gradient(A, R, identity))
+        W = linear_residual.end_to_end(A - learning_rate * linear_residual.gradient(A, R, identity))
         A = factorization.factorize(project_positive(W, margin), num_layers)
-        risks.append(landscape.risk(A, R, identity))
-        norms.append(landscape.max_spectral_norm(A))
-    return landscape.Descent(A, np.array(risks), np.array(norms))
+        risks.append(linear_residual.risk(A, R, identity))
+        norms.append(linear_residual.max_spectral_norm(A))
+    return linear_residual.Descent(A, np.array(risks), np.array(norms))
+
+
+def asymmetric_start(num_layers: int, dimension: int) -> np.ndarray:
+    """Returns A [ℓ, d, d] with I + A_ℓ = 0 and I + A_i = I else: a network that is 0, with one layer that is not I.
+
+    Raises:
+      ValueError: fewer than one layer or dimension.
+    """
+    require_at_least(1, num_layers=num_layers, dimension=dimension)
+    A = np.zeros((num_layers, dimension, dimension))
+    A[-1] = -np.eye(dimension)
+    return A
+
+
+def asymmetric_flow_bound(Sigma: np.ndarray, time: float) -> float:
+    """Returns e^{−4σ_min(Σ)t}, which bounds f/f(0) under gradient flow from `asymmetric_start`. Not in the papers.
+
+    For every R and every depth: gradient flow conserves N_{i+1}ᵀN_{i+1} − N_iN_iᵀ, so N_{ℓ−1}N_{ℓ−1}ᵀ = I + N_ℓᵀN_ℓ and
+    the other layers have the singular values of N_{ℓ−1}, 1 or more; then ‖∂f/∂A_ℓ‖² ≥ 4σ_min(Σ)(f − C). Equality: ℓ =
+    1, Σ = sI. A step of descent is a time η, the learning rate of `linear_residual.gradient_descent`.
+
+    Args:
+      Sigma: [d, d]. time: t ≥ 0.
+
+    Raises:
+      ValueError: a Sigma that is no second moment, a negative time.
+    """
+    require_at_least(0, time=time)
+    return math.exp(-4 * max(float(np.linalg.eigvalsh(second_moment("Sigma", Sigma))[0]), 0.0) * time)

@@ -20,6 +20,7 @@ from scipy import integrate
 
 from theory.arrays import real
 from theory.descent import update_rules
+from theory.shortcut import networks
 
 HALVING_SHARE = 1 - math.sqrt(0.5)  # of gap: L halves when ‖W − I − gap‖ is √½ ‖gap‖
 
@@ -30,24 +31,9 @@ def risk_and_gradient(weights: np.ndarray, gap: np.ndarray) -> tuple[float, np.n
     Weights and gradient are [num_units, shortcut_depth, d, d]; gap is [d, d].
     """
     weights, gap = real("weights", weights), real("gap", gap)
-    identity = np.eye(len(gap))
-    before = [[identity] for _ in weights]  # W^{r,l}···W^{r,1}, l = 0 … n
-    for products, unit in zip(before, weights):
-        for matrix in unit:
-            products.append(matrix @ products[-1])
-    units_before, units_after = [identity], [identity]
-    for products in before:
-        units_before.append(units_before[-1] + products[-1] @ units_before[-1])
-    for products in before[::-1]:
-        units_after.append(units_after[-1] + units_after[-1] @ products[-1])
-    E = units_before[-1] - identity - gap
-    gradient = np.empty(np.shape(weights))
-    for r, unit in enumerate(weights):
-        left = units_after[len(weights) - 1 - r].T @ E @ units_before[r].T
-        for l in reversed(range(len(unit))):
-            gradient[r, l] = left @ before[r][l].T
-            left = unit[l].T @ left
-    return float(np.square(E).sum() / 2), gradient
+    best = np.eye(len(gap)) + gap
+    W, gradient = networks.map_and_gradient(weights, np.eye(len(gap)), best)
+    return float(np.square(W - best).sum() / 2), gradient
 
 
 def steps_to_leave(

@@ -5,16 +5,16 @@ A job is one target, start, method and depth, run at all step sizes at once. Onl
 
 import itertools
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from theory import linear_residual
 from theory.descent import balancedness, from_zero, update_rules
 from theory.descent.update_rules import METHODS
-from theory.linear import landscape
 from theory.linear.rotations import rotation
 from theory.parallel import single_threaded_products
+from theory.products import product_gradient, products
 
 TARGETS = ("positive definite", "rotated", "indefinite", "singular")
 STARTS = ("zero", "identity plus noise", "small random")
@@ -85,64 +85,50 @@ def run_job(job: Job, seed: int = 0, speeds: tuple[float, ...] = SPEEDS, max_ste
     the margin bound allow, the last two with the norm and σ_min(W) seen and for η ≤ 1/L only; NaN where they guarantee
     nothing. largest_rate: `from_zero.largest_learning_rate` for descent from zero on symmetric targets, else NaN.
     """
-    R, d = target_matrix(job.target, job.dimension, seed), job.dimension
-    rates = np.array(speeds) / job.num_layers
+    R, d, rates = target_matrix(job.target, job.dimension, seed), job.dimension, np.array(speeds) / job.num_layers
     A = np.repeat(start_layers(job.start, job.num_layers, d, seed)[None], len(rates), axis=0)
-    buffer, unit = np.zeros_like(A), float(np.square(np.eye(d) - R).sum())
+    buffer, unit, active = np.zeros_like(A), float(np.square(np.eye(d) - R).sum()), np.arange(len(rates))
     status, steps = np.full(len(rates), "stalled", dtype=object), np.full(len(rates), max_steps)
     excess, norm, least = np.full(len(rates), np.inf), np.zeros(len(rates)), np.full(len(rates), np.inf)
-    active, first = np.arange(len(rates)), float(_risk_and_gradient(A[:1], R)[1][0])
-    for step in range(max_steps + 1):
-        W, risk, gradient = _risk_and_gradient(A[active], R)
-        ends = (risk <= TOLERANCE * unit) | ~(risk < 1e4 * unit)
-        excess[active], steps[active] = risk / unit, step
-        if step % 10 == 0 or ends.any():
-            finite = active[np.isfinite(risk)]
-            norm[finite] = np.maximum(norm[finite], np.linalg.norm(A[finite], 2, axis=(2, 3)).max(1))
-            values = np.linalg.svd(W[np.isfinite(risk)], compute_uv=False)[:, -1]
-            least[finite] = np.minimum(least[finite], values)
-        status[active[ends]] = np.where(risk[ends] <= TOLERANCE * unit, "reached", "diverged")
-        active, gradient = active[~ends], gradient[~ends]
-        if not len(active):
-            break
-        move, buffer[active] = update_rules.direction(job.method, gradient, buffer[active])
-        A[active] -= rates[active, None, None, None] * move
-    columns = zip(speeds, rates, status, steps, excess, norm, least)
+    with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
+        first = float(risk_and_gradient(A[:1], R)[1][0])
+        for step in range(max_steps + 1):
+            W, risk, gradient = risk_and_gradient(A[active], R)
+            ends = (risk <= TOLERANCE * unit) | ~(risk < 1e4 * unit)
+            excess[active], steps[active] = risk / unit, step
+            if step % 10 == 0 or ends.any():
+                finite = active[np.isfinite(risk)]
+                norm[finite] = np.maximum(norm[finite], np.linalg.norm(A[finite], 2, axis=(2, 3)).max(1))
+                values = np.linalg.svd(W[np.isfinite(risk)], compute_uv=False)[:, -1]
+                least[finite] = np.minimum(least[finite], values)
+            status[active[ends]] = np.where(risk[ends] <= TOLERANCE * unit, "reached", "diverged")
+            active, gradient = active[~ends], gradient[~ends]
+            if not len(active):
+                break
+            move, buffer[active] = update_rules.direction(job.method, gradient, buffer[active])
+            A[active] -= rates[active, None, None, None] * move
     names = ("speed", "learning_rate", "status", "steps", "excess", "norm", "least_singular")
-    rows = [job._asdict() | {name: _plain(value) for name, value in zip(names, row)} for row in columns]
+    columns = zip(speeds, *(values.tolist() for values in (rates, status, steps, excess, norm, least)))
+    rows = [job._asdict() | dict(zip(names, row)) for row in columns]
     return [row | _promised(row, R, unit, first) for row in rows]
 
 
-def run(seed: int = 0, skip: int = 0) -> Iterator[list[dict]]:
-    """Yields the rows of each job, except for the first `skip` jobs."""
-    for job in jobs()[skip:]:
-        with single_threaded_products():
-            yield run_job(job, seed)
-
-
-def _risk_and_gradient(A: np.ndarray, R: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def risk_and_gradient(A: np.ndarray, R: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns W, ‖W − R‖²_F and ∂/∂A_i for networks A [n, ℓ, d, d]; infinite or NaN once they have diverged."""
     layers = np.eye(len(R)) + A
-    before, back = np.empty_like(layers), np.empty_like(layers)
-    W = np.broadcast_to(np.eye(len(R)), layers[:, 0].shape)
     with np.errstate(over="ignore", invalid="ignore"):
-        for i in range(A.shape[1]):
-            before[:, i] = W
-            W = layers[:, i] @ W
-        slope = 2 * (W - R)
-        for i in reversed(range(A.shape[1])):
-            back[:, i] = slope
-            slope = layers[:, i].swapaxes(1, 2) @ slope
-        return W, np.square(W - R).sum((1, 2)), back @ before.swapaxes(2, 3)
+        before = products(layers)
+        E = before[:, -1] - R
+        return before[:, -1], np.square(E).sum((1, 2)), product_gradient(layers, before, 2 * E)
 
 
 def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, float]:
     """Returns the three guaranteed numbers of steps of a row, from the risk `first`; NaN unless it is plain descent."""
     promised = dict.fromkeys(("promised_exact", "promised_2_3", "promised_margin", "largest_rate"), math.nan)
-    depth, rate, identity = row["num_layers"], row["learning_rate"], np.eye(len(R))
-    alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
     if row["method"] != "descent":
         return promised
+    depth, rate, identity = row["num_layers"], row["learning_rate"], np.eye(len(R))
+    alone = row["start"] == "zero" and row["target"] != "rotated"  # eigenvalues move alone, layers stay balanced
     if alone:
         phi = np.linalg.eigvalsh(R)
         promised["largest_rate"] = from_zero.largest_learning_rate(phi, depth)
@@ -150,9 +136,9 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
             promised["promised_exact"] = from_zero.step_bound(phi, depth, rate, TOLERANCE * unit)
     if row["status"] == "diverged":
         return promised
-    if rate <= 1 / landscape.smoothness_bound(identity, depth, row["norm"], first):
+    if rate <= 1 / linear_residual.smoothness_bound(identity, depth, row["norm"], first):
         if row["norm"] < 1:
-            shrinks = landscape.convergence_rate_bound(identity, depth, row["norm"], rate)
+            shrinks = linear_residual.convergence_rate_bound(identity, depth, row["norm"], rate)
             promised["promised_2_3"] = _steps(shrinks, TOLERANCE * unit / first)
         if alone:
             shrinks = balancedness.margin_rate(depth, row["least_singular"], rate)
@@ -163,7 +149,3 @@ def _promised(row: dict, R: np.ndarray, unit: float, first: float) -> dict[str, 
 def _steps(shrinks: float, to: float) -> float:
     """Returns the steps in which the risk falls to a share `to`, if each multiplies it by at most `shrinks`."""
     return math.log(to) / math.log(shrinks) if 0 < shrinks < 1 else math.nan
-
-
-def _plain(value: object) -> object:
-    return value.item() if isinstance(value, np.generic) else value

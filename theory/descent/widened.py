@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.linear import landscape
+from theory import linear_residual
+from theory.products import product_gradient, products
 
 
 class Widened(NamedTuple):
@@ -59,14 +60,11 @@ def risk_and_gradient(problem: Widened, layers: np.ndarray) -> tuple[float, np.n
     Args:
       problem: Widened. layers: [ℓ, m, m].
     """
-    before, after = [problem.inward], [problem.outward]
-    for first, last in zip(layers, layers[::-1]):
-        before.append(before[-1] + first @ before[-1])
-        after.append(after[-1] + after[-1] @ last)
+    layers = np.eye(len(problem.inward)) + layers
+    before = products(layers, problem.inward)
     E = problem.outward @ before[-1] - problem.R
     middle = 2 * E @ problem.Sigma
-    gradient = [left.T @ middle @ right.T for left, right in zip(after[-2::-1], before)]
-    return float(np.vdot(E, middle) / 2), np.stack(gradient)
+    return float(np.vdot(E, middle) / 2), product_gradient(layers, before, problem.outward.T @ middle)
 
 
 def gradient_lower_bound(problem: Widened, layers: np.ndarray) -> float:
@@ -75,10 +73,9 @@ def gradient_lower_bound(problem: Widened, layers: np.ndarray) -> float:
     Not in the papers. If Σ is singular, the bound is 0.
     """
     num_layers, tau = len(layers), float(np.linalg.norm(layers, 2, axis=(1, 2)).max())
-    least, _, _ = problem.spread()
-    decay = max(0.0, 1 - tau) ** (2 * num_layers - 2)
-    excess = risk_and_gradient(problem, layers)[0]
-    return 4 * num_layers * least**2 * decay * float(np.linalg.eigvalsh(problem.Sigma)[0]) * excess
+    least, decay = problem.spread()[0], max(0.0, 1 - tau) ** (2 * num_layers - 2)
+    smallest, excess = float(np.linalg.eigvalsh(problem.Sigma)[0]), risk_and_gradient(problem, layers)[0]
+    return 4 * num_layers * least**2 * decay * smallest * excess
 
 
 class Guarantee(NamedTuple):
@@ -108,7 +105,7 @@ def guarantee(problem: Widened, num_layers: int) -> Guarantee:
     start = math.sqrt(risk_and_gradient(problem, np.zeros((num_layers, *[len(problem.inward)] * 2)))[0])
     allowed = smallest * least**2 / (4 * math.exp(1.5) * largest * math.sqrt(moment))
     scale = np.array([[largest**2 * moment]])
-    smoothness = landscape.smoothness_bound(scale, num_layers, 1 / (2 * num_layers), start**2)
+    smoothness = linear_residual.smoothness_bound(scale, num_layers, 1 / (2 * num_layers), start**2)
     rate = 1 - 2 * num_layers * smallest * least**2 / (math.e * smoothness)
     return Guarantee(start <= allowed, allowed, 1 / smoothness, rate)
 

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from theory import linear_residual
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, relative_error, require
-from theory.linear import landscape, paper_construction, rotations
+from theory.linear import paper_construction, rotations
 from theory.mutations import first_transposed, larger, scaled, vanishing
 
 
@@ -79,8 +80,8 @@ def claim_c_1(rng: np.random.Generator, trials: int) -> Pairs:
     id="hm.claim_C.2",
     source="Hardt & Ma, Claim C.2",
     statement="‖AB‖_F ≥ σ_min(A)‖B‖_F for square or tall A",
-    hypotheses={"square or tall A": lambda: landscape.product_lower_bound(np.eye(1, 2), np.ones((2, 1))) > 0},
-    function=landscape.product_lower_bound,
+    hypotheses={"square or tall A": lambda: linear_residual.product_lower_bound(np.eye(1, 2), np.ones((2, 1))) > 0},
+    function=linear_residual.product_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",
 )
@@ -89,8 +90,8 @@ def claim_c_2(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(10 * trials):
         columns = int(rng.integers(1, 6))
         A, B = rng.standard_normal((columns + int(rng.integers(0, 3)), columns)), rng.standard_normal((columns, 4))
-        yield np.linalg.norm(A @ B) * (1 + ROUNDING), landscape.product_lower_bound(A, B)
+        yield np.linalg.norm(A @ B) * (1 + ROUNDING), linear_residual.product_lower_bound(A, B)
         last = np.outer(np.linalg.svd(A)[2][-1], B[0])
-        yield landscape.product_lower_bound(A, last), np.linalg.norm(A @ last) * (1 - ROUNDING)
+        yield linear_residual.product_lower_bound(A, last), np.linalg.norm(A @ last) * (1 - ROUNDING)
     wide, orthogonal = np.array([[1.0, 0.0]]), np.array([[0.0], [1.0]])
     return f"not for wide A: A = [1 0], B = [0 1]ᵀ has ‖AB‖ = {np.linalg.norm(wide @ orthogonal):.0f} < 1"

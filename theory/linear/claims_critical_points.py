@@ -5,9 +5,9 @@ import math
 import numpy as np
 from scipy import optimize
 
+from theory import linear_residual
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, require
-from theory.linear import landscape
 from theory.linear.claims_risk import BEYOND, bound_holds, draw_layers, draw_problem, forward_by_hand, risk_by_hand
 from theory.linear.rotations import rotation
 from theory.mutations import changed, scaled, slower, vanishing
@@ -22,15 +22,15 @@ def _keeps_rate(
     learning_rate: float, A: np.ndarray = HALF, R: np.ndarray = ONE, Sigma: np.ndarray = ONE, steps: int = 10
 ) -> bool:
     """Returns whether steps in the ball of radius |||A|||, of any size, shrink the risk at the rate of (2.3)."""
-    radius = landscape.max_spectral_norm(A)
-    seen = landscape.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
+    radius = linear_residual.max_spectral_norm(A)
+    seen = linear_residual.gradient_descent(A, R, Sigma, learning_rate, steps, radius).rate
     return bool(seen <= 1 - 2 * learning_rate * len(A) * (1 - radius) ** (2 * len(A) - 2))
 
 
 def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
     """Returns whether A is not a critical point, or one of zero excess risk; Σ = I."""
     identity = np.eye(len(R))
-    return bool(landscape.gradient(A, R, identity).any() or landscape.risk(A, R, identity) == 0)
+    return bool(linear_residual.gradient(A, R, identity).any() or linear_residual.risk(A, R, identity) == 0)
 
 
 @claim(
@@ -59,7 +59,7 @@ def _ends_at_minima(A: np.ndarray, R: np.ndarray) -> bool:
     proof="none given",
     restates="hm.convergence",
     after="blog.note_4",
-    function=landscape.convergence_rate_bound,
+    function=linear_residual.convergence_rate_bound,
     mutation=(slower, scaled(0.9), steeper),
 )
 def descent(rng: np.random.Generator, trials: int) -> Pairs:
@@ -68,14 +68,14 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(trials):  # one layer in one dimension: a step multiplies f − C by (1 − 2ησ)², which can be small
         Sigma = np.array([[rng.uniform(0.5, 2)]])
         rate = rng.uniform(0.001, 0.3) / Sigma[0, 0]
-        end = landscape.gradient_descent(np.zeros((1, 1, 1)), np.array([[1.5]]), Sigma, rate, 30)
-        yield end.rate, landscape.convergence_rate_bound(Sigma, 1, 0.5, rate)
+        end = linear_residual.gradient_descent(np.zeros((1, 1, 1)), np.array([[1.5]]), Sigma, rate, 30)
+        yield end.rate, linear_residual.convergence_rate_bound(Sigma, 1, 0.5, rate)
     for _ in range(trials):  # the step at which (2.3) and a gain of η/2·‖∇f‖² promise a tenth
         A, R, Sigma = draw_problem(rng)
-        step = 0.2 * landscape.risk(A, R, Sigma) / landscape.gradient_lower_bound(A, R, Sigma)
-        said = landscape.convergence_rate_bound(Sigma, len(A), landscape.max_spectral_norm(A), step)
+        step = 0.2 * linear_residual.risk(A, R, Sigma) / linear_residual.gradient_lower_bound(A, R, Sigma)
+        said = linear_residual.convergence_rate_bound(Sigma, len(A), linear_residual.max_spectral_norm(A), step)
         yield abs(said - 0.9), ROUNDING
-    end = landscape.gradient_descent(HALF, ONE, ONE, 1.0, 1000, radius=0.5)
+    end = linear_residual.gradient_descent(HALF, ONE, ONE, 1.0, 1000, radius=0.5)
     require(end.risks.min() == end.risks.max() > 0, "a step of 2/L converges")
     return (
         "a step of 2/L: d = ℓ = 1, R = Σ = 1, A = ½, η = 1: the iterates stay in the ball of radius ½ "
@@ -96,7 +96,7 @@ def descent(rng: np.random.Generator, trials: int) -> Pairs:
     statement="Theorem 2.2 as Hardt & Ma state it",
     proof="none given",
     restates="hm.theorem_2.2",
-    function=landscape.gradient,
+    function=linear_residual.gradient,
     mutation=vanishing,
 )
 def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
@@ -109,34 +109,36 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(max(12, trials)):
         _, R, Sigma = draw_problem(rng, dimension=2, num_layers=3)
         if trial % 2:  # a minimum lies inside the ball
-            R = landscape.end_to_end(draw_layers(rng, 3, 2, 0.3))
+            R = linear_residual.end_to_end(draw_layers(rng, 3, 2, 0.3))
         start = draw_layers(rng, 3, 2, 0.5 if trial % 2 else 2.0)
-        found = optimize.root(
-            _flat_gradient, start.ravel(), (start.shape, R, Sigma), method="lm", options={"maxiter": 2000}
-        )
-        A = found.x.reshape(start.shape)
-        scale = landscape.risk(np.zeros_like(A), R, Sigma)
-        if np.linalg.norm(landscape.gradient(A, R, Sigma)) > 1e-9 * scale:
+
+        def flat_gradient(a: np.ndarray) -> np.ndarray:
+            return linear_residual.gradient(a.reshape(3, 2, 2), R, Sigma).ravel()  # noqa: B023
+
+        solution = optimize.root(flat_gradient, start.ravel(), method="lm", options={"maxiter": 2000})
+        A = solution.x.reshape(start.shape)
+        scale = linear_residual.risk(np.zeros_like(A), R, Sigma)
+        if np.linalg.norm(linear_residual.gradient(A, R, Sigma)) > 1e-9 * scale:
             continue
-        norm, excess = landscape.max_spectral_norm(A), landscape.risk(A, R, Sigma)
+        norm, excess = linear_residual.max_spectral_norm(A), linear_residual.risk(A, R, Sigma)
         if norm <= 0.9:
             yield excess / scale, ROUNDING
         elif excess > 1e-3 * scale:
             outside.append(norm)
 
     R = np.array([[2.0, 1.0], [0.0, 1.0]])
-    require(not landscape.gradient(MINUS_IDENTITY, R, np.eye(2)).any(), "A_i = −I is not a critical point")
-    require(landscape.risk(MINUS_IDENTITY, R, np.eye(2)) > 0, "A_i = −I has no excess risk")
+    require(not linear_residual.gradient(MINUS_IDENTITY, R, np.eye(2)).any(), "A_i = −I is not a critical point")
+    require(linear_residual.risk(MINUS_IDENTITY, R, np.eye(2)) > 0, "A_i = −I has no excess risk")
     singular, A = np.diag([1.0, 0.0]), np.full((1, 2, 2), 0.1)
-    excess = landscape.risk(A, R, singular)
+    excess = linear_residual.risk(A, R, singular)
     printed = 4 * np.linalg.eigvalsh(singular)[0] * excess
-    squared = np.square(landscape.gradient(A, R, singular)).sum()
+    squared = np.square(linear_residual.gradient(A, R, singular)).sum()
     require(printed == 0 < min(excess, squared), "(2.3) is not vacuous for a singular Σ")
     for _ in range(trials):  # ∇f = 0 implies EΣ = 0, so the excess risk is 0, for a singular Σ too
         A, (R, Sigma) = draw_layers(rng, 3, 2, 0.5), (np.eye(2), rng.uniform(0.1, 5) * singular)
-        R = landscape.end_to_end(A) + rng.standard_normal((2, 1)) * [0, 1]  # E Σ = 0
-        yield np.abs(landscape.gradient(A, R, Sigma)).max(), ROUNDING
-        yield landscape.risk(A, R, Sigma), ROUNDING
+        R = linear_residual.end_to_end(A) + rng.standard_normal((2, 1)) * [0, 1]  # E Σ = 0
+        yield np.abs(linear_residual.gradient(A, R, Sigma)).max(), ROUNDING
+        yield linear_residual.risk(A, R, Sigma), ROUNDING
     return (
         f"for Σ = diag(1, 0) (2.3) says only ‖∇f‖² ≥ {printed:.0f} at an excess risk of {excess:.2f}; "
         f"τ < 1 is needed: at A_i = −I ∇f = 0, and {len(outside)} starts ended at bad critical points outside the ball"
@@ -153,10 +155,10 @@ def theorem_2_2(rng: np.random.Generator, trials: int) -> Pairs:
     ),
     proof="none given",
     hypotheses={
-        "ℓ ≥ 2": lambda: not landscape.standard_gradient(np.zeros((1, 2, 2)), np.eye(2), np.eye(2)).any(),
-        "RΣ ≠ 0": lambda: landscape.risk(MINUS_IDENTITY, np.diag([1.0, 0.0]), np.diag([0.0, 1.0])) > 0,
+        "ℓ ≥ 2": lambda: not linear_residual.standard_gradient(np.zeros((1, 2, 2)), np.eye(2), np.eye(2)).any(),
+        "RΣ ≠ 0": lambda: linear_residual.risk(MINUS_IDENTITY, np.diag([1.0, 0.0]), np.diag([0.0, 1.0])) > 0,
     },
-    function=landscape.standard_gradient,
+    function=linear_residual.standard_gradient,
     mutation=changed(lambda gradient: gradient + 1),
 )
 def standard_critical_point(rng: np.random.Generator, trials: int) -> Pairs:
@@ -164,11 +166,11 @@ def standard_critical_point(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(trials):
         A, R, Sigma = draw_problem(rng, num_layers=int(rng.integers(2, 7)))
         zero = np.zeros_like(A)
-        require(landscape.risk(zero - np.eye(len(R)), R, Sigma) > 0, "the risk at W = 0 is 0")
-        yield np.abs(landscape.standard_gradient(zero, R, Sigma)).max(), 0.0
-    slope = np.abs(landscape.standard_gradient(np.zeros((1, 1, 1)), 2 * ONE, ONE)).max()
+        require(linear_residual.risk(zero - np.eye(len(R)), R, Sigma) > 0, "the risk at W = 0 is 0")
+        yield np.abs(linear_residual.standard_gradient(zero, R, Sigma)).max(), 0.0
+    slope = np.abs(linear_residual.standard_gradient(np.zeros((1, 1, 1)), 2 * ONE, ONE)).max()
     require(slope > 0, "one layer at W = 0 is a critical point")
-    require(landscape.risk(np.stack([-ONE, -ONE]), 0 * ONE, ONE) == 0, "W = 0 is bad for R = 0")
+    require(linear_residual.risk(np.stack([-ONE, -ONE]), 0 * ONE, ONE) == 0, "W = 0 is bad for R = 0")
     return f"ℓ = 1, R = 2, Σ = 1: |∂f/∂W| = {slope:.0f} at W = 0; R = 0: W = 0 is a global minimum"
 
 
@@ -178,7 +180,7 @@ def standard_critical_point(rng: np.random.Generator, trials: int) -> Pairs:
     statement="for |||A||| < 1 the gradient vanishes only at zero excess risk: f = 0 without noise, f = C = d with it",
     verdict="holds: for (1.1), where y = Rx; with the noise of §2 the gradient vanishes where f = C",
     hypotheses={"|||A||| < 1": lambda: bound_holds(*BEYOND)},
-    function=landscape.gradient,
+    function=linear_residual.gradient,
     mutation=vanishing,
     relation="≥",
 )
@@ -187,15 +189,15 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
     floors = []
     for _ in range(trials):
         A, R, Sigma = draw_problem(rng, radius=rng.uniform(0.05, 0.7))
-        reached = landscape.end_to_end(A)
-        at_minimum = np.abs(landscape.gradient(A, reached, Sigma)).max()
+        reached = linear_residual.end_to_end(A)
+        at_minimum = np.abs(linear_residual.gradient(A, reached, Sigma)).max()
         require(at_minimum <= ROUNDING * np.abs(Sigma).max(), "∇f does not vanish at the minimum")
         x = rng.standard_normal((5, len(R)))
         noise = math.sqrt(len(R)) * np.concatenate([np.eye(len(R)), -np.eye(len(R))])
         floors.append(np.square((x @ reached.T - forward_by_hand(A, x))[:, None] + noise).sum(2).mean() / len(R))
-        bound = 4 * len(A) * (1 - landscape.max_spectral_norm(A)) ** (2 * len(A) - 2)
+        bound = 4 * len(A) * (1 - linear_residual.max_spectral_norm(A)) ** (2 * len(A) - 2)
         excess = np.linalg.eigvalsh(Sigma)[0] * risk_by_hand(A, R, Sigma)
-        squared = np.square(landscape.gradient(A, R, Sigma)).sum()
+        squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
         yield squared * (1 + ROUNDING), bound * excess
     require(min(floors) > 0.99, "with noise f vanishes")
     return f"with y = Rx + ξ of §2 ∇f = 0 where f = C, which is {np.mean(floors):.0f} times d, not 0"
@@ -218,7 +220,7 @@ def gradients_vanish(rng: np.random.Generator, trials: int) -> Pairs:
     verdict="depends on the reading: in the ball of the sentence before, holds; everywhere, false",
     proof="complete: in the ball, by Theorem 2.2",
     hypotheses={"|||A||| < 1": lambda: bound_holds(*BEYOND)},
-    function=landscape.gradient,
+    function=linear_residual.gradient,
     mutation=vanishing,
     relation="≥",
 )
@@ -227,11 +229,11 @@ def no_critical_points(rng: np.random.Generator, trials: int) -> Pairs:
     risks = []
     for trial in range(trials):
         A, R, Sigma = draw_problem(rng, num_layers=2 + trial % 4, radius=rng.uniform(0.05, 0.7))
-        squared = np.square(landscape.gradient(A, R, Sigma)).sum()
-        yield squared * (1 + ROUNDING), landscape.gradient_lower_bound(A, R, Sigma)
+        squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+        yield squared * (1 + ROUNDING), linear_residual.gradient_lower_bound(A, R, Sigma)
         A[rng.choice(len(A), 2, replace=False)] = -np.eye(len(R))
-        require(not landscape.gradient(A, R, Sigma).any(), "two layers −I are not a critical point")
-        risks.append(landscape.risk(A, R, Sigma) / np.trace(R @ Sigma @ R.T))
+        require(not linear_residual.gradient(A, R, Sigma).any(), "two layers −I are not a critical point")
+        risks.append(linear_residual.risk(A, R, Sigma) / np.trace(R @ Sigma @ R.T))
     require(max(abs(np.array(risks) - 1)) < ROUNDING, "two layers −I are not a bad point")
     return "A_1 = A_2 = −I, of norm 1: ∇f = 0 for every R, f − C = tr(RΣRᵀ)"
 
@@ -243,7 +245,7 @@ def no_critical_points(rng: np.random.Generator, trials: int) -> Pairs:
     hypotheses={"τ < 1": lambda: _ends_at_minima(MINUS_IDENTITY, np.diag([2.0, 1.0]))},
     verdict="holds: for critical points of f(·), as printed; KKT points of its constrained problem need not be minima",
     proof="none given",
-    function=landscape.stationarity_in_ball,
+    function=linear_residual.stationarity_in_ball,
     mutation=changed(lambda residual: residual + 1),
 )
 def review_theorem_1(rng: np.random.Generator, trials: int) -> Pairs:
@@ -251,17 +253,17 @@ def review_theorem_1(rng: np.random.Generator, trials: int) -> Pairs:
     yield from _rates(rng, trials)
     for _ in range(trials):  # inside the ball the KKT residual is ‖∇f‖ for small steps, and 0 only at minima
         A = draw_layers(rng, 3, 3, 0.2)
-        reached = landscape.end_to_end(A)
-        yield landscape.stationarity_in_ball(A, reached, np.eye(3), 0.5), ROUNDING
-        squared = np.square(landscape.gradient(A, reached + 0.01, np.eye(3))).sum()
-        error = abs(landscape.stationarity_in_ball(A, reached + 0.01, np.eye(3), 0.9) / np.sqrt(squared) - 1)
+        reached = linear_residual.end_to_end(A)
+        yield linear_residual.stationarity_in_ball(A, reached, np.eye(3), 0.5), ROUNDING
+        squared = np.square(linear_residual.gradient(A, reached + 0.01, np.eye(3))).sum()
+        error = abs(linear_residual.stationarity_in_ball(A, reached + 0.01, np.eye(3), 0.9) / np.sqrt(squared) - 1)
         yield error, 1e-6
     boundary = np.repeat(-np.eye(2)[None] / 2, 3, axis=0)
-    residual = landscape.stationarity_in_ball(boundary, -np.eye(2), np.eye(2), 0.5)
-    excess = landscape.risk(boundary, -np.eye(2), np.eye(2))
+    residual = linear_residual.stationarity_in_ball(boundary, -np.eye(2), np.eye(2), 0.5)
+    excess = linear_residual.risk(boundary, -np.eye(2), np.eye(2))
     angles = np.linspace(np.pi / 2, np.pi, 91)
     turned = [np.stack([rotation(angle) / 2] * 3) for angle in angles]
-    better = min(landscape.risk(A, -np.eye(2), np.eye(2)) for A in turned)
+    better = min(linear_residual.risk(A, -np.eye(2), np.eye(2)) for A in turned)
     require(residual < 1e-12 and better < excess, "A_i = −I/2 is not a bad KKT point")
     return (
         f"R = −I₂, ℓ = 3, τ = ½: A_i = −I/2 is a KKT point (residual {residual:.0e}) "
@@ -270,14 +272,10 @@ def review_theorem_1(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _rates(rng: np.random.Generator, trials: int) -> Pairs:
-    """Ratios of successive excess risks, and the bound on them, for projected descent with steps 1/L."""
+    """Yields the ratios of successive excess risks, and the bound on them, for projected descent with steps 1/L."""
     for _ in range(max(1, trials // 10)):
-        R, Sigma = landscape.end_to_end(draw_layers(rng, 4, 3, 0.15)), np.eye(3)
+        R, Sigma = linear_residual.end_to_end(draw_layers(rng, 4, 3, 0.15)), np.eye(3)
         A = draw_layers(rng, 4, 3, 0.3)
-        rate = 1 / landscape.smoothness_bound(Sigma, 4, 0.3, landscape.risk(A, R, Sigma))
-        end = landscape.gradient_descent(A, R, Sigma, rate, 300, radius=0.3)
-        yield end.rate, landscape.convergence_rate_bound(Sigma, 4, 0.3, rate)
-
-
-def _flat_gradient(a: np.ndarray, shape: tuple[int, ...], R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    return landscape.gradient(a.reshape(shape), R, Sigma).ravel()
+        rate = 1 / linear_residual.smoothness_bound(Sigma, 4, 0.3, linear_residual.risk(A, R, Sigma))
+        end = linear_residual.gradient_descent(A, R, Sigma, rate, 300, radius=0.3)
+        yield end.rate, linear_residual.convergence_rate_bound(Sigma, 4, 0.3, rate)

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from theory import factorization, linear_residual
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, relative_error, require
-from theory.linear import factorization, landscape, paper_construction
+from theory.linear import paper_construction
 from theory.mutations import changed, larger, reversed_layers, scaled, vanishing
 
 POSITIVE_DETERMINANT = (
@@ -22,7 +23,7 @@ BOUND_WITHOUT = (
 
 def _shallow_norm(gamma: float, bound: float) -> bool:
     """Returns whether the one layer of R = e^γ, of norm e^γ − 1, is within the bound."""
-    return landscape.max_spectral_norm(factorization.factorize(np.array([[math.exp(gamma)]]), 1)) <= bound
+    return linear_residual.max_spectral_norm(factorization.factorize(np.array([[math.exp(gamma)]]), 1)) <= bound
 
 
 @claim(
@@ -57,7 +58,7 @@ def theorem_2_1(rng: np.random.Generator, trials: int) -> Pairs:
     )
     num_layers, gamma = next(misses)
     R = np.diag([-math.exp(gamma), -1.0, 1.0])
-    printed = landscape.max_spectral_norm(factorization.factorize(R, num_layers, "paper"))
+    printed = linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, "paper"))
     bound = factorization.norm_bound(R, num_layers, "paper")
     require(printed > bound, "the printed construction meets its bound")
     return (
@@ -86,8 +87,8 @@ def positive_definite(rng: np.random.Generator, trials: int) -> Pairs:
         gamma = np.abs(logs).max()
         num_layers = int(rng.integers(math.ceil(gamma), math.ceil(gamma) + 20))
         A = factorization.factorize(R, num_layers)
-        norm = landscape.max_spectral_norm(A)
-        yield relative_error(landscape.end_to_end(A), R), ROUNDING
+        norm = linear_residual.max_spectral_norm(A)
+        yield relative_error(linear_residual.end_to_end(A), R), ROUNDING
         yield abs(norm / np.abs(np.expm1(logs / num_layers)).max() - 1), ROUNDING
         yield norm, 3 * gamma / num_layers
     # A singular product has a singular factor, and a singular I + A has ‖A‖ ≥ 1.
@@ -123,7 +124,7 @@ def negative_determinant(rng: np.random.Generator, trials: int) -> Pairs:
         require(max(errors) < ROUNDING, "R′ is not the target of x′ and y′")
         for positive in (augmented, factorization.flip_label(R)):
             A = factorization.factorize(positive, 8 + math.ceil(gamma))
-            yield relative_error(landscape.end_to_end(A), positive), ROUNDING
+            yield relative_error(linear_residual.end_to_end(A), positive), ROUNDING
             yield abs(factorization.log_condition(positive) - gamma), ROUNDING * max(gamma, 1)
 
 
@@ -143,7 +144,7 @@ def odd_dimension(rng: np.random.Generator, trials: int) -> Pairs:
         R *= -np.sign(np.linalg.det(R))
         gamma = np.abs(np.log(np.linalg.svd(R, compute_uv=False))).max()
         A = factorization.factorize(-R, 8 + math.ceil(gamma))
-        yield relative_error(-landscape.end_to_end(A), R), ROUNDING
+        yield relative_error(-linear_residual.end_to_end(A), R), ROUNDING
         yield abs(factorization.log_condition(-R) - gamma), ROUNDING * max(gamma, 1)
 
 
@@ -153,7 +154,7 @@ def odd_dimension(rng: np.random.Generator, trials: int) -> Pairs:
     statement="every R that is not singular can be scaled to γ = ½ log κ",
     hypotheses={"not singular": lambda: factorization.rescale(np.diag([0.0, 1.0]))[1] > 0},
     function=factorization.rescale,
-    mutation=changed(lambda found: (2 * found[0], 2 * found[1])),
+    mutation=changed(lambda rescaled: (2 * rescaled[0], 2 * rescaled[1])),
 )
 def rescaling(rng: np.random.Generator, trials: int) -> Pairs:
     """γ of the rescaled R against ½ log κ, and its singular values against 1/√κ and √κ."""
@@ -187,8 +188,8 @@ def blog_note_4(rng: np.random.Generator, trials: int) -> Pairs:
     num_layers = 13  # more than 4π, and γ = 0 for R = diag(−1, 1)
     bound = 4 * math.pi / num_layers
     for _ in range(10 * trials):
-        A = landscape.project(rng.standard_normal((num_layers, 2, 2)), bound)
-        require(np.linalg.det(landscape.end_to_end(A)) > 0, "small layers have a product with det < 0")
+        A = linear_residual.project(rng.standard_normal((num_layers, 2, 2)), bound)
+        require(np.linalg.det(linear_residual.end_to_end(A)) > 0, "small layers have a product with det < 0")
     return (
         f"R = diag(−1, 1), γ = 0, ℓ = {num_layers} ≥ 3γ: the bound is {bound:.3f} < 1, so each "
         "det(I + A_i) > 0, and det R = −1; for any γ the same holds from ℓ = 4π + 3γ on"
@@ -211,13 +212,13 @@ def polar_bound(rng: np.random.Generator, trials: int) -> Pairs:
         A = factorization.factorize(R, num_layers)
         norms = np.linalg.norm(A, 2, axis=(1, 2))
         if num_layers >= factorization.log_condition(R):
-            yield relative_error(landscape.end_to_end(A), R), ROUNDING
+            yield relative_error(linear_residual.end_to_end(A), R), ROUNDING
         yield np.ptp(norms), ROUNDING * norms.max()
         yield norms.max(), factorization.norm_bound(R, num_layers) * (1 + ROUNDING)
     for num_layers in range(1, 20):
         A = factorization.factorize(-np.eye(2), num_layers)
         bound = factorization.norm_bound(-np.eye(2), num_layers)
-        yield abs(landscape.max_spectral_norm(A) / bound - 1), ROUNDING
+        yield abs(linear_residual.max_spectral_norm(A) / bound - 1), ROUNDING
 
 
 @claim(
@@ -236,13 +237,13 @@ def norm_lower_bound(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(max(1, trials // 2)):
         R, num_layers = _target(rng, trial)
         lower = factorization.norm_lower_bound(R, num_layers) * (1 - ROUNDING)
-        yield landscape.max_spectral_norm(factorization.factorize(R, num_layers)), lower
+        yield linear_residual.max_spectral_norm(factorization.factorize(R, num_layers)), lower
         if num_layers >= 5:
-            yield landscape.max_spectral_norm(factorization.factorize(R, num_layers, "paper")), lower
+            yield linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, "paper")), lower
         u, sigma, vt = np.linalg.svd(R)
         polar_parts = (u @ vt, (vt.T * sigma) @ vt)  # where polar is optimal
         for part in polar_parts:
-            norm = landscape.max_spectral_norm(factorization.factorize(part, num_layers))
+            norm = linear_residual.max_spectral_norm(factorization.factorize(part, num_layers))
             yield factorization.norm_lower_bound(part, num_layers), norm * (1 - 1e-6)
             yield norm * (1 + ROUNDING), factorization.norm_lower_bound(part, num_layers)
 
@@ -274,16 +275,16 @@ def polar_ratio(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _polar_beside_printed_bound(rng: np.random.Generator, trials: int) -> Pairs:
-    """The error of the polar method's product, and its |||A||| against (4π + 3γ)/ℓ, for det R > 0 and ℓ ≥ 3γ."""
+    """Yields the error of the polar method's product, and its |||A||| against (4π + 3γ)/ℓ, det R > 0, ℓ ≥ 3γ."""
     for trial in range(2 * trials):
         R, num_layers = _target(rng, trial)
         A = factorization.factorize(R, num_layers)
-        yield relative_error(landscape.end_to_end(A), R), ROUNDING
-        yield landscape.max_spectral_norm(A), factorization.norm_bound(R, num_layers, "paper")
+        yield relative_error(linear_residual.end_to_end(A), R), ROUNDING
+        yield linear_residual.max_spectral_norm(A), factorization.norm_bound(R, num_layers, "paper")
 
 
 def _target(rng: np.random.Generator, trial: int) -> tuple[np.ndarray, int]:
-    """R with det R > 0, the rotation of every third with two eigenvalues −1; and an ℓ ≥ max(1, 3γ)."""
+    """Returns R with det R > 0, the rotation of every third with two eigenvalues −1; and an ℓ ≥ max(1, 3γ)."""
     d = int(rng.integers(2, 9))
     u, vt = (np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(2))
     if trial % 3 == 0:

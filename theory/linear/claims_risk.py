@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
+from theory import linear_residual
 from theory.claim import claim
 from theory.derivatives import complex_step_gradient, difference_gradient
 from theory.evidence import ROUNDING, Pairs, relative_error, require
-from theory.linear import landscape
 from theory.mutations import changed, larger, scaled, transposed, vanishing
 
 # A critical point beyond the ball, ‖A_1‖ = 4: d = 1, ℓ = 3, two factors I + A_i are 0; R = 2, Σ = 1.
@@ -19,9 +19,9 @@ BEYOND = np.array([-4.0, -1.0, -1.0])[:, None, None], np.full((1, 1), 2.0), np.o
 
 def bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
     """Returns whether ‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C), for τ = |||A||| of any size."""
-    decay = (1 - landscape.max_spectral_norm(A)) ** (2 * len(A) - 2)
-    bound = 4 * len(A) * decay * np.linalg.eigvalsh(Sigma)[0] * landscape.risk(A, R, Sigma)
-    return bool(np.square(landscape.gradient(A, R, Sigma)).sum() >= bound)
+    decay = (1 - linear_residual.max_spectral_norm(A)) ** (2 * len(A) - 2)
+    bound = 4 * len(A) * decay * np.linalg.eigvalsh(Sigma)[0] * linear_residual.risk(A, R, Sigma)
+    return bool(np.square(linear_residual.gradient(A, R, Sigma)).sum() >= bound)
 
 
 @claim(
@@ -35,7 +35,7 @@ def bound_holds(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> bool:
     statement="Σ^½ is the unique symmetric positive semidefinite B with B² = Σ; f is the same for every symmetric B",
     verdict="misprint: “positive semidefinite” is missing; there are several symmetric roots",
     proof="none given",
-    function=landscape.risk,
+    function=linear_residual.risk,
     mutation=scaled(0.5),
 )
 def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
@@ -47,12 +47,12 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
         noise = math.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])  # E ξ = 0, E ξξᵀ = I exactly
         outputs = forward_by_hand(A, x)
         population = np.square((x @ R.T - outputs)[:, None] + noise).sum(2).mean()
-        excess = landscape.risk(A, R, x.T @ x / len(x))
+        excess = linear_residual.risk(A, R, x.T @ x / len(x))
         yield abs(population - excess - d) / population, ROUNDING
         y = x @ R.T + rng.standard_normal(x.shape)
         sample = np.square(y - outputs).sum(1).mean()
-        problem = landscape.sample_problem(x, y)
-        computed = landscape.risk(A, problem.R, problem.Sigma) + problem.noise
+        problem = linear_residual.sample_problem(x, y)
+        computed = linear_residual.risk(A, problem.R, problem.Sigma) + problem.noise
         yield abs(sample - computed) / sample, ROUNDING
     E, root = rng.standard_normal((2, 2)), np.diag([1.0, -1.0])
     require(np.array_equal(root @ root, np.eye(2)), "diag(1, −1) is not a root of I")
@@ -72,7 +72,7 @@ def claim_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     source="Hardt & Ma, (2.5), and the last line of A.2",
     statement="∂f/∂A_i = 2 (I+A_{i+1})ᵀ···(I+A_ℓ)ᵀ EΣ (I+A_1)ᵀ···(I+A_{i−1})ᵀ",
     proof="repaired: the last line of A.2 has its factors in reverse order; the line above it is right",
-    function=landscape.gradient,
+    function=linear_residual.gradient,
     mutation=transposed,
 )
 def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
@@ -81,10 +81,10 @@ def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(trials):
         A, R, Sigma = draw_problem(rng)
         reference = complex_step_gradient(risk_by_hand, A, R, Sigma)
-        yield relative_error(landscape.gradient(A, R, Sigma), reference), ROUNDING
+        yield relative_error(linear_residual.gradient(A, R, Sigma), reference), ROUNDING
         A, R, Sigma = draw_problem(rng, dimension=3, num_layers=4)
         difference = difference_gradient(risk_by_hand, A, R, Sigma)
-        yield relative_error(landscape.gradient(A, R, Sigma), difference), 1e-6
+        yield relative_error(linear_residual.gradient(A, R, Sigma), difference), 1e-6
         printed_errors.append(relative_error(_last_line_of_a_2(A, R, Sigma), difference))
     require(min(printed_errors) > 1e-3, "the last line of A.2 is right")
     return f"with the factors in the order of A.2's last line the gradient is off by {min(printed_errors):.0%} or more"
@@ -96,7 +96,7 @@ def eq_2_5(rng: np.random.Generator, trials: int) -> Pairs:
     statement="‖∇f‖² ≥ 4ℓ(1−τ)^{2ℓ−2} σ_min(Σ)(f − C) for |||A||| ≤ τ < 1; a product form lies between both sides",
     hypotheses={"|||A||| ≤ τ < 1": lambda: bound_holds(*BEYOND)},
     proof="repaired: its third line follows from ‖EΣ‖_F ≥ σ_min(Σ^½)‖EΣ^½‖_F, not from its second line",
-    function=landscape.gradient_lower_bound,
+    function=linear_residual.gradient_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",
 )
@@ -104,16 +104,16 @@ def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     """‖∇f‖² against the bound inside the ball, any R; and equality at A_i = −τI, Σ = sI."""
     for _ in range(10 * trials):
         A, R, Sigma = draw_problem(rng, radius=rng.uniform(0.05, 0.95))
-        squared = np.square(landscape.gradient(A, R, Sigma)).sum()
-        by_layer = landscape.gradient_lower_bound_by_layer(A, R, Sigma)
+        squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+        by_layer = linear_residual.gradient_lower_bound_by_layer(A, R, Sigma)
         yield squared * (1 + ROUNDING), by_layer
-        yield by_layer * (1 + ROUNDING), landscape.gradient_lower_bound(A, R, Sigma)
+        yield by_layer * (1 + ROUNDING), linear_residual.gradient_lower_bound(A, R, Sigma)
     for _ in range(trials):
         A, R, _ = draw_problem(rng)
         A = np.repeat(-rng.uniform(0, 0.9) * np.eye(len(R))[None], len(A), axis=0)
         Sigma = rng.uniform(0.1, 5) * np.eye(len(R))
-        squared = np.square(landscape.gradient(A, R, Sigma)).sum()
-        yield landscape.gradient_lower_bound(A, R, Sigma), squared * (1 - ROUNDING)
+        squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+        yield linear_residual.gradient_lower_bound(A, R, Sigma), squared * (1 - ROUNDING)
     E, Sigma = np.diag([0.0, 1.0]), np.diag([1.0, 9.0])
     second_line = np.linalg.eigvalsh(Sigma)[0] * np.linalg.norm(E)
     third_line = math.sqrt(np.linalg.eigvalsh(Sigma)[0]) * np.linalg.norm(E @ np.sqrt(Sigma))
@@ -132,8 +132,8 @@ def eq_2_3(rng: np.random.Generator, trials: int) -> Pairs:
     verdict="false: σ_min(Σ)² in place of the σ_min(Σ) of (2.3)",
     proof="none given",
     after="review.theorem_2",
-    function=landscape.smallest_counterexample,
-    mutation=changed(lambda found: None),
+    function=linear_residual.smallest_counterexample,
+    mutation=changed(lambda _: None),
     relation="≥",
 )
 def review_eq_6(rng: np.random.Generator, trials: int) -> Pairs:
@@ -141,15 +141,15 @@ def review_eq_6(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(10 * trials):
         A, R, Sigma = draw_problem(rng, radius=rng.uniform(0.05, 0.95))
         eigenvalues = np.linalg.eigvalsh(Sigma)
-        squared = np.square(landscape.gradient(A, R, Sigma)).sum()
-        true_form = landscape.gradient_lower_bound(A, R, Sigma) * eigenvalues[0] / eigenvalues[-1]
+        squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+        true_form = linear_residual.gradient_lower_bound(A, R, Sigma) * eigenvalues[0] / eigenvalues[-1]
         yield squared * (1 + ROUNDING), true_form
-    found = landscape.smallest_counterexample(power=2)
-    require(found is not None, "no small numbers violate (6)")
-    require(landscape.smallest_counterexample(power=1) is None, "small numbers violate (2.3)")
-    squared, claimed = (2 * (1 - found.R) * found.Sigma) ** 2, 4 * found.Sigma**2 * (1 - found.R) ** 2 * found.Sigma
-    require(squared == found.gradient_squared < found.claimed == claimed, "the numbers do not violate (6)")
-    return f"d = ℓ = 1, A = 0, Σ = {found.Sigma}, R = {found.R}: ‖∇f‖² = {found.gradient_squared:g} < {found.claimed:g}"
+    least = linear_residual.smallest_counterexample(power=2)
+    require(least is not None, "no small numbers violate (6)")
+    require(linear_residual.smallest_counterexample(power=1) is None, "small numbers violate (2.3)")
+    squared, claimed = (2 * (1 - least.R) * least.Sigma) ** 2, 4 * least.Sigma**2 * (1 - least.R) ** 2 * least.Sigma
+    require(squared == least.gradient_squared < least.claimed == claimed, "the numbers do not violate (6)")
+    return f"d = ℓ = 1, A = 0, Σ = {least.Sigma}, R = {least.R}: ‖∇f‖² = {least.gradient_squared:g} < {least.claimed:g}"
 
 
 def draw_layers(rng: np.random.Generator, num_layers: int, dimension: int, radius: float) -> np.ndarray:
@@ -181,7 +181,7 @@ def risk_by_hand(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> complex:
 
 
 def _last_line_of_a_2(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.ndarray:
-    """2 (I+A_ℓ)ᵀ···(I+A_{j+1})ᵀ E Σ (I+A_{j−1})ᵀ···(I+A_1)ᵀ, as A.2 ends: with the factors in reverse."""
+    """Returns 2 (I+A_ℓ)ᵀ···(I+A_{j+1})ᵀ E Σ (I+A_{j−1})ᵀ···(I+A_1)ᵀ, as A.2 ends: with the factors in reverse."""
     E, transposed = forward_by_hand(A, np.eye(len(R))).T - R, (np.eye(len(R)) + A).transpose(0, 2, 1)
     return np.stack([
         2 * _product(transposed[j + 1 :][::-1]) @ E @ Sigma @ _product(transposed[:j][::-1]) for j in range(len(A))
@@ -189,7 +189,7 @@ def _last_line_of_a_2(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray) -> np.nda
 
 
 def _product(matrices: np.ndarray) -> np.ndarray:
-    """In the order in which they are written."""
+    """Returns the product of matrices in the order in which they are listed."""
     product = np.eye(matrices.shape[-1])
     for matrix in matrices:
         product = product @ matrix

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
+from theory import factorization, linear_residual
 from theory.arrays import column
-from theory.linear import factorization, landscape, paper_construction
+from theory.linear import paper_construction
 
 LAYERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _NORM = "|||A|||"  # the largest spectral norm of a layer
@@ -119,9 +120,9 @@ def gradient_ratios(seed: int = 0, instances: int = 4_000) -> list[dict]:
         A = radius * _unit_layers(rng, 5, 4)
         R, root = rng.standard_normal((2, 4, 4))
         Sigma = root @ root.T + 0.1 * np.eye(4)
-        squared = np.square(landscape.gradient(A, R, Sigma)).sum()
-        printed = float(squared / landscape.gradient_lower_bound(A, R, Sigma))
-        by_layer = float(squared / landscape.gradient_lower_bound_by_layer(A, R, Sigma))
+        squared = np.square(linear_residual.gradient(A, R, Sigma)).sum()
+        printed = float(squared / linear_residual.gradient_lower_bound(A, R, Sigma))
+        by_layer = float(squared / linear_residual.gradient_lower_bound_by_layer(A, R, Sigma))
         rows.append({"radius": radius, "printed": printed, "by_layer": by_layer})
     return rows
 
@@ -149,11 +150,11 @@ def descent_rates(seed: int = 0, num_steps: int = 60) -> list[dict]:
     rows = []
     for radius in (0.05, 0.15, 0.3):
         A, target = (0.9 * radius * _unit_layers(rng, 8, 5) for _ in range(2))
-        R, Sigma = landscape.end_to_end(target), np.eye(5)
-        start = landscape.risk(A, R, Sigma)
-        learning_rate = 1 / landscape.smoothness_bound(Sigma, 8, radius, start)
-        descent = landscape.gradient_descent(A, R, Sigma, learning_rate, num_steps, radius)
-        bound = landscape.convergence_rate_bound(Sigma, 8, radius, learning_rate)
+        R, Sigma = linear_residual.end_to_end(target), np.eye(5)
+        start = linear_residual.risk(A, R, Sigma)
+        learning_rate = 1 / linear_residual.smoothness_bound(Sigma, 8, radius, start)
+        descent = linear_residual.gradient_descent(A, R, Sigma, learning_rate, num_steps, radius)
+        bound = linear_residual.convergence_rate_bound(Sigma, 8, radius, learning_rate)
         for step, risk in enumerate(descent.risks):
             guaranteed = float(start * bound**step)
             rows.append({"radius": radius, "step": step, "excess_risk": float(risk), "guaranteed": guaranteed})
@@ -186,8 +187,13 @@ def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> l
 
     def row(kind: str, a: float, b: float, path: int = -1) -> dict:
         A = np.array([[[a]], [[b]]])
-        found = {"kind": kind, "path": path, "a": float(a), "b": float(b), "target": target}
-        return found | {"risk": landscape.risk(A, R, Sigma), "radius": np.nan, "least_ratio": np.nan, "bound": np.nan}
+        row = {"kind": kind, "path": path, "a": float(a), "b": float(b), "target": target}
+        return row | {
+            "risk": linear_residual.risk(A, R, Sigma),
+            "radius": np.nan,
+            "least_ratio": np.nan,
+            "bound": np.nan,
+        }
 
     grid = np.linspace(-2, 1.3, num_points)
     rows = [row("plane", a, b) for a in grid for b in grid]
@@ -196,7 +202,7 @@ def identity_ball(seed: int = 0, target: float = 0.4, num_points: int = 81) -> l
         A = np.array(start).reshape(2, 1, 1)
         for _ in range(450):
             rows.append(row("path", *A.ravel(), path))
-            A = A - 0.02 * landscape.gradient(A, R, Sigma)
+            A = A - 0.02 * linear_residual.gradient(A, R, Sigma)
     return rows + [row("edge", -r, -r) | _steepness(r, R, Sigma) for r in np.linspace(0, 1, 41)]
 
 
@@ -206,9 +212,9 @@ def _steepness(radius: float, R: np.ndarray, Sigma: np.ndarray) -> dict[str, flo
     edge = [p for t in along for p in ((t, radius), (-t, -radius), (radius, -t), (-radius, t))]
     ratios, bounds = [], []
     for A in np.array(edge)[..., None, None]:
-        if (risk := landscape.risk(A, R, Sigma)) > 1e-9:
-            ratios.append(np.square(landscape.gradient(A, R, Sigma)).sum() / risk)
-            bounds.append(landscape.gradient_lower_bound(A, R, Sigma) / risk)
+        if (risk := linear_residual.risk(A, R, Sigma)) > 1e-9:
+            ratios.append(np.square(linear_residual.gradient(A, R, Sigma)).sum() / risk)
+            bounds.append(linear_residual.gradient_lower_bound(A, R, Sigma) / risk)
     return {"radius": float(radius), "least_ratio": float(min(ratios)), "bound": float(min(bounds))}
 
 
@@ -265,9 +271,9 @@ def _positive(R: np.ndarray) -> np.ndarray:
 
 
 def _norm(R: np.ndarray, num_layers: int, method: str) -> float:
-    """|||A|||, NaN where the method has no factorisation."""
+    """Returns |||A|||, NaN where the method has no factorisation."""
     try:
-        return landscape.max_spectral_norm(factorization.factorize(R, num_layers, method))
+        return linear_residual.max_spectral_norm(factorization.factorize(R, num_layers, method))
     except ValueError:
         return np.nan
 

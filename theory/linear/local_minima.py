@@ -1,7 +1,7 @@
 """Linear residual networks without restriction to a ball: bad critical points, none of which is a local minimum.
 
 paper                                     code
-(I + A_ℓ)···(I + A_1), f                  as in landscape.py
+(I + A_ℓ)···(I + A_1), f                  as in linear_residual.py
 U, σ, Vᵀ of R, Σ = I                      a critical point for each subset of the σ: bad_critical_point
 
 Kenji Kawaguchi, *Deep learning without poor local minima*, NeurIPS 2016 (arXiv 1605.07110): every local minimum of a
@@ -12,7 +12,7 @@ Thomas Laurent and James von Brecht, *Deep linear networks with arbitrary loss: 
 
 import numpy as np
 
-from theory.linear import landscape
+from theory import linear_residual
 
 _STEPS, _DRAWS = 0.5 ** np.arange(0, 30, 3), 8
 
@@ -45,7 +45,7 @@ def escape(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, size: float, rng: np
     lower = A
     for _ in range(_DRAWS):
         for point in _downhill(moved_freely(A, size, rng), R, Sigma, size):
-            if landscape.risk(point, R, Sigma) < landscape.risk(lower, R, Sigma):
+            if linear_residual.risk(point, R, Sigma) < linear_residual.risk(lower, R, Sigma):
                 lower = point
     return lower
 
@@ -68,7 +68,7 @@ def moved_freely(A: np.ndarray, size: float, rng: np.random.Generator) -> np.nda
 
 def _downhill(A: np.ndarray, R: np.ndarray, Sigma: np.ndarray, size: float) -> list[np.ndarray]:
     """Yields points on the line against the gradient, up to `size` away; none where it is 0 within rounding."""
-    slope = landscape.gradient(A, R, Sigma)
+    slope = linear_residual.gradient(A, R, Sigma)
     length = np.linalg.norm(slope, 2, axis=(1, 2)).max()
     if length <= 1e-12 * np.linalg.norm(R @ Sigma):
         return []

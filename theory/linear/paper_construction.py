@@ -80,7 +80,7 @@ def layers(singular_parts: tuple[np.ndarray, np.ndarray, np.ndarray], num_layers
 
 
 def _rotation_layers(Q: np.ndarray, num_rotations: int) -> np.ndarray:
-    """2q layers whose product is Q: the pairs of −1 first, then the other planes, which commute."""
+    """Returns 2q layers whose product is Q: the pairs of −1 first, then the other planes, which commute."""
     basis, angles = rotation_planes(Q)
     is_reflection = angles == np.pi
     turns = [np.where(is_reflection, angles, 0), np.where(is_reflection, 0, angles)]

@@ -100,7 +100,7 @@ def turn_minus_identity(angles: np.ndarray, dimension: int) -> np.ndarray:
 
 
 def _orthogonal_schur(Q: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(D, S), the real Schur form of an orthogonal Q; for 500 generic angles in a sixth of LAPACK's time.
+    """Returns (D, S), the real Schur form of an orthogonal Q; for 500 generic angles in a sixth of LAPACK's time.
 
     The symmetric (Q + Qᵀ)/2 commutes with Q, so in its eigenvectors Q falls into blocks, one for
     each cluster of its eigenvalues cos θ; where all angles are below 60° the skew part squared,

@@ -128,10 +128,10 @@ def separating_block(points: np.ndarray, targets: np.ndarray, others: np.ndarray
 
 
 def _plane(point: np.ndarray, others: np.ndarray) -> np.ndarray | None:
-    """(u, s) with |u_i| ≤ 1 and u·h + s ≤ 0 on the others, as large as can be on the point; None where 0 is largest."""
+    """Returns (u, s), |u_i| ≤ 1, with the largest u·h + s at the point and at most 0 at the others; None if it is 0."""
     rows, bounds = np.column_stack([others, np.ones(len(others))]), [(-1.0, 1.0)] * len(point) + [(None, None)]
-    found = optimize.linprog(-np.append(point, 1.0), A_ub=rows, b_ub=np.zeros(len(others)), bounds=bounds)
-    return found.x if -found.fun > 1e-9 * np.abs(others).max() else None
+    solution = optimize.linprog(-np.append(point, 1.0), A_ub=rows, b_ub=np.zeros(len(others)), bounds=bounds)
+    return solution.x if -solution.fun > 1e-9 * np.abs(others).max() else None
 
 
 def apply_block(U: np.ndarray, V: np.ndarray, s: np.ndarray, h: np.ndarray) -> np.ndarray:

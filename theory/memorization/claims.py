@@ -238,14 +238,14 @@ def review_theorem_3(rng: np.random.Generator, trials: int) -> Pairs:
 def _labelled(
     rng: np.random.Generator, num_points: int, dimension: int, num_classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Gaussian x [n, d]; random labels [n], of which the first r are all different where n ≥ r."""
+    """Returns gaussian x [n, d]; random labels [n], of which the first r are all different where n ≥ r."""
     labels = rng.integers(0, num_classes, num_points)
     labels[:num_classes] = np.arange(num_classes)[:num_points]
     return rng.standard_normal((num_points, dimension)), labels
 
 
 def _points(rng: np.random.Generator, count: int, dimension: int, factor: float) -> np.ndarray:
-    """Points with |α|² spread over [1 − ρ′, 1 + ρ′], ρ′ = D²/factor for the least squared distance D² of the result."""
+    """Returns points with |α|² spread over [1 − ρ′, 1 + ρ′], ρ′ = D²/factor, D² their least squared distance."""
     directions = rng.standard_normal((count, dimension))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     offsets = rng.uniform(-1, 1, (count, 1))
@@ -264,7 +264,7 @@ def _unit_pair(squared_distance: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _printed_block_error(rho: float, squared_distance: float) -> float:
-    """Largest distance from the targets of two unit vectors moved by Lemma B.1 as printed."""
+    """Returns largest distance from the targets of two unit vectors moved by Lemma B.1 as printed."""
     points = np.stack(_unit_pair(squared_distance))
     targets = -points
     bias = -(1 - 2 * rho)
@@ -303,7 +303,7 @@ def _require_hull_example(dimension: int) -> None:
 
 
 def _close_pairs(rng: np.random.Generator, count: int, dimension: int, rho: float) -> np.ndarray:
-    """Points [count, k] in pairs with |z|² = 1 − ρ′ and 1 + ρ′/2 at squared distance 1.01ρ′, others farther."""
+    """Returns points [count, k] in pairs with |z|² = 1 − ρ′ and 1 + ρ′/2 at squared distance 1.01ρ′, others farther."""
     short, long = 1 - rho, 1 + rho / 2
     cosine = (short + long - 1.01 * rho) / (2 * math.sqrt(short * long))
     for _ in range(1000):

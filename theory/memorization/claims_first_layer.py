@@ -144,9 +144,9 @@ def close_surrogates(rng: np.random.Generator, trials: int) -> Pairs:
         # The pairs are independent two by two, so the variance is that of independent ones.
         yield abs(np.mean(draws) - law), 6 * math.sqrt(law / len(draws)) + 1
     r = 1000
-    found = {k: (_close_pairs(rng, r, k), first_layer.correlated_pairs(r, k)) for k in (28, 40)}
-    require(min(count for count, _ in found.values()) > 0, "k = 4 log r leaves no close pair")
-    counted = ", ".join(f"k = {k}: {count} pairs ({law:.0f} expected)" for k, (count, law) in found.items())
+    close_pairs = {k: (_close_pairs(rng, r, k), first_layer.correlated_pairs(r, k)) for k in (28, 40)}
+    require(min(count for count, _ in close_pairs.values()) > 0, "k = 4 log r leaves no close pair")
+    counted = ", ".join(f"k = {k}: {count} pairs ({law:.0f} expected)" for k, (count, law) in close_pairs.items())
     return f"r = 1,000, 4 ln r = 27.6 and 4 log₂ r = 39.9: {counted}"
 
 
@@ -173,7 +173,7 @@ def pair_law(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _simplex_and_one_more(dimension: int) -> np.ndarray:
-    """Unit vectors [d + 1, d]: d at distance 1 from each other, and one opposite to their mean."""
+    """Returns unit vectors [d + 1, d]: d at distance 1 from each other, and one opposite to their mean."""
     corners = np.linalg.cholesky((np.eye(dimension) + 1) / 2)  # inner products of ½
     mean = corners.mean(0)
     return np.vstack([corners, -mean / np.linalg.norm(mean)])

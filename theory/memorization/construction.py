@@ -147,7 +147,7 @@ def _build(
 def _all_blocks(
     z: np.ndarray, labels: np.ndarray, q: np.ndarray, order: np.ndarray, num_moved: int, bias: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """U, V [ℓ, k, k], s [ℓ, k]: block j moves the j-th k points of the order to their surrogates (Lemma B.2).
+    """Returns U, V [ℓ, k, k], s [ℓ, k]: block j moves the j-th k points of the order to their surrogates (Lemma B.2).
 
     Units left over have zero weights and the bias −1. The blocks can be made in parallel: the
     j-th must be inactive on the points after it and on the surrogates, for any other blocks.
@@ -171,7 +171,7 @@ def _all_blocks(
 
 
 def _head(q: np.ndarray) -> tuple[np.ndarray, ...]:
-    """U [r, k], V [r, r], s [r] of the last block, which maps q_j to e_j and has no shortcut (paper (3.4)).
+    """Returns U [r, k], V [r, r], s [r] of the last block, which maps q_j to e_j and has no shortcut (paper (3.4)).
 
     Built by peeling, so that one surrogate may be 0: its unit comes last and is always active.
     """
@@ -181,7 +181,7 @@ def _head(q: np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def _whitener(x: np.ndarray) -> np.ndarray:
-    """Sxx^{−½} of the second moment Sxx = Σ x xᵀ/n: [d, d] float64, its small eigenvalues raised to the floor."""
+    """Returns Sxx^{−½} [d, d] float64, Sxx = Σ x xᵀ/n with small eigenvalues raised to the floor."""
     moment = np.zeros((x.shape[1], x.shape[1]))
     scale = max(float(x.max()), -float(x.min())) or 1.0  # which A_0 is rid of in any case
     with single_threaded_products():

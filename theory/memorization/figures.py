@@ -115,7 +115,7 @@ def memorized_plane_figure(rows: list[dict]) -> Figure:
 
 
 def _limits(hidden: list[dict], name: str) -> tuple[float, float]:
-    """The range of a hidden coordinate before the first block, with a margin."""
+    """Returns the range of a hidden coordinate before the first block, with a margin."""
     values = column([row for row in hidden if int(row["block"]) == 0], name)
     margin = 0.08 * np.ptp(values)
     return values.min() - margin, values.max() + margin
@@ -125,7 +125,7 @@ def _labels(rows: list[dict]) -> list[int]:
     return sorted({int(row["label"]) for row in rows})
 
 
-def _of_label(rows: list[dict], label: int) -> tuple[np.ndarray, np.ndarray]:
+def _coordinates(rows: list[dict], label: int) -> tuple[np.ndarray, np.ndarray]:
     chosen = [row for row in rows if int(row["label"]) == label]
     return column(chosen, "first"), column(chosen, "second")
 
@@ -133,13 +133,13 @@ def _of_label(rows: list[dict], label: int) -> tuple[np.ndarray, np.ndarray]:
 def _draw_points(axes: Axes, rows: list[dict]) -> None:
     """Draws the points, with a colour and a marker per label."""
     for label in _labels(rows):
-        axes.plot(*_of_label(rows, label), _MARKERS[label % 3], color=_COLOURS[label % 3], ms=6, mec="w", mew=0.6)
+        axes.plot(*_coordinates(rows, label), _MARKERS[label % 3], color=_COLOURS[label % 3], ms=6, mec="w", mew=0.6)
 
 
 def _draw_stars(axes: Axes, rows: list[dict]) -> None:
     """Draws the places that stand for the labels, where all points end."""
     for label in _labels(rows):
-        first, second = _of_label(rows, label)
+        first, second = _coordinates(rows, label)
         axes.plot(first[0], second[0], "*", color=_COLOURS[label % 3], ms=17, mec="k", mew=0.8, zorder=5)
 
 

@@ -19,7 +19,7 @@ from scipy import optimize, special, stats
 from theory.arrays import finite, real
 from theory.parallel import in_parallel
 
-MAX_WIDTH = 20_000  # of what default_width returns: one block of it has 800 million parameters
+MAX_WIDTH = 20_000  # the largest width that default_width returns: one block has 800 million parameters
 _PANEL = 1024
 
 
@@ -105,7 +105,7 @@ def common_bias_width(num_points: int, rho: float, failure: float = 0.01) -> int
 
 
 def _common_bias_failure(width: int, num_points: int, rho: float) -> float:
-    """The union bound at its best threshold."""
+    """Returns the union bound at its best threshold."""
     cosine = 1 - rho / 2
 
     def union_bound(t: float) -> float:
@@ -120,7 +120,7 @@ def _common_bias_failure(width: int, num_points: int, rho: float) -> float:
 
 
 def _chernoff_exponent_argument(t: float, c: float) -> float:
-    """The a ≥ 0 at which a t + ½ log((1 − c a)² − a²) is largest, for c ≤ t: a root of a quadratic."""
+    """Returns the a ≥ 0 at which a t + ½ log((1 − c a)² − a²) is largest, for c ≤ t: a root of a quadratic."""
     # t ((1 − c a)² − a²) = c (1 − c a) + a, so p a² + q a + r = 0 with p < 0 ≤ r: one root is not negative.
     p, q, r = t * (c * c - 1), -2 * c * t + c * c - 1, t - c
     square_root = math.sqrt(q * q - 4 * p * r)

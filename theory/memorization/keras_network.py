@@ -46,7 +46,7 @@ class ResidualBlocks(layers.Layer):
         return keras.KerasTensor(h.shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict:
-        """Returns what `from_config` needs."""
+        """Returns the arguments that `from_config` needs."""
         return {**super().get_config(), "num_blocks": self.num_blocks}
 
 

@@ -67,17 +67,17 @@ class MemorizingNetwork:
 
     @property
     def width(self) -> int:
-        """k, the length of the hidden vectors."""
+        """Returns k, the length of the hidden vectors."""
         return self.projection.shape[0]
 
     @property
     def num_layers(self) -> int:
-        """ℓ, the number of residual blocks."""
+        """Returns ℓ, the number of residual blocks."""
         return self.U.shape[0]
 
     @property
     def num_parameters(self) -> int:
-        """Entries of all the arrays; by `construction.parameter_count`, kd + ⌈n/k⌉(2k² + k) + rk + r² + r."""
+        """Returns entries of all the arrays; by `construction.parameter_count`, kd + ⌈n/k⌉(2k² + k) + rk + r² + r."""
         return sum(weights.size for weights in self._weights(self.U.dtype))
 
     @property
@@ -86,7 +86,7 @@ class MemorizingNetwork:
         return self.float32_error < 0.5
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Scores of each label, one-hot on the sample.
+        """Returns scores of each label, one-hot on the sample.
 
         Args:
           x: [n, d]. Computed in float32 if that is its type, or it has up to 16 bits, such as
@@ -136,7 +136,7 @@ class MemorizingNetwork:
         return keras_model(self._weights(dtype), dtype)
 
     def _weights(self, dtype: DTypeLike) -> list[np.ndarray]:
-        """A_0, U, V, s, and U, V, s of the head."""
+        """Returns A_0, U, V, s, and U, V, s of the head."""
         fields = (self.projection, self.U, self.V, self.s, self.head_U, self.head_V, self.head_s)
         return [weights.astype(dtype, copy=False) for weights in fields]
 
@@ -175,7 +175,7 @@ def _panels(num_rows: int, rows_per_panel: int) -> list[slice]:
 
 
 def _through_blocks(h: np.ndarray, U: np.ndarray, V: np.ndarray, s: np.ndarray) -> None:
-    """h ← h + V_j ReLU(U_j h + s_j) for every row of h [m, k] and j = 1, …, ℓ, in place."""
+    """Sets h ← h + V_j ReLU(U_j h + s_j) for every row of h [m, k] and j = 1, …, ℓ, in place."""
     products = np.empty((h.shape[1], len(h)), h.dtype)
     awake = np.empty(products.shape, bool)
     for U_j, V_j, s_j in zip(U, V, s[:, :, None]):
@@ -231,7 +231,7 @@ def _distance_to_waking(U: np.ndarray, s: np.ndarray, surrogates: np.ndarray) ->
 
 
 def _block_error(U: np.ndarray, V: np.ndarray, s: np.ndarray, input_error: np.ndarray) -> np.ndarray:
-    """[ℓ, k]: the error of h + T(h) at the points that are the rows of U, as a standard deviation.
+    """Returns [ℓ, k]: the error of h + T(h) at the points that are the rows of U, as a standard deviation.
 
     input_error [ℓ, k] is that of a point's component along a unit's row.
     """

@@ -1,12 +1,13 @@
-"""Claims on ReLU networks: Hardt & Ma §4 (Table 1) and §5, Shamir 2018, Kawaguchi & Bengio 2019, this project."""
+"""Claims on networks of units: Hardt & Ma §4 (Table 1) and §5, Bartlett, Shamir, Kawaguchi & Bengio, this project."""
 
 import numpy as np
 from scipy import optimize
 
 from theory.claim import claim, restated
-from theory.evidence import ROUNDING, Pairs, require
-from theory.mutations import changed, scaled
-from theory.relu import linear_output, networks, search, table_1, trained_output
+from theory.derivatives import complex_step_gradient
+from theory.evidence import ROUNDING, Pairs, relative_error, require
+from theory.mutations import changed, larger, scaled, vanishing
+from theory.relu import linear_output, networks, search, smooth_units, table_1
 
 miscounted = changed(lambda count: table_1.Count(count.convolutions, count.weights + 1))
 
@@ -153,10 +154,10 @@ def chain(rng: np.random.Generator, trials: int) -> Pairs:
 
     A critical point of (W, V) may lie above the best by the order of its gradient's square.
     """
-    bad, above = [], trained_output.CRITICAL**2
+    bad, above = [], linear_output.CRITICAL**2
     for layers, width in ((1, 2), (2, 1)):
         setting = search.Setting(2, layers, width, 60, 0.5)
-        rows = trained_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
+        rows = linear_output.compare(setting, max(8, trials // 5), int(rng.integers(2**31)))
         bad.extend(row for row in rows if row["category"] == "bad_local_minimum")
         for row in rows:
             if row["critical"]:
@@ -186,10 +187,10 @@ def ball(rng: np.random.Generator, trials: int) -> Pairs:
             student = teacher * np.array([1, -1])[:, None, None]
         y = networks.forward(teacher, x)
         moment = np.square(x).sum() / x.shape[1]
-        found = networks.risk_and_gradient(student, x, y)[0][0]
-        yield found, linear_output.ball_risk_bound(depth, radius, moment) * (1 + ROUNDING)
+        risk = networks.risk_and_gradient(student, x, y)[0][0]
+        yield risk, linear_output.ball_risk_bound(depth, radius, moment) * (1 + ROUNDING)
         if trial % 5 == 0 and depth == 1:
-            yield linear_output.ball_risk_bound(depth, radius, moment), found * (1 + ROUNDING)
+            yield linear_output.ball_risk_bound(depth, radius, moment), risk * (1 + ROUNDING)
 
 
 @claim(
@@ -215,13 +216,15 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
         radius = rng.uniform(0.05, 0.95)
         teacher = search.draw_weights(rng, 1, search.Setting(d, depth, width, 200, radius), 0.9)
         x = rng.standard_normal((1, 200, d))
-        found = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][0]
+        risk = networks.risk_and_gradient(teacher[:, rng.permutation(depth)], x, networks.forward(teacher, x))[0][0]
         moment = np.square(x).sum() / x.shape[1]
-        yield found, linear_output.reordering_risk_bound(depth, radius, moment)
-        teacher, x = _anticommuting_blocks(rng, radius)
-        found = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
+        yield risk, linear_output.reordering_risk_bound(depth, radius, moment)
+        turns = np.array([[[1.0, 0], [0, -1]], [[0, 1], [1, 0]]])  # O₁ and O₂; each is its own transpose
+        teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
+        x = rng.uniform(0.5, 2, (1, 50, 2))  # positive
+        risk = networks.risk_and_gradient(teacher[:, ::-1], x, networks.forward(teacher, x))[0][0]
         said = linear_output.reordering_risk_bound(2, radius, np.square(x).sum() / x.shape[1])
-        yield from ((found, said * (1 + ROUNDING)), (said, found * (1 + ROUNDING)))
+        yield from ((risk, said * (1 + ROUNDING)), (said, risk * (1 + ROUNDING)))
     for depth in range(2, 6):  # (1 + τ²)^ℓ − 1 − ℓτ² is ℓ(ℓ − 1)/2 τ⁴ times 1 + (ℓ − 2)/3 τ² + …
         small = linear_output.reordering_risk_bound(depth, 1e-3, 1.0) / (depth * (depth - 1) * 1e-12) ** 2
         yield abs(small - 1), depth * 1e-6
@@ -233,25 +236,110 @@ def regrouped(rng: np.random.Generator, trials: int) -> Pairs:
     return f"one block of 4 units has a bad local minimum with f/f(0) = {shares[0]:.1e} at every radius"
 
 
-def _anticommuting_blocks(rng: np.random.Generator, radius: float) -> tuple[np.ndarray, np.ndarray]:
-    """A teacher [1, 2, 2, 2, 2] of blocks x + τ²O₁x and x + τ²O₂x on the positive x [1, 50, 2] that it is given too."""
-    turns = np.array([[[1.0, 0], [0, -1]], [[0, 1], [1, 0]]])  # each is its own transpose
-    teacher = radius * np.stack([np.broadcast_to(np.eye(2), turns.shape), turns], axis=1)[None]
-    return teacher, rng.uniform(0.5, 2, (1, 50, 2))
-
-
 def one_block_minimum(seed: int = 44) -> list[float]:
-    """f/f(0) at a bad local minimum of one block of 4 units in the population, for τ = 0.5 and 0.05."""
+    """Returns f/f(0) at a bad local minimum of one block of 4 units in the population, for τ = 0.5 and 0.05."""
     rng, setting = np.random.default_rng(seed), search.Setting(2, 1, 4, 100, 0.5)
     teacher, start = search.draw_weights(rng, 1, setting, 0.5), search.draw_weights(rng, 1, setting)
     end = search.find_critical_points(networks.Population(teacher), start, "risk", 60)
     shares = []
     for scale in (1, 0.1):
-        found = search.classify(networks.Population(scale * teacher), scale * end, 0.5 * scale)
-        category = found["category"][0]
+        points = search.classify(networks.Population(scale * teacher), scale * end, 0.5 * scale)
+        category = points["category"][0]
         require(category == "bad_local_minimum", f"it is a {category} at {scale} times the radius")
-        shares.append(float(found["risk"][0]))
+        shares.append(float(points["risk"][0]))
     return shares
+
+
+def _steep_layers() -> bool:
+    """Returns whether the bound holds for two layers diag(0, 4)h, ε = 3, with an error along the first axis."""
+    w = np.stack([np.diag([1.0, 3.0]), np.diag([-1.0, 1.0])])[None].repeat(2, axis=0)
+    x = np.eye(2)[1:]
+    slopes = smooth_units.gradients(w, x, smooth_units.forward(w, x, "linear") - np.eye(2)[:1], "linear")
+    return bool(np.square(slopes.functional).sum() >= 4 * slopes.risk * (1 + (1 - 3) ** 2))
+
+
+@restated(
+    id="bel.functional",
+    source="Bartlett, Evans & Long 2018, related to Hardt & Ma §5: layers as functions",
+    statement=(
+        "layers h + g(h), g of Lipschitz constant ≤ ε < 1: Σ_i E‖∂f/∂h_i‖² ≥ 4f Σ_{k<ℓ}(1 − ε)^{2k}, so "
+        "f = 0 where all derivatives with respect to the layers as functions are 0"
+    ),
+    function=smooth_units.functional_lower_bound,
+    mutation=(larger, vanishing),
+    relation="≥",
+    hypotheses={"ε < 1": (lambda: smooth_units.functional_lower_bound(2, 1.0, 1.0) > 0, _steep_layers)},
+)
+def functional(rng: np.random.Generator, trials: int) -> Pairs:
+    """Functional gradients of random networks against the bound, equal for h_i = (1 − ε)h; against complex steps."""
+    errors = []
+    for trial in range(trials):
+        unit = ("tanh", "logistic")[trial % 2]
+        depth, width, d = (int(size) for size in rng.integers(1, 4, 3))
+        w, x = rng.standard_normal((depth, 2, width, d)), rng.standard_normal((4, d))
+        epsilon = rng.uniform(0.02, 0.95)
+        w *= np.sqrt(epsilon / smooth_units.UNITS[unit].steepest) / np.linalg.norm(w, 2, axis=(-2, -1), keepdims=True)
+        y = rng.standard_normal((4, d))
+        slopes = smooth_units.gradients(w, x, y, unit)
+        seen = np.square(slopes.functional).sum() / 4
+        yield seen * (1 + ROUNDING), smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
+        if trial < 4:
+            reference = complex_step_gradient(_moved_risk, np.zeros((depth, 4, d)), w, x, y, unit)
+            errors.append(relative_error(slopes.functional / 4, reference))
+            reference = complex_step_gradient(_risk, w, x, y, unit)
+            errors.append(relative_error(slopes.parameters, reference))
+        root = np.sqrt(epsilon) * np.eye(d)
+        slopes = smooth_units.gradients(np.stack([root, -root])[None].repeat(depth, axis=0), x, y, "linear")
+        bound = smooth_units.functional_lower_bound(depth, epsilon, slopes.risk)
+        seen = np.square(slopes.functional).sum() / 4
+        yield from ((bound * (1 + ROUNDING), seen), (seen * (1 + ROUNDING), bound))
+    require(max(errors) < ROUNDING, f"a gradient is off by {max(errors):.1e}")
+
+
+@restated(
+    id="bel.parameters",
+    source="Bartlett, Evans & Long 2018, related to Hardt & Ma §5: parameters",
+    statement=(
+        "networks of tanh or logistic units with |||A||| ≤ τ have critical points in their parameters with f > 0, "
+        "though a network of their size has f = 0: zero for any τ > 0, a doubled unit for 0.2 ≤ τ < 1"
+    ),
+    hypotheses={
+        "0.2 ≤ τ < 1": (
+            lambda: smooth_units.doubled_unit(0.1).w.size > 0,
+            lambda: smooth_units.doubled_unit(1.0).w.size > 0,
+        )
+    },
+    function=smooth_units.doubled_unit,
+    mutation=(
+        changed(lambda point: point._replace(w=1.01 * point.w)),
+        changed(lambda point: point._replace(w=point.teacher)),
+        changed(lambda point: point._replace(teacher=1.01 * point.teacher)),
+    ),
+)
+def parameters(rng: np.random.Generator, trials: int) -> Pairs:
+    """∇f at a doubled unit and at zero, where f > 0; targets of networks of the same size in the ball."""
+    for radius in (0.2, 0.5, 0.9):
+        point = smooth_units.doubled_unit(radius)
+        slopes = smooth_units.gradients(point.w, point.x, point.y, "logistic")
+        start = smooth_units.gradients(0 * point.w, point.x, point.y, "logistic")
+        yield np.abs(slopes.parameters).max() / np.abs(start.parameters).max(), 1e-12
+        yield networks.spectral_norm(np.concatenate([point.w, point.teacher])[None]).max(), radius
+        reached = smooth_units.forward(point.teacher, point.x, "logistic")
+        require(np.array_equal(reached, point.y), "no network in the ball has f = 0")
+        require(slopes.risk > 1e-7 * start.risk, "the doubled unit has f = 0")
+        slope = np.square(slopes.functional).mean(1).sum()
+        require(slope >= 4 * slopes.risk * (1 - ROUNDING), "the functional gradient is 0 there too")
+        share = slopes.risk / start.risk
+    for trial in range(max(2, trials // 5)):
+        unit, d = ("tanh", "logistic")[trial % 2], int(rng.integers(1, 4))
+        teacher, x = rng.uniform(0.01, 0.5) * rng.standard_normal((1, 2, 1, d)), rng.standard_normal((8, d))
+        # Two units v(σ(u·h) − σ(−u·h)): odd, so that on x and −x logistic units of weight 0 have no slope either.
+        teacher = np.concatenate([teacher, -teacher], axis=2)
+        x = np.concatenate([x, -x])
+        slopes = smooth_units.gradients(0 * teacher, x, smooth_units.forward(teacher, x, unit), unit)
+        require(slopes.risk > 0, "zero has f = 0")
+        yield np.abs(slopes.parameters).max(), 1e-15
+    return f"τ = 0.9: ∇f = 0 at a doubled unit, where f = {share:.1e} f(0); and at zero, for every τ"
 
 
 def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -263,7 +351,7 @@ def _problem(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _descend(rng: np.random.Generator, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
-    """The risk where BFGS on (W, V) ends, from a random start, and whether it is a critical point of moderate size.
+    """Returns the risk where BFGS on (W, V) ends, and whether that is a critical point of moderate size.
 
     Where W would have to pass a matrix of lower rank, it may creep along a valley to infinity, V → ∞, instead.
     """
@@ -278,11 +366,23 @@ def _descend(rng: np.random.Generator, x: np.ndarray, features: np.ndarray, y: n
         return linear_output.risk(*split(flat), x, features, y), np.concatenate([slope.ravel() for slope in slopes])
 
     start = 0.3 * rng.standard_normal(size + shapes[1][0] * shapes[1][1])
-    found = optimize.minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5_000})
-    return float(found.fun), bool(np.abs(found.jac).max() < 1e-6 and np.abs(found.x).max() < 30)
+    solution = optimize.minimize(value, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 5_000})
+    return float(solution.fun), bool(np.abs(solution.jac).max() < 1e-6 and np.abs(solution.x).max() < 30)
 
 
 def _saddle(x: np.ndarray, features: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A critical point with W = 0 and V ≠ 0: V solves ∂G/∂A + ∂G/∂B Vᵀ = 0, and ∂G/∂B ≠ 0."""
+    """Returns a critical point with W = 0 and V ≠ 0: V solves ∂G/∂A + ∂G/∂B Vᵀ = 0, and ∂G/∂B ≠ 0."""
     by_x, by_features = y.T @ x, y.T @ features
     return np.zeros((y.shape[1], x.shape[1])), -(np.linalg.pinv(by_features) @ by_x).T
+
+
+def _moved_risk(moves: np.ndarray, w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> complex:
+    """Returns f where the values of h_i are moved by moves [ℓ, m, d]."""
+    for layer, move in zip(w, moves):
+        x = smooth_units.forward(layer[None], x, unit) + move
+    return ((x - y) ** 2).sum() / len(y)
+
+
+def _risk(w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> complex:
+    """Returns f, for complex weights too."""
+    return ((smooth_units.forward(w, x, unit) - y) ** 2).sum() / len(y)

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from theory.arrays import column
 from theory.relu import linear_output as bounds
-from theory.relu import search, trained_output
+from theory.relu import search
 from theory.relu.search import CATEGORIES, Setting
 
 _STYLES = {  # category: colour, marker
@@ -26,12 +26,12 @@ _MEANING = {"risk": "minimising $f$", "gradient_norm": r"minimising $\|\nabla f\
 _SMALLEST_CURVATURE = 1e-8  # below it the axis is linear: undecided
 
 
-def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
+def relu_search_figure(rows: list[dict], ends: list[dict]) -> Figure:
     """Returns three panels: critical points by risk and curvature, their shares by radius, the bad minima's risks."""
     figure = Figure(figsize=(8, 7), layout="constrained")
     top, below = figure.subfigures(2, 1, height_ratios=(1.2, 1))
     points, (shares, risks) = top.subplots(), below.subplots(1, 2)
-    _draw_points(points, found)
+    _draw_points(points, ends)
     rows = _only_radius_differs(rows)
     for i, (method, category) in enumerate(_SHOWN):
         _draw_shares(shares, [row for row in rows if row["method"] == method], method, category, 0.06 * (i - 1.5))
@@ -39,8 +39,8 @@ def relu_search_figure(rows: list[dict], found: list[dict]) -> Figure:
     _draw_risks(risks, [row for row in rows if row["method"] == "risk" and int(row["bad_local_minimum"])])
     for axes in figure.axes:
         axes.legend()
-    drawn = sum(point["category"] in _STYLES for point in found)
-    points.set_title(f"ends of {drawn:,} of {len(found):,} starts, without kinks and those outside")
+    drawn = sum(point["category"] in _STYLES for point in ends)
+    points.set_title(f"ends of {drawn:,} of {len(ends):,} starts, without kinks and those outside")
     shares.set_title("two blocks of two units, $d = 2$, $m = 100$")
     risks.set_title("how bad the bad local minima are")
     return figure
@@ -55,9 +55,9 @@ def _only_radius_differs(rows: list[dict]) -> list[dict]:
     return sorted(largest, key=lambda row: float(row["radius"]))
 
 
-def _draw_points(axes: Axes, found: list[dict]) -> None:
+def _draw_points(axes: Axes, ends: list[dict]) -> None:
     for category, (colour, marker) in _STYLES.items():
-        chosen = [point for point in found if point["category"] == category]
+        chosen = [point for point in ends if point["category"] == category]
         label = f"{category.replace('_', ' ')} ({len(chosen)})"
         x, y, where = column(chosen, "curvature"), np.maximum(column(chosen, "risk"), 1e-34), axes.transData
         if category == "zero_unit":  # has no Hessian: ticks at the edge
@@ -108,7 +108,7 @@ def table(rows: list[dict]) -> str:
 
 def linear_output(seed: int = 0, trials: int = 100) -> list[dict]:
     """Returns the minima of `search`, the risks of linear predictors, and those with a trained W, for all settings."""
-    return [row for setting in search.SETTINGS for row in trained_output.compare(setting, trials, seed)]
+    return [row for setting in search.SETTINGS for row in bounds.compare(setting, trials, seed)]
 
 
 def linear_output_figure(rows: list[dict]) -> Figure:

@@ -13,13 +13,22 @@ nonlinearity creates no bad local minima in ResNets*, Neural Networks 2019 (r �
     Wᵀ ∂G/∂B = 0 and ∂G/∂A + ∂G/∂B Vᵀ = 0. If W has rank r, ∂G/∂B = 0 and so ∂G/∂A = 0: a global minimum of G. If
     not, r ≤ d leaves a z ≠ 0 with Wz = 0: F is the same at V + zsᵀ, all s. At a local minimum all of these, near it,
     are local minima, so ∂G/∂B s zᵀ = 0 for all small s, and ∂G/∂B = 0 again.
+
+The students x + Σ V_i ReLU(U_i h) of `search` have no output W, so the theorem does not cover them. `compare` adds an
+output W = I to each local minimum of the search, and all weights descend to a local minimum again (not in the papers).
+With one block the theorem holds as it stands. With more, only the last block's V is linear: the theorem then compares
+with predictors of (h, f), h the input of the last block, not with predictors of x.
 """
 
 import math
 
 import numpy as np
+from scipy import optimize
 
 from theory.arrays import finite
+from theory.relu import networks, search
+
+CRITICAL = 1e-5  # of the gradient in (W, V) over f(0): below it a point counts as critical in them
 
 
 def risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.ndarray, y: np.ndarray) -> float:
@@ -104,6 +113,68 @@ def _rounding_of_risk(W: np.ndarray, V: np.ndarray, x: np.ndarray, features: np.
     sizes = (np.abs(x) + np.abs(features) @ np.abs(V).T) @ np.abs(W).T + np.abs(y)
     num_terms = x.shape[1] + features.shape[1] + y.size
     return float(2 * num_terms * np.finfo(np.float64).eps * np.linalg.norm(error) * np.linalg.norm(sizes) / len(x))
+
+
+def last_block(w: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (h, f): input and ReLU features of the last block of a network w [ℓ, 2, width, d], for x [m, d]."""
+    h, z, on = networks.hidden_states(w[None], x[None])[-2]
+    return h[0], np.where(on, z, 0)[0]
+
+
+def descend(w: np.ndarray, W: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Returns the end (w, W) of BFGS on all weights from w and the output W [d, d], and ‖∂/∂(W, V_ℓ)‖/f(0) there.
+
+    w is [ℓ, 2, width, d], x and y are [m, d].
+    """
+    scale = np.square(x - y).sum() / len(x)
+
+    def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        w_now, W_now = flat[: w.size].reshape(w.shape), flat[w.size :].reshape(W.shape)
+        hidden = networks.forward(w_now[None], x[None])[0]
+        error = hidden @ W_now.T - y
+        fake = (hidden - error @ W_now)[None]  # the targets that make the backward pass start with error·W
+        slope = networks.risk_and_gradient(w_now[None], x[None], fake)[1]
+        gradient = np.append(slope, 2 / len(x) * error.T @ hidden)
+        return np.square(error).sum() / len(x) / scale, gradient / scale
+
+    start = np.append(w, W)
+    solution = optimize.minimize(
+        value_and_gradient, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 3_000}
+    )
+    w, W = solution.x[: w.size].reshape(w.shape), solution.x[w.size :].reshape(W.shape)
+    h, features = last_block(w, x)
+    slopes = gradient(W, w[-1, 1].T, h, features, y)
+    return w, W, float(np.sqrt(sum(np.square(slope).sum() for slope in slopes)) / scale)
+
+
+def compare(setting: search.Setting, trials: int, seed: int) -> list[dict]:
+    """Returns a row per local or global minimum found with W = I: its risk, linear predictors' risks, the risk with W.
+
+    Risks are shares of f(0), the risk of the identity. Columns: category, of `search.classify`; risk, of the minimum;
+    linear, of the best linear predictor on x; with_output, after descent of W and all weights; last_block, of the best
+    predictor linear in (h, f) there, which by the theorem is with_output; critical, whether (W, V) are critical.
+    """
+    rng = np.random.default_rng([seed, setting.num_layers, setting.width])
+    teachers = search.draw_weights(rng, trials, setting, 0.5)
+    starts = search.draw_weights(rng, trials, setting)
+    x = rng.standard_normal((trials, setting.samples, setting.d))
+    y = networks.forward(teachers, x)
+    problem = networks.Sample(x, y)
+    ends = search.find_critical_points(problem, starts, "risk")
+    categories = search.classify(problem, ends, setting.radius)["category"]
+    rows = []
+    for k in np.flatnonzero(np.isin(categories, ("bad_local_minimum", "global_minimum"))):
+        scale = np.square(x[k] - y[k]).sum() / len(x[k])
+        w, W, slope = descend(ends[k], np.eye(setting.d), x[k], y[k])
+        h, features = last_block(w, x[k])
+        row = setting._asdict() | {"category": str(categories[k])}
+        row["risk"] = risk(np.eye(setting.d), ends[k][-1, 1].T, *last_block(ends[k], x[k]), y[k]) / scale
+        row["linear"] = best_linear_risk(x[k], y[k]) / scale
+        row["with_output"] = risk(W, w[-1, 1].T, h, features, y[k]) / scale
+        row["last_block"] = local_minimum_risk(h, features, y[k]) / scale
+        row["critical"] = int(slope < CRITICAL)
+        rows.append(row)
+    return rows
 
 
 def ball_risk_bound(num_layers: int, radius: float, second_moment: float) -> float:

@@ -10,37 +10,69 @@
 All functions work on n networks at once.
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(12)
 
 
-def forward(w: np.ndarray, x: np.ndarray) -> np.ndarray:
+class Unit(NamedTuple):
+    """An activation: σ, σ′ and the largest |σ′|."""
+
+    function: Callable[[np.ndarray], np.ndarray]
+    derivative: Callable[[np.ndarray], np.ndarray]
+    steepest: float
+
+
+def relu(z: np.ndarray) -> np.ndarray:
+    """Returns ReLU(z); for complex z by the sign of the real part, as complex-step derivatives need."""
+    return np.where(z.real > 0, z, 0)
+
+
+def relu_is_on(z: np.ndarray) -> np.ndarray:
+    """Returns ReLU′(z) as bool, False at 0."""
+    return z.real > 0
+
+
+RELU = Unit(relu, relu_is_on, 1.0)
+
+
+def forward(w: np.ndarray, x: np.ndarray, unit: Unit = RELU) -> np.ndarray:
     """Returns ŷ [n, m, d] of networks w [n, ℓ, 2, width, d] on inputs x [n, m, d]."""
-    return hidden_states(w, x)[-1][0]
+    return hidden_states(w, x, unit)[-1][0]
 
 
-def hidden_states(w: np.ndarray, x: np.ndarray) -> list[tuple]:
-    """Returns (h, U h, U h > 0) of each block, then (ŷ,)."""
+def hidden_states(w: np.ndarray, x: np.ndarray, unit: Unit = RELU) -> list[tuple]:
+    """Returns (h, U h, σ′(U h)) of each block, for ReLU whether its units are on, then (ŷ,)."""
     states = []
     for u, v in zip(w[:, :, 0].swapaxes(0, 1), w[:, :, 1].swapaxes(0, 1)):
         z = x @ u.swapaxes(1, 2)
-        states.append((x, z, z.real > 0))
-        x = x + np.where(z.real > 0, z, 0) @ v
+        states.append((x, z, unit.derivative(z)))
+        x = x + unit.function(z) @ v
     return [*states, (x,)]
 
 
 def risk_and_gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns f [n] and ∂f/∂w, of w's shape, by backpropagation; ReLU'(0) = 0; complex w: pattern of the real part."""
-    *states, (prediction,) = hidden_states(w, x)
-    error = prediction - y
+    return backpropagate(w, x, y)[:2]
+
+
+def backpropagate(
+    w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: Unit = RELU
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Returns f [n], ∂f/∂w, and ∂f/∂h [n, m, d] of the value h of each block, first block first."""
+    *states, (prediction,) = hidden_states(w, x, unit)
+    error, by_values = prediction - y, []
     delta, gradient = 2 / x.shape[1] * error, np.empty(w.shape, np.result_type(w, float))
-    for i, (h, z, on) in reversed(list(enumerate(states))):
-        back = (delta @ w[:, i, 1].swapaxes(1, 2)) * on
-        gradient[:, i, 1] = (z * on).swapaxes(1, 2) @ delta
+    for i, (h, z, slope) in reversed(list(enumerate(states))):
+        by_values.insert(0, delta)
+        back = (delta @ w[:, i, 1].swapaxes(1, 2)) * slope
+        gradient[:, i, 1] = unit.function(z).swapaxes(1, 2) @ delta
         gradient[:, i, 0] = back.swapaxes(1, 2) @ h
         delta = delta + back @ w[:, i, 0]
-    return (error**2).mean(1).sum(1), gradient
+    return (error**2).mean(1).sum(1), gradient, by_values
 
 
 def hessian(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

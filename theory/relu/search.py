@@ -29,7 +29,7 @@ Limits of the search: the shares depend on these draws and methods. Ends at a ki
 differentiable there, so they are not critical in this sense). Points that were not found may exist.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import NamedTuple
 
@@ -170,59 +170,51 @@ def classify(problem: "Sample | Population", w: np.ndarray, radius: float) -> di
     return {"category": category, **numbers, "spectral_norm": spectral_norm(w) / radius}
 
 
-def search(
-    seed: int = 0, trials: int = 100, settings: Sequence[Setting] = SETTINGS, checks: int = 5, skip: int = 0
-) -> Iterator[tuple[dict, list[dict]]]:
-    """Yields the ends of random starts in the ball. Each trial draws its own teacher, sample and start.
-
-    Both methods see the same draws. The teacher's spectral norms are uniform in (½, 1)·radius, the start's in
-    (0, 1)·radius. The first `checks` bad local minima of a row are searched again, by descent from them, with ten
-    times the sample (the old one and nine new parts) and, for d = 2, in the population.
-
-    Args:
-      skip: int. How many rows to leave out at the start: those of an interrupted search.
-
-    Yields:
-      A row and its points, for each setting and method. The row: the setting, trials, each category's count and 95%
-      interval (_low, _high); least, median and largest risk of the bad local minima as shares of f(0); `tenfold_bad`
-      of `tenfold_tried`, `population_bad` of `population_tried`; seconds. A point for each trial: the setting and
-      what `classify` says.
-    """
-    jobs = [(number, setting, method) for number, setting in enumerate(settings) for method in METHODS]
-    for number, setting, method in jobs[skip:]:
-        start, rng = perf_counter(), np.random.default_rng([seed, number])
-        with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
-            row, points = _measure(setting, method, trials, checks, rng)
-        shared = setting._asdict() | {"method": method}
-        yield shared | row | {"seconds": perf_counter() - start}, [shared | point for point in points]
-
-
-def _measure(
-    setting: Setting, method: str, trials: int, checks: int, rng: np.random.Generator
+def measure(
+    setting: Setting, method: str, trials: int, checks: int, seed: int | Sequence[int]
 ) -> tuple[dict, list[dict]]:
+    """Returns the ends of random starts in the ball. Each trial draws its own teacher, sample and start.
+
+    Both methods see the same draws of a seed. The teacher's spectral norms are uniform in (½, 1)·radius, the start's in
+    (0, 1)·radius. The first `checks` bad local minima are searched again, by descent from them, with ten times the
+    sample (the old one and nine new parts) and, for d = 2, in the population.
+
+    Returns:
+      A row and its points. The row: the setting, method, trials, each category's count and 95% interval (_low, _high);
+      least, median and largest risk of the bad local minima as shares of f(0); `tenfold_bad` of `tenfold_tried`,
+      `population_bad` of `population_tried`; seconds. A point for each trial: the setting, the method and what
+      `classify` says.
+    """
+    begin, rng = perf_counter(), np.random.default_rng(seed)
     teachers, starts = draw_weights(rng, trials, setting, 0.5), draw_weights(rng, trials, setting)
     x = rng.standard_normal((trials, 10 * setting.samples, setting.d))
-    y = forward(teachers, x)
-    problem = Sample(x[:, : setting.samples], y[:, : setting.samples])
-    w = find_critical_points(problem, starts, method)
-    result = classify(problem, w, setting.radius)
-    row = {"trials": trials}
+    y, shared = forward(teachers, x), setting._asdict() | {"method": method}
+    with single_threaded_products():  # on busy cores threads make small matrices 10 times slower
+        problem = Sample(x[:, : setting.samples], y[:, : setting.samples])
+        w = find_critical_points(problem, starts, method)
+        result = classify(problem, w, setting.radius)
+        bad = np.flatnonzero(result["category"] == "bad_local_minimum")
+        tried = bad[:checks]
+        still_bad = {"tenfold": _still_bad(Sample(x[tried], y[tried]), w[tried], setting.radius)}
+        is_plane = setting.d == 2
+        still_bad["population"] = _still_bad(Population(teachers[tried]), w[tried], setting.radius) if is_plane else 0
+    row = shared | {"trials": trials}
     for name in CATEGORIES:
         count = int((result["category"] == name).sum())
         low, high = binomtest(count, trials).proportion_ci()  # floats, or NumPy's scalars from SciPy 1.17 on
         row |= {name: count, f"{name}_low": float(low), f"{name}_high": float(high)}
-    bad = np.flatnonzero(result["category"] == "bad_local_minimum")
     quantiles = np.quantile(result["risk"][bad], (0, 0.5, 1)) if len(bad) else [np.nan] * 3
     row |= {f"bad_risk_{name}": float(q) for name, q in zip(("least", "median", "largest"), quantiles)}
-    bad = bad[:checks]
-    larger = {"tenfold": Sample(x[bad], y[bad])} | ({"population": Population(teachers[bad])} if setting.d == 2 else {})
-    for name in ("tenfold", "population"):
-        row[f"{name}_tried"] = len(bad) if name in larger else 0
-        row[f"{name}_bad"] = _still_bad(larger[name], w[bad], setting.radius) if row[f"{name}_tried"] else 0
-    return row, [{name: values[i].item() for name, values in result.items()} for i in range(trials)]
+    for name, count in still_bad.items():
+        row |= {f"{name}_tried": len(tried) if name == "tenfold" or is_plane else 0, f"{name}_bad": count}
+    points = [shared | {name: values[i].item() for name, values in result.items()} for i in range(trials)]
+    return row | {"seconds": perf_counter() - begin}, points
 
 
 def _still_bad(problem: "Sample | Population", w: np.ndarray, radius: float) -> int:
+    """Returns how many of the bad local minima w stay bad after descent in another problem."""
+    if not len(w):
+        return 0
     w = find_critical_points(problem, w, "risk", max_steps=60)
     return int((classify(problem, w, radius)["category"] == "bad_local_minimum").sum())
 

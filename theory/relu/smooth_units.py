@@ -13,22 +13,14 @@ network of sigmoids of fixed size there are suboptimal ones, also where the targ
 was read; the bound and the points below are not in it.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy import optimize
 
 from theory.arrays import require_at_least
-
-
-class Unit(NamedTuple):
-    """An activation: σ, σ′ and the largest |σ′|."""
-
-    function: Callable[[np.ndarray], np.ndarray]
-    derivative: Callable[[np.ndarray], np.ndarray]
-    steepest: float
-
+from theory.relu import networks
+from theory.relu.networks import Unit
 
 UNITS = {
     "tanh": Unit(np.tanh, lambda z: 1 - np.tanh(z) ** 2, 1.0),
@@ -51,26 +43,13 @@ class Gradients(NamedTuple):
 
 def forward(w: np.ndarray, x: np.ndarray, unit: str) -> np.ndarray:
     """Returns ŷ [m, d] of a network w [ℓ, 2, width, d] on x [m, d]; unit is one of UNITS."""
-    for u, v in w:
-        x = x + UNITS[unit].function(x @ u.T) @ v
-    return x
+    return networks.forward(w[None], x[None], UNITS[unit])[0]
 
 
 def gradients(w: np.ndarray, x: np.ndarray, y: np.ndarray, unit: str) -> Gradients:
     """Returns f = (1/m) Σ‖ŷ − y‖² and both of its gradients, by backpropagation. Arguments as `forward`, y [m, d]."""
-    states = [x]
-    for layer in w:
-        states.append(forward(layer[None], states[-1], unit))
-    error = states[-1] - y
-    delta, parameters, functional = 2 * error, np.empty(np.shape(w)), np.empty((len(w), *np.shape(x)))
-    for i in reversed(range(len(w))):
-        (u, v), h = w[i], states[i]
-        functional[i] = delta
-        parameters[i, 1] = UNITS[unit].function(h @ u.T).T @ delta / len(x)
-        back = (delta @ v.T) * UNITS[unit].derivative(h @ u.T)
-        parameters[i, 0] = back.T @ h / len(x)
-        delta = delta + back @ u
-    return Gradients(float(np.square(error).sum() / len(x)), parameters, functional)
+    risk, parameters, by_values = networks.backpropagate(w[None], x[None], y[None], UNITS[unit])
+    return Gradients(float(risk[0]), parameters[0], len(x) * np.concatenate(by_values))
 
 
 def functional_lower_bound(num_layers: int, lipschitz: float, risk: float) -> float:
@@ -89,11 +68,6 @@ def functional_lower_bound(num_layers: int, lipschitz: float, risk: float) -> fl
     if not 0 <= lipschitz < 1:
         raise ValueError(f"lipschitz must lie in [0, 1), got {lipschitz}")
     return 4 * risk * float(np.sum((1 - lipschitz) ** (2 * np.arange(num_layers))))
-
-
-def spectral_norm(w: np.ndarray) -> float:
-    """Returns |||A|||, the largest ‖U_i‖ or ‖V_i‖."""
-    return float(np.linalg.norm(w, 2, axis=(-2, -1)).max())
 
 
 class BadPoint(NamedTuple):
@@ -125,8 +99,8 @@ def doubled_unit(radius: float) -> BadPoint:
     y = forward(teacher, x, "logistic")
 
     def scaled_risk(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        found = gradients(flat.reshape(1, 2, 1, 1), x, y, "logistic")
-        return 1e4 * found.risk / radius**4, 1e4 * found.parameters.ravel() / radius**4
+        slopes = gradients(flat.reshape(1, 2, 1, 1), x, y, "logistic")
+        return 1e4 * slopes.risk / radius**4, 1e4 * slopes.parameters.ravel() / radius**4
 
     near = optimize.minimize(scaled_risk, radius * np.array([0.5, 0.3]), jac=True, method="BFGS").x
     single = optimize.root(lambda flat: scaled_risk(flat)[1], near, tol=1e-15).x.reshape(1, 2, 1, 1)

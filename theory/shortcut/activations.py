@@ -1,4 +1,4 @@
-"""Activation functions with what Theorem 1 of Li et al. needs: derivatives at the data and at zero."""
+"""Activation functions with the derivatives that Theorem 1 of Li et al. needs: at the data and at zero."""
 
 import math
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def _size(z: np.ndarray) -> np.ndarray:
 
 
 def _softplus(z: np.ndarray) -> np.ndarray:
-    """log(1 + e^z) without overflow, for complex z too."""
+    """Returns log(1 + e^z) without overflow, for complex z too."""
     positive = np.real(z) > 0
     return np.log1p(np.exp(np.where(positive, -z, z))) + np.where(positive, z, 0)
 
@@ -77,13 +77,6 @@ def values_at_data(activation: ActivationLike, x: np.ndarray) -> np.ndarray:
     return values
 
 
-def check_known(pre: ActivationLike, mid: ActivationLike, post: ActivationLike) -> None:
-    """Raises ValueError for an unknown name, also where σ has no effect, as σ_mid for n = 1."""
-    for activation in (pre, mid, post):
-        if not isinstance(activation, tuple):
-            activation_named(activation)
-
-
 def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[float, float, float]:
     """Returns (0, σ′(0), σ″(0)) of the activation at mid or post (Li et al.; Theorem 1 needs σ(0) = 0).
 
@@ -106,18 +99,6 @@ def derivatives_at_zero(position: str, activation: ActivationLike) -> tuple[floa
     return at_zero
 
 
-def slope_at_zero(shortcut_depth: int, mid: ActivationLike, post: ActivationLike) -> float:
-    """Returns c = σ′_post(0) σ′_mid(0)^{n−1}, the slope at zero of the activations of a unit.
-
-    Raises:
-      ValueError: σ(0) ≠ 0 or no σ′(0), as for ReLU, at post or, for n ≥ 2, at mid.
-    """
-    slope = first_derivative("post", post)
-    if shortcut_depth > 1:
-        slope *= first_derivative("mid", mid) ** (shortcut_depth - 1)
-    return slope
-
-
 def first_derivative(position: str, activation: ActivationLike) -> float:
     """Returns σ′(0) of the activation at mid or post; ValueError if there is none, or σ(0) ≠ 0."""
     first = derivatives_at_zero(position, activation)[1]
@@ -129,17 +110,42 @@ def first_derivative(position: str, activation: ActivationLike) -> float:
     return first
 
 
-def check_slopes_bounded(mid: ActivationLike, post: ActivationLike) -> None:
-    """Raises ValueError unless |σ(z)| ≤ C|z| near 0 at mid and post: then L − L(0) = O(‖w‖ⁿ), n ≥ 3, for ReLU too."""
-    for position, activation in (("mid", mid), ("post", post)):
-        if math.isfinite(derivatives_at_zero(position, activation)[1]):
-            continue
-        steep = True  # (σ′(0), σ″(0)) does not describe the function near 0
-        if isinstance(activation, str | Activation):
-            steps = np.array([[-1e-9, 1e-9], [-1e-12, 1e-12]])
-            beside, nearer = np.abs(activation_named(activation).function(steps) / steps).max(1)
-            steep = not nearer <= MAX_GROWTH * beside
-        if steep:
-            raise ValueError(
-                f"in general no Hessian exists at zero with {activation!r} at {position}: its slope at 0 has no bound"
-            )
+class Activations(NamedTuple):
+    """The activations of a unit h ← h + σ_post(W^n σ_mid(··· W^1 σ_pre(h)))."""
+
+    pre: ActivationLike = "linear"
+    mid: ActivationLike = "linear"
+    post: ActivationLike = "linear"
+
+    def check(self, shortcut_depth: int) -> None:
+        """Raises ValueError for an unknown name, also where σ has no effect, as σ_mid for n = 1; n ≥ 3: a steep σ."""
+        for activation in self:
+            if not isinstance(activation, tuple):
+                activation_named(activation)
+        if shortcut_depth >= 3:
+            self.check_slopes_bounded()
+
+    def slope_at_zero(self, shortcut_depth: int) -> float:
+        """Returns c = σ′_post(0) σ′_mid(0)^{n−1}, the slope at zero of the activations of a unit.
+
+        Raises:
+          ValueError: σ(0) ≠ 0 or no σ′(0), as for ReLU, at post or, for n ≥ 2, at mid.
+        """
+        slope = first_derivative("post", self.post)
+        if shortcut_depth > 1:
+            slope *= first_derivative("mid", self.mid) ** (shortcut_depth - 1)
+        return slope
+
+    def check_slopes_bounded(self) -> None:
+        """Raises ValueError unless |σ(z)| ≤ C|z| near 0 at mid and post; then L − L(0) = O(‖w‖ⁿ), also for ReLU."""
+        for position, activation in (("mid", self.mid), ("post", self.post)):
+            if math.isfinite(derivatives_at_zero(position, activation)[1]):
+                continue
+            steep = True  # (σ′(0), σ″(0)) does not describe the function near 0
+            if isinstance(activation, str | Activation):
+                steps = np.array([[-1e-9, 1e-9], [-1e-12, 1e-12]])
+                beside, nearer = np.abs(activation_named(activation).function(steps) / steps).max(1)
+                steep = not nearer <= MAX_GROWTH * beside
+            if steep:
+                message = f"in general no Hessian exists at zero with {activation!r} at {position}"
+                raise ValueError(f"{message}: its slope at 0 has no bound")

@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from theory import shortcut_hessians
 from theory.claim import claim
 from theory.derivatives import mixed_derivative
 from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.mutations import changed, turned
-from theory.shortcut import hessians, networks
+from theory.shortcut import networks
 from theory.shortcut.activations import ActivationLike
 from theory.shortcut.measured import BENT, DIFFERENCES, numeric_hessian, random_data
 
@@ -19,14 +20,14 @@ def coupling(loss: Callable) -> Callable:
     return lambda weights, *a, **k: loss(weights, *a, **k) + weights[0].sum() * weights[-1].sum()
 
 
-stretched = changed(lambda found: hessians.Spectrum(1.1 * found.eigenvalues, found.multiplicities))
+stretched = changed(lambda spectrum: shortcut_hessians.Spectrum(1.1 * spectrum.eigenvalues, spectrum.multiplicities))
 
 
 @claim(
     id="li.eq_18",
     source="Li et al., (18)",
     statement="n = 2, linear: R copies of the d² values ±σ(A): ±σ_i(M), each sign d·R times",
-    function=hessians.spectrum_at_zero,
+    function=shortcut_hessians.spectrum_at_zero,
     mutation=stretched,
 )
 def eq_18(rng: np.random.Generator, trials: int) -> Pairs:
@@ -38,7 +39,7 @@ def eq_18(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.eq_22",
     source="Li et al., (22)",
     statement="n = 2, activations: R copies of ±σ(A): ±|c|σ_i(M), each sign d·R times",
-    function=hessians.spectrum_at_zero,
+    function=shortcut_hessians.spectrum_at_zero,
     mutation=stretched,
 )
 def eq_22(rng: np.random.Generator, trials: int) -> Pairs:
@@ -50,25 +51,25 @@ def eq_22(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.eq_25",
     source="Li et al., (25)",
     statement="n = 1, linear: B = P (I ⊗ Sxx) Pᵀ = Sxx ⊗ I",
-    function=hessians.hessian_at_zero,
+    function=shortcut_hessians.hessian_at_zero,
     mutation=turned,
 )
 def eq_25(rng: np.random.Generator, trials: int) -> Pairs:
     """n = 1, linear: the measured diagonal blocks and `hessian_at_zero`'s against B = P (I ⊗ Sxx) Pᵀ = Sxx ⊗ I."""
     for _ in range(max(1, trials // 5)):
         x, y = random_data(rng)
-        P, moment = hessians.commutation_matrix(3), x.T @ x / len(x)
+        P, moment = shortcut_hessians.commutation_matrix(3), x.T @ x / len(x)
         B = P @ np.kron(np.eye(3), moment) @ P.T
         yield relative_error(np.kron(moment, np.eye(3)), B), ROUNDING
         yield relative_error(B, numeric_hessian(x, y, 2, 1)[:9, :9]), DIFFERENCES
-        yield relative_error(hessians.hessian_at_zero(x, y, 2, 1)[9:, 9:], B), ROUNDING
+        yield relative_error(shortcut_hessians.hessian_at_zero(x, y, 2, 1)[9:, 9:], B), ROUNDING
 
 
 @claim(
     id="li.eq_28",
     source="Li et al., (28)",
     statement="n = 1, linear: A = (I ⊗ M) Pᵀ + B, with rows of the later unit",
-    function=hessians.hessian_at_zero,
+    function=shortcut_hessians.hessian_at_zero,
     mutation=turned,
 )
 def eq_28(rng: np.random.Generator, trials: int) -> Pairs:
@@ -76,10 +77,10 @@ def eq_28(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(max(1, trials // 5)):
         x, y = random_data(rng)
         measured = numeric_hessian(x, y, 2, 1)
-        M, moment = hessians.moment_gap(x, y), x.T @ x / len(x)
-        A = np.kron(np.eye(3), M) @ hessians.commutation_matrix(3).T + np.kron(moment, np.eye(3))
+        M, moment = shortcut_hessians.moment_gap(x, y), x.T @ x / len(x)
+        A = np.kron(np.eye(3), M) @ shortcut_hessians.commutation_matrix(3).T + np.kron(moment, np.eye(3))
         yield relative_error(A, measured[9:, :9]), DIFFERENCES
-        yield relative_error(hessians.hessian_at_zero(x, y, 2, 1)[9:, :9], A), ROUNDING
+        yield relative_error(shortcut_hessians.hessian_at_zero(x, y, 2, 1)[9:, :9], A), ROUNDING
         require(relative_error(A.T, measured[9:, :9]) > DIFFERENCES, "A and Aᵀ are the same within DIFFERENCES")
 
 
@@ -115,7 +116,7 @@ def lemma_1(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.lemma_2",
     source="Li et al., Lemma 2",
     statement="second derivatives at zero depend on the order of the two units, not on their positions",
-    function=hessians.hessian_at_zero,
+    function=shortcut_hessians.hessian_at_zero,
     mutation=turned,
 )
 def lemma_2(rng: np.random.Generator, trials: int) -> Pairs:
@@ -124,7 +125,7 @@ def lemma_2(rng: np.random.Generator, trials: int) -> Pairs:
         x, y = random_data(rng, dimension=2)
         depth = 1 + trial % 2
         hessian = numeric_hessian(x, y, 3, depth, "tanh", "tanh", "tanh")
-        formula = hessians.hessian_at_zero(x, y, 3, depth, "tanh", "tanh", "tanh")
+        formula = shortcut_hessians.hessian_at_zero(x, y, 3, depth, "tanh", "tanh", "tanh")
         yield relative_error(formula, hessian), DIFFERENCES
         blocks = hessian.reshape(3, 4 * depth, 3, 4 * depth)
         for first, second in itertools.combinations_with_replacement(range(3), 2):
@@ -133,12 +134,12 @@ def lemma_2(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _spectrum_check(rng: np.random.Generator, trials: int, *activations: ActivationLike) -> Pairs:
-    """d² positive values, each of ±σ_i(M) d times, and R copies of all: the largest d·R times."""
+    """Yields the d² positive values, each of ±σ_i(M) d times, and R copies of all: the largest d·R times."""
     for trial in range(max(3, trials // 5)):
         x, y = random_data(rng, dimension=2)
         units = 1 + trial % 3
         measured = np.linalg.eigvalsh(numeric_hessian(x, y, units, 2, *activations))
-        spectrum = hessians.spectrum_at_zero(x, y, units, 2, *activations)
+        spectrum = shortcut_hessians.spectrum_at_zero(x, y, units, 2, *activations)
         yield relative_error(np.repeat(*spectrum), measured), DIFFERENCES
         if len(spectrum.eigenvalues) == 4:
             yield np.abs(spectrum.multiplicities - 2 * units).max(), 0.0

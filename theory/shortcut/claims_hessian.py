@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 
+from theory import shortcut_hessians
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, relative_error, require
 from theory.mutations import changed, larger, turned, vanishing
-from theory.shortcut import hessians, networks, stationarity
+from theory.shortcut import networks, stationarity
 from theory.shortcut.activations import Activation
 from theory.shortcut.measured import BENT, DIFFERENCES, by_definition_5, numeric_hessian, random_data
 
@@ -21,9 +22,9 @@ SQUARE = Activation(lambda z: z * z, lambda z: 2 * z, (0.0, 0.0, 2.0))  # c = 0
     verdict="holds under the paper's own caveat: “except for degenerate cases”, which are cM = 0",
     function=stationarity.escape_from_saddle,
     mutation=(
-        changed(lambda found: stationarity.Escape(found.direction[:, ::-1], found.curvature)),
-        changed(lambda found: stationarity.Escape(found.direction, 100 * found.curvature)),
-        changed(lambda found: stationarity.Escape(found.direction, -found.curvature)),
+        changed(lambda escape: stationarity.Escape(escape.direction[:, ::-1], escape.curvature)),
+        changed(lambda escape: stationarity.Escape(escape.direction, 100 * escape.curvature)),
+        changed(lambda escape: stationarity.Escape(escape.direction, -escape.curvature)),
     ),
 )
 def theorem_1_2(rng: np.random.Generator, trials: int) -> Pairs:
@@ -32,12 +33,12 @@ def theorem_1_2(rng: np.random.Generator, trials: int) -> Pairs:
         x, y = random_data(rng)
         activations = [("linear",) * 3, ("relu", "tanh", BENT)][trial % 2]
         measured = numeric_hessian(x, y, 2, 2, *activations)
-        yield relative_error(hessians.hessian_at_zero(x, y, 2, 2, *activations), measured), DIFFERENCES
+        yield relative_error(shortcut_hessians.hessian_at_zero(x, y, 2, 2, *activations), measured), DIFFERENCES
         escape = stationarity.escape_from_saddle(x, y, 2, *activations)
         w, least = by_definition_5(escape.direction), np.linalg.eigvalsh(measured)[0]
         yield from ((abs(curvature / least - 1), DIFFERENCES) for curvature in (w @ measured @ w, escape.curvature))
     x, _ = random_data(rng)
-    require(not hessians.moment_gap(x, x).any(), "M ≠ 0 for y = x")
+    require(not shortcut_hessians.moment_gap(x, x).any(), "M ≠ 0 for y = x")
     around = [networks.loss(0.1 * rng.standard_normal((2, 2, 3, 3)), x, x) for _ in range(20)]
     require(min(around) > networks.loss(np.zeros((2, 2, 3, 3)), x, x) == 0, "zero is not a minimum for M = 0")
     return "y = x has M = 0, a degenerate case: zero is a global minimum, not a saddle"
@@ -47,7 +48,7 @@ def theorem_1_2(rng: np.random.Generator, trials: int) -> Pairs:
     id="li.theorem_1.3",
     source="Li et al., Theorem 1.3, (13)",
     statement="n = 1: H is block Toeplitz of B and A, also with activations; zero is not stationary there",
-    function=hessians.hessian_at_zero,
+    function=shortcut_hessians.hessian_at_zero,
     mutation=turned,
 )
 def theorem_1_3(rng: np.random.Generator, trials: int) -> Pairs:
@@ -56,13 +57,13 @@ def theorem_1_3(rng: np.random.Generator, trials: int) -> Pairs:
         x, y = random_data(rng)
         activations = [("linear",) * 3, ("tanh", "linear", BENT)][trial % 2]
         measured = numeric_hessian(x, y, 3, 1, *activations)
-        yield relative_error(hessians.hessian_at_zero(x, y, 3, 1, *activations), measured), DIFFERENCES
+        yield relative_error(shortcut_hessians.hessian_at_zero(x, y, 3, 1, *activations), measured), DIFFERENCES
         blocks = measured.reshape(3, 9, 3, 9).transpose(0, 2, 1, 3)
         yield relative_error(blocks[2, 1], blocks[1, 0]), DIFFERENCES
         yield relative_error(blocks[2, 0], blocks[1, 0]), DIFFERENCES
     x, y = random_data(rng)
     gradient = networks.gradient(np.zeros((2, 1, 3, 3)), x, y)
-    yield relative_error(gradient[1, 0], hessians.moment_gap(x, y)), ROUNDING
+    yield relative_error(gradient[1, 0], shortcut_hessians.moment_gap(x, y)), ROUNDING
     return f"zero is not stationary for n = 1: the gradient is M, here up to {np.abs(gradient).max():.2f}"
 
 
@@ -79,7 +80,7 @@ def theorem_1_3(rng: np.random.Generator, trials: int) -> Pairs:
     ),
     hypotheses={"except for M = −Σxx": lambda: _grows_for_scalars(2.0)},
     proof="wrong: Gray's theory needs summable blocks, which these are not; the lower bound below proves the growth",
-    function=hessians.condition_number_at_zero,
+    function=shortcut_hessians.condition_number_at_zero,
     mutation=larger,
 )
 def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
@@ -87,14 +88,14 @@ def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
     for _ in range(max(1, trials // 5)):
         x, y = random_data(rng)
         sizes = np.abs(np.linalg.eigvalsh(numeric_hessian(x, y, 2, 1)))
-        number = hessians.condition_number_at_zero(x, y, 2, 1)
+        number = shortcut_hessians.condition_number_at_zero(x, y, 2, 1)
         yield abs(sizes.max() / sizes.min() / number - 1), DIFFERENCES * number
         least = 20 * np.linalg.eigvalsh(x.T @ x / len(x))[-1]
-        least /= np.linalg.svd(hessians.moment_gap(x, y), compute_uv=False)[-1]
-        yield least, hessians.condition_number_at_zero(x, y, 20, 1)
+        least /= np.linalg.svd(shortcut_hessians.moment_gap(x, y), compute_uv=False)[-1]
+        yield least, shortcut_hessians.condition_number_at_zero(x, y, 20, 1)
     for _ in range(max(1, trials // 5)):
         x, slope = rng.standard_normal((12, 1)), 1 + rng.choice([-1, 1]) * rng.uniform(0.1, 3)
-        number = hessians.condition_number_at_zero(x, slope * x, 50, 1)  # M = (1 − slope)Σxx
+        number = shortcut_hessians.condition_number_at_zero(x, slope * x, 50, 1)  # M = (1 − slope)Σxx
         sizes = np.abs([50 * (1 + 1 / (1 - slope)) - 1, 1])
         yield abs(number / (sizes.max() / sizes.min()) - 1), ROUNDING * number
     require(not _grows_for_scalars(2.0), "for d = 1 and y = 2x it grows")
@@ -104,7 +105,7 @@ def one_shortcut_of_the_paper(rng: np.random.Generator, trials: int) -> Pairs:
 def _grows_for_scalars(slope: float) -> bool:
     """Returns whether for d = 1, y = slope·x it is larger than 1 for some R."""
     x = np.array([[1.0], [-1.0]])
-    return any(hessians.condition_number_at_zero(x, slope * x, R, 1) > 1 + ROUNDING for R in (2, 7, 40))
+    return any(shortcut_hessians.condition_number_at_zero(x, slope * x, R, 1) > 1 + ROUNDING for R in (2, 7, 40))
 
 
 @claim(
@@ -118,21 +119,21 @@ def _grows_for_scalars(slope: float) -> bool:
     hypotheses={"c ≠ 0": lambda: bool(np.isfinite(_without_slope()))},
     proof="complete: for c ≠ 0",
     after="li.variance",
-    function=hessians.condition_number_at_zero,
+    function=shortcut_hessians.condition_number_at_zero,
     mutation=larger,
 )
 def eq_12(rng: np.random.Generator, trials: int) -> Pairs:
     """n = 2: the condition number of the measured Hessian against cond(M), R = 1, 2, 3; and c = 0 with M invertible."""
     for trial in range(max(1, trials // 5)):
         x, y = random_data(rng)
-        M = hessians.moment_gap(x, y)
+        M = shortcut_hessians.moment_gap(x, y)
         sizes = np.abs(np.linalg.eigvalsh(numeric_hessian(x, y, 1 + trial % 3, 2)))
         yield abs(sizes.max() / sizes.min() / np.linalg.cond(M) - 1), DIFFERENCES * np.linalg.cond(M)
         for units in (1, 10):
-            number = hessians.condition_number_at_zero(x, y, units, 2)
+            number = shortcut_hessians.condition_number_at_zero(x, y, units, 2)
             yield abs(number / np.linalg.cond(M) - 1), ROUNDING * np.linalg.cond(M)
     singular = np.diag([1.0, 0.0])
-    infinite = hessians.condition_number_at_zero(np.eye(2), np.eye(2) - singular, 2, 2)
+    infinite = shortcut_hessians.condition_number_at_zero(np.eye(2), np.eye(2) - singular, 2, 2)
     require(infinite == math.inf, "a singular M must give an infinite condition number")
     largest = np.abs(numeric_hessian(x, y, 1, 2, "linear", SQUARE, "linear")).max()
     printed = np.linalg.cond(M)
@@ -142,8 +143,8 @@ def eq_12(rng: np.random.Generator, trials: int) -> Pairs:
 
 
 def _without_slope() -> float:
-    """The condition number for c = 0, d = 2 and M = −I."""
-    return hessians.condition_number_at_zero(np.eye(2), 2 * np.eye(2), 1, 2, "linear", SQUARE)
+    """Returns the condition number for c = 0, d = 2 and M = −I."""
+    return shortcut_hessians.condition_number_at_zero(np.eye(2), 2 * np.eye(2), 1, 2, "linear", SQUARE)
 
 
 @claim(
@@ -151,10 +152,10 @@ def _without_slope() -> float:
     source="not in the paper",
     statement="n = 1, linear, d ≥ 2, R ≥ 2: cond(H) ≥ R λ_max(Sxx)/σ_min(M)",
     hypotheses={
-        "d ≥ 2": lambda: hessians.condition_number_lower_bound(np.ones((3, 1)), np.ones((3, 1)), 4) > 0,
-        "R ≥ 2": lambda: hessians.condition_number_lower_bound(np.eye(2), np.eye(2), 1) > 0,
+        "d ≥ 2": lambda: shortcut_hessians.condition_number_lower_bound(np.ones((3, 1)), np.ones((3, 1)), 4) > 0,
+        "R ≥ 2": lambda: shortcut_hessians.condition_number_lower_bound(np.eye(2), np.eye(2), 1) > 0,
     },
-    function=hessians.condition_number_lower_bound,
+    function=shortcut_hessians.condition_number_lower_bound,
     mutation=(vanishing, larger),
     relation="≥",
 )
@@ -163,15 +164,15 @@ def one_shortcut_growth(rng: np.random.Generator, trials: int) -> Pairs:
     for trial in range(max(1, trials // 2)):
         x, y = random_data(rng)
         units = 2 + trial % 15
-        bound = hessians.condition_number_lower_bound(x, y, units)
-        yield hessians.condition_number_at_zero(x, y, units, 1), bound * (1 - ROUNDING)
-        H = hessians.hessian_at_zero(x, y, units, 1)
+        bound = shortcut_hessians.condition_number_lower_bound(x, y, units)
+        yield shortcut_hessians.condition_number_at_zero(x, y, units, 1), bound * (1 - ROUNDING)
+        H = shortcut_hessians.hessian_at_zero(x, y, units, 1)
         steep = np.linalg.eigh(x.T @ x / len(x))[1][:, -1]
         across = np.linalg.svd(steep[None])[2][1]
         together = np.repeat(np.outer(across, steep)[None, None], units, axis=0)
-        u, _, vt = np.linalg.svd(hessians.moment_gap(x, y))
+        u, _, vt = np.linalg.svd(shortcut_hessians.moment_gap(x, y))
         apart = np.zeros_like(together)
         apart[0, 0], apart[1, 0] = np.outer(u[:, -1], vt[-1]), -np.outer(u[:, -1], vt[-1])
         first, second = (by_definition_5(w) / np.linalg.norm(w) for w in (together, apart))
-        of_the_proof = first @ H @ first / np.linalg.norm(H @ second)
-        yield from ((bound, of_the_proof * (1 - 1e-6)), (of_the_proof, bound * (1 - 1e-6)))
+        proof_ratio = first @ H @ first / np.linalg.norm(H @ second)
+        yield from ((bound, proof_ratio * (1 - 1e-6)), (proof_ratio, bound * (1 - 1e-6)))

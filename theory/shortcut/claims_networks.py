@@ -223,7 +223,7 @@ def _plain_loss(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> complex:
 
 
 def _plain_gradient(V: np.ndarray, x: np.ndarray, y: np.ndarray, units: int) -> np.ndarray:
-    """(Π_{r′>r} V_r′)ᵀ (Π V Σxx − Σyx) (Π_{r′<r} V_r′)ᵀ with products over the first `units` (Li et al., (14))."""
+    """Returns (Π_{r′>r} V_r′)ᵀ (Π V Σxx − Σyx) (Π_{r′<r} V_r′)ᵀ for the first `units` (Li et al., (14))."""
     input_moment, cross_moment = networks.moments(x, y)
     middle = _product(V[:units]) @ input_moment - cross_moment
     return np.stack([_product(V[r + 1 : units]).T @ middle @ _product(V[:r]).T for r in range(len(V))])
@@ -237,7 +237,7 @@ def _product(matrices: np.ndarray) -> np.ndarray:
 
 
 def _reaching(rng: np.random.Generator, x: np.ndarray, y: np.ndarray, units: int, depth: int) -> float:
-    """Loss of an n-shortcut linear network whose last unit compensates for the random others."""
+    """Returns loss of an n-shortcut linear network whose last unit compensates for the random others."""
     weights = 0.3 * rng.standard_normal((units, depth, x.shape[1], x.shape[1]))
     hidden = networks.forward(weights[:-1], x)
     weights[-1] = np.eye(x.shape[1])

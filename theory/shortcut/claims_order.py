@@ -5,23 +5,24 @@ import math
 import numpy as np
 from scipy import linalg
 
+from theory import shortcut_hessians
 from theory.claim import claim
 from theory.evidence import ROUNDING, Pairs, require
 from theory.linear.rotations import rotation
 from theory.mutations import changed, larger, scaled
-from theory.shortcut import hessians, networks, stationarity
+from theory.shortcut import networks, stationarity
 from theory.shortcut.activations import Activation, ActivationLike
 from theory.shortcut.measured import BENT, DIFFERENCES, numeric_hessian, random_data
 
-higher_order = changed(lambda found: stationarity.Stationarity(found.order + 1, found.exact))
-always_exact = changed(lambda found: found._replace(exact=True))
+higher_order = changed(lambda stationary: stationarity.Stationarity(stationary.order + 1, stationary.exact))
+always_exact = changed(lambda stationary: stationary._replace(exact=True))
 
 
 @claim(
     id="li.definition_1",
     source="Li et al., Definition 1, (3)",
     statement="for normal matrices the condition number is |λ|_max/|λ|_min",
-    function=hessians.condition_number_at_zero,
+    function=shortcut_hessians.condition_number_at_zero,
     mutation=larger,
 )
 def definition_1(rng: np.random.Generator, trials: int) -> Pairs:
@@ -33,8 +34,8 @@ def definition_1(rng: np.random.Generator, trials: int) -> Pairs:
         sizes = np.abs(np.linalg.eigvals(normal))
         yield abs(sizes.max() / sizes.min() / np.linalg.cond(normal) - 1), ROUNDING
         x, y = random_data(rng, dimension=2)
-        H = hessians.hessian_at_zero(x, y, 2, 1 + trial % 2)
-        number = hessians.condition_number_at_zero(x, y, 2, 1 + trial % 2)
+        H = shortcut_hessians.hessian_at_zero(x, y, 2, 1 + trial % 2)
+        number = shortcut_hessians.condition_number_at_zero(x, y, 2, 1 + trial % 2)
         yield abs(number / np.linalg.cond(H) - 1), ROUNDING * number
     A = np.array([[1.0, 5.0], [0.0, 1.0]])
     return f"normal is needed: [1 5; 0 1] has the condition number {np.linalg.cond(A):.0f}, ratio 1"
@@ -132,7 +133,7 @@ def theorem_1_1(rng: np.random.Generator, trials: int) -> Pairs:
         yield abs(2 * ratios[0] - ratios[1] - expected) / abs(expected), 1e-3
     for depth in (3, 4):
         x, y = random_data(rng, dimension=2)
-        hessian = hessians.hessian_at_zero(x, y, 2, depth, "tanh", "tanh", "tanh")
+        hessian = shortcut_hessians.hessian_at_zero(x, y, 2, depth, "tanh", "tanh", "tanh")
         yield np.abs(numeric_hessian(x, y, 2, depth, "tanh", "tanh", "tanh") - hessian).max(), DIFFERENCES
 
 
@@ -191,14 +192,14 @@ def theorem_1_1_relu(rng: np.random.Generator, trials: int) -> Pairs:
 def _ray(
     rng: np.random.Generator, depth: int, x: np.ndarray, y: np.ndarray, *activations: ActivationLike
 ) -> np.ndarray:
-    """Random weights whose leading term is not small."""
+    """Returns random weights whose leading term is not small."""
     shape = (2, depth, x.shape[1], x.shape[1])
     rays = rng.standard_normal((8, *shape))
     return max(rays, key=lambda weights: abs(stationarity.leading_term(weights, x, y, *activations)))
 
 
 def _increase(weights: np.ndarray, t: float, x: np.ndarray, y: np.ndarray, *activations: ActivationLike) -> float:
-    """L(tW) − L(0) without the cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
+    """Returns L(tW) − L(0) without cancellation: ⟨ŷ − x, (ŷ − x) − 2(y − x)⟩/2m, and ŷ − x from increments alone."""
     moved = np.longdouble(t) * weights.astype(np.longdouble)
     change = networks.forward(moved, x.astype(np.longdouble), *activations) - x
     return float((change * (change - 2 * (y - x))).sum() / (2 * len(x)))

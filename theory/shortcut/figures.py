@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from theory import shortcut_hessians
 from theory.arrays import column
-from theory.shortcut import hessians
 from theory.shortcut.measured import numeric_hessian
 
 _SHORTCUTS = {"one_shortcut": 1, "two_shortcut": 2}
@@ -26,7 +26,7 @@ def spectra_at_zero(
     x, y = _regression(seed, dimension)
     rows = []
     for depth, units in itertools.product((1, 2, 3), sorted({num_units, *other_units})):
-        predicted = np.sort(np.repeat(*hessians.spectrum_at_zero(x, y, units, depth)))
+        predicted = np.sort(np.repeat(*shortcut_hessians.spectrum_at_zero(x, y, units, depth)))
         measured = np.full(len(predicted), np.nan)
         if units == num_units:
             measured = np.linalg.eigvalsh(numeric_hessian(x, y, units, depth))
@@ -76,8 +76,8 @@ def condition_numbers_at_zero(
     for instance, num_units in itertools.product(range(num_instances), units):
         x, y = _regression(seed + instance, dimension)
         row = {"instance": instance, "num_units": num_units}
-        row |= {name: hessians.condition_number_at_zero(x, y, num_units, n) for name, n in _SHORTCUTS.items()}
-        bound = hessians.condition_number_lower_bound(x, y, num_units) if num_units > 1 else np.nan
+        row |= {name: shortcut_hessians.condition_number_at_zero(x, y, num_units, n) for name, n in _SHORTCUTS.items()}
+        bound = shortcut_hessians.condition_number_lower_bound(x, y, num_units) if num_units > 1 else np.nan
         rows.append(row | {"lower_bound": bound})
     return rows
 

@@ -15,6 +15,7 @@ import numbers
 import numpy as np
 
 from theory.arrays import real
+from theory.products import product_gradient, products
 from theory.shortcut.activations import ActivationLike, activation_named
 
 
@@ -84,10 +85,10 @@ def loss(
 
     Args as `forward`, and y [m, d]. ValueError: y and ŷ have different shapes.
     """
-    found = forward(weights, x, pre, mid, post, shortcut)
-    if np.shape(y) != found.shape:
-        raise ValueError(f"y must have the shape of the output, {found.shape}, got {np.shape(y)}")
-    error = y - found
+    output = forward(weights, x, pre, mid, post, shortcut)
+    if np.shape(y) != output.shape:
+        raise ValueError(f"y must have the shape of the output, {output.shape}, got {np.shape(y)}")
+    error = y - output
     return (error * error).sum() / (2 * len(error))
 
 
@@ -114,15 +115,18 @@ def gradient(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     minus the learning rate times it is the paper's update.
     """
     weights = checked_weights(real("weights", weights))
-    input_moment, cross_moment = moments(x, y)
-    middle = linear_map(weights) @ input_moment - cross_moment
-    gradients = np.empty_like(weights)
-    for r, unit in enumerate(weights):
-        before_unit, after_unit = linear_map(weights[:r]), linear_map(weights[r + 1 :])
-        for layer in range(len(unit)):
-            before, after = _product(unit[:layer]) @ before_unit, after_unit @ _product(unit[layer + 1 :])
-            gradients[r, layer] = after.T @ middle @ before.T
-    return gradients
+    return map_and_gradient(weights, *moments(x, y))[1]
+
+
+def map_and_gradient(
+    weights: np.ndarray, input_moment: np.ndarray, cross_moment: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns W [d, d] and `gradient` of a linear network, from the moments Σ_XX and Σ_YX [d, d]."""
+    inner = products(weights)
+    units = np.eye(weights.shape[-1]) + inner[:, -1]
+    outer = products(units)
+    by_unit = product_gradient(units, outer, outer[-1] @ input_moment - cross_moment)
+    return outer[-1], product_gradient(weights, inner, by_unit)
 
 
 def moments(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -146,10 +150,3 @@ def minimum_loss(x: np.ndarray, y: np.ndarray) -> float:
     """
     error = real("y", y) - real("x", x) @ least_squares_map(x, y).T
     return float(np.square(error).sum() / (2 * len(error)))
-
-
-def _product(matrices: np.ndarray) -> np.ndarray:
-    product = np.eye(matrices.shape[-1])
-    for matrix in matrices:
-        product = matrix @ product
-    return product

@@ -5,7 +5,7 @@
     strict saddle point, n = 2           escape_from_saddle(…): the steepest direction down
     L(tW) − L(0) = C tⁿ + o(tⁿ)          leading_term(weights, …) = C
 
-Notation and arguments are those of hessians.py.
+Notation and arguments are those of shortcut_hessians.py.
 """
 
 import math
@@ -13,15 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from theory.shortcut.activations import (
-    ActivationLike,
-    check_known,
-    check_slopes_bounded,
-    derivatives_at_zero,
-    slope_at_zero,
-)
-from theory.shortcut.hessians import moment_gap
+from theory.shortcut.activations import ActivationLike, Activations, derivatives_at_zero
 from theory.shortcut.networks import checked_counts, checked_data, checked_weights
+from theory.shortcut_hessians import moment_gap
 
 
 class Escape(NamedTuple):
@@ -48,7 +42,7 @@ def escape_from_saddle(
     """
     x, y = checked_data(x, y)
     checked_counts(num_units, 2)
-    slope = slope_at_zero(2, mid, post)
+    slope = Activations(pre, mid, post).slope_at_zero(2)
     u, sigma, vt = np.linalg.svd(moment_gap(x, y, pre))
     if slope * sigma[0] == 0:
         raise ValueError("zero is not a strict saddle: σ′_mid(0) σ′_post(0) M is 0")
@@ -82,8 +76,8 @@ def order_of_stationarity(
     """
     x, y = checked_data(x, y)
     checked_counts(1, shortcut_depth)
-    check_known(pre, mid, post)
-    check_slopes_bounded(mid if shortcut_depth > 1 else "linear", post)
+    Activations(pre, mid, post).check(1)
+    Activations(pre, mid if shortcut_depth > 1 else "linear", post).check_slopes_bounded()
     slope = derivatives_at_zero("post", post)[1]
     if shortcut_depth > 1:
         slope *= derivatives_at_zero("mid", mid)[1] ** (shortcut_depth - 1)
@@ -108,7 +102,8 @@ def leading_term(
     """
     x, y = checked_data(x, y)
     weights = checked_weights(weights)
-    check_known(pre, mid, post)
+    activations = Activations(pre, mid, post)
+    activations.check(1)
     M = moment_gap(x, y, pre)
     traces = [np.trace(np.linalg.multi_dot([*unit[::-1], M.T])) for unit in weights]
-    return float(slope_at_zero(weights.shape[1], mid, post) * sum(traces))
+    return float(activations.slope_at_zero(weights.shape[1]) * sum(traces))
