@@ -32,7 +32,7 @@ def open_run(
     """
     with contextlib.ExitStack() as stack:
         directory, contents = None, {}
-        compared = as_json(config) | {"images": describe(source)}
+        compared = as_json(config) | {"examples": describe(source)}
         if workers.is_chief:
             try:
                 directory = RunDirectory(run_dir, config, data_digest=source.digest)

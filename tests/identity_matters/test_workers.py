@@ -44,7 +44,7 @@ class Second(Workers):
 
 def images(count):
     """A data set of this many black images."""
-    return ArraySource("black", *({split: array for split in ("train", "test")} for array in black(count)), 2)
+    return ArraySource("black", *(dict.fromkeys(("train", "test"), array) for array in black(count)), 2)
 
 
 def black(count):
@@ -93,9 +93,9 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
 def test_a_worker_on_other_data_is_refused(said):
     def join(source):
         with open_run(TrainConfig(), "", Second(said), source) as (directory, contents):
-            return directory, contents["config"]["images"]
+            return directory, contents["config"]["examples"]
 
-    message = "other data than worker 0 (worker 0's, its own): images (200 training and 200 test images, 4x4x1, "
+    message = "other data than worker 0 (worker 0's, its own): examples (200 training and 200 test images, 4x4x1, "
     assert message in refused(join, images(150))
     directory, agreed = join(images(200))
     assert directory is None and agreed.startswith("200 training and 200 test images, 4x4x1, ")
@@ -119,7 +119,7 @@ def test_a_worker_with_another_npz_file_is_refused(tmp_path):
 
     join(*opened[1])
     message = refused(join, *opened[2])
-    assert "images (" in message and "one.npz" not in message  # the file may lie anywhere
+    assert "examples (" in message and "one.npz" not in message  # the file may lie anywhere
 
 
 def test_nobody_downloads_where_the_chief_could_not():
