@@ -228,12 +228,13 @@ class _Records:
         groups = np.split(order, np.flatnonzero(np.diff(self._file_of[indices[order]])) + 1)
 
         def fill(group: np.ndarray) -> None:
-            with open_file(self.paths[self._file_of[indices[group[0]]]]) as file:
+            path = self.paths[self._file_of[indices[group[0]]]]
+            with open_file(path) as file:
                 for i in group:
                     start, length = self._spans[indices[i]]
                     result[i] = os.pread(file.fileno(), length, start)
                     if _masked_crc(result[i]) != self._checksum(indices[i]):
-                        folder, name = os.path.split(file.name)
+                        folder, name = os.path.split(path)
                         raise UserError(f"cannot read {self._name} in {folder}: a record of {name} is damaged")
 
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:

@@ -14,7 +14,6 @@ from begun import begin
 from refusals import refused
 
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
-from identity_matters.data.source import open_source
 from identity_matters.distributed import shared_run
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
@@ -25,7 +24,6 @@ from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing
 from identity_matters.runs.tables import write_metrics
 
-DIGITS = open_source(DataConfig("mnist_sample"))
 ARRAYS = {"a": np.arange(3.0), "b": np.int64(7)}
 
 
@@ -180,7 +178,7 @@ def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, mo
         monkeypatch.setenv("TF_CONFIG", tf_config)
     waited = []
     monkeypatch.setattr(shared_run, "lock", lambda run, stack, timeout: waited.append(timeout))
-    with shared_run.open_run(TrainConfig(), str(tmp_path / "run"), Workers(), DIGITS):
+    with shared_run.open_run(TrainConfig(), str(tmp_path / "run"), Workers(), ""):
         assert waited == [timeout]
 
 
@@ -193,7 +191,7 @@ def test_a_done_run_that_has_lost_a_result_has_something_left_to_do(tmp_path, mo
     columns = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
 
     def final_row():
-        with shared_run.open_run(TrainConfig(), str(tmp_path), Workers(), DIGITS) as (_, contents):
+        with shared_run.open_run(TrainConfig(), str(tmp_path), Workers(), "") as (_, contents):
             return contents["final_row"]
 
     begin(tmp_path, TrainConfig(), status="done")
