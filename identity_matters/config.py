@@ -219,8 +219,30 @@ class TrainConfig:
             self.schedule != "exponential" or len(self.decay_steps) == 1,
             f"the exponential schedule takes one number of decay_steps, got {self.decay_steps}",
         )
-        self._check_strategy()
+        if self.strategy != "synchronous":
+            require(
+                self.optimizer != "muon" and not self.decoupled_weight_decay and not self.keras_optimizer,
+                f"strategy {self.strategy} applies each gradient on a server, by SGD with momentum: "
+                "optimizer muon, decoupled_weight_decay and Keras optimisers cannot be used with it",
+            )
+            require(
+                self.steps_per_execution == 1,
+                f"strategy {self.strategy} runs one step at a time: steps_per_execution must be 1, "
+                f"got {self.steps_per_execution}",
+            )
         self._check_steps()
+
+    def _check_steps(self) -> None:
+        require(
+            self.warmup_steps < self.train_steps or not self.warmup_steps,
+            f"warmup_steps must be below train_steps = {self.train_steps:,}, got {self.warmup_steps:,}",
+        )
+        for name in ("train_steps", "eval_every", "checkpoint_every"):
+            require(
+                getattr(self, name) % self.steps_per_execution == 0,
+                f"{name} must be a multiple of steps_per_execution = {self.steps_per_execution}, "
+                f"got {getattr(self, name)}",
+            )
 
     def continued(self, fields: dict[str, Any]) -> tuple[str, ...]:
         """Returns the fields in which a run may differ from an earlier run with these fields and still continue it.
@@ -235,32 +257,6 @@ class TrainConfig:
             return ()
         drops = [[step for step in steps if step < old.train_steps] for steps in (old.decay_steps, self.decay_steps)]
         return ("train_steps", "decay_steps") if drops[0] == drops[1] else ("train_steps",)
-
-    def _check_strategy(self) -> None:
-        if self.strategy == "synchronous":
-            return
-        require(
-            self.optimizer != "muon" and not self.decoupled_weight_decay and not self.keras_optimizer,
-            f"strategy {self.strategy} applies each gradient on a server, by SGD with momentum: "
-            "optimizer muon, decoupled_weight_decay and Keras optimisers cannot be used with it",
-        )
-        require(
-            self.steps_per_execution == 1,
-            f"strategy {self.strategy} runs one step at a time: steps_per_execution must be 1, "
-            f"got {self.steps_per_execution}",
-        )
-
-    def _check_steps(self) -> None:
-        require(
-            self.warmup_steps < self.train_steps or not self.warmup_steps,
-            f"warmup_steps must be below train_steps = {self.train_steps:,}, got {self.warmup_steps:,}",
-        )
-        for name in ("train_steps", "eval_every", "checkpoint_every"):
-            require(
-                getattr(self, name) % self.steps_per_execution == 0,
-                f"{name} must be a multiple of steps_per_execution = {self.steps_per_execution}, "
-                f"got {getattr(self, name)}",
-            )
 
 
 # Fields that every network uses; the others describe only all_conv_resnet.

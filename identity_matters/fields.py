@@ -116,9 +116,10 @@ def all_fields(config: Any) -> Iterator[tuple[dataclasses.Field, Any]]:
         yield from all_fields(value)
 
 
-def names_with(config: Any, rule: str, value: Any) -> tuple[str, ...]:
-    """Returns the names of the fields of which a rule has this value, in a config and the configs in it."""
-    return tuple(field.name for field, _ in all_fields(config) if field.metadata.get(rule) == value)
+def names_with(config: Any, rule: str, value: Any = ...) -> tuple[str, ...]:
+    """Returns the names of the fields that have a rule, or this value of it, in a config and the configs in it."""
+    rules = ((field.name, field.metadata.get(rule)) for field, _ in all_fields(config) if rule in field.metadata)
+    return tuple(name for name, held in rules if value in (..., held))
 
 
 def check_fields(config: Any) -> None:

@@ -110,7 +110,8 @@ def train(
     workers = join(config)
     if workers is None:
         return {}
-    config = with_given(config, init_from, optimizer)
+    given = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
+    config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
     callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))
     rows = workers.check(config, callbacks)
     with workers.in_turn(config.data.download), workers.active():
@@ -129,12 +130,6 @@ def train(
         explained = explaining(lack_of_memory(too_large), unreadable_data, workers.lost)
         with recording_failure(directory, workers), explained:
             return Training(config, batches, workers, directory, callbacks, source.class_names).run()
-
-
-def with_given(config: TrainConfig, init_from: str | os.PathLike, optimizer: Any) -> TrainConfig:
-    """Returns the config with what `train` was given in place of its own."""
-    given = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
-    return dataclasses.replace(config, **{name: text for name, text in given.items() if text})
 
 
 def fitted_to(source: Source, config: TrainConfig, is_given: bool = False) -> TrainConfig:

@@ -196,14 +196,16 @@ def open_batches(source: Source, config: TrainConfig, rows: slice = slice(None))
 def _read_ahead(read: Any, keys: Iterable[int]) -> Iterator[Any]:
     """Yields read(key) of each key in turn; a thread reads the next ones meanwhile."""
     keys, reader = iter(keys), concurrent.futures.ThreadPoolExecutor(1)
+    pending = collections.deque(reader.submit(read, key) for key in itertools.islice(keys, _AHEAD))
     try:
-        pending = collections.deque(reader.submit(read, key) for key in itertools.islice(keys, _AHEAD))
         while pending:
             batch = pending.popleft().result()
             pending.extend(reader.submit(read, key) for key in itertools.islice(keys, 1))
             yield batch
     finally:
-        reader.shutdown(cancel_futures=True)
+        for future in pending:
+            future.cancel()
+        reader.shutdown(wait=False)
 
 
 def augmented(images: np.ndarray, plan: np.ndarray, padding: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, EvaluationFailed
 from identity_matters.fields import names_with, require
 from identity_matters.runs.checkpoint import list_checkpoints
-from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, data_places, differences, lock
+from identity_matters.runs.directory import LOCK_TIMEOUT, RunDirectory, as_json, differences, lock
 from identity_matters.runs.tables import read_metrics
 
 
@@ -42,14 +42,14 @@ def open_run(
                 if not is_complete and directory.status != "diverged":
                     # A job of one worker too: on another node it may come before the lock of its last try is gone.
                     lock(directory, stack, LOCK_TIMEOUT if workers.has_peers or "TF_CONFIG" in os.environ else 0)
-                    _require_checkpoints(directory, config)
+                    _require_checkpoints(directory, config.checkpoint_every)
                 final_row = read_metrics(directory.file("metrics.csv"))[-1] if is_complete else None
                 contents = directory.contents | {"final_row": final_row}
             except ValueError as error:
                 contents["mistake"] = str(error)
         contents = json.loads(workers.broadcast_text(json.dumps(contents | {"config": compared})))
         # They may lie elsewhere on each machine: a digest says whether they are the same.
-        same = *data_places(config), *names_with(config, "compared", False)
+        same = *names_with(config, "source"), *names_with(config, "compared", False)
         _require_agreement(contents, differences(contents["config"], compared, same), workers)
         if contents["final_row"] or contents["status"] == "diverged":
             workers.barrier()  # until the others have heard it: a sum fails where one has left
@@ -95,10 +95,10 @@ def _require_agreement(contents: dict, differing: list[str], workers: Workers) -
     require(not num_differing, f"{who} another config or other data than worker 0{fields}")
 
 
-def _require_checkpoints(directory: RunDirectory, config: TrainConfig) -> None:
+def _require_checkpoints(directory: RunDirectory, checkpoint_every: int) -> None:
     """Raises UserError where a run has lost its checkpoints: to begin again would overwrite what is left of it."""
     if os.path.exists(metrics := directory.file("metrics.csv")) and not list_checkpoints(directory.file("checkpoints")):
         step = max((row["step"] for row in read_metrics(metrics)), default=0)
         advice = "so that nothing can be added; bring them back, or choose another run_dir"
-        is_new = directory.status != "done" and step < config.checkpoint_every
+        is_new = directory.status != "done" and step < checkpoint_every
         require(is_new, f"{directory.path} holds a run of {step} steps without its checkpoints, {advice}")

@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from identity_matters.errors import MAX_REPR, UserError, truncated_repr
-from identity_matters.fields import all_fields, names_with, nested, require
+from identity_matters.fields import names_with, nested, require
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.files import remove, write_text
 from identity_matters.runs.machine import machine
@@ -136,7 +136,7 @@ class RunDirectory:
         require(earlier["kind"] == self._run_type, f"{self.path} holds a run of {types}; choose another")
         known = earlier.get("data_digest", "")
         # Data of the same digest may lie elsewhere now.
-        moved = data_places(self._config) if self._data_digest and self._data_digest == known else ()
+        moved = names_with(self._config, "source") if self._data_digest and self._data_digest == known else ()
         same = *names_with(self._config, "compared", False), *moved, *longer
         differing = differences(earlier["config"], config, same)
         if len(differing) == 1 and differing[0].startswith("train_steps "):
@@ -185,11 +185,6 @@ def read_own(path: str) -> dict | None:
 def as_json(config: Any) -> dict:
     """Returns a config dataclass as JSON gives it back: tuples are lists."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-def data_places(config: Any) -> tuple[str, ...]:
-    """Returns the names of the fields of a config that say where the data lie, for which a digest of them stands."""
-    return tuple(field.name for field, _ in all_fields(config) if "source" in field.metadata)
 
 
 def versions() -> dict[str, str]:

@@ -23,8 +23,6 @@ from benchmarks.train_step import StepBenchmark
         ("benchmarks.input_stream --repeats=1 --seconds=0.1", "tf.data, image by image"),
         ("benchmarks.factorization --repeats=1 --dimensions=60", "rotation, 60"),
         ("benchmarks.hessian --depths=4,8 --repeats=1", "8"),
-        ("benchmarks.batch_norm --repeats=1 --steps=1 --batch_size=4", "ResNet-20"),
-        ("benchmarks.counting --depth=6 --repeats=1", "3"),
         ("benchmarks.lanczos --repeats=1 --examples=16 --batch_size=8 --order=3", "trace, ours"),
         (
             "benchmarks.sweep --depths=4 --relu_depths=2 --runs=2 --relu_runs=2 --epochs=2 "
@@ -32,7 +30,6 @@ from benchmarks.train_step import StepBenchmark
             "linear, depth 4, 2 runs",
         ),
         ("benchmarks.scaling --preset=mnist --repeats=1 --steps=2", "two workers / one process"),
-        ("benchmarks.cost_model --preset=mnist", "512"),
         ("benchmarks.memorization --repeats=1 --table_points=200 --widths=2,8", "build + verify"),
     ],
 )
