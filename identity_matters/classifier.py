@@ -69,8 +69,8 @@ def load_classifier(model: str | os.PathLike | keras.Model, trust_saved_model: b
 def _in_run(path: str) -> str:
     """Returns the path of the network in a run directory; the path itself where it is none."""
     names = ("saved_model.pb", "saved_model", "model.keras")  # the first: it is a SavedModel itself
-    found = [name for name in names if os.path.lexists(os.path.join(path, name))]
-    return os.path.join(path, found[0]) if found and found[0] != names[0] else path
+    present = [name for name in names if os.path.lexists(os.path.join(path, name))]
+    return os.path.join(path, present[0]) if present and present[0] != names[0] else path
 
 
 def _network_classifier(network: keras.Model, path: str = "") -> Classifier:

@@ -134,12 +134,13 @@ def _labelled_batches(
         require(is_batched(dataset), _NO_DATASET)
         batches = batches_of("the dataset", dataset)
         first = next(batches, None)
-        require(first is not None, "there are no examples to evaluate on")
+        if first is None:
+            raise UserError("there are no examples to evaluate on")
         return operator.length_hint(dataset) * len(first[1]), itertools.chain([first], batches)
     source = open_test_data(model, data | ({"dataset": dataset} if dataset else {}))
     indices = np.arange(source.num("test"))
-    parts = (indices[i : i + batch_size] for i in range(0, len(indices), batch_size))
-    return len(indices), (source.read("test", part) for part in parts)
+    starts = range(0, len(indices), batch_size)
+    return len(indices), (source.read("test", indices[start : start + batch_size]) for start in starts)
 
 
 def open_test_data(model: Classifier, named: dict[str, Any]) -> Source:
@@ -190,7 +191,8 @@ def _data_of_run(path: str, is_needed: bool) -> tuple[DataConfig, dict]:
         return DataConfig(), {}
     try:
         contents = read_config_json(_folder(path))
-        require(contents is not None, "it is not there")
+        if contents is None:
+            raise UserError("it is not there")
         config = config_of(contents, TrainConfig()).data
     except UserError as error:
         if not is_needed:

@@ -5,11 +5,10 @@ import math
 import numbers
 import os
 from collections.abc import Iterator
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from identity_matters.errors import UserError, truncated_repr
 
-Config = TypeVar("Config")
 _EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "text", tuple: "whole numbers"}
 
 
@@ -59,7 +58,7 @@ def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def with_fields(config: Config, **changes: Any) -> Config:
+def with_fields(config: Any, **changes: Any) -> Any:
     """Returns a config with other values of some fields, its own or those of the configs in it.
 
     >>> from identity_matters.config import TrainConfig
@@ -145,7 +144,7 @@ def check_fields(config: Any) -> None:
             require(math.isfinite(value), f"{name} must be a finite number, got {value}")
         is_several = isinstance(value, tuple) and all(isinstance(number, int) for number in value)
         if isinstance(value, int | float) or value and is_several:
-            total = sum(value) if is_several else value
+            total = sum(value) if isinstance(value, tuple) else value
             limit = rules.get("at_most", math.inf if isinstance(value, float) else 2**32 - 1)
             require(total <= limit, f"{name} must be at most {limit:.12g}, got {total:.12g}")
         if "at_least" in rules:

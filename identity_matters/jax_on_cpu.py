@@ -44,8 +44,8 @@ def require_sound_bfloat16() -> None:
         return
     rng = np.random.default_rng(0)
     x, kernel = rng.standard_normal((2, 64, 64), np.float32) / 8
-    found, expected = _two_layers(x, kernel), np.maximum(np.maximum(x @ kernel, 0) @ kernel, 0).sum(1)
-    if not np.abs(found - expected).max() <= 0.1 * expected.max():  # NaN is not; rounding is below 0.01
+    computed, expected = _two_layers(x, kernel), np.maximum(np.maximum(x @ kernel, 0) @ kernel, 0).sum(1)
+    if not np.abs(computed - expected).max() <= 0.1 * expected.max():  # NaN is not; rounding is below 0.01
         raise UserError(
             f"mixed_precision: jaxlib {importlib.metadata.version('jaxlib')} computes bfloat16 wrong on this CPU; put "
             f"XLA_FLAGS=--{_OPTION}= into the environment, or import identity_matters before anything uses JAX, or "

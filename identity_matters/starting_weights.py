@@ -26,10 +26,10 @@ def take_weights(network: keras.Model, source: str) -> str:
     Raises:
       UserError: there is no such network, or none of its weights fit.
     """
-    found = {variable.path: variable for variable in load_source(source).variables}
+    sources = {variable.path: variable for variable in load_source(source).variables}
     taken, new, summed = 0, [], ""
     for variable in network.variables:
-        other, shape = found.get(variable.path), tuple(variable.shape)
+        other, shape = sources.get(variable.path), tuple(variable.shape)
         if other is not None and tuple(other.shape) == shape:
             variable.assign(ops.cast(other, variable.dtype))
         elif other is not None and network.input_shape[-1] == 1 and _is_of_colours(tuple(other.shape), shape):

@@ -110,7 +110,7 @@ def train(
     workers = join(config)
     if workers is None:
         return {}
-    given = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
+    given: dict[str, Any] = {"init_from": os.fspath(init_from), "keras_optimizer": given_optimizer.as_text(optimizer)}
     config = dataclasses.replace(config, **{name: text for name, text in given.items() if text})
     callbacks = checked_callbacks(callbacks, given_optimizer.has_fixed_rate(config.keras_optimizer))
     rows = workers.check(config, callbacks)

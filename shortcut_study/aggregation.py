@@ -91,10 +91,10 @@ def along_loss(
 
 def _interpolated(grid: np.ndarray, losses: np.ndarray, values: np.ndarray, largest_gap: float) -> np.ndarray:
     """Returns a run's values at the points of a grid, NaN outside of its losses and in gaps between them."""
-    found = np.interp(grid, losses, values, left=np.nan, right=np.nan)
+    interpolated = np.interp(grid, losses, values, left=np.nan, right=np.nan)
     above = np.clip(np.searchsorted(losses, grid), 1, len(losses) - 1)  # of the pair around each point
     is_in_gap = (losses[above] - losses[above - 1] > largest_gap) & (grid > losses[above - 1]) & (grid < losses[above])
-    return np.where(is_in_gap, np.nan, found)
+    return np.where(is_in_gap, np.nan, interpolated)
 
 
 def _run_along_loss(rows: list[dict], loss: str, y: str, log: bool) -> tuple[np.ndarray, np.ndarray] | None:
@@ -167,11 +167,11 @@ def _surviving_rates(rows: list[dict]) -> dict[float, list[dict]]:
     """
     finished = {(row["seed"], f"bounded by {row['learning_rate']:g}"): row for row in done_rows(rows)}
     rates = {rate: select(rows, learning_rate=rate) for rate in sorted({row["learning_rate"] for row in rows})}
-    found = {
+    survivors = {
         rate: [row if row["status"] == "done" else finished.get((row["seed"], row["status"])) for row in rows_at_rate]
         for rate, rows_at_rate in rates.items()
     }
-    return {rate: rows_at_rate for rate, rows_at_rate in found.items() if all(rows_at_rate)}
+    return {rate: rows_at_rate for rate, rows_at_rate in survivors.items() if all(rows_at_rate)}
 
 
 def insensitive_rates(rows: list[dict]) -> dict[int, float]:
@@ -180,15 +180,15 @@ def insensitive_rates(rows: list[dict]) -> dict[int, float]:
     A seed's is the highest at which its final loss and that of a start perturbed by a share of 1e-12 differ by less
     than INSENSITIVE; lower rates were not run again. A depth at which a seed has none is left out.
     """
-    found = {}
+    insensitive = {}
     for depth in depths_in(rows):
         by_seed = {row["seed"]: [] for row in select(rows, depth=depth)}
         for row in select(rows, depth=depth):
             if _is_insensitive(row):
                 by_seed[row["seed"]].append(row["learning_rate"])
         if all(by_seed.values()):
-            found[depth] = min(map(max, by_seed.values()))
-    return found
+            insensitive[depth] = min(map(max, by_seed.values()))
+    return insensitive
 
 
 def _is_insensitive(row: dict) -> bool:

@@ -85,9 +85,9 @@ def descend(
     least = minimum_loss(x, y)
     objective = loss_and_gradient(network, x, y)
     limit = DIVERGED * np.square(y).sum() / (2 * len(y))
-    found = _loop(objective, weights, learning_rates, num_epochs, np.asarray(snapshot_losses), limit, on_epoch)
-    excess = found.losses if network.is_linear else found.losses - least
-    return found._replace(losses=excess + least, excess_losses=excess)
+    descent = _loop(objective, weights, learning_rates, num_epochs, np.asarray(snapshot_losses), limit, on_epoch)
+    excess = descent.losses if network.is_linear else descent.losses - least
+    return descent._replace(losses=excess + least, excess_losses=excess)
 
 
 def loss_and_gradient(network: ShortcutNetwork, x: np.ndarray, y: np.ndarray) -> Callable:

@@ -123,10 +123,10 @@ def times_controls(stage: Stage, matrix: np.ndarray) -> np.ndarray:
     """Returns GᵀM [N·d², …] for a matrix M [d², …]: (Rᵀ ⊗ Lᵀ)M by two products of d⁵ operations, not d⁶."""
     d = len(stage.unit)
     blocks = matrix.reshape(d, d, -1)
-    found = np.empty((len(stage.right), d, d, blocks.shape[-1]))
+    product = np.empty((len(stage.right), d, d, blocks.shape[-1]))
     for k, (right, left) in enumerate(zip(stage.right, stage.left)):
-        found[k] = (right.T @ (left.T @ blocks).reshape(d, -1)).reshape(d, d, -1)
-    return found.reshape(len(stage.right) * d * d, -1)
+        product[k] = (right.T @ (left.T @ blocks).reshape(d, -1)).reshape(d, d, -1)
+    return product.reshape(len(stage.right) * d * d, -1)
 
 
 def times_unit(stage: Stage, matrix: np.ndarray) -> np.ndarray:

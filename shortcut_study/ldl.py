@@ -33,9 +33,9 @@ def ldl(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
 def solve(factor: np.ndarray, interchanges: np.ndarray, right: np.ndarray) -> np.ndarray:
     """Returns X [n, k] of MX = right, which is not changed, from what `ldl` returned for M, where its status was 0."""
     n, k = right.shape
-    found = np.array(right, np.float64, order="F")
-    _dsytrs(*_pointers(_LOWER, n, k, factor, n, interchanges, found, n, ctypes.c_int()))
-    return found
+    solution = np.array(right, np.float64, order="F")
+    _dsytrs(*_pointers(_LOWER, n, k, factor, n, interchanges, solution, n, ctypes.c_int()))
+    return solution
 
 
 def _pointers(*arguments: "int | np.ndarray | ctypes._SimpleCData") -> list:

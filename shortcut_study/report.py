@@ -56,7 +56,7 @@ def is_smoke_size(config: StudyConfig, name: str, num_examples: int) -> bool:
 def is_paper_size(config: StudyConfig, name: str) -> bool:
     """Returns whether a figure has the depths of the paper preset, and as many runs and epochs at least."""
     pairs = [(getattr(config, field), getattr(PRESETS["paper"], field)) for field in FIGURES[name].SIZE]
-    return all(set(paper) <= set(found) if isinstance(found, tuple) else found >= paper for found, paper in pairs)
+    return all(set(paper) <= set(actual) if isinstance(actual, tuple) else actual >= paper for actual, paper in pairs)
 
 
 def study_jobs(config: StudyConfig, data: StudyData) -> list[Job]:
@@ -82,11 +82,11 @@ def draw_figure(name: str, rows: list[dict], smoke_size: bool = False) -> Figure
 def report(rows: list[dict], smoke_size: Collection[str] = ()) -> str:
     """Returns results.md: each claim on the rows, except of figures of smoke size, and each experiment's seconds."""
     names = figures_with_data(rows)
-    found = [finding for name in names for finding in FIGURES[name].findings(rows)]
+    statements = [finding for name in names for finding in FIGURES[name].findings(rows)]
     small = [name for name in names if name in smoke_size]
     which = f"Figure {', '.join(small)}" if len(small) < len(names) else "This"
     lines = [f"{which} is a {SMOKE}.", ""] if small else []
-    lines += [findings_table(found, smoke_size), "", "| experiment | activations | seconds |", "|---|---|--:|"]
+    lines += [findings_table(statements, smoke_size), "", "| experiment | activations | seconds |", "|---|---|--:|"]
     lines += [f"| {' | '.join(names)} | {seconds:,.0f} |" for names, seconds in seconds_by_experiment(rows).items()]
     return "\n".join(lines) + "\n"
 

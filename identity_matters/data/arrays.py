@@ -196,8 +196,8 @@ def as_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     types = {split: array.dtype for split, array in images.items()}
     are_floats = {dtype.kind == "f" for dtype in types.values()}
     if len(are_floats) > 1:
-        found = ", ".join(f"{split}_images {dtype}" for split, dtype in types.items())
-        raise UserError(f"{name}: give both splits of images as one type, got {found}")
+        given = ", ".join(f"{split}_images {dtype}" for split, dtype in types.items())
+        raise UserError(f"{name}: give both splits of images as one type, got {given}")
     if True in are_floats:
         images = _floats_to_bytes(name, images)
     converted = {}
@@ -235,8 +235,8 @@ def _floats_to_bytes(name: str, images: dict[str, np.ndarray]) -> dict[str, np.n
     if not ranges:
         return images
     low, high = min(least for least, _ in ranges.values()), max(most for _, most in ranges.values())
-    found = f"got {low:.6g} … {high:.6g}; {_conversion(low, high)} converts those of both splits"
-    require(0 <= low <= high <= 255, f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, {found}")
+    advice_on_range = f"got {low:.6g} … {high:.6g}; {_conversion(low, high)} converts those of both splits"
+    require(0 <= low <= high <= 255, f"{name}: images must be bytes or floats in 0 … 1 or 0 … 255, {advice_on_range}")
     for split, (_, most) in ranges.items():
         scales = f"{split}_images lie in 0 … {most:.4g}, which is read as of 0 … 1, but the others in 0 … {high:.4g}"
         advice = "of 0 … 255; bring both to one scale: images = images / 255, for the others"
@@ -347,7 +347,7 @@ def examples_of(name: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _content(image: np.ndarray, label: np.ndarray) -> bytes:
     """Returns a digest of an example, by which examples come in an order that has nothing to do with their classes."""
-    found = hashlib.blake2b(digest_size=8)
-    found.update(np.ascontiguousarray(image))
-    found.update(np.ascontiguousarray(label))
-    return found.digest()
+    hasher = hashlib.blake2b(digest_size=8)
+    hasher.update(np.ascontiguousarray(image))
+    hasher.update(np.ascontiguousarray(label))
+    return hasher.digest()

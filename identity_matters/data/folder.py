@@ -241,9 +241,9 @@ def _has_splits(folder: str, train_split: str, test_split: str) -> bool:
         return True
     if len(missing) == 2 and not (train_split or test_split):
         return False
-    found = shown(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
+    folders = shown(sorted(entry.name for entry in _entries(folder) if entry.is_dir()))
     raise UserError(
-        f"{folder} has no folder {missing[0]}/, only {found}; --train_split and --test_split (train_split=…, "
+        f"{folder} has no folder {missing[0]}/, only {folders}; --train_split and --test_split (train_split=…, "
         "test_split=…) name others"
     )
 
@@ -296,14 +296,14 @@ def split_files(folder: str, split: str = "") -> list[ImageFile]:
     classes = [entry for entry in _entries(root) if _is_class(entry, folder)]
     if not classes:
         holds_images = any(entry.name.lower().endswith(SUFFIXES) for entry in _entries(root))
-        found = "images, but no folders" if holds_images else "no folders"
-        raise UserError(f"{root} holds {found}; put the images of each class into a folder of its name")
+        contents = "images, but no folders" if holds_images else "no folders"
+        raise UserError(f"{root} holds {contents}; put the images of each class into a folder of its name")
     files, left_out = [], []
     for entry in classes:
-        found = [file for file in _walk(entry.path, folder) if not _is_left_out(file, left_out)]
-        if not found:
+        contents = [file for file in _walk(entry.path, folder) if not _is_left_out(file, left_out)]
+        if not contents:
             raise UserError(f"the class folder {entry.path} holds no PNG or JPEG file; remove it, or fill it")
-        files += [_image_file(file, folder, root, entry.name) for file in found]
+        files += [_image_file(file, folder, root, entry.name) for file in contents]
     if left_out:
         note(f"{root}: {len(left_out)} files are left out, as their names end in none of {', '.join(SUFFIXES)}: "
              f"{shown(sorted(left_out))}")  # fmt: skip

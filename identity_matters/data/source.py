@@ -48,7 +48,6 @@ class Source(Protocol):
       stored_size: (height, width) of the images before they are resized, if all have one size and that is known.
       varies: Whether the stored images vary in size, so that `read` gives windows of them.
       split_names: The two splits as the data call them.
-      digest: A text that other images or labels would not have; empty where it cannot be known.
     """
 
     name: str
@@ -58,7 +57,11 @@ class Source(Protocol):
     stored_size: tuple[int, int] | None = None
     varies: bool = False
     split_names: tuple[str, str] = SPLITS
-    digest: str
+
+    @property
+    def digest(self) -> str:
+        """Returns a text that other images or labels would not have; empty where it cannot be known."""
+        ...
 
     def num(self, split: Split) -> int:
         """Returns the number of examples of a split; raises UserError where the data lack it."""
@@ -141,7 +144,7 @@ def config_of_given(source: Source, config: DataConfig) -> DataConfig:
 
     What else a config says, the names of files and splits, is of other data.
     """
-    numbers = {name: value for name, value in vars(config).items() if type(value) is int}
+    numbers: dict[str, Any] = {name: value for name, value in vars(config).items() if type(value) is int}
     return DataConfig(source.name, **numbers)
 
 
@@ -151,8 +154,9 @@ class _Part(Source):
     def __init__(self, source: Source, config: DataConfig) -> None:
         self._source, self._config = source, config
         self._parts: dict[Split, tuple[Split, range]] = {}
-        for name in ("name", "num_classes", "image_shape", "class_names", "stored_size", "varies", "split_names"):
-            setattr(self, name, getattr(source, name))
+        self.name, self.num_classes, self.class_names = source.name, source.num_classes, source.class_names
+        self.image_shape, self.stored_size, self.varies = source.image_shape, source.stored_size, source.varies
+        self.split_names = source.split_names
 
     @property
     def digest(self) -> str:

@@ -192,9 +192,9 @@ class _Records:
     def __init__(self, name: str, paths: list[str], lengths: list[int]) -> None:
         self.paths, self.count, self._name = paths, sum(lengths), name
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(self._scan, paths, lengths))
-        self._spans = np.concatenate([spans for spans, _ in found])
-        self.checksums = b"".join(checksums for _, checksums in found)
+            scans = list(pool.map(self._scan, paths, lengths))
+        self._spans = np.concatenate([spans for spans, _ in scans])
+        self.checksums = b"".join(checksums for _, checksums in scans)
         self._file_of = np.repeat(np.arange(len(paths)), lengths)
 
     def _scan(self, path: str, count: int) -> tuple[np.ndarray, bytes]:

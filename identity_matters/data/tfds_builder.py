@@ -34,16 +34,16 @@ def prepared_builder(name: str, data_dir: str = "", download: bool = False) -> t
         with features_of_tfds_alone():
             builder = tfds.builder(name, data_dir=data_dir or None)
     except tfds.core.DatasetNotFoundError:
-        require(not (found := found_instead(parsed.name, options.get("version"), data_dir)), found)
+        require(not (elsewhere := found_instead(parsed.name, options.get("version"), data_dir)), elsewhere)
         near = difflib.get_close_matches(name, tfds.list_builders(with_community_datasets=False) + [MNIST_SAMPLE], n=3)
         hint = f"; did you mean {', '.join(near)}?" if near else f"; {MNIST_SAMPLE} needs no files"
         raise UserError(f"there is no data set {name!r}{hint}") from None
     except Exception as error:  # a wrong version, config or syntax of the name, damaged files: TFDS raises anything
-        found = found_instead(parsed.name, options.get("version"), data_dir) if parsed else ""
-        raise UserError(found or f"TFDS cannot make {name!r}: {first_line(error)[:300]}") from error
+        elsewhere = found_instead(parsed.name, options.get("version"), data_dir) if parsed else ""
+        raise UserError(elsewhere or f"TFDS cannot make {name!r}: {first_line(error)[:300]}") from error
     if not builder.is_prepared():
         if not download:
-            require(not (found := found_instead(builder.name, str(builder.version), data_dir)), found)
+            require(not (elsewhere := found_instead(builder.name, str(builder.version), data_dir)), elsewhere)
             place = f" --data_dir={shlex.quote(data_dir)}" if data_dir else ""
             raise UserError(
                 f"{name} is not prepared under {data_dir or os.path.dirname(builder.data_dir)}; --data_dir "
@@ -80,9 +80,9 @@ def found_instead(name: str, version: str | None, data_dir: str) -> str:
     if not data_dir:
         return ""
     place = os.path.abspath(os.path.expanduser(data_dir))
-    if version and (found := _versions(os.path.join(place, name))) and version not in found:
-        others = " or ".join(f"{name}:{other}" for other in found)
-        return f"{data_dir} holds {name} as version {', '.join(found)}, not {version}; name the dataset {others}"
+    if version and (present := _versions(os.path.join(place, name))) and version not in present:
+        others = " or ".join(f"{name}:{other}" for other in present)
+        return f"{data_dir} holds {name} as version {', '.join(present)}, not {version}; name the dataset {others}"
     for _ in range(_MAX_DEPTH):
         place = os.path.dirname(place)
         if _versions(os.path.join(place, name)):
@@ -92,13 +92,13 @@ def found_instead(name: str, version: str | None, data_dir: str) -> str:
 
 def _versions(folder: str) -> list[str]:
     """Returns the versions of a prepared set, or of any of its configs, that lie in its folder."""
-    found = set()
+    present = set()
     for path, folders, names in os.walk(folder):
         is_version = _VERSION.fullmatch(os.path.basename(path)) is not None
-        found |= {os.path.basename(path)} if is_version and "dataset_info.json" in names else set()
+        present |= {os.path.basename(path)} if is_version and "dataset_info.json" in names else set()
         if is_version or os.path.relpath(path, folder).count(os.sep) >= 1:
             folders.clear()
-    return sorted(found)
+    return sorted(present)
 
 
 def image_and_label(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
@@ -108,13 +108,13 @@ def image_and_label(builder: tfds.core.DatasetBuilder) -> tuple[str, str]:
     """
     keys, features = builder.info.supervised_keys, builder.info.features
     types = (tfds.features.Image, tfds.features.ClassLabel)
-    found = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+    connectors = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
     if keys:
         fits = len(keys) == 2 and all(isinstance(key, str) for key in keys)
-        if fits and all(isinstance(found.get(key), kind) for key, kind in zip(keys, types)):
+        if fits and all(isinstance(connectors.get(key), kind) for key, kind in zip(keys, types)):
             return keys
         raise UserError(f"{builder.name} is not an image-classification set")
-    images, labels = ([key for key, feature in found.items() if isinstance(feature, kind)] for kind in types)
+    images, labels = ([key for key, feature in connectors.items() if isinstance(feature, kind)] for kind in types)
     if len(images) == len(labels) == 1:
         return images[0], labels[0]
     raise UserError(

@@ -66,9 +66,9 @@ def _sorted_by_mean(final: list[dict]) -> list[str]:
     """The variants, the lowest mean test error first, those of which every run diverged last."""
     errors: dict[str, list[float]] = {}
     for row in final:
-        found = errors.setdefault(row["variant"], [])
+        own_errors = errors.setdefault(row["variant"], [])
         if row["status"] != "diverged":  # its row may lack the column
-            found.append(row["test_top1_error"])
+            own_errors.append(row["test_top1_error"])
     return sorted(errors, key=lambda name: np.mean(errors[name]) if errors[name] else np.inf)
 
 
@@ -80,8 +80,8 @@ def _name_in_lines(name: str, final: list[dict]) -> str:
 
 def _optimizer(name: str) -> str:
     """The optimiser of a variant, by its name."""
-    found = [variant.train for of in EXPERIMENTS.values() for variant in of if variant.name == name]
-    return _OTHER if found and found[0].get("optimizer") == "momentum" else _MUON
+    changes = [variant.train for of in EXPERIMENTS.values() for variant in of if variant.name == name]
+    return _OTHER if changes and changes[0].get("optimizer") == "momentum" else _MUON
 
 
 def depth_figure(rows: list[dict], depths: dict[str, dict[str, int]], title: str = "") -> Figure:

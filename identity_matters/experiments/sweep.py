@@ -34,9 +34,9 @@ def variants(text: str, base: TrainConfig) -> list[Variant]:
     require(name not in _FIXED, f"sweep cannot be over {name}: {_FIXED.get(name)}")
     default = getattr(base.model if in_model else base, name)
     separator = ";" if isinstance(default, tuple) else ","
-    found = [_value(name, part.strip(), default) for part in values.split(separator) if part.strip()]
-    require(len(set(found)) == len(found) > 1, f"sweep needs two or more different values of {name}, got {values!r}")
-    return [_variant(name, value, in_model, base) for value in found]
+    swept = [_value(name, part.strip(), default) for part in values.split(separator) if part.strip()]
+    require(len(set(swept)) == len(swept) > 1, f"sweep needs two or more different values of {name}, got {values!r}")
+    return [_variant(name, value, in_model, base) for value in swept]
 
 
 def _variant(name: str, value: Any, in_model: bool, base: TrainConfig) -> Variant:

@@ -155,10 +155,10 @@ EXPERIMENTS = {"statements": STATEMENTS, "rivals": RIVALS, "norms": NORMS, "init
 
 def depths() -> dict[str, dict[str, int]]:
     """Returns, by initialiser, the number of convolutions of the statements' variants that differ in depth alone."""
-    sizes, found = set(_of_depth(1, 1)), {"small": {}, "standard": {}}
+    sizes, by_family = set(_of_depth(1, 1)), {"small": {}, "standard": {}}
     for variant in EXPERIMENTS["statements"]:
         initializer = variant.model.get("residual_initializer", "small")
         others = variant.model.keys() - sizes - {"residual_initializer"}
-        if sizes <= variant.model.keys() and initializer in found and not others and not variant.train:
-            found[initializer][variant.name] = 1 + 2 * sum(variant.model["blocks_per_stage"])
-    return found
+        if sizes <= variant.model.keys() and initializer in by_family and not others and not variant.train:
+            by_family[initializer][variant.name] = 1 + 2 * sum(variant.model["blocks_per_stage"])
+    return by_family

@@ -39,7 +39,7 @@ def save(directory: str, step: int, arrays: dict[str, np.ndarray]) -> str:
     except OSError as error:
         reason = error.strerror or error
         raise OSError(f"cannot write the checkpoint {path}: {reason}; the older ones are kept") from error
-    for _, old in [found for found in list_checkpoints(directory) if found[0] <= step][:-KEEP]:
+    for _, old in [checkpoint for checkpoint in list_checkpoints(directory) if checkpoint[0] <= step][:-KEEP]:
         with contextlib.suppress(OSError):  # a directory of that name is not a checkpoint
             os.remove(old)
     return path
@@ -97,9 +97,9 @@ def _reason(error: Exception) -> str:
 def _read(path: str, step: int) -> dict[str, np.ndarray]:
     """Returns the arrays of a checkpoint; raises UserError where it is of another step, almost any if it is damaged."""
     arrays = read_arrays(path)
-    found = arrays.get("step", np.empty(0))
-    require(found.ndim == 0 and found.dtype.kind in "ui", "it has no step number")
-    require(found == step, f"it is of step {found}, not of the step in its name")
+    stored_step = arrays.get("step", np.empty(0))
+    require(stored_step.ndim == 0 and stored_step.dtype.kind in "ui", "it has no step number")
+    require(stored_step == step, f"it is of step {stored_step}, not of the step in its name")
     return arrays
 
 
@@ -174,13 +174,13 @@ class TrainingState:
             is_possible = 1 <= num_summed <= step <= num_steps
             require(is_possible, f"it is at step {step} of {num_steps}, with figures of {num_summed} steps")
 
-        found = load_newest(directory, check)
-        if found is None:
+        newest = load_newest(directory, check)
+        if newest is None:
             count = len(list_checkpoints(directory))
             advice = "put an intact one there, or start again in another run_dir"
             require(count == 0, f"none of the {count} checkpoint(s) in {directory} can be used; {advice}")
             return
-        self.step, arrays = found
+        self.step, arrays = newest
         for path, variable in self._variables.items():
             variable.assign(arrays[f"variable/{path}"])
         self._sums = {name[4:]: float(total) for name, total in arrays.items() if name.startswith("sum/")}

@@ -189,27 +189,27 @@ def as_json(config: Any) -> dict:
 
 def versions() -> dict[str, str]:
     """Returns the machine, and the versions of Python and of the packages that results depend on, as installed."""
-    found = {"machine": machine(), "python": platform.python_version()}
+    known = {"machine": machine(), "python": platform.python_version()}
     if "keras" in sys.modules:
-        found["keras_backend"] = sys.modules["keras"].backend.backend()
+        known["keras_backend"] = sys.modules["keras"].backend.backend()
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            known[package] = importlib.metadata.version(package)
+    return known
 
 
 def differences(old: dict, new: dict, same: tuple[str, ...] = ()) -> list[str]:
     """Returns "name (old, new)" of every field in which two configs, as JSON holds them, differ, but for the `same`."""
-    found = []
+    changes = []
     for key in [key for key in {**old, **new} if key not in same]:
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found += [f"{key}.{inner}" for inner in differences(a, b, same)]
+            changes += [f"{key}.{inner}" for inner in differences(a, b, same)]
         elif a != b:
             texts = str(a), str(b)
             start = max(0, len(os.path.commonprefix(texts)) - MAX_REPR // 2)  # long common parts are not shown
             words = (key, *("…" * (start > 0) + text[start:] for text in texts))
             words = (word if word.isprintable() else truncated_repr(word) for word in words)
             name, old_value, new_value = (word[:MAX_REPR] for word in words)
-            found.append(f"{name} ({old_value}, {new_value})")
-    return found
+            changes.append(f"{name} ({old_value}, {new_value})")
+    return changes

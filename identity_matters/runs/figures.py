@@ -91,16 +91,16 @@ def comparison_figure(
         groups.setdefault((name, split), []).append((rows, place))
     figure = Figure(figsize=(6, 4 + 0.2 * len(groups)), layout="constrained")
     axes = figure.add_subplot()
-    for i, ((name, split), found) in enumerate(groups.items()):
-        tables, colour = [rows for rows, _ in found], f"C{i}"
-        for column, style, text in (("test", "-", f"{name} ({_ends(found, split)})"), ("train", "--", None)):
+    for i, ((name, split), group) in enumerate(groups.items()):
+        tables, colour = [rows for rows, _ in group], f"C{i}"
+        for column, style, text in (("test", "-", f"{name} ({_ends(group, split)})"), ("train", "--", None)):
             steps, mean, spread = mean_over_runs(tables, f"{column}_top1_error")
             axes.plot(steps, mean, style, color=colour, marker=_marker(tables[0]), label=text)
             if len(tables) > 1:
                 axes.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.25, lw=0)
         _mark_drops(axes, tables[0], colour, f"learning rate drops, {name}")
     axes.plot([], [], "--", color="0.4", label="training error")
-    if any(len(found) > 1 for found in groups.values()):
+    if any(len(group) > 1 for group in groups.values()):
         axes.fill_between([], [], [], color="0.4", alpha=0.25, lw=0, label="± a standard deviation over runs")
     _label_errors(axes, title, levels)
     return figure
@@ -124,10 +124,10 @@ def mean_over_runs(tables: list[list[dict]], column: str) -> tuple[np.ndarray, n
     return steps, mean, np.sqrt(squares / np.maximum(count - 1, 1))
 
 
-def _ends(found: list[tuple[list[dict], str]], split: str) -> str:
+def _ends(ends: list[tuple[list[dict], str]], split: str) -> str:
     """The last errors of the runs of one name in words, those at their end first."""
     by_place: dict[str, list[float]] = {}
-    for rows, place in found:
+    for rows, place in ends:
         by_place.setdefault(place, []).append(rows[-1]["test_top1_error"])
     places = sorted(by_place, key=lambda place: (place != AT_THE_END, place))
     return "; ".join(_last_errors(by_place[place], split, place) for place in places)

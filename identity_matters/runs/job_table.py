@@ -55,14 +55,14 @@ class JobTable:
         """Returns the rows of a job, [] where it is not computed; raises UserError for some, but not job.num_rows."""
         key = tuple(as_written(job.key).items())
         if key not in self._rows_of:
-            found: list[dict] = []
+            claimed: list[dict] = []
             others: list[dict] = []
             for row in self._unclaimed:
-                (found if all(row.get(column) == value for column, value in key) else others).append(row)
-            part = f"{len(found)} of the {job.num_rows} rows of {job.label or job.key}"
-            is_whole = not found or job.num_rows in (0, len(found))
+                (claimed if all(row.get(column) == value for column, value in key) else others).append(row)
+            part = f"{len(claimed)} of the {job.num_rows} rows of {job.label or job.key}"
+            is_whole = not claimed or job.num_rows in (0, len(claimed))
             require(is_whole, f"{self._path} holds {part}; remove it to begin again")
-            self._rows_of[key], self._unclaimed = found, others
+            self._rows_of[key], self._unclaimed = claimed, others
         return self._rows_of[key]
 
     def run(self, job: Job, progress: Progress = lambda share: None) -> list[dict]:

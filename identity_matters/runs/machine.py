@@ -29,8 +29,8 @@ def cores() -> list[int]:
 def _gpus() -> list[str]:
     """Names the GPUs, where a framework that knows them is imported already."""
     if tensorflow := sys.modules.get("tensorflow"):
-        found = tensorflow.config.list_physical_devices("GPU")
-        return [tensorflow.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in found]
+        devices = tensorflow.config.list_physical_devices("GPU")
+        return [tensorflow.config.experimental.get_device_details(gpu).get("device_name", "GPU") for gpu in devices]
     if jax := sys.modules.get("jax"):
         return [device.device_kind for device in jax.devices() if device.platform != "cpu"]
     return []

@@ -65,12 +65,12 @@ def ablation_table(rows: list[dict]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for variant in dict.fromkeys(row["variant"] for row in final_rows(rows)):
-        found = [row for row in rows if row["variant"] == variant]
-        final = final_rows(found)
+        own_rows = [row for row in rows if row["variant"] == variant]
+        final = final_rows(own_rows)
         ended = [row for row in final if row["status"] != "diverged"]
         last = max(ended or final, key=lambda row: row["step"])
         columns = (("test_top1_error", 100, " %"), ("train_top1_error", 100, " %"), ("train_cross_entropy", 1, ""))
-        cells = [_rate(found), f"{last['step']:,}", f"{last['epoch']:.1f}" if ended else "–"]
+        cells = [_rate(own_rows), f"{last['step']:,}", f"{last['epoch']:.1f}" if ended else "–"]
         cells.append(f"{len(final) - len(ended)} of {len(final)}")
         cells += [_mean_and_spread([row[name] * scale for row in ended], unit) for name, scale, unit in columns]
         lines.append(f"| {variant} | {' | '.join(cells)} |")

@@ -68,9 +68,9 @@ def _spectra(data: StudyData, depth: int, shortcut_depth: int, batch_norm: int, 
             for kind, seed in settings
         )
         rows = []
-        for (initialisation, seed), found in zip(settings, initial_spectra(models, images, data.labels[chosen])):
-            found.pop("num_weights")
-            rows.append({"initialisation": initialisation, "seed": seed, "status": "done"} | found)
+        for (initialisation, seed), spectra in zip(settings, initial_spectra(models, images, data.labels[chosen])):
+            spectra.pop("num_weights")
+            rows.append({"initialisation": initialisation, "seed": seed, "status": "done"} | spectra)
             progress(1 / len(settings))
         return rows
 
@@ -139,10 +139,10 @@ def _draw_curve(axes: Axes, rows: list[dict], quantity: str, shortcut_depth: int
 
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns, not in the paper, whether its depth-invariance for 2-shortcuts carries over to convolutions."""
-    found = select(rows, experiment="convolutional")
+    measured = select(rows, experiment="convolutional")
     all_findings = []
-    for batch_norm, initialisation in sorted({(row["batch_norm"], row["initialisation"]) for row in found}):
-        variant_rows = select(found, batch_norm=batch_norm, initialisation=initialisation)
+    for batch_norm, initialisation in sorted({(row["batch_norm"], row["initialisation"]) for row in measured}):
+        variant_rows = select(measured, batch_norm=batch_norm, initialisation=initialisation)
         bands = {n: over_seeds(select(variant_rows, shortcut_depth=n), "depth", "condition_number") for n in (1, 2, 3)}
         means = {n: 10**band.mean for n, band in bands.items() if len(band.x)}
         numbers = "; ".join(f"n = {n}: {series(bands[n].x, mean)}" for n, mean in means.items())

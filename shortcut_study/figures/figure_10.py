@@ -57,10 +57,10 @@ def _sweep(config: StudyConfig, data: StudyData, arch: Architecture, depth: int,
         start, num_epochs = network.initialize(arch.initialisation, seed), config.num_epochs
         part = 1 / ((len(rates) + 1) * (num_epochs + 1))  # an epoch of a run; perturbed and bounded runs come besides
         on_epoch = lambda: progress(part * len(rates))  # noqa: E731
-        found, bounded_by = descend_pruned(network, start, data, rates, num_epochs, on_epoch)
-        perturbed = _perturbed_losses(network, start, seed, config, data, found.losses[-1], rates)
+        descent, bounded_by = descend_pruned(network, start, data, rates, num_epochs, on_epoch)
+        perturbed = _perturbed_losses(network, start, seed, config, data, descent.losses[-1], rates)
         rows = [row | {"perturbed_loss": perturbed.get(rate, "")}
-                for row, rate in zip(rate_rows(found, [seed], rates), rates)]  # fmt: skip
+                for row, rate in zip(rate_rows(descent, [seed], rates), rates)]  # fmt: skip
         empty = dict.fromkeys(("loss", "excess_loss", "norm"), "")
         return [
             row | empty | {"status": f"bounded by {bounded_by[i]:g}"} if i in bounded_by else row
@@ -160,12 +160,12 @@ def draw(rows: list[dict]) -> Figure:
 
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.3: with ReLUs plain networks fail to find low losses as they get deeper, 2-shortcut ones do not."""
-    found = select(rows, experiment="learning_rates", activations=RELU_MID)
-    best = {arch: best_rates(rows_of_architecture(found, arch), "loss") for arch in architectures_in(found)}
-    count, all_findings = num_seeds(found), []
+    swept = select(rows, experiment="learning_rates", activations=RELU_MID)
+    best = {arch: best_rates(rows_of_architecture(swept, arch), "loss") for arch in architectures_in(swept)}
+    count, all_findings = num_seeds(swept), []
     for arch in best:
         losses = [b.mean for b in best[arch].values()]
-        safe = insensitive_rates(rows_of_architecture(found, arch))
+        safe = insensitive_rates(rows_of_architecture(swept, arch))
         numbers = series(best[arch], losses) + diverged(best, arch)
         numbers += named("a lower bound, as a run was given up,", [b.depth for b in best[arch].values() if b.is_bound])
         numbers += f"; rates that rounding does not change, up to: {series(safe, list(safe.values()))}" if safe else ""

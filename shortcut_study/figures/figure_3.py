@@ -47,11 +47,11 @@ def _descent(config: StudyConfig, data: StudyData, activations: str, depth: int,
         network = TWO.network(data.x.shape[1], depth, activations)
         start = network.initialize(TWO.initialisation, seed)[None]
         on_epoch = functools.partial(progress, 1 / (num_epochs + 1))
-        found = descend(network, start, data.x, data.y, [rate], num_epochs, on_epoch=on_epoch)
+        descent = descend(network, start, data.x, data.y, [rate], num_epochs, on_epoch=on_epoch)
         return [
-            {"learning_rate": rate, "epoch": epoch, "loss": found.losses[epoch, 0],
-             "excess_loss": found.excess_losses[epoch, 0], "norm": found.norms[epoch, 0],
-             "status": "diverged" if 0 <= found.diverged_at[0] <= epoch else "done"}
+            {"learning_rate": rate, "epoch": epoch, "loss": descent.losses[epoch, 0],
+             "excess_loss": descent.excess_losses[epoch, 0], "norm": descent.norms[epoch, 0],
+             "status": "diverged" if 0 <= descent.diverged_at[0] <= epoch else "done"}
             for epoch in spaced_epochs(num_epochs)
         ]  # fmt: skip
 
@@ -71,12 +71,12 @@ def draw(rows: list[dict]) -> Figure:
     *panels, final = figure.subplots(1, 3)
     ends = []
     for axes, activations, colour in zip(panels, (LINEAR, RELU_MID), ("C0", "C3")):
-        found = select(rows, experiment="norms", activations=activations)
-        _draw_descents(axes, found, activations, every_depth)
-        band = over_seeds(_last(found), "depth", "norm")
+        norms = select(rows, experiment="norms", activations=activations)
+        _draw_descents(axes, norms, activations, every_depth)
+        band = over_seeds(_last(norms), "depth", "norm")
         ends += [band] if len(band.x) else []
         drawing.draw_log_band(final, band, colour, drawing.TITLES[activations], "o-")
-        drawing.mark_infinite(final, _lost(found), colour, f"{drawing.TITLES[activations]}: diverged")
+        drawing.mark_infinite(final, _lost(norms), colour, f"{drawing.TITLES[activations]}: diverged")
     if ends:
         x, mean = ends[0].x, ends[0].mean
         final.plot(x, 10 ** mean[0] * (x[0] / x) ** 0.5, "k:", lw=1, label=r"$\propto 1/\sqrt{\mathrm{depth}}$")
@@ -113,7 +113,7 @@ def findings(rows: list[dict]) -> list[Finding]:
 
     If every run of a depth diverged, the others can refute the claim but not confirm it. n is the least of any depth.
     """
-    found = []
+    statements = []
     for activations in (LINEAR, RELU_MID):
         norms = select(rows, experiment="norms", activations=activations)
         end = over_seeds(_last(norms), "depth", "norm", log=False)
@@ -126,8 +126,8 @@ def findings(rows: list[dict]) -> list[Finding]:
         for claim, (holds, numbers) in claims.items():
             holds = None if holds and lost else holds
             numbers += named("all runs diverged", lost)
-            found.append(Finding("3", f"{activations}: {claim}", holds, numbers, count))
-    return found
+            statements.append(Finding("3", f"{activations}: {claim}", holds, numbers, count))
+    return statements
 
 
 def _during_training(rows: list[dict], activations: str) -> tuple[bool | None, str]:

@@ -144,24 +144,24 @@ def findings(rows: list[dict]) -> list[Finding]:
     at_zero = column(select(rows, experiment="spectrum_at_zero", shortcut_depth=2), "condition_number")
     constant = bool(two.max() < two.min() + np.log10(CONSTANT)) if len(two) > 1 else None
     numbers += f"; Theorem 1 at zero: {at_zero[0]:.4g}"
-    found = [Finding("5", "2-shortcut networks have constant condition numbers", constant, numbers, count)]
+    statements = [Finding("5", "2-shortcut networks have constant condition numbers", constant, numbers, count)]
     for arch in (XAVIER, ORTHOGONAL):
         means, bounds, numbers = _by_depth(rows_of_architecture(initial, arch), bands[arch])
         claim = f"{LABELS[arch]}: the condition number grows with depth"
-        found.append(Finding("5", claim, grows(means, bounds), numbers, count))
+        statements.append(Finding("5", claim, grows(means, bounds), numbers, count))
     slopes = {arch: slope(bands[arch].x, bands[arch].mean) for arch in (ORTHOGONAL, XAVIER)}
     numbers = ", ".join(f"{LABELS[arch]}{power(bands[arch].x, bands[arch].mean)}" for arch in slopes)
     slower = bool(slopes[ORTHOGONAL] < slopes[XAVIER]) if np.isfinite(list(slopes.values())).all() else None
     claim = "it grows more slowly for orthogonal than for Xavier"
-    return found + [Finding("5", claim, slower, f"where finite: {numbers}", count)]
+    return statements + [Finding("5", claim, slower, f"where finite: {numbers}", count)]
 
 
 def _infinite_depths(rows: list[dict]) -> dict[str, list[int]]:
     """The depths at which a run's condition number is infinite, by what is known of it in words."""
     infinite = select(rows, condition_number=np.inf)
     unresolved = select(infinite, p10_abs=0.0)
-    found = {_BEYOND: [row for row in infinite if row not in unresolved], _UNRESOLVED: unresolved}
-    return {words: depths_in(lost) for words, lost in found.items() if lost}
+    rows_by_mark = {_BEYOND: [row for row in infinite if row not in unresolved], _UNRESOLVED: unresolved}
+    return {words: depths_in(lost) for words, lost in rows_by_mark.items() if lost}
 
 
 def _by_depth(rows: list[dict], band: Band) -> tuple[np.ndarray, np.ndarray, str]:

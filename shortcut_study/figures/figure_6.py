@@ -82,14 +82,18 @@ def _spectra(
         network = arch.network(data.x.shape[1], config.depth, activations)
         start = network.initialize(arch.initialisation, seed)[None]
         part = 1 / (1 + len(levels))  # the descent, then each Hessian
-        found = descend(network, start, data.x, data.y, [rate], num_epochs, levels,
+        descent = descend(network, start, data.x, data.y, [rate], num_epochs, levels,
                         on_epoch=lambda: progress(part / (num_epochs + 1)))  # fmt: skip
-        rows = [{"learning_rate": rate, "status": "diverged" if found.diverged_at[0] >= 0 else "done"}]
-        losses = found.excess_losses if activations == LINEAR else found.losses
-        for level, (weights,) in zip(levels, found.snapshots):
+        rows = [{"learning_rate": rate, "status": "diverged" if descent.diverged_at[0] >= 0 else "done"}]
+        losses = descent.excess_losses if activations == LINEAR else descent.losses
+        for level, (weights,) in zip(levels, descent.snapshots):
             if np.isfinite(weights).all():
                 epoch = int(np.argmax(losses[:, 0] <= level))
-                reached = {"epoch": epoch, "loss": found.losses[epoch, 0], "excess_loss": found.excess_losses[epoch, 0]}
+                reached = {
+                    "epoch": epoch,
+                    "loss": descent.losses[epoch, 0],
+                    "excess_loss": descent.excess_losses[epoch, 0],
+                }
                 rows.append(rows[0] | reached | spectrum(hessian(network, weights, data.x, data.y)).columns())
             progress(part)
         return rows
@@ -118,11 +122,11 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
     half of the runs have one, no line is drawn.
     """
     figure = Figure(figsize=(PAGE, 3.6), layout="constrained")
-    found = select(rows, experiment="spectrum_at_losses", activations=activations)
+    spectra = select(rows, experiment="spectrum_at_losses", activations=activations)
     loss, text = drawing.LOSSES[activations]
     for axes, (name, title) in zip(figure.subplots(1, 3), _PANELS.items()):
-        for arch in architectures_in(found):
-            taken = [row for row in rows_of_architecture(found, arch) if row[name] != ""]
+        for arch in architectures_in(spectra):
+            taken = [row for row in rows_of_architecture(spectra, arch) if row[name] != ""]
             lost = [row for row in taken if name in _MARKS and row["condition_number"] == np.inf]
             finite = [row for row in taken if 0 < row[name] < np.inf and row not in lost]
             drawn = [row if row in finite else row | {name: np.nan} for row in taken]
@@ -136,23 +140,23 @@ def draw_spectra(rows: list[dict], activations: str) -> Figure:
         axes.set(title=title, yscale="log")
         axes.set_xlabel(text, fontsize="small")  # else three of them are wider than the page
         drawing.loss_axis(axes)
-    depth = ", ".join(map(str, depths_in(found)))
-    figure.suptitle(f"Hessians of depth {depth}, {drawing.TITLES[activations]}, {drawing.runs_each(found)}")
+    depth = ", ".join(map(str, depths_in(spectra)))
+    figure.suptitle(f"Hessians of depth {depth}, {drawing.TITLES[activations]}, {drawing.runs_each(spectra)}")
     return figure
 
 
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.2: the condition number of 2-shortcut networks is always smaller; orthogonal ones end near it."""
-    found = smaller_findings(rows, "6", LINEAR)
+    statements = smaller_findings(rows, "6", LINEAR)
     at_losses = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
     compared = compare_along_loss(at_losses, ORTHOGONAL, "excess_loss", "condition_number")
     claim = "2-shortcut and orthogonal evolve to roughly the same condition number"
     lost = diverged_runs(at_losses, TWO, ORTHOGONAL)
     if compared is None:
-        return found + [Finding("6", claim, None, NOTHING_SHARED + lost, 0)]
+        return statements + [Finding("6", claim, None, NOTHING_SHARED + lost, 0)]
     ratio = 10 ** (compared.other - compared.two)[0]
     numbers = f"ratio {ratio:.3g} at the lowest common loss{lost}"
-    return found + [Finding("6", claim, bool(1 / SAME < ratio < SAME), numbers, compared.num_runs)]
+    return statements + [Finding("6", claim, bool(1 / SAME < ratio < SAME), numbers, compared.num_runs)]
 
 
 def smaller_findings(
@@ -164,20 +168,20 @@ def smaller_findings(
     """
     loss, _ = drawing.LOSSES[activations]
     at_losses = select(rows, experiment="spectrum_at_losses", activations=activations)
-    found = []
+    statements = []
     for arch in (ORTHOGONAL, XAVIER):
         compared = compare_along_loss(at_losses, arch, loss, name, log)
         claim = f"the {name.replace('_', ' ')} of 2-shortcut is always smaller than that of {LABELS[arch]}"
         lost = diverged_runs(at_losses, TWO, arch)
         if compared is None:
-            found.append(Finding(figure, claim, None, NOTHING_SHARED + lost, 0))
+            statements.append(Finding(figure, claim, None, NOTHING_SHARED + lost, 0))
             continue
         holds, where_not = always_smaller(compared)
         share = float((compared.two < compared.other).mean())
         numbers = f"smaller at {share:.0%} of the {_ratios(compared) if log else _means(compared)}"
         numbers += f"{paired(compared.differences)}{where_not}{lost}"
-        found.append(Finding(figure, claim, holds, numbers, compared.num_runs))
-    return found
+        statements.append(Finding(figure, claim, holds, numbers, compared.num_runs))
+    return statements
 
 
 def _ratios(compared: Comparison) -> str:

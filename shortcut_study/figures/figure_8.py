@@ -102,9 +102,9 @@ def findings(rows: list[dict]) -> list[Finding]:
     One run decides the last, as in the paper, and all runs the others.
     """
     at_losses = select(rows, experiment="spectrum_at_losses", activations=LINEAR)
-    found = figure_6.smaller_findings(rows, "8", LINEAR, "index", log=False)
-    found.append(_drop(rows_of_architecture(at_losses, TWO)))
-    return found + [_steepest(done_rows(select(rows, experiment="single_run")))]
+    statements = figure_6.smaller_findings(rows, "8", LINEAR, "index", log=False)
+    statements.append(_drop(rows_of_architecture(at_losses, TWO)))
+    return statements + [_steepest(done_rows(select(rows, experiment="single_run")))]
 
 
 def _drop(rows: list[dict]) -> Finding:

@@ -69,18 +69,18 @@ def _sweep(
         starts = np.stack([network.initialize(arch.initialisation, seed) for seed in seeds for _ in rates])
         rate_of_run, num_epochs = np.tile(rates, len(seeds)), config.num_epochs
         on_epoch = functools.partial(progress, 1 / (num_epochs + 1))
-        found = descend(network, starts, data.x, data.y, rate_of_run, num_epochs, on_epoch=on_epoch)
-        return rate_rows(found, seeds, rates)
+        descent = descend(network, starts, data.x, data.y, rate_of_run, num_epochs, on_epoch=on_epoch)
+        return rate_rows(descent, seeds, rates)
 
     return study_job(job_key("learning_rates", arch, LINEAR, depth, seeds[0] if len(seeds) == 1 else None), compute)
 
 
-def rate_rows(found: Descent, seeds: list[int], rates: np.ndarray) -> list[dict]:
+def rate_rows(descent: Descent, seeds: list[int], rates: np.ndarray) -> list[dict]:
     """Returns a row for the end of each run of a descent, of all rates of the first seed, then of the next."""
     return [
-        {"seed": seed, "learning_rate": rate, "epoch": len(found.losses) - 1,
-         "loss": found.losses[-1, i], "excess_loss": found.excess_losses[-1, i], "norm": found.norms[-1, i],
-         "status": "done" if found.diverged_at[i] < 0 else "diverged"}
+        {"seed": seed, "learning_rate": rate, "epoch": len(descent.losses) - 1,
+         "loss": descent.losses[-1, i], "excess_loss": descent.excess_losses[-1, i], "norm": descent.norms[-1, i],
+         "status": "done" if descent.diverged_at[i] < 0 else "diverged"}
         for i, (seed, rate) in enumerate(itertools.product(seeds, rates))
     ]  # fmt: skip
 
@@ -106,11 +106,11 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
     """
     figure = Figure(figsize=(PAGE, 4), layout="constrained")
     final, winner = figure.subplots(1, 2)
-    found = select(rows, experiment="learning_rates", activations=activations)
+    swept = select(rows, experiment="learning_rates", activations=activations)
     loss, text = drawing.LOSSES[activations]
     has_safe = False
-    for arch in architectures_in(found):
-        best = list(best_rates(rows_of_architecture(found, arch), loss).values())
+    for arch in architectures_in(swept):
+        best = list(best_rates(rows_of_architecture(swept, arch), loss).values())
         lost, best = [b.depth for b in best if not b.losses], [b for b in best if b.losses]
         drawing.mark_infinite(final, lost, drawing.COLOURS[arch], f"{LABELS[arch]}: diverged at every rate")
         look = {"ms": 5, "mfc": "none", "color": drawing.COLOURS[arch], "label": LABELS[arch]}
@@ -119,19 +119,19 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
         final.errorbar([b.depth for b in best], mean, bars, fmt=drawing.MARKERS[arch], capsize=3, **look)
         learned = [b for b in best if b.learned]
         winner.plot([b.depth for b in learned], [b.rate for b in learned], drawing.MARKERS[arch], **look)
-        safe = insensitive_rates(rows_of_architecture(found, arch))
+        safe = insensitive_rates(rows_of_architecture(swept, arch))
         if safe:
             winner.plot(list(safe), list(safe.values()), "+", ms=9, color=drawing.COLOURS[arch])
             has_safe = True
     if has_safe:
         winner.plot([], [], "+", ms=9, color="0.4", label="highest rate that rounding does not change")
-    epochs = found[0]["epoch"] if found else ""
-    title = f"after {epochs} epochs, {drawing.TITLES[activations]}, {drawing.runs_each(found)}"
+    epochs = swept[0]["epoch"] if swept else ""
+    title = f"after {epochs} epochs, {drawing.TITLES[activations]}, {drawing.runs_each(swept)}"
     final.set(title=title, ylabel=text)
     winner.set(title="learning rate that gave it", ylabel="learning rate")
     for axes in (final, winner):
         axes.set_yscale("log")
-        drawing.depth_axis(axes, found)
+        drawing.depth_axis(axes, swept)
     if activations != LINEAR:
         drawing.plain_labels(final.yaxis, final.get_ylim())
     return figure
@@ -139,10 +139,10 @@ def draw_rates(rows: list[dict], activations: str) -> Figure:
 
 def findings(rows: list[dict]) -> list[Finding]:
     """Returns §5.3: 2-shortcut networks stay near the optimum, and deep ones take higher learning rates."""
-    found = select(rows, experiment="learning_rates", activations=LINEAR)
-    best = {arch: best_rates(rows_of_architecture(found, arch), "excess_loss") for arch in architectures_in(found)}
-    count = num_seeds(found)
-    excess, losses = (np.array([float(row[name] or "nan") for row in found]) for name in ("excess_loss", "loss"))
+    swept = select(rows, experiment="learning_rates", activations=LINEAR)
+    best = {arch: best_rates(rows_of_architecture(swept, arch), "excess_loss") for arch in architectures_in(swept)}
+    count = num_seeds(swept)
+    excess, losses = (np.array([float(row[name] or "nan") for row in swept]) for name in ("excess_loss", "loss"))
     least = float(np.nanmax(losses - excess, initial=-np.inf))
     near = {arch: [depth for depth, b in best[arch].items() if b.mean < NEAR_OPTIMAL * least] for arch in best}
     two = best[TWO]
@@ -168,7 +168,7 @@ def lower_findings(figure: str, best: dict[Architecture, dict[int, BestRate]], c
     Networks that diverge at every learning rate end higher than all others. Where means differ by what may be chance,
     by a paired t-test of log₁₀ of the final losses, the answer is None.
     """
-    found = []
+    statements = []
     for arch in best:
         if arch == TWO:
             continue
@@ -180,8 +180,10 @@ def lower_findings(figure: str, best: dict[Architecture, dict[int, BestRate]], c
         if deep:
             other, two = deep[max(deep)]
             numbers += paired(log_ratios(two, other))
-        found.append(Finding(figure, f"deep 2-shortcut networks end lower than {LABELS[arch]}", lower, numbers, count))
-    return found
+        statements.append(
+            Finding(figure, f"deep 2-shortcut networks end lower than {LABELS[arch]}", lower, numbers, count)
+        )
+    return statements
 
 
 def _all_lower(pairs: list[tuple[BestRate, BestRate]]) -> bool | None:

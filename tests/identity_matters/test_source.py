@@ -105,7 +105,10 @@ class Stripes(Source):
 
     def __init__(self, config: DataConfig) -> None:
         self.name, self.num_classes, self.image_shape = "stripes", 3, (4, 4, 1)
-        self.digest = "12 stripes"
+
+    @property
+    def digest(self) -> str:
+        return "12 stripes"
 
     def num(self, split):
         return 12

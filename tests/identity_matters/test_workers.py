@@ -90,12 +90,12 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
 
 
 def test_a_worker_on_other_data_is_refused(said):
-    def join(data):
-        with open_run(TrainConfig(), "", Second(said), *data) as (directory, contents):
+    def join(digest, summary):
+        with open_run(TrainConfig(), "", Second(said), digest, summary) as (directory, contents):
             return directory, contents["config"]["examples"]
 
     message = "other data than worker 0 (worker 0's, its own): examples (200 images, c8, 150 images, 96)"
-    assert message in refused(join, images(150))
+    assert message in refused(join, *images(150))
     directory, agreed = join(*images(200))
     assert directory is None and agreed == "200 images, c8"
 
