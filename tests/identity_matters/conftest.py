@@ -8,6 +8,7 @@ from network_in_numpy import SMALL
 
 from identity_matters import training
 from identity_matters.model import PRESETS, all_conv_resnet
+from identity_matters.runs import metrics_log
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,13 @@ def short_run(short, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("runs") / "short"
     training.train(short, run_dir)
     return run_dir
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch):
+    """Draws no figure for TensorBoard at each evaluation; runs of fixtures of a whole file or session have theirs."""
+    monkeypatch.setattr(metrics_log, "figure_to_array", lambda figure: np.zeros((2, 2, 3), np.uint8))
+    monkeypatch.setattr(metrics_log, "convergence_figure", lambda *_, **__: None)
 
 
 @pytest.fixture

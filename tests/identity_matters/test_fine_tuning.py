@@ -76,7 +76,7 @@ def test_a_damaged_config_of_a_shorter_run_is_not_gone_on_with(steps):
     assert TrainConfig(train_steps=8, decay_steps=()).continued({"train_steps": 4, "decay_steps": steps}) == ()
 
 
-def test_a_schedule_that_ends_with_the_run_is_refused_with_what_to_do(config, tmp_path):
+def test_a_schedule_that_ends_with_the_run_is_refused_with_what_to_do(config, tmp_path, without_results):
     linear = dataclasses.replace(config, schedule="linear", decay_steps=(), train_steps=2)
     training.train(linear, tmp_path / "run")
     before = (tmp_path / "run" / "config.json").read_bytes()

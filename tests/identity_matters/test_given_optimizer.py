@@ -74,7 +74,9 @@ class FailsAt(keras.callbacks.Callback):
             raise OSError("the disk is full")
 
 
-def test_a_schedule_and_an_optimizer_equal_to_the_flags_give_the_bits_of_the_flags(short, short_run, tmp_path):
+def test_a_schedule_and_an_optimizer_equal_to_the_flags_give_the_bits_of_the_flags(
+    short, short_run, tmp_path, without_results
+):
     schedule = training.learning_rate_schedule(short)
     training.train(short, tmp_path / "schedule", optimizer=schedule, callbacks=(seen := Sees()))
     training.train(short, tmp_path / "sgd", optimizer=optimizers.SGD(schedule, momentum=short.momentum))

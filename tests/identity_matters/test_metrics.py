@@ -51,7 +51,7 @@ def test_the_first_row_has_the_figures_of_the_initial_network_on_the_first_batch
     assert rows[0]["train_top1_error"] == pytest.approx(np.mean(logits.argmax(axis=1) != labels))
 
 
-def test_a_row_has_the_means_of_the_steps_since_the_row_before(config, rows, tmp_path):
+def test_a_row_has_the_means_of_the_steps_since_the_row_before(config, rows, tmp_path, without_results):
     training.train(dataclasses.replace(config, eval_every=2), tmp_path)
     by_twos = read_metrics(tmp_path / "metrics.csv")
     assert [row["step"] for row in by_twos] == [2, 4]
@@ -71,7 +71,9 @@ def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows
     assert [row["learning_rate"] for row in rows] == pytest.approx([0.05, 0.05, 0.005, 0.005])
 
 
-def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(config, tmp_path, monkeypatch):
+def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
+    config, tmp_path, monkeypatch, without_results
+):
     config = dataclasses.replace(config, eval_every=2, checkpoint_every=1)
     with monkeypatch.context() as patched:
         evaluate = keras.Model.evaluate

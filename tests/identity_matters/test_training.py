@@ -170,7 +170,9 @@ def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(short
     assert_same_run(run_dir, short_run)
 
 
-def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_came(short, tmp_path, monkeypatch):
+def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_came(
+    short, tmp_path, monkeypatch, without_results
+):
     """It comes once the run has decided not to save step 6, an evaluation."""
     runs, advance, agreed = [], training.Training._fit_until, StopRequest.is_agreed
 
