@@ -108,7 +108,7 @@ def training_step(config: ModelConfig, benchmark: BatchNormBenchmark, fused: boo
     return lambda: float(compiled())
 
 
-cli = launcher.command(main, {"": BatchNormBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": BatchNormBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -100,7 +100,7 @@ def main(model: CostModel) -> None:
     print(f"\nat least {PAYS:.0%} efficient up to {last['strong']} devices (strong), {last['weak']} (weak)")
 
 
-cli = launcher.command(main, PRESETS, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, PRESETS, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -149,7 +149,7 @@ def _full_maps() -> Iterator[None]:
         yield
 
 
-cli = launcher.command(main, {"": CountingBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": CountingBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -4,8 +4,8 @@
     for depth in (2, 4):
         table.run(Job({"experiment": "norms", "depth": depth}, compute))
 
-A job is known by the columns of its key, whose values all its rows share. What a killed process had saved is found
-again by these columns, so at most the job that it was computing is lost.
+A job is known by the columns of its key, whose values all its rows share; the only job of a table may have an empty
+key. A later process knows by these columns what a killed one had saved, so at most the job under way is lost.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,18 +51,22 @@ class JobTable:
         """Returns all rows; those of jobs that have not been named yet come last."""
         return [row for rows in self._rows_of.values() for row in rows] + self._unclaimed
 
+    def saved_rows(self) -> list[dict]:
+        """Returns all rows as a later process finds them, with floats of 7 digits; without a file as they are."""
+        return read_rows(self._path) if self._path else self.rows
+
     def find(self, job: Job) -> list[dict]:
         """Returns the rows of a job, [] where it is not computed; raises UserError for some, but not job.num_rows."""
         key = tuple(as_written(job.key).items())
         if key not in self._rows_of:
-            found: list[dict] = []
+            rows: list[dict] = []
             others: list[dict] = []
             for row in self._unclaimed:
-                (found if all(row.get(column) == value for column, value in key) else others).append(row)
-            part = f"{len(found)} of the {job.num_rows} rows of {job.label or job.key}"
-            is_whole = not found or job.num_rows in (0, len(found))
+                (rows if all(row.get(column) == value for column, value in key) else others).append(row)
+            part = f"{len(rows)} of the {job.num_rows} rows of {job.label or job.key}"
+            is_whole = not rows or job.num_rows in (0, len(rows))
             require(is_whole, f"{self._path} holds {part}; remove it to begin again")
-            self._rows_of[key], self._unclaimed = found, others
+            self._rows_of[key], self._unclaimed = rows, others
         return self._rows_of[key]
 
     def run(self, job: Job, progress: Progress = lambda share: None) -> list[dict]:
@@ -78,12 +82,12 @@ class JobTable:
     def run_all(
         self, jobs: Sequence[Job], bar: tqdm, on_done: Callable[[Job, list[dict]], Any] = lambda *_: None
     ) -> None:
-        """Runs the jobs in their order, which becomes the table's; the bar counts them, and names the current one.
+        """Runs the jobs in their order, which becomes the table's; the bar adds them, and names the current one.
 
-        on_done is called with each job and its rows, also where these were found.
+        on_done is called with each job and its rows, also where the table held these.
         """
         are_done = [bool(self.find(job)) for job in jobs]  # all of them first: this sets the order
-        bar.n = bar.initial = sum(are_done)
+        bar.n += sum(are_done)
         bar.refresh()
         for job, is_done in zip(jobs, are_done):
             if not is_done:
