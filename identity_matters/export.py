@@ -50,7 +50,9 @@ def export(network: keras.Model, path: str) -> None:
 
 def write_results(config: TrainConfig, network: keras.Model, rows: list[dict], directory: RunDirectory) -> None:
     """Writes the figure of the rows of metrics.csv, model.keras and, under TensorFlow, the SavedModel of a run."""
-    save_figures(lambda: {"convergence": convergence_figure(rows, split=evaluated_split(vars(config)))}, directory.path)
+    save_figures(
+        lambda: {"convergence": convergence_figure(rows, split=evaluated_split(vars(config.data)))}, directory.path
+    )
     with replacing(directory.file("model.keras")) as temporary:
         taking_raw_images(network).save(temporary)
     if keras.backend.backend() == "tensorflow":

@@ -5,10 +5,11 @@ import math
 import numbers
 import os
 from collections.abc import Iterator
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from identity_matters.errors import UserError, truncated_repr
 
+Config = TypeVar("Config")
 _EXPECTED = {bool: "True or False", int: "a whole number", float: "a number", str: "text", tuple: "whole numbers"}
 
 
@@ -56,6 +57,35 @@ def nested(config: Any, values: dict[str, Any]) -> dict[str, Any]:
             if beside or part:
                 result[field.name] = nested(inner, beside | part)
     return result
+
+
+def with_fields(config: Config, **changes: Any) -> Config:
+    """Returns a config with other values of some fields, its own or those of the configs in it.
+
+    >>> from identity_matters.config import TrainConfig
+    >>> with_fields(TrainConfig(), npz="mine.npz", train_steps=40).data.npz
+    'mine.npz'
+
+    Raises:
+      UserError: there is no field of a name, or it does not take the value.
+    """
+    names = {field.name for field, _ in all_fields(config)} | {field.name for field in dataclasses.fields(config)}
+    for name in changes:
+        require(name in names, f"there is no field {truncated_repr(name)}")
+    return _with_fields(config, changes)
+
+
+def _with_fields(config: Any, changes: dict[str, Any]) -> Any:
+    values = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.name in changes and (
+            field.metadata.get("flag", True) or dataclasses.is_dataclass(changes[field.name])
+        ):
+            values[field.name] = changes[field.name]
+        elif dataclasses.is_dataclass(value):
+            values[field.name] = _with_fields(value, changes)
+    return dataclasses.replace(config, **values)
 
 
 def option(default: Any, **rules: Any) -> Any:

@@ -40,6 +40,7 @@ from identity_matters.errors import (
     unreadable_data,
 )
 from identity_matters.export import write_results
+from identity_matters.fields import with_fields
 from identity_matters.model import check_image_shape, require_usual_keras, training_flops
 from identity_matters.optimization import learning_rate, learning_rate_schedule
 from identity_matters.presets import TRAIN_PRESETS as PRESETS
@@ -60,6 +61,7 @@ __all__ = [
     "WorkerLost",
     "learning_rate_schedule",
     "train",
+    "with_fields",
 ]
 
 _FIGURES = {"loss", "cross_entropy", "top1", "top5"}  # of every training step
@@ -115,7 +117,10 @@ def train(
         source = open_source(config.data, data)
         config = fitted_to(source, config, is_given=data is not None)
         batches = open_batches(source, config, rows)
-    with workers.active(), open_run(config, os.fsdecode(run_dir), workers, source) as (directory, contents):
+    with (
+        workers.active(),
+        open_run(config, os.fsdecode(run_dir), workers, source.digest, batches.summary) as (directory, contents),
+    ):
         if contents["status"] == "diverged":
             raise Diverged(contents["diverged_at_step"], contents["config"]["steps_per_execution"])
         if contents["final_row"]:

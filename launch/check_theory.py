@@ -54,7 +54,7 @@ class CheckConfig:
     seed: int = option(0, at_least=0)
     draw: str = ""
     figures: bool = True
-    verbose: bool = False
+    verbose: bool = option(False, compared=False)
 
     def __post_init__(self) -> None:
         check_fields(self)

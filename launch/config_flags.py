@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from absl import flags
 
 from identity_matters.errors import UserError
-from identity_matters.fields import all_fields, from_json, require
+from identity_matters.fields import all_fields, from_json, require, with_fields
 from identity_matters.runs.config_json import config_of
 from identity_matters.runs.files import read_json
 
@@ -127,22 +127,11 @@ def config_from(values: flags.FlagValues, presets: dict[str, Any]) -> Any:
     preset, changed = base(values, presets), changes(values, presets)
     for name, why in _refusals(preset, values).items():
         require(name not in changed, f"--{name} is {why}")
-    return _replaced(preset, changed)
+    return with_fields(preset, **changed)
 
 
 def _refusals(config: Any, values: flags.FlagValues) -> dict[str, str]:
     return config.refusals(values.flag_values_dict()) if hasattr(config, "refusals") else {}
-
-
-def _replaced(config: Any, changed: dict[str, Any]) -> Any:
-    values = {}
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if dataclasses.is_dataclass(value):
-            values[field.name] = _replaced(value, changed)
-        elif field.metadata.get("flag", True) and field.name in changed:
-            values[field.name] = changed[field.name]
-    return dataclasses.replace(config, **values)
 
 
 def flags_of(config: Any, presets: dict[str, Any]) -> list[str]:

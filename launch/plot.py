@@ -25,7 +25,7 @@ import re
 from typing import TYPE_CHECKING, Literal
 
 from identity_matters.errors import UserError, damaged_table, explaining
-from identity_matters.fields import check_fields, require, split_names
+from identity_matters.fields import check_fields, option, require, split_names
 from identity_matters.runs.config_json import flat, read_config_json
 from identity_matters.runs.files import shortest_unique_suffixes
 from identity_matters.runs.tables import read_metrics, read_rows
@@ -57,7 +57,7 @@ class PlotConfig:
     title: str = ""
     format: Literal["png", "pdf", "svg"] = "png"
     style: Literal["screen", "paper"] = "screen"
-    beside: str = ""
+    beside: str = option("", path=True)
     names: str = ""
     level: str = ""
 

@@ -35,7 +35,7 @@ class ReportConfig:
       runs: Run directories, with commas between them (empty: compute quick runs first).
     """
 
-    runs: str = option("", path=True)
+    runs: str = option("", path=True, compared=False)
 
     def __post_init__(self) -> None:
         check_fields(self)

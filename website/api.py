@@ -46,8 +46,8 @@ PAGES = {
         "Data",
         "Images and labels from Python, from an .npz file or from TFDS, and the batch stream.",
         {
-            "identity_matters.data.arrays": ("mnist_sample", "ArrayData"),
-            "identity_matters.data.user_arrays": ("load_npz", "load_test_examples", "as_examples"),
+            "identity_matters.data.source": ("open_source", "read_all", "Source"),
+            "identity_matters.data.digits": ("mnist_sample",),
             "identity_matters.data.plans": ("epoch_order", "plan_batch"),
             "identity_matters.data.batches": ("ArrayBatches",),
         },

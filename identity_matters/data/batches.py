@@ -8,6 +8,7 @@ and flipped at once, under every backend; of larger sets, each process reads its
 import collections
 import concurrent.futures
 import itertools
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -84,7 +85,8 @@ def _one_hot(index: Any, size: int) -> Any:
 class ArrayBatches:
     """Training and test batches of data in memory, of which this process takes some rows and others the others.
 
-    weighted_test_batches yields `test_steps` batches; device_images holds the training images, then the test images.
+    weighted_test_batches yields `test_steps` batches; device_images holds the training images, then the test images;
+    summary says how many there are, of what shape, and has a checksum of their labels.
     """
 
     def __init__(self, source: Source, config: TrainConfig, rows: slice = slice(None)) -> None:
@@ -93,6 +95,9 @@ class ArrayBatches:
         self.test_steps = -(-self.num_test // config.batch_size)
         images, self._labels = read_all(source, SPLITS)
         self.device_images = DeviceImages(images, name="device_images")
+        shape, labels = "x".join(map(str, source.image_shape)), zlib.crc32(self._labels.astype("<i4").tobytes())
+        # By its labels launch.report knows a data set that launch.export_npz wrote to a file.
+        self.summary = f"{_numbers(self)}, {shape}, labels {labels:08x}"
 
     def attach(self, network: keras.Model) -> keras.Model:
         """Returns the model that fit trains: plans to logits, by look-up, augmentation, standardisation and network."""
@@ -132,6 +137,7 @@ class StreamedBatches:
         self._source, self._config, self._rows = source, config, rows
         self.num_train, self.num_test = (source.num(split) for split in SPLITS)
         self.test_steps = -(-self.num_test // config.batch_size)
+        self.summary = f"{_numbers(self)} of {source.name}"
 
     def attach(self, network: keras.Model) -> keras.Model:
         """Returns the model that fit trains: uint8 images to logits, by standardisation and network."""
@@ -172,6 +178,10 @@ class StreamedBatches:
 
 
 Batches = ArrayBatches | StreamedBatches
+
+
+def _numbers(batches: Batches) -> str:
+    return f"{batches.num_train} training and {batches.num_test} test images"
 
 
 def open_batches(source: Source, config: TrainConfig, rows: slice = slice(None)) -> Batches:

@@ -221,12 +221,6 @@ def is_mixed(labels: np.ndarray) -> bool:
     return log_sorted - log_orders >= math.log(_LEAST_CHANCE)
 
 
-def describe(source: Source) -> str:
-    """Returns a line that other data would not have: the number of images, their shape, and their digest."""
-    shape = "x".join(map(str, source.image_shape))
-    return f"{source.num('train')} training and {source.num('test')} test images, {shape}, {source.digest}"
-
-
 def fits_in_memory(source: Source) -> bool:
     """Returns whether both splits are held in memory, and on the device, for training."""
     count = source.num("train") + source.num("test")

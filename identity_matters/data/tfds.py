@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterator
 
+import google_crc32c
 import keras
 import numpy as np
 import tensorflow as tf
@@ -217,21 +218,34 @@ class _Records:
             require(place == count, f"cannot read {self._name} in {folder}: {name} holds {place} of {count} examples")
         return spans, b"".join(checksums)
 
+    def _checksum(self, index: int) -> int:
+        return int.from_bytes(self.checksums[4 * index : 4 * index + 4], "little")
+
     def read(self, indices: np.ndarray) -> np.ndarray:
-        """Returns serialised examples, an object array of bytes [n]."""
+        """Returns serialised examples, an object array of bytes [n]; raises UserError where one is damaged."""
         result = np.empty(len(indices), object)
         order = np.argsort(indices, kind="stable")  # each file is opened once, and read forwards
         groups = np.split(order, np.flatnonzero(np.diff(self._file_of[indices[order]])) + 1)
 
         def fill(group: np.ndarray) -> None:
-            with open_file(self.paths[self._file_of[indices[group[0]]]]) as file:
+            path = self.paths[self._file_of[indices[group[0]]]]
+            with open_file(path) as file:
                 for i in group:
                     start, length = self._spans[indices[i]]
                     result[i] = os.pread(file.fileno(), length, start)
+                    if _masked_crc(result[i]) != self._checksum(indices[i]):
+                        folder, name = os.path.split(path)
+                        raise UserError(f"cannot read {self._name} in {folder}: a record of {name} is damaged")
 
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(fill, groups))
         return result
+
+
+def _masked_crc(record: bytes) -> int:
+    """Returns the checksum of a record as TFRecord files hold it."""
+    crc = google_crc32c.value(record)
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _window(encoded: tf.Tensor, image_shape: tuple[int, int, int], is_jpeg: bool, place: tf.Tensor) -> tf.Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import keras
 
 from identity_matters.config import TrainConfig
-from identity_matters.data.source import Source, describe
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import Diverged, EvaluationFailed
 from identity_matters.fields import names_with, require
@@ -19,9 +18,11 @@ from identity_matters.runs.tables import read_metrics
 
 @contextlib.contextmanager
 def open_run(
-    config: TrainConfig, run_dir: str, workers: Workers, source: Source
+    config: TrainConfig, run_dir: str, workers: Workers, data_digest: str, data: str = ""
 ) -> Iterator[tuple[RunDirectory | None, dict]]:
     """Opens the run directory on the chief, and agrees on the config and the data with the other workers.
+
+    data_digest is that of the source, data a summary for config.json.
 
     Yields:
       (directory, contents): RunDirectory, which no other process can write to meanwhile, None on workers other than the
@@ -32,10 +33,11 @@ def open_run(
     """
     with contextlib.ExitStack() as stack:
         directory, contents = None, {}
-        compared = as_json(config) | {"images": describe(source)}
+        compared = as_json(config) | {"examples": f"{data}, {data_digest}"}
         if workers.is_chief:
             try:
-                directory = RunDirectory(run_dir, config, data_digest=source.digest)
+                directory = RunDirectory(run_dir, config, data_digest=data_digest)
+                directory.contents["data"] = data
                 is_complete = directory.status == "done" and _has_results(directory)
                 if not is_complete and directory.status != "diverged":
                     # A job of one worker too: on another node it may come before the lock of its last try is gone.

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from identity_matters import networks, training
 from identity_matters.config import TrainConfig
-from identity_matters.data.source import describe, open_source
+from identity_matters.data.source import open_source
 from identity_matters.errors import UserError, damaged_table, explaining
 from identity_matters.experiments import figures as experiment_figures
 from identity_matters.experiments.config import AblationConfig
@@ -20,7 +20,7 @@ from identity_matters.experiments.variants import EXPERIMENTS, Variant, depths
 from identity_matters.fields import require
 from identity_matters.model import check_image_shape, training_flops
 from identity_matters.runs import figures, tables
-from identity_matters.runs.config_json import FINISHED, read_config_json
+from identity_matters.runs.config_json import FINISHED, flat, read_config_json
 from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.job_table import Job, JobTable
 
@@ -70,7 +70,7 @@ def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     shape = {"image_shape": source.image_shape, "num_classes": source.num_classes}
     base = dataclasses.replace(config.train, model=dataclasses.replace(config.train.model, **shape))
     plans = [_plan(variant, base, config) for variant in config.variants]
-    with RunDirectory(run_dir, config, "ablations", describe(source)) as run:
+    with RunDirectory(run_dir, config, "ablations", source.digest) as run:
         _run_all(plans, run, _open_table(run.file("results.csv"), config))
         rows = _draw(run)
         run.set_status("done")
@@ -204,7 +204,7 @@ def _rows(run_dir: str) -> list[dict]:
     rows = tables.read_metrics(path) if os.path.exists(path) else []
     if status == "diverged":
         rows = [*rows, {"step": record["diverged_at_step"], "loss": np.nan, "test_top1_error": np.nan}]
-    phase = "search" if config["data"]["validation_examples"] else "test"
+    phase = "search" if flat(config)["validation_examples"] else "test"
     identity = {"phase": phase, "chosen_rate": config["learning_rate"], "seed": config["seed"], "status": status}
     return [identity | row for row in rows]
 

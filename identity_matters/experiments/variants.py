@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from identity_matters.config import TrainConfig
+from identity_matters.fields import with_fields
 
 MUON_RATES = (0.015, 0.03, 0.06)
 SGD_RATES = (0.05, 0.1, 0.2)
@@ -29,8 +30,7 @@ class Variant:
 
     def config(self, base: TrainConfig, rate: float) -> TrainConfig:
         """Returns the run of this variant at a learning rate."""
-        model = dataclasses.replace(base.model, **self.model)
-        return dataclasses.replace(base, model=model, learning_rate=rate, **self.train)
+        return with_fields(base, learning_rate=rate, **self.model, **self.train)
 
     @property
     def directory(self) -> str:

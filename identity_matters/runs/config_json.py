@@ -80,7 +80,7 @@ def seen_from_start(contents: dict, path: str) -> str:
 
 def _with_data_digest(contents: dict) -> dict:
     """Returns a config.json as this version writes it; older ones had two keys for what the data were."""
-    summary, file_digest = contents.pop("data", ""), contents.pop("npz_digest", "")
+    summary, file_digest = contents.get("data", ""), contents.pop("npz_digest", "")
     older = file_digest if contents["kind"] in ("train", "ablations") else summary
     return {"data_digest": older} | contents if older else contents
 

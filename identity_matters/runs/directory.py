@@ -30,7 +30,8 @@ _TEMPORARY = re.compile(r"\.tmp\d+_.+")  # of files.temporary_folder
 _LOCK = ".lock"
 LOCK_TIMEOUT = 180  # seconds; an NFS server keeps the lock of a lost machine for about 90
 _LASTING_KEYS = (
-    "kind", "command", "folder", "config", "data_digest", "weights_digest", "versions", "event_files", "class_names",
+    "kind", "command", "folder", "config", "data", "data_digest", "weights_digest", "versions", "event_files",
+    "class_names",
 )  # fmt: skip
 _WRITTEN_BEFORE = ("workers.log",)  # by launch.cluster; hidden files, .DS_Store say, may be there too
 _PACKAGES = ("keras", "tensorflow", "jax", "numpy")

@@ -52,7 +52,7 @@ def describe(row: dict[str, float], config: TrainConfig) -> str:
     rate = row["images_per_second"]  # NaN where nothing was timed: a run that goes on with an evaluation
     return (
         f"step {row['step']:>6}  loss {row['loss']:.4f}  train error {row['train_top1_error']:.2%}  "
-        f"{evaluated_split(vars(config))} error {row['test_top1_error']:.2%}"
+        f"{evaluated_split(vars(config.data))} error {row['test_top1_error']:.2%}"
     ) + (f"  {rate:.0f} images/s" if np.isfinite(rate) else "")
 
 

@@ -121,10 +121,10 @@ def manifest(config: ClusterConfig, run_dir: str, flags: list[str]) -> str:
     require(os.path.isabs(volume), f"volume_path must be an absolute path, got {volume}")
     lost = f"run_dir must lie under volume_path, {volume}, where it outlives a pod, got {run_dir}"
     require(_is_under(volume, run_dir), lost)
-    for name in names_with(config.train.data, "path", True):
-        path = getattr(config.train.data, name)
+    for field in names_with(config.train.data, "path", True):
+        path = getattr(config.train.data, field)
         if path and not _is_under(volume, path):
-            note(f"{name} {path} is not under volume_path, {volume}: the image must hold it")
+            note(f"{field} {path} is not under volume_path, {volume}: the image must hold it")
     is_taken = re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name)
     require(is_taken, f"job_name must be lower-case letters, digits and dashes, at most 52, got {name!r}")
     pod = _pod(config, [f"--run_dir={run_dir}", *flags])

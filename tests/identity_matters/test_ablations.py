@@ -275,9 +275,9 @@ def test_an_experiment_does_not_go_on_on_other_images(small, tmp_path):
     ablations.run_ablations(dataclasses.replace(config, num_seeds=1), str(tmp_path / "run"))
     path, count = tmp_path / "run" / "config.json", len(calls)
     record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"data": record["data"][:-1] + "x"}))  # as of a copy with the same labels
+    path.write_text(json.dumps(record | {"data_digest": record["data_digest"][:-1] + "x"}))
     assert "holds a run on other data" in refused(ablations.run_ablations, config, str(tmp_path / "run"))
-    assert len(calls) == count and "images and labels" in record["data"]
+    assert len(calls) == count
 
 
 def test_some_variants_alone_and_then_the_others_in_the_same_directory(small, tmp_path):

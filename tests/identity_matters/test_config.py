@@ -63,7 +63,7 @@ def test_every_field_of_a_config_is_read_somewhere(kind):
         ("decay_steps", [10, 20], (10, 20)),
         ("decay_steps", np.array([10, 20]), (10, 20)),
         ("random_flip", np.bool_(False), False),
-        ("data_dir", pathlib.Path("data"), "data"),
+        ("init_from", pathlib.Path("data"), "data"),
     ],
 )
 def test_values_made_in_python_become_those_of_their_field(name, given, taken):
@@ -136,7 +136,8 @@ def test_the_cifar10_preset_is_the_run_of_hardt_and_ma():
         "weight_decay": 1e-4,
     }  # fmt: skip
     run = {
-        "data": config.DataConfig(), "crop_padding": 2, "train_steps": 50_000, "batch_size": 128, "optimizer": "momentum",
+        "data": config.DataConfig(), "crop_padding": 2, "train_steps": 50_000, "batch_size": 128,
+        "optimizer": "momentum",
         "momentum": 0.9, "learning_rate": 0.05, "schedule": "piecewise", "decay_steps": (30_000,), "decay_factor": 0.1,
         "warmup_steps": 0, "clip_norm": 0.0, "decoupled_weight_decay": 0.0,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from refusals import refused
 from tensorboardX.crc32c import crc32c
 
 from identity_matters import training
-from identity_matters.config import DataConfig, ModelConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,15 @@ def prepared(tmp_path_factory):
 def copied(prepared, tmp_path):
     """A copy of the set of varying size, to be damaged: its folder, and the config that reads it."""
     shutil.copytree(prepared, tmp_path / "data")
-    model = ModelConfig(image_shape=(8, 8, 3), stem_width=2, widths=(2,), blocks_per_stage=(1,))
-    data = {"dataset": "identity_tiny_jpeg", "data_dir": str(tmp_path / "data"), "image_size": 8, "batch_size": 5}
-    steps = {"train_steps": 4, "eval_every": 4, "checkpoint_every": 4, "decay_steps": ()}
-    config = DataConfig(model=model, **data, **steps)
+    config = DataConfig("identity_tiny_jpeg", str(tmp_path / "data"), image_size=8)
     return tmp_path / "data" / "identity_tiny_jpeg" / "1.0.0", config
+
+
+def train_on(data, run_dir):
+    """Trains four steps."""
+    model = ModelConfig(image_shape=(8, 8, 3), stem_width=2, widths=(2,), blocks_per_stage=(1,))
+    steps = {"train_steps": 4, "eval_every": 4, "checkpoint_every": 4, "decay_steps": ()}
+    return training.train(TrainConfig(model, data, batch_size=5, **steps), str(run_dir))
 
 
 SLOW = pytest.mark.slow
@@ -49,7 +53,7 @@ def test_a_damaged_streamed_set_ends_training_in_one_line(copied, tmp_path, spli
     path.unlink()
     if damage != "missing":
         path.write_bytes(content if damage == "flipped" else content[: len(content) // 2])
-    message = refused(training.train, config, str(tmp_path / "run"))
+    message = refused(train_on, config, tmp_path / "run")
     assert message.startswith(f"cannot read identity_tiny_jpeg in {folder}: ") and "{{" not in message
 
 
@@ -211,5 +215,5 @@ def test_a_label_of_no_class_in_a_streamed_set_ends_training_in_one_line(copied,
     )
     (folder / "label.labels.txt").unlink(missing_ok=True)
     config = dataclasses.replace(config, dataset=f"{config.dataset}:1.0.0")
-    message = refused(training.train, config, str(tmp_path / "run"))
+    message = refused(train_on, config, tmp_path / "run")
     assert message.startswith(f"cannot read identity_tiny_jpeg in {folder}: labels ") and "of 3 classes" in message

@@ -14,7 +14,7 @@ from begun import begin
 from refusals import refused
 
 from identity_matters.config import DataConfig, ModelConfig, TrainConfig
-from identity_matters.distributed import workers
+from identity_matters.distributed import shared_run
 from identity_matters.distributed.workers import Workers
 from identity_matters.errors import UserError
 from identity_matters.experiments.ablations import AblationConfig
@@ -177,8 +177,8 @@ def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, mo
     if tf_config:
         monkeypatch.setenv("TF_CONFIG", tf_config)
     waited = []
-    monkeypatch.setattr(workers, "lock", lambda run, stack, timeout: waited.append(timeout))
-    with workers.open_run(TrainConfig(), str(tmp_path / "run"), Workers()):
+    monkeypatch.setattr(shared_run, "lock", lambda run, stack, timeout: waited.append(timeout))
+    with shared_run.open_run(TrainConfig(), str(tmp_path / "run"), Workers(), ""):
         assert waited == [timeout]
 
 
@@ -186,12 +186,12 @@ def test_a_job_of_one_worker_waits_for_the_lock_of_its_last_try_too(tmp_path, mo
     ("backend", "results"), [("tensorflow", ("model.keras", "saved_model")), ("jax", ("model.keras",))]
 )
 def test_a_done_run_that_has_lost_a_result_has_something_left_to_do(tmp_path, monkeypatch, backend, results):
-    monkeypatch.setattr(workers.keras.backend, "backend", lambda: backend)
-    monkeypatch.setattr(workers, "_require_checkpoints", lambda *_: None)
+    monkeypatch.setattr(shared_run.keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(shared_run, "_require_checkpoints", lambda *_: None)
     columns = ("step", "loss", "learning_rate", "train_top1_error", "test_top1_error")
 
     def final_row():
-        with workers.open_run(TrainConfig(), str(tmp_path), Workers()) as (_, contents):
+        with shared_run.open_run(TrainConfig(), str(tmp_path), Workers(), "") as (_, contents):
             return contents["final_row"]
 
     begin(tmp_path, TrainConfig(), status="done")

@@ -14,9 +14,9 @@ from refusals import refused
 from tensorflow.python.framework import config as tensorflow_config
 
 from identity_matters import training
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data.batches import ArrayBatches
-from identity_matters.data.digits import mnist_sample
+from identity_matters.data.source import open_source
 from identity_matters.errors import UserError, explaining, lack_of_memory
 from identity_matters.evaluation import evaluate
 from identity_matters.model import all_conv_resnet, standardize
@@ -41,7 +41,7 @@ def assert_same_run(a, b) -> None:
 def test_two_updates_equal_momentum_sgd_written_out_in_numpy(short):
     model = dataclasses.replace(short.model, image_shape=(28, 28, 1), weight_decay=0.01)
     config = dataclasses.replace(short, model=model)
-    batches = ArrayBatches(mnist_sample(), config)
+    batches = ArrayBatches(open_source(DataConfig("mnist_sample")), config)
     network = all_conv_resnet(config.model, seed=1)
     model = batches.attach(network)
     compile_model(model, config)
@@ -69,7 +69,7 @@ def test_two_updates_equal_momentum_sgd_written_out_in_numpy(short):
 def test_the_gradient_is_scaled_down_to_the_clip_norm(short):
     config = dataclasses.replace(short, clip_norm=1e-3, momentum=0.0)
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, image_shape=(28, 28, 1)))
-    batches = ArrayBatches(mnist_sample(), config)
+    batches = ArrayBatches(open_source(DataConfig("mnist_sample")), config)
     network = all_conv_resnet(config.model)
     model = batches.attach(network)
     compile_model(model, config)

@@ -10,7 +10,6 @@ from refusals import refused
 
 from identity_matters import networks, training
 from identity_matters.config import DataConfig, TrainConfig
-from identity_matters.data.arrays import ArraySource
 from identity_matters.data.source import open_source
 from identity_matters.distributed.shared_run import open_run, recording_failure
 from identity_matters.distributed.workers import Workers
@@ -43,8 +42,8 @@ class Second(Workers):
 
 
 def images(count):
-    """A data set of this many black images."""
-    return ArraySource("black", *({split: array for split in ("train", "test")} for array in black(count)), 2)
+    """The digest and the summary of a data set of so many images."""
+    return f"{count:x}", f"{count} images"
 
 
 def black(count):
@@ -54,7 +53,7 @@ def black(count):
 @pytest.fixture
 def said(tmp_path):
     chief = Chief()
-    with open_run(TrainConfig(), str(tmp_path / "run"), chief, images(200)):
+    with open_run(TrainConfig(), str(tmp_path / "run"), chief, *images(200)):
         return chief.said
 
 
@@ -91,14 +90,14 @@ def test_other_settings_of_keras_are_refused_with_how_to_change_them(tmp_path, t
 
 
 def test_a_worker_on_other_data_is_refused(said):
-    def join(source):
-        with open_run(TrainConfig(), "", Second(said), source) as (directory, contents):
-            return directory, contents["config"]["images"]
+    def join(data):
+        with open_run(TrainConfig(), "", Second(said), *data) as (directory, contents):
+            return directory, contents["config"]["examples"]
 
-    message = "other data than worker 0 (worker 0's, its own): images (200 training and 200 test images, 4x4x1, "
+    message = "other data than worker 0 (worker 0's, its own): examples (200 images, c8, 150 images, 96)"
     assert message in refused(join, images(150))
-    directory, agreed = join(images(200))
-    assert directory is None and agreed.startswith("200 training and 200 test images, 4x4x1, ")
+    directory, agreed = join(*images(200))
+    assert directory is None and agreed == "200 images, c8"
 
 
 def test_a_worker_with_another_npz_file_is_refused(tmp_path):
@@ -110,16 +109,16 @@ def test_a_worker_with_another_npz_file_is_refused(tmp_path):
         config = TrainConfig(data=DataConfig(npz=str(tmp_path / f"{name}.npz")))
         opened.append((config, open_source(config.data)))
     chief = Chief()
-    with open_run(opened[0][0], str(tmp_path / "run"), chief, opened[0][1]):
+    with open_run(opened[0][0], str(tmp_path / "run"), chief, opened[0][1].digest):
         pass
 
     def join(config, source):
-        with open_run(config, "", Second(chief.said), source):
+        with open_run(config, "", Second(chief.said), source.digest):
             pass
 
     join(*opened[1])
     message = refused(join, *opened[2])
-    assert "images (" in message and "one.npz" not in message  # the file may lie anywhere
+    assert "examples (" in message and "one.npz" not in message  # the file may lie anywhere
 
 
 def test_nobody_downloads_where_the_chief_could_not():
@@ -142,7 +141,7 @@ def test_divergence_is_recorded_before_any_worker_may_leave(tmp_path):
         def barrier(self):
             seen.append(read_config_json(str(tmp_path / "run"))["status"])
 
-    with open_run(TrainConfig(), str(tmp_path / "run"), Waiting(), images(1)) as (directory, _):
+    with open_run(TrainConfig(), str(tmp_path / "run"), Waiting(), "") as (directory, _):
         directory.set_status("running")
         with pytest.raises(Diverged), recording_failure(directory, Waiting()):
             raise Diverged(7)

@@ -105,7 +105,7 @@ def test_a_data_set_becomes_a_file_that_training_takes(launch, tmp_path):
     code, out, _ = launch("export_npz", "--dataset=mnist_sample", f"--npz={tmp_path}/digits.npz")
     assert code == 0 and "4000 training and 1000 test images [28, 28, 1], 10 classes" in out
     data = load_npz(str(tmp_path / "digits.npz"))
-    assert (data.num_train, data.num_test, data.num_classes) == (4000, 1000, 10)
+    assert (len(data.train_labels), len(data.test_labels), data.source.num_classes) == (4000, 1000, 10)
     code, _, err = launch("export_npz", "--dataset=mnist_sample", f"--npz={tmp_path}/digits.npz")
     assert code == launcher.EXIT_ERROR and "exists" in err
 

@@ -24,7 +24,7 @@ MISTAKES = {
     "learning_rate must be a finite number, got nan": {"learning_rate": float("nan")},
     "num_runs must be at least 1, got 0": {"num_runs": 0},
     "seed must be at least 0, got -1": {"seed": -1},
-    "input_scale must lie in 1e-06–1e+06, got 0.0": {"input_scale": 0},
+    "input_scale must be at least 1e-06, got 0.0": {"input_scale": 0},
     "depth must be at most 10000": {"depth": 10_002},
 }
 
