@@ -41,23 +41,26 @@ class SearchConfig:
 
 def main(config: SearchConfig, run_dir: str | None = None) -> int:
     """Searches every setting by both methods."""
-    points = os.path.join(run_dir, "points.csv") if run_dir else None
-    jobs = [
-        Job(key, functools.partial(_compute, config, key, number, points), _setting(key), num_rows=1)
-        for number, setting in enumerate(search.SETTINGS)
-        for key in (setting._asdict() | {"method": method} for method in search.METHODS)
-    ]
+    keys = [setting._asdict() | {"method": method} for setting in search.SETTINGS for method in search.METHODS]
+
+    @functools.cache
+    def points() -> JobTable:
+        table = JobTable(os.path.join(run_dir, "points.csv") if run_dir else None)
+        for key in keys:
+            table.find(Job(key, lambda _: []))  # this sets the order of the rows
+        return table
+
+    def compute(key: dict, _: object) -> list[dict]:
+        table = points()  # before the search, which a damaged table would waste
+        *setting, method = key.values()
+        seed = [config.seed, search.SETTINGS.index(search.Setting(*setting))]  # both methods see the same draws
+        row, ends = search.measure(search.Setting(*setting), method, config.trials, max(5, config.trials // 40), seed)
+        # The points are saved first: results.csv then holds only rows that are done.
+        table.run(Job(key, lambda _: ends, num_rows=config.trials))
+        return [row]
+
+    jobs = [Job(key, functools.partial(compute, key), _setting(key), num_rows=1) for key in keys]
     return run(Experiment("relu_search", {"results.csv": jobs}, figures, _report, _line), config, run_dir)
-
-
-def _compute(config: SearchConfig, key: dict, number: int, path: str | None, progress: object) -> list[dict]:
-    """Returns the row of a setting and a method, once the points that it counts are in the table at `path`."""
-    points = JobTable(path)  # before the search, so that a damaged table does not waste it
-    *setting, method = key.values()
-    seed = [config.seed, number]  # both methods see the same draws
-    row, ends = search.measure(search.Setting(*setting), method, config.trials, max(5, config.trials // 40), seed)
-    points.run(Job(key, lambda _: ends, num_rows=config.trials))
-    return [row]
 
 
 def _report(_: object, rows: list[dict]) -> Report:
