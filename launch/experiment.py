@@ -10,7 +10,6 @@ A command is its manual, its config, its jobs, its figures and its report; all e
 import contextlib
 import dataclasses
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,27 +46,21 @@ class Report(NamedTuple):
     names_files: bool = True
 
 
-Line = Callable[[Job, list[dict]], str]
-
-
-def _no_line(job: Job, rows: list[dict]) -> str:
-    return ""
-
-
 @dataclasses.dataclass(frozen=True)
 class Experiment:
     """What a command computes, draws and prints.
 
     Attributes:
       name: The command without `launch.`, a key of config_json.RUN_TYPES.
-      tables: The jobs of each table, by the name of its file, in the order in which they are computed.
+      tables: The jobs of each table, by the name of its file, in the order in which they are computed. The run begins
+        when a job says how far it is, or is done; a job that writes files of its own calls progress(0) before.
       figures: Takes the run directory, whose tables are there; returns the figures by their names.
       report: Takes the locked run directory, or None where there is none, and the rows of each of the tables.
       line: Takes a job and its rows; returns what is printed once these are there, "" for nothing.
       figure_data: The functions that compute the rows of further tables, NAME.csv, which only figures read. Without a
         run directory they are not called.
       data_digest: Digest of the data, or a line that tells them from others: data may be moved, but not changed.
-      details: What config.json says beside the status, from the first job on; a weights_digest stays in it for good.
+      details: What config.json says beside the status, from the first job on.
       check: Takes the locked run directory before anything is computed; raises UserError where it cannot continue.
       computes_again: Whether a finished run is computed again, because the code that it checks may have changed.
       shows_bar: Whether the progress bar is also shown where stderr is no terminal.
@@ -77,7 +70,7 @@ class Experiment:
     tables: Mapping[str, Sequence[Job]]
     figures: "Callable[[str], dict[str, Figure]]"
     report: Callable[..., Report] = lambda *_: Report()
-    line: Line = _no_line
+    line: Callable[[Job, list[dict]], str] = lambda job, rows: ""
     figure_data: Mapping[str, Callable[[], list[dict]]] = dataclasses.field(default_factory=dict)
     data_digest: str = ""
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -120,38 +113,46 @@ def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
             for name in jobs:
                 remove(directory.file(name))
     tables = {name: JobTable(directory and directory.file(name)) for name in jobs}
-    # All tables are looked through first: a damaged one is said before hours of work, and leaves config.json alone.
-    is_whole = all([bool(table.find(job)) for name, table in tables.items() for job in jobs[name]])
-    if directory and not is_whole:
-        directory.set_status("running", **experiment.details)
-    elif directory and directory.status == "done":
+    named = [(name, job) for name in jobs for job in jobs[name]]
+    # All tables are looked through first: a damaged one is said before hours of work, and their order is set.
+    is_whole = all([bool(tables[name].find(job)) for name, job in named])
+    if directory and is_whole and directory.status == "done":
         print(f"{directory.path} is already finished; its results:")
-    total = sum(map(len, jobs.values())) + 1
     disable = False if experiment.shows_bar else None  # None: where stderr is no terminal
-    with tqdm(total=total, bar_format=_BAR, dynamic_ncols=True, disable=disable) as bar:
-        for name, table in tables.items():
-            line = experiment.line if name in experiment.tables else _no_line
-            table.run_all(jobs[name], bar, functools.partial(_write_line, directory, name, line))
+    with tqdm(total=len(named) + 1, bar_format=_BAR, dynamic_ncols=True, disable=disable) as bar:
+
+        @functools.cache
+        def begin() -> None:
+            if directory:
+                directory.set_status("running", **experiment.details)
+
+        def advance(share: float) -> None:
+            begin()  # not before the first job has: what a job refuses at once leaves no run
+            bar.update(share)
+
+        for name, job in named:
+            table, before = tables[name], bar.n
+            if not (rows := table.find(job)):
+                bar.set_description(job.label)
+                rows = table.run(job, advance)
+            bar.update(before + 1 - bar.n)
+            with _explaining(directory, name):
+                if name in experiment.tables and (line := experiment.line(job, rows)):
+                    tqdm.write(line)
         bar.set_description("figures, results")
         if directory:
             from identity_matters.runs.figures import save_figures
 
-            with _explaining_tables(directory, ""):
+            with _explaining(directory):
                 save_figures(lambda: experiment.figures(directory.path), directory.path)
-        with _explaining_tables(directory, *experiment.tables):
+        with _explaining(directory, *experiment.tables):
             report = experiment.report(directory, *(tables[name].saved_rows() for name in experiment.tables))
         bar.update()
     return report
 
 
-def _write_line(directory: RunDirectory | None, name: str, line: Line, job: Job, rows: list[dict]) -> None:
-    """Prints the line of a job, whose rows are new or were in the table of this name."""
-    with _explaining_tables(directory, name):
-        if text := line(job, rows):
-            tqdm.write(text)
-
-
-def _explaining_tables(directory: RunDirectory | None, *names: str) -> contextlib.AbstractContextManager:
-    """Returns the context in which errors on rows say which files are damaged; what was just computed is not."""
-    paths = " or ".join(os.path.join(directory.path, name) for name in names) if directory else ""
-    return explaining(damaged_table(paths)) if directory else contextlib.nullcontext()
+def _explaining(directory: RunDirectory | None, *names: str) -> contextlib.AbstractContextManager:
+    """Returns the context in which an error on rows says that a table of a run is damaged, one of these if any."""
+    if directory is None:
+        return contextlib.nullcontext()  # an error on rows that were computed just now
+    return explaining(damaged_table(" or ".join(map(directory.file, names)) or directory.path))

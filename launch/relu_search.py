@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING
 
 from identity_matters.fields import check_fields, option
-from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.job_table import Job, JobTable, Progress
 from identity_matters.runs.tables import read_rows
 from launch import launcher
 from launch.experiment import Experiment, Report, run
@@ -47,14 +47,15 @@ def main(config: SearchConfig, run_dir: str | None = None) -> int:
     def points() -> JobTable:
         table = JobTable(os.path.join(run_dir, "points.csv") if run_dir else None)
         for key in keys:
-            table.find(Job(key, lambda _: []))  # this sets the order of the rows
+            table.find(Job(key, lambda _: [], num_rows=config.trials))  # this sets the order of the rows
         return table
 
-    def compute(key: dict, _: object) -> list[dict]:
+    def compute(key: dict, progress: Progress) -> list[dict]:
         table = points()  # before the search, which a damaged table would waste
         *setting, method = key.values()
         seed = [config.seed, search.SETTINGS.index(search.Setting(*setting))]  # both methods see the same draws
         row, ends = search.measure(search.Setting(*setting), method, config.trials, max(5, config.trials // 40), seed)
+        progress(0)
         # The points are saved first: results.csv then holds only rows that are done.
         table.run(Job(key, lambda _: ends, num_rows=config.trials))
         return [row]

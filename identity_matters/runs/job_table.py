@@ -8,10 +8,8 @@ A job is known by the columns of its key, whose values all its rows share; the o
 key. A later process knows by these columns what a killed one had saved, so at most the job under way is lost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-from tqdm import tqdm
 
 from identity_matters.fields import require
 from identity_matters.runs.tables import as_written, read_rows, write_metrics
@@ -70,30 +68,15 @@ class JobTable:
         return self._rows_of[key]
 
     def run(self, job: Job, progress: Progress = lambda share: None) -> list[dict]:
-        """Returns the rows of a job, which is computed and saved unless it was before; raises UserError as `find`."""
+        """Returns the rows of a job, which is computed and saved unless it was before; raises UserError as `find`.
+
+        The progress, called with 0 before the rows are saved at the latest, can prepare their folder.
+        """
         if rows := self.find(job):
             return rows
         # A row that holds its key keeps the order of its columns.
         rows.extend(row if job.key.keys() <= row.keys() else job.key | row for row in job.compute(progress))
+        progress(0)
         if self._path:
             write_metrics(self._path, self.rows)
         return rows
-
-    def run_all(
-        self, jobs: Sequence[Job], bar: tqdm, on_done: Callable[[Job, list[dict]], Any] = lambda *_: None
-    ) -> None:
-        """Runs the jobs in their order, which becomes the table's; the bar adds them, and names the current one.
-
-        on_done is called with each job and its rows, also where the table held these.
-        """
-        are_done = [bool(self.find(job)) for job in jobs]  # all of them first: this sets the order
-        bar.n += sum(are_done)
-        bar.refresh()
-        for job, is_done in zip(jobs, are_done):
-            if not is_done:
-                bar.set_description(job.label)
-            before = bar.n
-            rows = self.run(job, bar.update)
-            if not is_done:
-                bar.update(before + 1 - bar.n)
-            on_done(job, rows)

@@ -115,6 +115,7 @@ def test_a_killed_run_continues_behind_its_last_whole_job(squares, monkeypatch, 
     computed = []
 
     def dies(number, progress):
+        progress(0.5)
         if number == last and not computed.count("killed"):
             computed.append("killed")
             raise KeyboardInterrupt
@@ -128,6 +129,23 @@ def test_a_killed_run_continues_behind_its_last_whole_job(squares, monkeypatch, 
     main(SquaresConfig(), squares)
     assert [number for number in computed if number != "killed"] == [0, 1, 2]
     assert "already finished" not in capsys.readouterr().out and status(squares) == "done"
+
+
+def test_what_a_job_refuses_at_once_leaves_no_run(squares, monkeypatch):
+    def refuse(number, progress):
+        raise UserError("no squares")
+
+    monkeypatch.setattr(f"{__name__}.square", refuse)
+    with pytest.raises(UserError, match="no squares"):
+        main(SquaresConfig(), squares)
+    assert os.listdir(squares) == [".lock"]
+
+
+def test_the_bar_counts_jobs_and_names_the_one_in_hand(squares, capsys):
+    main(SquaresConfig(), squares, shows_bar=True)
+    drawn = capsys.readouterr().err.split("\r")
+    assert [line for line in drawn if line.startswith("the square of 2: ") and "| 2 of 5 jobs" in line]
+    assert "100%" in drawn[-1] and "| 5 of 5 jobs" in drawn[-1]
 
 
 def test_a_check_that_fails_is_exit_code_1_and_status_failed(squares, monkeypatch):
