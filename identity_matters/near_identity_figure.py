@@ -33,8 +33,8 @@ def blocks_figure(networks: list[tuple[str, list[dict], list[dict]]]) -> Figure:
     grid[0, 0].set(ylim=(None, grid[0, 0].get_ylim()[1] * 100))  # room for the stages' names
     for axes, label in zip(grid[:, 0], ("‖branch‖ / ‖stream‖", "share of hidden units", "error without one", "error")):
         axes.set(ylabel=label)
-    found = [axes.get_legend_handles_labels() for axes in grid[:2, 0]]
-    handles, labels = (sum(parts, []) for parts in zip(*found))
+    legends = [axes.get_legend_handles_labels() for axes in grid[:2, 0]]
+    handles, labels = (sum(parts, []) for parts in zip(*legends))
     figure.legend(handles, labels, loc="outside lower center", ncols=2)  # within the panels it would hide points
     return figure
 

@@ -48,11 +48,11 @@ class _Plan(NamedTuple):
 def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     """Trains every run in a directory of its own under run_dir; finished ones are not run again.
 
-    All learning rates come first, then all variants of the first seed, then of the next one: where it is
-    interrupted, results.csv and the figure compare what there is. A run that has rows in results.csv is finished,
-    whether its directory is still there or not: config.json and results.csv alone are enough to go on elsewhere. Where
-    its directory is there, its config must be the planned one; rows alone are taken as they are, also where the code
-    of the variant has changed since.
+    All learning rates come first, then all variants of the first seed, then of the next one: the figures of an
+    interrupted experiment compare the runs that it has. A run with rows in results.csv is finished, whether its
+    directory is still there or not: config.json and results.csv alone are enough to continue elsewhere. The config in
+    its directory, if there is one, must be the planned one; rows alone are taken as they are, even if the code of the
+    variant has changed since.
 
     Returns:
       The rows of results.csv: one per evaluation of each finished run in the directory, earlier calls' of other
@@ -180,8 +180,8 @@ def _open_table(path: str, config: AblationConfig) -> JobTable:
     table = JobTable(path)
     names = [variant.name for variant in (config.variants if config.sweep else EXPERIMENTS[config.experiment])]
     with explaining(damaged_table(path)):
-        found = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
-    unknown = {variant for variant, *_ in found} - set(names)
+        keys = [(row["variant"], row["phase"], row["chosen_rate"], row["seed"]) for row in table.rows]
+    unknown = {variant for variant, *_ in keys} - set(names)
     compared = config.sweep or config.experiment
     require(not unknown, f"{path} has rows of {', '.join(sorted(unknown))}: no variant of {compared}")
     return table
@@ -215,12 +215,12 @@ def draw(rows: list[dict], title: str = "") -> dict[str, Figure]:
     ablations; depths where networks of several depths are compared, as in the statements; kernel_norms of
     --experiment=norms; sweep where the variants are values of one field that is a number.
     """
-    found = {"ablations": experiment_figures.ablation_figure(rows, title)}
+    drawn = {"ablations": experiment_figures.ablation_figure(rows, title)}
     present, compared = {row["variant"] for row in tables.final_rows(rows)}, depths()
     if any(len(present & variants.keys()) > 1 for variants in compared.values()):
-        found["depths"] = experiment_figures.depth_figure(rows, compared, title)
+        drawn["depths"] = experiment_figures.depth_figure(rows, compared, title)
     if swept := experiment_figures.swept_values(present):
-        found["sweep"] = experiment_figures.sweep_figure(rows, *swept, title)
+        drawn["sweep"] = experiment_figures.sweep_figure(rows, *swept, title)
     if {row["variant"] for row in rows} <= {variant.name for variant in EXPERIMENTS["norms"]}:
-        found["kernel_norms"] = experiment_figures.norms_figure(rows, title)
-    return found
+        drawn["kernel_norms"] = experiment_figures.norms_figure(rows, title)
+    return drawn
