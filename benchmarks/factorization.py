@@ -146,7 +146,7 @@ def check_layers(R: np.ndarray, num_layers: int) -> tuple[float, float]:
     return difference, error
 
 
-cli = launcher.command(main, {"": FactorizationBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": FactorizationBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -155,7 +155,7 @@ def _tape_hessian(weights: np.ndarray, input_moment: np.ndarray, cross_moment: n
     return lambda: hessian(columns).numpy()
 
 
-cli = launcher.command(main, {"": HessianBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": HessianBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

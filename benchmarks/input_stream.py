@@ -163,7 +163,7 @@ def check_same_batches(batches: "ArrayBatches", images: np.ndarray, run: TrainCo
         raise ArithmeticError(f"our first batch is not NumPy's: the pixels differ by up to {difference:.1e}")
 
 
-cli = launcher.command(main, {"": StreamBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": StreamBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

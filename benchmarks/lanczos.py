@@ -205,7 +205,7 @@ def _exact_rows(estimates: dict, exact: dict[str, float], dim: int) -> list[tupl
     return sorted(rows)
 
 
-cli = launcher.command(main, {"": LanczosBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": LanczosBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

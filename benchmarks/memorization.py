@@ -199,7 +199,7 @@ def print_table(x: np.ndarray, labels: np.ndarray, benchmark: MemorizationBenchm
     print(table((*header, "float64 error", "right", "float32 error", "right", "float32_error"), rows))
 
 
-cli = launcher.command(main, {"": MemorizationBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": MemorizationBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -170,7 +170,7 @@ def _all_reduce(workers: "Workers", count: int) -> Callable[[], float]:
     return seconds
 
 
-cli = launcher.command(main, PRESETS, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, PRESETS, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

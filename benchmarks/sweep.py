@@ -201,7 +201,7 @@ def _gradient_tape_training(network: "ShortcutNetwork", x: np.ndarray, y: np.nda
     return train
 
 
-cli = launcher.command(main, {"": SweepBenchmark()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": SweepBenchmark()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

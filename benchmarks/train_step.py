@@ -285,7 +285,7 @@ def check_same_function(run: TrainConfig, peer: Peer) -> None:
         raise ArithmeticError(f"PyTorch's logits differ from ours by {difference:.1e}: not the same function")
 
 
-cli = launcher.command(main, PRESETS, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, PRESETS, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -8,10 +8,9 @@ b(x) is C₂ReLU(C₁x) in Hardt & Ma. Their Theorem 2.1 gives linear networks o
 that ReLU leaves above 0; and the error of the network without the block.
 """
 
-import itertools
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -92,13 +91,13 @@ def split(network: keras.Model) -> list[Block]:
 
 def _operations(tensor: keras.KerasTensor, start: keras.KerasTensor) -> set:
     """Returns the layers and operations that lead from start to a tensor of a functional model."""
-    found, to_do = set(), [tensor]
+    operations, to_do = set(), [tensor]
     while to_do:
         operation, node, _ = (here := to_do.pop())._keras_history
-        if here is not start and operation not in found:
-            found.add(operation)
+        if here is not start and operation not in operations:
+            operations.add(operation)
             to_do += operation._inbound_nodes[node].input_tensors
-    return found
+    return operations
 
 
 def path_norms(block: Block) -> list[float]:
@@ -127,40 +126,59 @@ def _bn_scale(layer: keras.Layer) -> np.ndarray:
     return gamma / np.sqrt(variance + layer.epsilon)
 
 
-def measure(
-    network: keras.Model, images: np.ndarray, labels: np.ndarray, skip: Collection[str] = (), ablate: bool = True
-) -> Iterator[dict[str, Any]]:
-    """Yields a row for each residual block of a network, in their order.
-
-    The columns: block; ratio, with its quartiles ratio_low and ratio_high, the median over images of ‖b(x)‖/‖s(x)‖;
-    cosine, the median of that of the angle between b(x) and s(x); active, the share of hidden values above 0; dead, the
-    share of hidden channels that are 0 on all images; norm_1, norm_2, … of the convolutions, and their product,
-    lipschitz; error_without, the error where b(x) is left out, and error_swapped, where the block and the next one
-    change places (NaN where one changes the shape, or without ablate).
+class Measurement:
+    """Measures the residual blocks of a network, `blocks`, one by one; in their order each output is computed once.
 
     Args:
+      network: keras.Model.
       images: [n, h, w, c], standardised.
       labels: int [n].
-      skip: Names of blocks for which no row is needed.
       ablate: Whether to measure the errors; they take n blocks' outputs for each of n blocks.
 
     Raises:
-      UserError: as `split` and `path_norms`.
+      UserError: as `split`.
     """
-    blocks = split(network)
-    batches = _batches(images)
-    for block, following in itertools.zip_longest(blocks, blocks[1:]):
-        inputs, (batches, streams, row) = batches, _through(block, batches)
-        if block.name in skip:
-            continue
+
+    def __init__(self, network: keras.Model, images: np.ndarray, labels: np.ndarray, ablate: bool = True) -> None:
+        self.blocks = split(network)
+        self._images, self._labels, self._ablate = images, labels, ablate
+        self._at, self._inputs = 0, _batches(images)
+
+    def row(self, number: int) -> dict[str, Any]:
+        """Returns the row of the block of this number, from 0.
+
+        The columns: block; ratio, with its quartiles ratio_low and ratio_high, the median over images of ‖b(x)‖/‖s(x)‖;
+        cosine, the median of that of the angle between b(x) and s(x); active, the share of hidden values above 0; dead,
+        the share of hidden channels that are 0 on all images; norm_1, norm_2, … of the convolutions, and their product,
+        lipschitz; error_without, the error where b(x) is left out, and error_swapped, where the block and the next one
+        change places (NaN where one changes the shape, or without ablate).
+
+        Raises:
+          UserError: as `path_norms`.
+        """
+        if number < self._at:
+            self._at, self._inputs = 0, _batches(self._images)
+        for block in self.blocks[self._at : number]:
+            self._inputs = _through(block, self._inputs)[0]
+        block, inputs = self.blocks[number], self._inputs
+        outputs, streams, row = _through(block, inputs)
         norms = path_norms(block)
         row |= {f"norm_{k}": norm for k, norm in enumerate(norms, 1)} | {"lipschitz": float(np.prod(norms))}
         row |= {"error_without": np.nan, "error_swapped": np.nan}
-        if ablate:
-            row["error_without"] = _error(streams, labels, [block.rest])
-            if following and block.keeps_shape and following.keeps_shape:
-                row["error_swapped"] = _error(inputs, labels, [following.whole, block.whole, following.rest])
-        yield {"block": block.name} | row
+        if self._ablate:
+            row["error_without"] = _error(streams, self._labels, [block.rest])
+            for following in self.blocks[number + 1 :][:1]:  # none behind the last
+                if block.keeps_shape and following.keeps_shape:
+                    swapped = [following.whole, block.whole, following.rest]
+                    row["error_swapped"] = _error(inputs, self._labels, swapped)
+        self._at, self._inputs = number + 1, outputs
+        return {"block": block.name} | row
+
+
+def measure(*arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
+    """Yields the row of each residual block of a network; the arguments are those of `Measurement`."""
+    measurement = Measurement(*arguments, **options)
+    yield from map(measurement.row, range(len(measurement.blocks)))
 
 
 def _batches(images: np.ndarray) -> Batches:
@@ -179,7 +197,7 @@ def _through(block: Block, batches: Batches) -> tuple[Batches, Batches, dict[str
 
 
 class BlockCallback(keras.callbacks.Callback):
-    """Records during training the rows of `measure` for each block, without norms and errors.
+    """Records during training the rows of `Measurement` for each block, without norms and errors.
 
     >>> callback = BlockCallback(images[:500], "blocks.csv")  # doctest: +SKIP
     >>> train(config, "runs/first", callbacks=callback)  # doctest: +SKIP
@@ -230,7 +248,7 @@ def errors_without(
     """Returns the top-1 errors of a network without the first 0, 1, 2, …, all of the blocks of these names.
 
     Args:
-      images, labels: As those of `measure`.
+      images, labels: As those of `Measurement`.
       progress: Is called with the share of the work that was done since the last call.
     """
     blocks = split(network)
@@ -249,7 +267,25 @@ def errors_without(
     return list(num_wrong / len(labels))
 
 
-def operations(block: Block) -> float:
+def removed_rows(
+    network: keras.Model, images: np.ndarray, labels: np.ndarray, names: Sequence[str], progress: Callable[[float], Any]
+) -> list[dict[str, Any]]:
+    """Returns a row for each number of blocks that are left out, 0, 1, 2, …, all of these names in their order.
+
+    The columns: num_removed; last, the block that is left out after those of the row before; error; operations, the
+    share of the branches' multiplications and additions that remain.
+
+    Args:
+      network, images, labels, names, progress: As those of `errors_without`.
+    """
+    costs = {block.name: _flops(block) for block in split(network)}
+    left = 1 - np.cumsum([0, *(costs[name] for name in names)]) / sum(costs.values())
+    errors = errors_without(network, images, labels, names, progress)
+    columns = {"num_removed": range(len(left)), "last": ["", *names], "error": errors, "operations": left}
+    return [dict(zip(columns, values)) for values in zip(*columns.values())]
+
+
+def _flops(block: Block) -> float:
     """Returns the multiplications and additions per image of the convolutions of a branch."""
     return sum(forward_flops(layer) for layer in block.path if isinstance(layer, layers.Conv2D))
 

@@ -20,19 +20,16 @@ import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from identity_matters.data.digits import mnist_sample
-from identity_matters.errors import EXIT_ERROR, damaged_table, explaining, refused_value
+from identity_matters.errors import explaining, refused_value
 from identity_matters.fields import check_fields, option, require, split_names
-from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import remove, write_text
-from identity_matters.runs.job_table import Job, JobTable
-from identity_matters.runs.tables import read_rows, write_metrics
+from identity_matters.runs.job_table import Job
+from identity_matters.runs.tables import read_rows
 from launch import launcher
+from launch.experiment import Experiment, Report, run
 from theory import claims
 
 if TYPE_CHECKING:
@@ -64,91 +61,55 @@ class CheckConfig:
         require(not (self.claim and self.draw), "claim and draw exclude each other: a claim has no figure")
 
 
-def main(config: CheckConfig, run_dir: str | None) -> int:
-    """Checks the claims; returns the exit code, 1 if a check failed."""
-    if config.draw:
-        require(run_dir, "--draw needs a --run_dir, where the figures go")
-        return _draw(config, str(run_dir))
+def main(config: CheckConfig, run_dir: str | None = None) -> int:
+    """Checks the claims, or draws figures alone; returns the exit code, 1 if a check failed."""
+    start, names = time.perf_counter(), split_names(config.draw)
+    require(run_dir or not config.draw, "--draw needs a --run_dir, where the figures go")
+    ids = [config.claim] if config.claim else [] if config.draw else list(claims.CLAIMS)
     if config.claim:
         with explaining(refused_value):
             claims.claim_named(config.claim)
-    if run_dir is None:
-        return _check(config, None)
-    with RunDirectory(run_dir, config, "check_theory") as run:
-        if run.status != "running":  # a finished run is computed again: its code may have changed
-            remove(run.file("results.csv"))
-        run.set_status("running")
-        start = time.perf_counter()
-        code = _check(config, run)
-        run.set_status("failed" if code else "done", seconds=time.perf_counter() - start)
-    return code
+    has_figures = bool(run_dir and config.figures and not config.claim or config.draw)
+    data = _experiments(config.seed) if has_figures else {}
+    if config.draw:
+        unknown = ", ".join(name for name in names if name not in data)
+        require(names and not unknown, f"draw names no figure {unknown or config.draw!r}; there are {', '.join(data)}")
+        data = {name: experiment for name, experiment in data.items() if name in names}
 
+    def line(_: Job, rows: list[dict]) -> str:
+        (check,) = _checks(rows)  # also where nothing is printed: a row of an earlier call may lack columns
+        return f"{_measured(check)}  {check.verdict}" if config.verbose else ""
 
-def _draw(config: CheckConfig, run_dir: str) -> int:
-    """Computes the data of the requested figures, and draws them."""
-    experiments, names = _experiments(config.seed), split_names(config.draw)
-    unknown = ", ".join(name for name in names if name not in experiments)
-    require(
-        names and not unknown, f"draw names no figure {unknown or config.draw!r}; there are {', '.join(experiments)}"
+    def report(_: object, rows: list[dict]) -> Report:
+        if config.draw:
+            return Report("\n".join(os.path.join(str(run_dir), f"{name}.png") for name in data), names_files=False)
+        checks = [check for check in _checks(rows) if check.claim in ids]
+        failed = [check.claim for check in checks if not check.holds]
+        return Report(
+            _lines(checks[0]) if config.claim else _summary(checks),
+            f"checks failed: {', '.join(failed)}" if failed else "all checks pass",
+            files={"claims.md": claims.markdown(checks)},
+            details={"seconds": time.perf_counter() - start},
+            failed=bool(failed),
+        )
+
+    jobs = [Job({"claim": claim_id}, functools.partial(_row, claim_id, config), claim_id, 1) for claim_id in ids]
+    experiment = Experiment(
+        "check_theory", {"results.csv": jobs}, figures, report, line, figure_data=data, computes_again=True
     )
-    with RunDirectory(run_dir, config, "check_theory") as run:
-        run.set_status("running")
-        for name in names:
-            write_metrics(run.file(f"{name}.csv"), experiments[name]())
-        print("\n".join(_save(run)))
-        run.set_status("done")
-    return 0
-
-
-def _save(run: RunDirectory) -> list[str]:
-    """Draws the figures whose data a run has; returns their paths."""
-    from identity_matters.runs.figures import save_figures
-
-    return save_figures(lambda: figures(run.path), run.path)
-
-
-def _check(config: CheckConfig, run: RunDirectory | None) -> int:
-    """Checks the claims, prints and writes the results; returns 1 if a check fails."""
-    ids = [config.claim] if config.claim else list(claims.CLAIMS)
-    drawn = _experiments(config.seed) if run and config.figures and not config.claim else {}
-    with tqdm(total=len(ids) + len(drawn), desc="claims", disable=None) as bar:
-        checks = []
-        for check in _checks(config, ids, run):
-            checks.append(check)
-            if config.verbose:
-                tqdm.write(f"{_measured(check)}  {check.verdict}")
-            bar.update()
-        if run is not None:
-            write_text(run.file("claims.md"), claims.markdown(checks))
-        bar.set_description("figures")
-        for name, experiment in drawn.items():
-            write_metrics(run.file(f"{name}.csv"), experiment())
-            bar.update()
-    if drawn:
-        _save(run)
-    print(_lines(checks[0]) if config.claim else _summary(checks))
-    if run is not None:
-        print(f"files: {run.path}")
-    failed = [check.claim for check in checks if not check.holds]
-    print(f"checks failed: {', '.join(failed)}" if failed else "all checks pass")
-    return EXIT_ERROR if failed else 0
-
-
-def _checks(config: CheckConfig, ids: list[str], run: RunDirectory | None) -> Iterator[claims.Check]:
-    """Yields the checks of the claims of these ids, from the run's table where it has them."""
-    path = run.file("results.csv") if run else None
-    table = JobTable(path)
-    for claim_id in ids:
-        (row,) = table.run(Job({"claim": claim_id}, functools.partial(_row, claim_id, config), num_rows=1))
-        with explaining(damaged_table(path or "")):  # a row of an earlier call may lack columns
-            fields = {name: row[name] for name in claims.Check._fields}
-            yield claims.Check(**fields | {"holds": str(row["holds"]) == "True"})  # text in the file
+    return run(experiment, config, run_dir)
 
 
 def _row(claim_id: str, config: CheckConfig, progress: object = None) -> list[dict]:
     """Returns the row of a claim: the result of its check, and the verdicts on the printed text."""
     check, claim = claims.check(claim_id, config.seed, config.trials), claims.CLAIMS[claim_id]
     return [check._asdict() | {"verdict": check.verdict, "proof": claim.proof, "source": claim.source}]
+
+
+def _checks(rows: list[dict]) -> list[claims.Check]:
+    """Returns the checks that rows hold, from memory or from a file, where True is a text."""
+    fields = ({name: row[name] for name in claims.Check._fields} for row in rows)
+    return [claims.Check(**values | {"holds": str(values["holds"]) == "True"}) for values in fields]
 
 
 def _measured(check: claims.Check) -> str:
@@ -196,7 +157,7 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     return {name: FIGURES[name](rows) for name, rows in tables.items() if rows}
 
 
-cli = launcher.command(main, {"": CheckConfig()}, manual=__doc__, needs_run_dir=False)
+cli = launcher.command(main, {"": CheckConfig()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -86,7 +86,7 @@ def main(config: EvaluateConfig) -> None:
         print(f"{name}: {value:.2%}" if name.endswith("error") else f"{name}: {value}")
 
 
-cli = launcher.command(main, {"": EvaluateConfig()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": EvaluateConfig()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -71,7 +71,7 @@ def main(config: ExportConfig) -> None:
     print(f"{config.npz}: {numbers}, {source.num_classes} classes")
 
 
-cli = launcher.command(main, {"": ExportConfig()}, manual=__doc__, has_run_dir=False)
+cli = launcher.command(main, {"": ExportConfig()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -8,6 +8,7 @@ Nothing here imports TensorFlow, so `--help` and a mistyped flag answer at once.
 """
 
 import functools
+import inspect
 import os
 import signal
 import sys
@@ -31,16 +32,14 @@ from identity_matters.runs import signals
 from identity_matters.runs.files import remove_temporary_folders
 from launch import config_flags, terminal
 
-REQUIRED_RUN_DIR = "Directory for the run's files; the same command continues the run. Required."
-OPTIONAL_RUN_DIR = "Directory for the run's files; without it nothing is written."
+_REQUIRED = "Directory for the run's files; the same command continues the run. Required."
+_OPTIONAL = "Directory for the run's files; without it nothing is written."
 
 
 def run(
     main: Callable,
     presets: dict[str, Any],
     manual: str,
-    has_run_dir: bool = True,
-    needs_run_dir: bool = True,
     run_dir_text: str = "",
     without_effect: Callable[[Any], dict[str, str]] = lambda config: {},
 ) -> None:
@@ -51,19 +50,18 @@ def run(
     flags are shown as one line, any other error in full.
 
     Args:
-      main: main(config, run_dir), or main(config) without has_run_dir.
+      main: main(config); or main(config, run_dir), with a flag --run_dir; or main(config, run_dir=None), where that
+        flag may be left out.
       presets: Name to config dataclass; the first is the default. With one entry there is no --preset flag.
       manual: What --help prints above the flags.
-      has_run_dir: Whether there is a --run_dir flag.
-      needs_run_dir: Whether it must be given; else main may get None.
-      run_dir_text: Its description in --help (empty: the directory for the run's files).
-      without_effect: Gives for a config the fields that nothing reads, and why; a line names those of them that a flag
-        has set.
+      run_dir_text: What --help says of --run_dir (empty: it is the directory for the run's files).
+      without_effect: Takes a config; returns the fields that nothing reads, and why. A line names those of them that a
+        flag has set.
     """
     terminal.open_outputs()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # sent by a terminal that closes; children inherit it
     with signals.handling_sigterm():
-        values = config_flags.define(presets, has_run_dir)
+        values = config_flags.define(presets, run_dir_parameter(main) is not None)
         try:
             with signals.raising_keyboard_interrupt():
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # see launch/__init__.py
@@ -72,16 +70,16 @@ def run(
                 if values["help"].value and not manual:
                     raise UserError("--help prints docstrings, which PYTHONOPTIMIZE=2 (-OO) removes")
                 if values["help"].value:
-                    text = run_dir_text or (REQUIRED_RUN_DIR if needs_run_dir else OPTIONAL_RUN_DIR)
+                    text = describe_run_dir(main, run_dir_text)
                     code = print(config_flags.help_page(manual, presets, values, text))
                 elif rest:
                     raise UserError(f"unexpected argument {rest[0]!r}; flags are written --name=value")
                 else:
                     with explaining(lack_of_memory("there is not enough memory, or ulimit allows too little")):
-                        code = _call(main, presets, values, needs_run_dir, without_effect)
+                        code = _call(main, presets, values, without_effect)
         except KeyboardInterrupt:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second notice would add nothing
-            resumes = has_run_dir and values["run_dir"].value
+            resumes = "run_dir" in values and values["run_dir"].value
             print(f"\ninterrupted{'; the same command continues' if resumes else ''}", file=sys.stderr)
             code = 130
         except Exception as error:
@@ -94,12 +92,19 @@ def command(main: Callable, presets: dict[str, Any], manual: str, **options: Any
     return functools.partial(run, main, presets=presets, manual=manual, **options)
 
 
+def run_dir_parameter(main: Callable) -> inspect.Parameter | None:
+    """Returns the parameter run_dir of a launcher's main, None where it has none."""
+    return inspect.signature(main).parameters.get("run_dir")
+
+
+def describe_run_dir(main: Callable, run_dir_text: str = "") -> str:
+    """Returns what --help says of --run_dir."""
+    parameter = run_dir_parameter(main)
+    return run_dir_text or (_OPTIONAL if parameter and parameter.default is None else _REQUIRED)
+
+
 def _call(
-    main: Callable,
-    presets: dict[str, Any],
-    values: flags.FlagValues,
-    needs_run_dir: bool,
-    without_effect: Callable[[Any], dict[str, str]],
+    main: Callable, presets: dict[str, Any], values: flags.FlagValues, without_effect: Callable[[Any], dict[str, str]]
 ) -> int | None:
     """Calls main with the config that the flags give; returns what main returns."""
     with explaining(refused_value):
@@ -108,10 +113,10 @@ def _call(
     for name, why in without_effect(config).items():
         if name in changed:
             note(f"--{name} has no effect: {why}")
-    if "run_dir" not in values:
+    if (parameter := run_dir_parameter(main)) is None:
         return main(config)
     run_dir = values["run_dir"].value
-    if needs_run_dir and not run_dir:
+    if parameter.default is parameter.empty and not run_dir:
         raise UserError("--run_dir is missing: the directory for what the run writes, e.g. --run_dir=runs/first")
     if run_dir and not run_dir.isprintable():
         raise UserError(f"--run_dir holds characters that cannot be printed: {run_dir!r}")

@@ -16,21 +16,17 @@ the last finished block.
 
 import dataclasses
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from tqdm import tqdm
 
-from identity_matters.errors import damaged_table, explaining
 from identity_matters.fields import check_fields, option, require
-from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.job_table import Job, JobTable, Progress
+from identity_matters.runs.job_table import Job, Progress
 from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal, trained_run
+from launch.experiment import Experiment, Report, run
 
 if TYPE_CHECKING:
-    import keras
     from matplotlib.figure import Figure
 
 BLOCKS, REMOVED = "results.csv", "removed.csv"
@@ -63,7 +59,7 @@ class NearIdentityConfig:
         require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
 
 
-def main(config: NearIdentityConfig, run_dir: str) -> None:
+def main(config: NearIdentityConfig, run_dir: str) -> int:
     """Measures, draws and prints."""
     run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step, config.data_dir)
     with terminal.silenced_stderr():
@@ -71,63 +67,33 @@ def main(config: NearIdentityConfig, run_dir: str) -> None:
 
     images, labels, _ = trained_run.first_examples(run_config, config.examples, "test")
     network, _ = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step)
-    blocks = near_identity.split(network)
-    with RunDirectory(run_dir, config, "near_identity", f"{len(images)} test images") as run:
-        digest = trained_run.weights_digest(network)
-        trained_run.require_same_weights(run, digest, config.saved_run)
-        run.set_status("running", **{trained_run.DIGEST: digest})
-        with tqdm(total=len(blocks) * (1 + config.ablate), unit="block", disable=None) as bar:
-            rows = _measure(config, run, network, images, labels, bar)
-            removed = _remove(run, network, images, labels, rows, bar) if config.ablate else []
-        from identity_matters.runs.figures import save_figures
+    digest = trained_run.weights_digest(network)
+    measurement = near_identity.Measurement(network, images, labels, config.ablate)
+    names = [block.name for block in measurement.blocks]
 
-        save_figures(lambda: figures(run.path), run.path)
-        run.set_status("done", num_examples=len(images))
-    print(table(rows))
-    if removed:
-        print(removable(removed))
-    print(f"files: {run_dir}")
+    def remove(progress: Progress) -> list[dict]:
+        rows = read_rows(os.path.join(run_dir, BLOCKS))
+        order = [row["block"] for row in sorted(rows, key=lambda row: row["ratio"])][:-1]
+        return near_identity.removed_rows(network, images, labels, order, progress)
 
+    def report(_: object, rows: list[dict], *removed: list[dict]) -> Report:
+        lines = [table(rows), *map(removable, removed)]
+        return Report("\n".join(lines), details={"num_examples": len(images)})
 
-def _measure(
-    config: NearIdentityConfig, run: RunDirectory, network: "keras.Model", images: np.ndarray, labels: np.ndarray,
-    bar: tqdm,
-) -> list[dict]:  # fmt: skip
-    """Returns the rows of results.csv, those that are missing computed."""
-    from identity_matters import near_identity
-
-    names = [block.name for block in near_identity.split(network)]
-    table = JobTable(run.file(BLOCKS))
-    with explaining(damaged_table(run.file(BLOCKS))):
-        done = {row["block"] for row in table.rows}
-    found: Iterator[dict[str, Any]] = near_identity.measure(network, images, labels, done, config.ablate)
-
-    table.run_all([Job({"block": name}, lambda _: [next(found)], name, num_rows=1) for name in names], bar)
-    return read_rows(run.file(BLOCKS))
-
-
-def _remove(
-    run: RunDirectory, network: "keras.Model", images: np.ndarray, labels: np.ndarray, rows: list[dict], bar: tqdm
-) -> list[dict]:
-    """Returns the rows of removed.csv: the error without the 0, 1, 2, … blocks of the smallest branches."""
-    from identity_matters import near_identity
-
-    costs = {block.name: near_identity.operations(block) for block in near_identity.split(network)}
-    names = [row["block"] for row in sorted(rows, key=lambda row: row["ratio"])]
-
-    def compute(progress: Progress) -> list[dict]:
-        errors = near_identity.errors_without(network, images, labels, names[:-1], progress)
-        left = 1 - np.cumsum([0, *(costs[name] for name in names[:-1])]) / sum(costs.values())
-        columns = {"num_removed": range(len(names)), "last": ["", *names[:-1]], "error": errors, "operations": left}
-        return [dict(zip(columns, values)) for values in zip(*columns.values())]
-
-    bar.set_description("several blocks left out")
-    before = bar.n
-    JobTable(run.file(REMOVED)).run(
-        Job({}, compute, "the errors without several blocks", len(names)), lambda share: bar.update(share * len(names))
+    jobs = [Job({"block": name}, lambda _, k=k: [measurement.row(k)], name, 1) for k, name in enumerate(names)]
+    tables = {BLOCKS: jobs}
+    if config.ablate:
+        tables[REMOVED] = [Job({}, remove, "several blocks left out", len(names))]
+    experiment = Experiment(
+        "near_identity",
+        tables,
+        figures,
+        report,
+        data_digest=f"{len(images)} test images",
+        details={trained_run.DIGEST: digest},
+        check=lambda run: trained_run.require_same_weights(run, digest, config.saved_run),
     )
-    bar.update(before + len(names) - bar.n)
-    return read_rows(run.file(REMOVED))
+    return run(experiment, config, run_dir)
 
 
 def removable(removed: list[dict]) -> str:

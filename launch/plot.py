@@ -70,8 +70,8 @@ class PlotConfig:
     @property
     def levels(self) -> dict[str, float]:
         """Returns the level for figures: the error, a fraction, by its text."""
-        found = re.match(r"(\d+(?:\.\d+)?) ?%", self.level)
-        return {self.level: float(found[1]) / 100} if found else {}
+        percentage = re.match(r"(\d+(?:\.\d+)?) ?%", self.level)
+        return {self.level: float(percentage[1]) / 100} if percentage else {}
 
 
 def main(config: PlotConfig, run_dir: str) -> None:
@@ -127,13 +127,13 @@ def names_of_runs(run_dirs: list[str]) -> list[str]:
     records = [read_config_json(path) for path in run_dirs]
     if all(record and record["kind"] == "train" for record in records):
         settings = [flat(record["config"]) for record in records if record]
-        fields = dict.fromkeys(name for found in settings for name in found)
-        differing = [name for name in fields if len({str(found.get(name)) for found in settings}) > 1]
+        fields = dict.fromkeys(name for values in settings for name in values)
+        differing = [name for name in fields if len({str(values.get(name)) for values in settings}) > 1]
         named = [name for name in differing if name != "seed"]
         if differing and not named:
-            return [f"seeds {', '.join(str(found['seed']) for found in settings)}"] * len(run_dirs)
+            return [f"seeds {', '.join(str(values['seed']) for values in settings)}"] * len(run_dirs)
         if 0 < len(named) <= MAX_DIFFERENCES:
-            return [", ".join(_setting(name, found.get(name)) for name in named) for found in settings]
+            return [", ".join(_setting(name, values.get(name)) for name in named) for values in settings]
     return shortest_unique_suffixes(run_dirs)
 
 

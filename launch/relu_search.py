@@ -8,17 +8,15 @@ and a figure. The same command continues an interrupted search.
 """
 
 import dataclasses
-import itertools
+import functools
 import os
 from typing import TYPE_CHECKING
 
-from identity_matters.errors import damaged_table, explaining
 from identity_matters.fields import check_fields, option
-from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import write_text
-from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.job_table import Job, JobTable, Progress
 from identity_matters.runs.tables import read_rows
 from launch import launcher
+from launch.experiment import Experiment, Report, run
 from theory.relu import search
 
 if TYPE_CHECKING:
@@ -41,44 +39,35 @@ class SearchConfig:
         check_fields(self)
 
 
-def main(config: SearchConfig, run_dir: str | None) -> None:
+def main(config: SearchConfig, run_dir: str | None = None) -> int:
     """Searches every setting by both methods."""
-    if run_dir is None:
-        return _search(config, None, None)
-    with RunDirectory(run_dir, config, "relu_search") as run:
-        run.set_status("running")
-        _search(config, run.file("results.csv"), run.file("points.csv"))
-        with explaining(damaged_table(run.file("results.csv"))):
-            _draw(run_dir)
-        run.set_status("done")
-    print(f"files: {run_dir}")
+    keys = [setting._asdict() | {"method": method} for setting in search.SETTINGS for method in search.METHODS]
+
+    @functools.cache
+    def points() -> JobTable:
+        table = JobTable(os.path.join(run_dir, "points.csv") if run_dir else None)
+        for key in keys:
+            table.find(Job(key, lambda _: [], num_rows=config.trials))  # this sets the order of the rows
+        return table
+
+    def compute(key: dict, progress: Progress) -> list[dict]:
+        table = points()  # before the search, which a damaged table would waste
+        *setting, method = key.values()
+        seed = [config.seed, search.SETTINGS.index(search.Setting(*setting))]  # both methods see the same draws
+        row, ends = search.measure(search.Setting(*setting), method, config.trials, max(5, config.trials // 40), seed)
+        progress(0)
+        # The points are saved first: results.csv then holds only rows that are done.
+        table.run(Job(key, lambda _: ends, num_rows=config.trials))
+        return [row]
+
+    jobs = [Job(key, functools.partial(compute, key), _setting(key), num_rows=1) for key in keys]
+    return run(Experiment("relu_search", {"results.csv": jobs}, figures, _report, _line), config, run_dir)
 
 
-def _search(config: SearchConfig, results: str | None, points_path: str | None) -> None:
-    """Prints a row as it is computed or read from the table."""
-    table, points = JobTable(results), JobTable(points_path)
-    checks = max(5, config.trials // 40)
-    for (number, setting), method in itertools.product(enumerate(search.SETTINGS), search.METHODS):
-        key, seed = setting._asdict() | {"method": method}, [config.seed, number]  # both methods see the same draws
+def _report(_: object, rows: list[dict]) -> Report:
+    from theory.relu.figures import table
 
-        def compute(_: object) -> list[dict]:
-            row, ends = search.measure(setting, method, config.trials, checks, seed)  # noqa: B023
-            # The points are saved first: results.csv then holds only rows that are done.
-            points.run(Job(key, lambda _: ends, num_rows=config.trials))  # noqa: B023
-            return [row]
-
-        (row,) = table.run(Job(key, compute, num_rows=1))
-        with explaining(damaged_table(results or "")):  # a row of an earlier call may lack columns
-            print(_line(row), flush=True)
-
-
-def _draw(run_dir: str) -> None:
-    from identity_matters.runs.figures import save_figures
-    from theory.relu import figures as relu_figures
-
-    table = relu_figures.table(read_rows(os.path.join(run_dir, "results.csv")))
-    write_text(os.path.join(run_dir, "search.md"), table + "\n")
-    save_figures(lambda: figures(run_dir), run_dir)
+    return Report(files={"search.md": table(rows) + "\n"})
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":
@@ -89,16 +78,20 @@ def figures(run_dir: str) -> "dict[str, Figure]":
     return {"relu_search": relu_search_figure(rows, points)} if points else {}
 
 
-def _line(row: dict) -> str:
+def _setting(row: dict) -> str:
+    setting = f"d {row['d']}, blocks {row['num_layers']}, width {row['width']}, m {row['samples']}, τ {row['radius']:g}"
+    return f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}"
+
+
+def _line(_: Job, rows: list[dict]) -> str:
+    (row,) = rows
     count, low, high = (row[f"bad_local_minimum{end}"] for end in ("", "_low", "_high"))
     counts = [f"{row[name]} {name.replace('_', ' ')}" for name in search.CATEGORIES if row[name]]
-    setting = f"d {row['d']}, blocks {row['num_layers']}, width {row['width']}, m {row['samples']}, τ {row['radius']:g}"
-    lines = f"{setting}, minimising {'f' if row['method'] == 'risk' else '‖∇f‖'}: {row['trials']} starts led to"
     bad = f"bad local minima {count / row['trials']:.1%} (95 %: {low:.1%} – {high:.1%})"
-    return f"{lines}\n    {', '.join(counts)}\n    {bad}"
+    return f"{_setting(row)}: {row['trials']} starts led to\n    {', '.join(counts)}\n    {bad}"
 
 
-cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__, needs_run_dir=False)
+cli = launcher.command(main, {"": SearchConfig()}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

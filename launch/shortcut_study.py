@@ -21,14 +21,14 @@ import os
 from typing import TYPE_CHECKING
 
 from identity_matters.data.arrays import examples_summary
-from identity_matters.errors import damaged_table, explaining, refused_value
+from identity_matters.errors import explaining, refused_value
 from identity_matters.fields import from_json
 from identity_matters.runs.config_json import read_config_json
 from identity_matters.runs.directory import RunDirectory
-from identity_matters.runs.files import temporary_folder, write_text
-from identity_matters.runs.job_table import Job, JobTable
+from identity_matters.runs.files import temporary_folder
 from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal
+from launch.experiment import Experiment, Report, run
 from shortcut_study.config import PRESETS, StudyConfig
 from shortcut_study.dataset import load_images, study_data
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def main(config: StudyConfig, run_dir: str) -> None:
+def main(config: StudyConfig, run_dir: str) -> int:
     """Computes and draws the figures that the config asks for, and checks the paper's statements, in run_dir."""
     with terminal.silenced_stderr():
         import tensorflow  # noqa: F401, all that is slow to import
@@ -48,36 +48,23 @@ def main(config: StudyConfig, run_dir: str) -> None:
         arrays = load_images(config)
         data = study_data(config, arrays)
         jobs = report.study_jobs(config, data)
-    summary = examples_summary(arrays.images, arrays.labels)
-    with RunDirectory(run_dir, config, "shortcut_study", summary) as run:
-        run.set_status("running", num_examples=len(data.x))
-        rows, text = _compute(config, run, jobs)
+
+    def report_of(run: RunDirectory, rows: list[dict]) -> Report:
+        _write_events(run, rows, config.hparams)
+        text = report.report(rows, smoke_size(run.path))
         seconds = sum(report.seconds_by_experiment(rows).values())
-        run.set_status("done", num_examples=len(data.x), seconds=seconds)
-    print(text)
-    print(f"files: {run_dir}")
+        return Report(text, files={"results.md": text}, details={"seconds": seconds})
 
-
-def _compute(config: StudyConfig, run: RunDirectory, jobs: list[Job]) -> tuple[list[dict], str]:
-    """Writes results.csv, one job at a time, figures and findings; returns its rows and the text of results.md."""
-    from tqdm import tqdm
-
-    from identity_matters.runs.figures import save_figures
-    from shortcut_study import report
-
-    path = run.file("results.csv")
-    bar_format = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total} jobs, {elapsed}"
-    with tqdm(total=len(jobs) + 1, bar_format=bar_format, dynamic_ncols=True) as bar:
-        JobTable(path).run_all(jobs, bar)
-        bar.set_description("figures, findings, TensorBoard")
-        rows = read_rows(path)
-        with explaining(damaged_table(path)):
-            save_figures(lambda: figures(run.path), run.path)
-            _write_events(run, rows, config.hparams)
-            text = report.report(rows, smoke_size(run.path))
-        write_text(run.file("results.md"), text)
-        bar.update(1)
-    return rows, text
+    experiment = Experiment(
+        "shortcut_study",
+        {"results.csv": jobs},
+        figures,
+        report_of,
+        data_digest=examples_summary(arrays.images, arrays.labels),
+        details={"num_examples": len(data.x)},
+        shows_bar=True,
+    )
+    return run(experiment, config, run_dir)
 
 
 def figures(run_dir: str) -> "dict[str, Figure]":
@@ -119,12 +106,12 @@ def _write_events(run: RunDirectory, rows: list[dict], has_hparams: bool) -> Non
         with open_events(folder) as writer, styled():
             for name, figure in figures(run.path).items():
                 writer.add_image(f"pictures/{name}", figure_to_array(figure), dataformats="HWC")
-        for found in sessions(rows) if has_hparams else ():
-            with open_events(os.path.join(folder, "learning_rates", found.name)) as writer:
-                for summary in session(found.hparams):
+        for trained in sessions(rows) if has_hparams else ():
+            with open_events(os.path.join(folder, "learning_rates", trained.name)) as writer:
+                for summary in session(trained.hparams):
                     writer.file_writer.add_summary(summary)
-                for name, value in found.metrics.items():
-                    writer.add_scalar(name, value, found.epoch)
+                for name, value in trained.metrics.items():
+                    writer.add_scalar(name, value, trained.epoch)
         listed, names = run.contents.get("event_files", []), _event_files(folder)
         for name in _event_files(run.path):
             if name in listed:  # of an earlier end of this run: TensorBoard would show both

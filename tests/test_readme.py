@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 
-from launch import config_flags
+from launch import config_flags, launcher
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
@@ -40,8 +40,9 @@ def commands_in(text: str) -> list[list[str]]:
 @pytest.mark.parametrize("path", PAGES + MANUALS, ids=lambda p: str(p.relative_to(ROOT)))
 def test_every_command_names_a_module_and_flags_that_exist(path):
     for module, *flags in commands(path):
-        options = importlib.import_module(module).cli.keywords
-        values = config_flags.define(options["presets"], options.get("has_run_dir", True))
+        cli = importlib.import_module(module).cli
+        options = cli.keywords
+        values = config_flags.define(options["presets"], launcher.run_dir_parameter(cli.args[0]) is not None)
         assert config_flags.parse(values, ["", *flags]) == [], (module, flags)
         if "config" in values:
             values["config"].value = None  # a file of a run that is not there

@@ -48,11 +48,11 @@ class _Plan(NamedTuple):
 def run_ablations(config: AblationConfig, run_dir: str) -> list[dict]:
     """Trains every run in a directory of its own under run_dir; finished ones are not run again.
 
-    All learning rates come first, then all variants of the first seed, then of the next one: where it is
-    interrupted, results.csv and the figure compare what there is. A run that has rows in results.csv is finished,
-    whether its directory is still there or not: config.json and results.csv alone are enough to go on elsewhere. Where
-    its directory is there, its config must be the planned one; rows alone are taken as they are, also where the code
-    of the variant has changed since.
+    All learning rates come first, then all variants of the first seed, then of the next one: the figures of an
+    interrupted experiment compare the runs that it has. A run with rows in results.csv is finished, whether its
+    directory is still there or not: config.json and results.csv alone are enough to continue elsewhere. The config in
+    its directory, if there is one, must be the planned one; rows alone are taken as they are, even if the code of the
+    variant has changed since.
 
     Returns:
       The rows of results.csv: one per evaluation of each finished run in the directory, earlier calls' of other

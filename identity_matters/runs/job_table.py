@@ -4,14 +4,12 @@
     for depth in (2, 4):
         table.run(Job({"experiment": "norms", "depth": depth}, compute))
 
-A job is known by the columns of its key, whose values all its rows share. What a killed process had saved is found
-again by these columns, so at most the job that it was computing is lost.
+A job is known by the columns of its key, whose values all its rows share; the only job of a table may have an empty
+key. A later process knows by these columns what a killed one had saved, so at most the job under way is lost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-from tqdm import tqdm
 
 from identity_matters.fields import require
 from identity_matters.runs.tables import as_written, read_rows, write_metrics
@@ -51,45 +49,34 @@ class JobTable:
         """Returns all rows; those of jobs that have not been named yet come last."""
         return [row for rows in self._rows_of.values() for row in rows] + self._unclaimed
 
+    def saved_rows(self) -> list[dict]:
+        """Returns all rows as a later process finds them, with floats of 7 digits; without a file as they are."""
+        return read_rows(self._path) if self._path else self.rows
+
     def find(self, job: Job) -> list[dict]:
         """Returns the rows of a job, [] where it is not computed; raises UserError for some, but not job.num_rows."""
         key = tuple(as_written(job.key).items())
         if key not in self._rows_of:
-            claimed: list[dict] = []
+            rows: list[dict] = []
             others: list[dict] = []
             for row in self._unclaimed:
-                (claimed if all(row.get(column) == value for column, value in key) else others).append(row)
-            part = f"{len(claimed)} of the {job.num_rows} rows of {job.label or job.key}"
-            is_whole = not claimed or job.num_rows in (0, len(claimed))
+                (rows if all(row.get(column) == value for column, value in key) else others).append(row)
+            part = f"{len(rows)} of the {job.num_rows} rows of {job.label or job.key}"
+            is_whole = not rows or job.num_rows in (0, len(rows))
             require(is_whole, f"{self._path} holds {part}; remove it to begin again")
-            self._rows_of[key], self._unclaimed = claimed, others
+            self._rows_of[key], self._unclaimed = rows, others
         return self._rows_of[key]
 
     def run(self, job: Job, progress: Progress = lambda share: None) -> list[dict]:
-        """Returns the rows of a job, which is computed and saved unless it was before; raises UserError as `find`."""
+        """Returns the rows of a job, which is computed and saved unless it was before; raises UserError as `find`.
+
+        The progress, called with 0 before the rows are saved at the latest, can prepare their folder.
+        """
         if rows := self.find(job):
             return rows
         # A row that holds its key keeps the order of its columns.
         rows.extend(row if job.key.keys() <= row.keys() else job.key | row for row in job.compute(progress))
+        progress(0)
         if self._path:
             write_metrics(self._path, self.rows)
         return rows
-
-    def run_all(
-        self, jobs: Sequence[Job], bar: tqdm, on_done: Callable[[Job, list[dict]], Any] = lambda *_: None
-    ) -> None:
-        """Runs the jobs in their order, which becomes the table's; the bar counts them, and names the current one.
-
-        on_done is called with each job and its rows, also where these were found.
-        """
-        are_done = [bool(self.find(job)) for job in jobs]  # all of them first: this sets the order
-        bar.n = bar.initial = sum(are_done)
-        bar.refresh()
-        for job, is_done in zip(jobs, are_done):
-            if not is_done:
-                bar.set_description(job.label)
-            before = bar.n
-            rows = self.run(job, bar.update)
-            if not is_done:
-                bar.update(before + 1 - bar.n)
-            on_done(job, rows)

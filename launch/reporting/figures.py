@@ -98,9 +98,9 @@ def _figure_2(run: Run) -> PaperFigure:
     """Returns Figure 2 from a run of --experiment=norms, whose variants differ only in depth."""
     last = final_rows(run.rows)
     ended = [row for row in last if is_number(row.get("kernel_norm"))]  # it is empty where a run diverged
-    found = {name: column(select(ended, variant=name), "kernel_norm") for name in {row["variant"] for row in last}}
+    by_variant = {name: column(select(ended, variant=name), "kernel_norm") for name in {row["variant"] for row in last}}
     norms = {
-        family: [float(found[name].mean()) if len(found[name]) else None for name in names]
+        family: [float(by_variant[name].mean()) if len(by_variant[name]) else None for name in names]
         for family, names in by_depth(row["variant"] for row in last).items()
     }
     pairs = [pair for means in norms.values() for pair in itertools.pairwise(means)]
@@ -124,12 +124,12 @@ def _three_digits(value: float | None) -> str:
 
 def _of_study(run: Run) -> Iterator[PaperFigure]:
     for name in filter(str.isdigit, run.findings):  # the convolutional one is not in the paper
-        found = run.findings[name]
+        findings = run.findings[name]
         statements = [
             Statement(f.claim, NO_ANSWER if name in run.smoke_size else ANSWERS[f.holds], f.numbers, str(f.num_runs))
-            for f in found
+            for f in findings
         ]
-        counts = sorted({f.num_runs for f in found})
+        counts = sorted({f.num_runs for f in findings})
         num_runs = " – ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
         title, note = f"Li et al., Figure {name}", f"{SMOKE.capitalize()}." if name in run.smoke_size else ""
         drawn, time = run.pictures[f"figure_{name}"], run.minutes.get(name, NOT_RECORDED)
@@ -138,7 +138,7 @@ def _of_study(run: Run) -> Iterator[PaperFigure]:
 
 def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
     """Returns the results of the papers that the runs do not show, with the reasons."""
-    found = [*_missing_numbers(runs)]
+    lines = [*_missing_numbers(runs)]
     complete = {name for run in runs for name in run.findings if name not in (*run.smoke_size, *run.smaller)}
     evaluated = {figure.title for figure in figures if not figure.note}
     drawn = {figure.title for figure in figures}
@@ -148,12 +148,12 @@ def missing(runs: list[Run], figures: list[PaperFigure]) -> list[Missing]:
             why = "drawn above at toy size only" if title in drawn else "not among the runs of this report"
             why = "drawn above, with other depths, fewer runs or fewer epochs" if title in evaluated else why
             what, shown = f"{title}, at the paper's size", FIGURES[name].CAPTION
-            found.append(Missing(what, shown, why, STUDY.format(name, name)))
+            lines.append(Missing(what, shown, why, STUDY.format(name, name)))
     if "Li et al., Figure 2" not in drawn:
         status = [f"its run is {run.contents['status']}, not done" for run in _norms(runs)]
         why = status[0] if status else "not among the runs of this report; it takes 50 minutes on 2 cores"
-        found.append(Missing("Li et al., Figure 2", "Norms of ResNets of different depths during training", why, NORMS))
-    return found
+        lines.append(Missing("Li et al., Figure 2", "Norms of ResNets of different depths during training", why, NORMS))
+    return lines
 
 
 def _missing_numbers(runs: list[Run]) -> Iterator[Missing]:

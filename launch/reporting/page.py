@@ -51,7 +51,7 @@ def render(runs: list[Run]) -> str:
         runs=runs,
         run_types=RUN_TYPES,
         other_pictures=lambda run: [
-            (name, found) for name, found in run.pictures.items() if (run.name, found.address) not in used
+            (name, picture) for name, picture in run.pictures.items() if (run.name, picture.address) not in used
         ],
         evaluations=evaluations,
         comparison=comparison(runs),
@@ -101,8 +101,8 @@ def claim_rows(runs: list[Run]) -> list[ClaimRow]:
 
     If several runs checked a claim, the last one counts; a failed check takes precedence.
     """
-    found = [row for run in checks(runs) for row in run.rows]
-    checked = {row["claim"]: row for row in sorted(found, key=lambda row: row["verdict"] == FAILED)}
+    rows = [row for run in checks(runs) for row in run.rows]
+    checked = {row["claim"]: row for row in sorted(rows, key=lambda row: row["verdict"] == FAILED)}
     return [_claim_row(claim_id, checked.get(claim_id)) for claim_id in CLAIMS]
 
 
@@ -111,12 +111,12 @@ def checks(runs: list[Run]) -> list[Run]:
     return [run for run in runs if run.kind == "check_theory" and run.rows and COLUMNS <= run.rows[0].keys()]
 
 
-def _claim_row(claim_id: str, found: dict | None) -> ClaimRow:
+def _claim_row(claim_id: str, row: dict | None) -> ClaimRow:
     claim = CLAIMS[claim_id]
     measured, evidence, verdict = "not checked in this report", "", claim.verdict
-    if found:
-        verdict, evidence = str(found["verdict"]), str(found["counterexample"])
-        if found["instances"]:
-            bound = f"{number(found['measured'])} {found['relation']} {number(found['bound'])}"
-            measured = f"{bound}, n = {number(found['instances'])}"
+    if row:
+        verdict, evidence = str(row["verdict"]), str(row["counterexample"])
+        if row["instances"]:
+            bound = f"{number(row['measured'])} {row['relation']} {number(row['bound'])}"
+            measured = f"{bound}, n = {number(row['instances'])}"
     return ClaimRow(claim, verdict, VERDICT_CLASSES.get(kind(verdict), "failed"), measured, evidence)

@@ -154,15 +154,15 @@ def _details(run: Run, rows: list[dict]) -> dict[str, Any]:
         from shortcut_study.report import figures_with_data, is_paper_size, seconds_by_experiment
 
         shown = figures_with_data(rows) if run.contents["status"] == "done" else []  # else a part of the networks alone
-        found = {name: FIGURES[name].findings(rows) for name in shown}
+        findings = {name: FIGURES[name].findings(rows) for name in shown}
         taken = seconds_by_experiment(rows)
         minutes = {
             name: _minutes(sum(taken[pair] for pair in FIGURES[name].EXPERIMENTS))
-            for name in found
+            for name in findings
             if taken.keys() >= set(FIGURES[name].EXPERIMENTS)
         }
-        smaller = [name for name in found if not is_paper_size(config_of(run.name), name)]
-        return {"findings": found, "minutes": minutes, "smoke_size": smoke_size(run.name), "smaller": smaller}
+        smaller = [name for name in findings if not is_paper_size(config_of(run.name), name)]
+        return {"findings": findings, "minutes": minutes, "smoke_size": smoke_size(run.name), "smaller": smaller}
     return {}
 
 

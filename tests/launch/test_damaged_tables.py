@@ -23,7 +23,6 @@ from identity_matters.errors import UserError
 from identity_matters.runs.tables import write_metrics
 from launch import plot
 from theory import figures
-from theory.relu.search import METHODS, SETTINGS
 
 DRAWN = ("train", "ablations", "check_theory", "descent_map", "shortcut_study", "hessian_spectrum")
 NO_FILES = {
@@ -164,16 +163,13 @@ NETWORK = ["--train_examples=60", "--eval_examples=20", "--stem_width=2", "--wid
 TINY = [*NETWORK, "--batch_size=16", "--train_steps=4", "--decay_steps=", "--eval_every=2", "--checkpoint_every=2"]
 RIVALS = ["--experiment=rivals", "--only=BN-free", *NETWORK]  # whose "BN-free" takes the flags of the network
 RIVALS += ["--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20", "--operations=1e6"]
-# Launcher, flags, and the files that it reads when the run goes on.
+# Launcher, flags, and the files that it reads when the run continues; test_experiment.py has the other launchers.
 GOING_ON = {
     "train": (TINY, ["config.json", "metrics.csv"]),
     "ablations": (RIVALS, ["config.json", "BN_free_rate0.015/config.json"]),
-    "check_theory": (["--claim=review.eq_6", "--trials=1"], ["config.json", "results.csv"]),
-    "relu_search": (["--trials=1"], ["config.json", "results.csv", "points.csv"]),
-    "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),
     "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "products.bin"]),
 }
-QUICK = [("train", "pipe"), ("train", "damaged"), ("check_theory", "pipe"), ("check_theory", "damaged")]
+QUICK = [("train", "pipe"), ("train", "damaged")]
 ALL_GOING_ON = [(kind, no_file) for kind in GOING_ON for no_file in ("pipe", "damaged")]
 
 
@@ -191,8 +187,6 @@ def test_a_run_does_not_go_on_with_what_is_no_file_or_damaged(launch, tiny_run, 
         path = run_dir / name
         path.parent.mkdir(exist_ok=True)
         path.unlink(missing_ok=True)
-        if name == "points.csv":
-            write_metrics(str(run_dir / "results.csv"), [{"trials": 1}])
         if no_file == "damaged":
             path.write_text("step,loss\n1\n")
         else:
@@ -231,18 +225,3 @@ def test_a_command_that_was_corrected_goes_on_where_the_first_had_not_begun(laun
     assert [name for name in os.listdir(tmp_path / "run") if not name.startswith(".")] == []
     code, _, err = launch("train", f"--run_dir={tmp_path}/run", *TINY)
     assert code == 0, err
-
-
-@pytest.mark.parametrize(
-    ("kind", "flags", "key"),
-    [
-        ("check_theory", ["--claim=review.eq_6", "--trials=1"], {"claim": "review.eq_6"}),
-        ("relu_search", ["--trials=1"], SETTINGS[0]._asdict() | {"method": METHODS[0]}),
-    ],
-)
-def test_a_run_does_not_go_on_with_a_readable_table_that_lacks_columns(launch, tmp_path, kind, flags, key):
-    begin(tmp_path, config_of(kind, *flags), kind)
-    write_metrics(str(tmp_path / "results.csv"), [key])
-    code, _, err = launch(kind, f"--run_dir={tmp_path}", *flags)
-    assert code == 1 and "Traceback" not in err
-    assert err.splitlines()[-1].startswith(f"error: cannot use the rows of {tmp_path}/results.csv")

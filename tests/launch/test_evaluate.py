@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from begun import edit
 from loaded import load_npz
 
 from identity_matters.data import tfds_builder
@@ -33,13 +34,13 @@ def test_a_shipped_network_is_evaluated_on_its_data_set(launch):
     assert float(out.split()[1].rstrip("%")) <= 1
 
 
-def test_a_data_dir_that_is_not_read_is_said_and_never_named_as_the_place_of_the_data(launch, tmp_path):
+def test_a_data_dir_that_is_not_read_is_said_and_never_named_as_the_place_of_the_data(launch, tiny_run, tmp_path):
     note = "note: data_dir /nonexistent is not used: the dataset mnist_sample comes with the package\n"
     flags = ("--data_dir=/nonexistent", "--max_examples=20")
     code, _, err = launch("evaluate", "--pretrained=digits", *flags)
     assert code == 0 and err.count(note) == 1
-    run = tmp_path / "run"
-    assert launch("train", "--data_dir=/nonexistent", "--eval_examples=20", f"--run_dir={run}", *TINY)[0] == 0
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    edit(run, {"data_dir": "/nonexistent"})
     code, _, err = launch("evaluate", f"--saved_model={run}")
     assert code == 0 and note in err and "are read from" not in err
 

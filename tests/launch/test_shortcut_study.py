@@ -185,31 +185,6 @@ def test_an_interrupted_study_continues_to_the_same_rows(launch, study, three_di
     assert len(kept) > 1
 
 
-def test_a_finished_study_is_drawn_again_and_computes_nothing(launch, tiny_study, three_digits, tmp_path, monkeypatch):
-    run_dir = shutil.copytree(tiny_study, tmp_path / "run")
-    before = (run_dir / "results.csv").read_bytes()
-
-    def computes(*_, **__):
-        raise AssertionError("something is computed")
-
-    for name in ("spectrum", "spectrum_at_zero", "moments"):
-        monkeypatch.setattr(figure_5, name, computes)
-    code, again, err = launch("--figure=5", f"--run_dir={run_dir}", *FLAGS)
-    assert code == 0, err
-    first = tiny_study.with_suffix(".out").read_text().replace(str(tiny_study), str(run_dir))
-    assert again == first and (run_dir / "results.csv").read_bytes() == before
-
-
-def test_another_config_in_the_same_run_dir_is_one_line(launch, tiny_study, three_digits):
-    before = {path: path.read_bytes() for path in tiny_study.iterdir()}
-    code, out, err = launch("--figure=6", f"--run_dir={tiny_study}", *FLAGS, "--num_runs=4")
-    assert code == launcher.EXIT_ERROR and not out
-    *notes, error = err.splitlines()
-    assert error.startswith("error: ") and "(old, new): figure (5, 6); num_runs (3, 4)" in error
-    assert all(note.endswith(" has no effect: figure 6 does not read it") for note in notes)
-    assert {path: path.read_bytes() for path in tiny_study.iterdir()} == before
-
-
 # Flags, what the line must name; test_config.py has the mistakes in the fields.
 MISTAKES = {
     "depths without a multiple of 3": (["--depths=2,4,8"], "depths (2, 4, 8) hold no multiple of shortcut_depth 3"),
@@ -217,7 +192,6 @@ MISTAKES = {
     "a data set that does not exist": (["--dataset=nonexistent"], "nonexistent"),
     "a data set that is not prepared": (["--dataset=mnist", "--data_dir={tmp}"], "mnist is not prepared"),
     "fewer images than dimensions": (["--examples=5"], "the 5 images span only 4 dimensions"),
-    "run_dir below a file": (["--run_dir={tmp}/file/run", "--figure=5"], "cannot write to run_dir"),
 }
 
 

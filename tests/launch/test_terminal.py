@@ -24,7 +24,7 @@ def main(config):
     child.kill()
 
 path = sys.argv.pop()
-launcher.run(main, {"only": Config()}, "", has_run_dir=False)
+launcher.run(main, {"only": Config()}, "")
 """
 
 

@@ -1,0 +1,158 @@
+"""The spine of a command that computes jobs: it opens and continues the run, draws it, and prints its results.
+
+    def main(config: SizeConfig, run_dir: str | None = None) -> int:
+        jobs = [Job({"seed": seed}, lambda _, seed=seed: [{"size": size(seed)}]) for seed in range(config.seeds)]
+        return run(Experiment("sizes", {"results.csv": jobs}, figures, report), config, run_dir)
+
+A command is its manual, its config, its jobs, its figures and its report; all else is here.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tqdm import tqdm
+
+from identity_matters.errors import EXIT_ERROR, damaged_table, explaining
+from identity_matters.runs.directory import RunDirectory
+from identity_matters.runs.files import remove, write_text
+from identity_matters.runs.job_table import Job, JobTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_BAR = "{desc} {percentage:3.0f}% |{bar}| {n:.0f} of {total} jobs, {elapsed}"
+
+
+class Report(NamedTuple):
+    """What the rows of an experiment say.
+
+    Attributes:
+      text: Is printed when all is done.
+      verdict: Is printed last, after the line that names the run directory.
+      files: The texts to write into the run directory, by the names of their files.
+      details: What config.json says beside the status "done".
+      failed: Whether a check failed: then the status is "failed" and the exit code 1.
+      names_files: Whether the run directory is printed after the text.
+    """
+
+    text: str = ""
+    verdict: str = ""
+    files: Mapping[str, str] = {}
+    details: Mapping[str, Any] = {}
+    failed: bool = False
+    names_files: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What a command computes, draws and prints.
+
+    Attributes:
+      name: The command without `launch.`, a key of config_json.RUN_TYPES.
+      tables: The jobs of each table, by the name of its file, in the order in which they are computed. The run begins
+        when a job says how far it is, or is done; a job that writes files of its own calls progress(0) before.
+      figures: Takes the run directory, whose tables are there; returns the figures by their names.
+      report: Takes the locked run directory, or None where there is none, and the rows of each of the tables.
+      line: Takes a job and its rows; returns what is printed once these are there, "" for nothing.
+      figure_data: The functions that compute the rows of further tables, NAME.csv, which only figures read. Without a
+        run directory they are not called.
+      data_digest: Digest of the data, or a line that tells them from others: data may be moved, but not changed.
+      details: What config.json says beside the status, from the first job on.
+      check: Takes the locked run directory before anything is computed; raises UserError where it cannot continue.
+      computes_again: Whether a finished run is computed again, because the code that it checks may have changed.
+      shows_bar: Whether the progress bar is also shown where stderr is no terminal.
+    """
+
+    name: str
+    tables: Mapping[str, Sequence[Job]]
+    figures: "Callable[[str], dict[str, Figure]]"
+    report: Callable[..., Report] = lambda *_: Report()
+    line: Callable[[Job, list[dict]], str] = lambda job, rows: ""
+    figure_data: Mapping[str, Callable[[], list[dict]]] = dataclasses.field(default_factory=dict)
+    data_digest: str = ""
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    check: Callable[[RunDirectory], Any] = lambda directory: None
+    computes_again: bool = False
+    shows_bar: bool = False
+
+
+def run(experiment: Experiment, config: Any, run_dir: str | None) -> int:
+    """Computes the jobs that are missing, draws the figures and prints the report; returns the exit code.
+
+    Each job is saved when it is done, so the same command continues a killed run behind its last whole job, and prints
+    the results of a finished one. Without a run directory the rows are held in memory, and nothing is drawn.
+
+    Raises:
+      UserError: the run directory belongs to another config or to other data, or a table in it is damaged.
+    """
+    opened = RunDirectory(run_dir, config, experiment.name, experiment.data_digest) if run_dir is not None else None
+    with opened or contextlib.nullcontext():
+        if opened:
+            experiment.check(opened)
+        report = _report(experiment, opened)
+        if opened:
+            for name, text in report.files.items():
+                write_text(opened.file(name), text)
+            opened.set_status("failed" if report.failed else "done", **{**experiment.details, **report.details})
+    files = f"files: {run_dir}" if opened and report.names_files else ""
+    for text in filter(None, (report.text, files, report.verdict)):
+        print(text)
+    return EXIT_ERROR if report.failed else 0
+
+
+def _report(experiment: Experiment, directory: RunDirectory | None) -> Report:
+    """Computes the missing jobs of all tables, draws the figures, and returns what the rows say."""
+    jobs = dict(experiment.tables)
+    if directory:
+        for name, compute in experiment.figure_data.items():
+            jobs[f"{name}.csv"] = [Job({}, lambda _, compute=compute: compute(), name)]
+        if experiment.computes_again and directory.status != "running":
+            for name in jobs:
+                remove(directory.file(name))
+    tables = {name: JobTable(directory and directory.file(name)) for name in jobs}
+    named = [(name, job) for name in jobs for job in jobs[name]]
+    # All tables are looked through first: a damaged one is said before hours of work, and their order is set.
+    is_whole = all([bool(tables[name].find(job)) for name, job in named])
+    if directory and is_whole and directory.status == "done":
+        print(f"{directory.path} is already finished; its results:")
+    disable = False if experiment.shows_bar else None  # None: where stderr is no terminal
+    with tqdm(total=len(named) + 1, bar_format=_BAR, dynamic_ncols=True, disable=disable) as bar:
+
+        @functools.cache
+        def begin() -> None:
+            if directory:
+                directory.set_status("running", **experiment.details)
+
+        def advance(share: float) -> None:
+            begin()  # not before the first job has: what a job refuses at once leaves no run
+            bar.update(share)
+
+        for name, job in named:
+            table, before = tables[name], bar.n
+            if not (rows := table.find(job)):
+                bar.set_description(job.label)
+                rows = table.run(job, advance)
+            bar.update(before + 1 - bar.n)
+            with _explaining(directory, name):
+                if name in experiment.tables and (line := experiment.line(job, rows)):
+                    tqdm.write(line)
+        bar.set_description("figures, results")
+        if directory:
+            from identity_matters.runs.figures import save_figures
+
+            with _explaining(directory):
+                save_figures(lambda: experiment.figures(directory.path), directory.path)
+        with _explaining(directory, *experiment.tables):
+            report = experiment.report(directory, *(tables[name].saved_rows() for name in experiment.tables))
+        bar.update()
+    return report
+
+
+def _explaining(directory: RunDirectory | None, *names: str) -> contextlib.AbstractContextManager:
+    """Returns the context in which an error on rows says that a table of a run is damaged, one of these if any."""
+    if directory is None:
+        return contextlib.nullcontext()  # an error on rows that were computed just now
+    return explaining(damaged_table(" or ".join(map(directory.file, names)) or directory.path))

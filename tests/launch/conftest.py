@@ -1,0 +1,14 @@
+"""Runs of commands that several files of this folder read."""
+
+import pytest
+from launching import launched
+
+
+@pytest.fixture(scope="session")
+def tiny_blocks(tiny_run, tmp_path_factory):
+    """A finished run of launch.near_identity on tiny_run: its directory, its flags, and what it printed. Read only."""
+    run_dir = tmp_path_factory.mktemp("blocks") / "blocks"
+    flags = [f"--saved_run={tiny_run}", "--examples=40"]
+    code, out, err = launched("near_identity", f"--run_dir={run_dir}", *flags)
+    assert code == 0, err
+    return run_dir, flags, out
