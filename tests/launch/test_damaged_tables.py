@@ -171,7 +171,7 @@ GOING_ON = {
     "check_theory": (["--claim=review.eq_6", "--trials=1"], ["config.json", "results.csv"]),
     "relu_search": (["--trials=1"], ["config.json", "results.csv", "points.csv"]),
     "shortcut_study": (["--figure=5", "--preset=smoke"], ["config.json", "results.csv"]),
-    "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "products.bin"]),
+    "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "products"]),
 }
 QUICK = [("train", "pipe"), ("train", "damaged"), ("check_theory", "pipe"), ("check_theory", "damaged")]
 ALL_GOING_ON = [(kind, no_file) for kind in GOING_ON for no_file in ("pipe", "damaged")]
