@@ -224,7 +224,8 @@ def check_derivatives(
                 raise
     step_of_loss, step_of_gradient, rounding = STEPS[wide]
     # Along each variable's own gradient, so that the part of a small one shows.
-    along = flat([part / (np.linalg.norm(part) or 1) for part in parts_of(gradient, shapes)]) * sizes
+    pairs = zip(parts_of(gradient, shapes), parts_of(u, shapes))
+    along = flat([part / size if (size := np.linalg.norm(part)) else other for part, other in pairs]) * sizes
     slopes = _differences(lambda step: np.array([float(loss(tensors(point + step * along)))]), step_of_loss)
     error = _difference(np.array([gradient @ along]), slopes, rounding * abs(float(loss(tensors(point)))))
     if error > SAME["float32"]:

@@ -60,6 +60,9 @@ class Backend:
 
         self._product = product
 
+    def compile(self) -> None:
+        """Does nothing: the first product compiles."""
+
     def values(self, model: keras.Model, dtype: str) -> tuple[list, list]:
         """Returns copies of a model's trained and other variables, the floating ones in a type."""
 

@@ -12,6 +12,7 @@ generators draw are the same at each call, as their states are values of the sco
 import contextlib
 import functools
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -109,7 +110,11 @@ class Objective:
         ops, masks = keras.ops, [get_keras_mask(outputs)]
         labels, outputs = (ops.cast(x, self.dtype) for x in (labels, outputs))
         policy = keras.dtype_policies.DTypePolicy(self.dtype)
-        values = _changed(loss, _dtype_policy=policy, _dtype=self.dtype).call(labels, outputs)
+        try:
+            values = _changed(loss, _dtype_policy=policy, _dtype=self.dtype).call(labels, outputs)
+        except Exception as error:  # whatever a loss, which may be a user's function, says of shapes
+            shapes = " and outputs ".join(f"[{', '.join(map(str, ('m', *x.shape[1:])))}]" for x in (labels, outputs))
+            raise ValueError(f"the loss does not take labels {shapes} together: {first_reason(error)}") from error
         if not len(values.shape):
             raise ValueError("the loss must give one value per example, without a mean over them; it gave one number")
         if values.shape[0] not in (None, outputs.shape[0]):
@@ -184,6 +189,12 @@ def loss_name(loss: Any) -> str:
     if isinstance(loss, list | tuple | dict):
         return ", ".join(loss_name(of) for of in keras.tree.flatten(loss))
     return type(loss).__name__ if isinstance(loss, keras.losses.Loss) else getattr(loss, "__name__", repr(loss))
+
+
+def first_reason(error: Exception) -> str:
+    """Returns what an error says, in one line: of Keras's, the part in bold; without the names of nodes."""
+    text = re.search("\x1b\\[1m(.*)", str(error)) or re.search("(.*)", str(error))
+    return re.sub(r"\x1b\[0m|\{\{.*?\}\} ?| ?\[Op:.*", "", text[1]).strip()
 
 
 def flat(arrays: Sequence) -> np.ndarray:

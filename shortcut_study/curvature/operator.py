@@ -26,7 +26,7 @@ from shortcut_study.curvature.examples import Examples, gathered, mapped
 from shortcut_study.curvature.hutchinson import Hutchinson, hutchinson
 from shortcut_study.curvature.lanczos import linear_operator
 from shortcut_study.curvature.model_spectrum import ModelSpectrum, PartSpectra, part_row, parts, positions
-from shortcut_study.curvature.objective import Objective, loss_name, loss_of
+from shortcut_study.curvature.objective import Objective, first_reason, loss_name, loss_of
 from shortcut_study.curvature.watched import Watched
 
 BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax")}
@@ -185,6 +185,7 @@ class Hessian:
             counts = np.sum([self._counts(batch) for batch in self.examples.batches()], axis=0)
         if not np.all(counts):
             raise ValueError("the loss ignores all labels")
+        self._backend.compile()
         factors = np.array([part.factor for part in sums])
         self._scales = factors / np.array(counts)
         own = np.array([part.count for part in sums])
@@ -206,8 +207,7 @@ class Hessian:
         try:
             return function()
         except self._backend.refusals as error:
-            reason = error.message.rpartition("\n\n")[2].partition("\n")[0].partition(".  Label values")[0]
-            raise ValueError(f"the model or the loss does not take these examples: {reason}") from error
+            raise ValueError(f"the model or the loss does not take these examples: {first_reason(error)}") from error
 
     def to_scipy(self) -> scipy.sparse.linalg.LinearOperator:
         """Returns the operator that scipy.sparse.linalg takes, for eigsh, cg and others."""

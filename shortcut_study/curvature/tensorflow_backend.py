@@ -58,9 +58,12 @@ class Backend:
             found = derivative(objective, weights, others, parts, (*batch, None)[:3], scales)
             return tf.concat([tf.reshape(part, [-1]) for part in found], 0)
 
+        self._product = product
+
+    def compile(self) -> None:
+        """Traces the product; raises ValueError where an operation has no second derivative."""
         with naming_operations(), second_derivatives():
-            self._product = product.get_concrete_function()
-        self._call = product
+            self._product.get_concrete_function()
 
     def _type(self, variable: keras.Variable) -> str:
         return self.objective.dtype if "float" in variable.dtype else variable.dtype
@@ -80,7 +83,7 @@ class Backend:
         scales = tf.constant(scales, self.objective.dtype)
         with self._full_precision():
             rows = [
-                self._call(weights, others, tf.constant(vector, self.objective.dtype), batch, scales).numpy()
+                self._product(weights, others, tf.constant(vector, self.objective.dtype), batch, scales).numpy()
                 for vector in vectors
             ]
         return np.stack(rows)
@@ -184,10 +187,8 @@ def naming_operations() -> Iterator[None]:
     """Opens a context in which an operation without a second derivative is named in one line."""
     try:
         yield
-    except Exception as error:  # a LookupError, as AutoGraph's own error, whose class is not public
-        lacking = re.search(r"gradient registry has no entry for: (\w+)", str(error))
-        if lacking is None:
-            raise
+    except (LookupError, NotImplementedError) as error:
+        lacking = re.search(r"no entry for: (\w+)", str(error)) or re.search(r"(\w+)", str(error))
         raise ValueError(
             f"the model is not twice differentiable for TensorFlow: it knows no derivative of {lacking[1]}; replace "
             "that operation, or take KERAS_BACKEND=jax"
