@@ -4,9 +4,9 @@
     (b)  the gradient is that of the model's own variables, and the derivative of the loss along a line
     (c)  Hv is the central difference of gradients, and ⟨u, Hv⟩ = ⟨v, Hu⟩
 
-They take eight examples of the first batch. (a) and (b) hold at the weights. (c), and the second half of (b), are taken
-at a random point a hundredth of the weights' size away, so that a layer of zeros hides nothing, with differences of
-float64. Each difference is taken twice, with a step and its half: where these disagree, as at a kink, they tell nothing.
+They take a few examples of the first batch. (a) and (b) hold at the weights. (c), and the second half of (b), are taken
+at a random point a third of the weights' size away, where a layer of zeros hides nothing and the loss is not near 0,
+with differences in float64. Each difference is taken twice, with a step and its half: where these disagree, as at a kink, they tell nothing.
 """
 
 import math
@@ -19,7 +19,7 @@ import numpy as np
 
 from identity_matters.errors import truncated_repr
 from shortcut_study.curvature.dtypes import HALF
-from shortcut_study.curvature.examples import Examples
+from shortcut_study.curvature.examples import Examples, mapped
 from shortcut_study.curvature.objective import Objective, Sum, flat
 
 SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point, where the loss is not near 0
@@ -89,8 +89,8 @@ def check_examples(examples: Examples, loss: Any, is_default: bool, model: keras
         ):
             wanted = ", ".join(map(str, taken.shape[1:]))
             raise ValueError(f"images must be [m, {wanted}] as the model takes them, got {array.shape}")
-    for z, labels, of in zip(model.outputs, y, keras.tree.flatten(loss) if len(model.outputs) > 1 else [loss]):
-        _check_classes(z.shape[1:], labels, of, is_default)
+    if len(model.outputs) == 1 and len(y) == 1:
+        _check_classes(model.outputs[0].shape[1:], y[0], keras.tree.flatten(loss)[0], is_default)
 
 
 def _check_classes(given: tuple, labels: np.ndarray, loss: Any, is_default: bool) -> None:
@@ -122,24 +122,19 @@ def check_objective(
         with objective.at(weights, others) as scope:
             outputs = objective.outputs(x)
             found = objective.sums(y, outputs, sample_weight)
-            added.extend(scope.losses)
-            fewer = [
-                keras.tree.map_structure(lambda a: None if a is None else a[:-1], of)
-                for of in (y, outputs, sample_weight)
-            ]
-            if len(keras.tree.flatten(x)[0]) > 1:
-                objective.sums(*fewer)  # of another number of examples, so that rows are not taken for classes
+            if len(keras.tree.flatten(x)[0]) > 1:  # of another number of examples, so that classes do not pass for them
+                objective.sums(*mapped(lambda array: array[:-1], (y, outputs, sample_weight)))
+        added.extend(scope.losses)
         flags.extend((part.factor, part.by_shape) for part in found)
         first = keras.tree.flatten(outputs)[0]
-        rows = keras.ops.sum(first, -1), keras.ops.min(first)
-        return [(part.total, part.count) for part in found], rows
+        return [(part.total, part.count) for part in found], keras.ops.sum(first, -1), keras.ops.min(first)
 
     def keras_own(others: list, x: Any, y: Any, sample_weight: Any) -> Any:
         with keras.StatelessScope():
             return objective.by_keras(y, objective.outputs(x), sample_weight)
 
     arguments = weights, others, *backend.on_device((x, y, sample_weight))
-    found, (rows, least) = backend.evaluate(ours, *arguments)
+    found, rows, least = backend.evaluate(ours, *arguments)
     if added:
         penalised = [
             layer.name for layer in objective.model._flatten_layers() if getattr(layer, "activity_regularizer", None)
@@ -147,7 +142,7 @@ def check_objective(
         subject = f"the activity_regularizer of layer {penalised[0]}" if penalised else "add_loss in a layer"
         raise ValueError(f"{subject} adds to the loss a term that is not a mean over examples and has no Hessian here")
     found = [(float(total), float(count)) for total, count in found]
-    again, _ = backend.evaluate(ours, *arguments)
+    again, *_ = backend.evaluate(ours, *arguments)
     if not np.allclose(found, [tuple(map(float, pair)) for pair in again], rtol=1e-3, equal_nan=True):
         raise ValueError(
             "the model draws random numbers anew at each call, so that it is no one function; call it with "
