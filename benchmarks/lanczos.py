@@ -125,11 +125,12 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
     """Returns functions by what they compute, and the number of weights, their shapes and a vector."""
     import tensorflow as tf
 
-    from shortcut_study.curvature import model_mvp
+    from shortcut_study.curvature import Hessian
     from shortcut_study.curvature.lanczos import lanczos
 
     network, images, labels = problem(config, benchmark)
-    mvp_fn, dim = model_mvp(network, images, labels, benchmark.batch_size)
+    h = Hessian(network, images, labels, batch_size=benchmark.batch_size)
+    dim = h.shape[0]
     slices = [slice(at, at + benchmark.batch_size) for at in range(0, benchmark.examples, benchmark.batch_size)]
     batches = [(tf.constant(images[batch]), tf.constant(labels[batch])) for batch in slices]
     variables = [variable.value for variable in network.trainable_variables]
@@ -146,10 +147,10 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
         "dim": dim,
         "shapes": [variable.shape for variable in variables],
         "vector": vector,
-        "apply": mvp_fn,
+        "apply": h.__matmul__,
         GRADIENT: lambda: [[part.numpy() for part in batch_gradient(*batch)] for batch in batches],
-        PRODUCT: lambda: mvp_fn(vector),
-        LANCZOS: lambda: lanczos(mvp_fn, dim, benchmark.order, benchmark.seed, np.float32),
+        PRODUCT: lambda: h @ vector,
+        LANCZOS: lambda: lanczos(h.__matmul__, dim, benchmark.order, benchmark.seed, np.float32),
     }
 
 

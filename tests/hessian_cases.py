@@ -10,8 +10,8 @@ from unittest import mock
 import keras
 import numpy as np
 from keras import layers, ops
-from keras.src.backend.common import dtypes
 from keras.src.backend import get_keras_mask, set_keras_mask
+from keras.src.backend.common import dtypes
 
 from shortcut_study import curvature
 from shortcut_study.curvature.dtypes import computing_in
@@ -30,7 +30,8 @@ STEP, TOLERANCE = 5e-5, 1e-5
 RESIZED, COARSE_STEP, COARSE = ("bilinear", "bicubic", "lanczos5"), 1e-2, 1e-2  # TensorFlow resizes in float32
 SLOW = "GRU both ways", "masked words", "LSTM, gauss_newton", "attention", "group norm", "batch norm", "RMS norm"
 QUICK_ON_JAX = (
-    "default", "outputs by name", "LSTM", "tied words", "masked outputs", "ignored labels, gauss_newton", "cumulative products",
+    "default", "outputs by name", "LSTM", "tied words", "masked outputs", "ignored labels, gauss_newton",
+    "cumulative products",
 )  # fmt: skip
 
 
@@ -207,65 +208,119 @@ CASES = {
     "a sum": (plain, X, TARGETS, lambda: {"loss": keras.losses.MeanSquaredError(reduction="sum")}),
     "a function": (plain, X, TARGETS, lambda: {"loss": lambda y, z: squares(y, z) ** 2}),
     "values": (plain, X, TARGETS, lambda: {"loss": lambda y, z: ops.square(y - z)}),
-    "own, whole labels": (plain, X, CLASSES, lambda: {"loss": lambda y, z: ops.square(y - z[:, 0]) * ops.mean(y)}, {"batch_size": 6}),
-    "own, halves of whole labels": (plain, X, np.eye(3, dtype=int)[CLASSES], lambda: {"loss": lambda y, z: squares(y * 0.9, z)}),
+    "own, whole labels": (
+        plain,
+        X,
+        CLASSES,
+        lambda: {"loss": lambda y, z: ops.square(y - z[:, 0]) * ops.mean(y)},
+        {"batch_size": 6},
+    ),
+    "own, halves of whole labels": (
+        plain,
+        X,
+        np.eye(3, dtype=int)[CLASSES],
+        lambda: {"loss": lambda y, z: squares(y * 0.9, z)},
+    ),
     "smoothed": (plain, X, np.eye(3)[CLASSES], lambda: {"loss": keras.losses.CategoricalCrossentropy(True, 0.1)}),
     "probabilities": (softmax, X, CLASSES, lambda: {"loss": CROSS_ENTROPY}),
     "probabilities, gauss_newton": (softmax, X, CLASSES, lambda: {"loss": CROSS_ENTROPY}, {"gauss_newton": True}),
     "ignored labels": (plain, X, IGNORED, lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(True, -1)}),
     "ignored labels, gauss_newton": (
-        plain, X, IGNORED, lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(True, -1)}, {"gauss_newton": True}
+        plain,
+        X,
+        IGNORED,
+        lambda: {"loss": keras.losses.SparseCategoricalCrossentropy(True, -1)},
+        {"gauss_newton": True},
     ),
     "weighted": (plain, X, CLASSES, dict, {"sample_weight": WEIGHTS}),
     "mean by weights": (
-        plain, X, TARGETS, lambda: {"loss": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")},
+        plain,
+        X,
+        TARGETS,
+        lambda: {"loss": keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")},
         {"sample_weight": WEIGHTS, "batch_size": 4},
     ),
     "cosine, squeezed": (steps, SEQUENCES, STEP_LABELS, lambda: {"loss": keras.losses.CosineSimilarity()}),
     "own sum, squeezed": (steps, SEQUENCES, STEP_LABELS, lambda: {"loss": lambda y, z: ops.sum(ops.square(y - z), -1)}),
     "divergence, squeezed": (lambda: steps(1, "sigmoid"), SEQUENCES, STEP_LABELS, lambda: {"loss": "kl_divergence"}),
-    "one-hot, squeezed": (lambda: steps(1, "sigmoid"), SEQUENCES, STEP_LABELS, lambda: {"loss": "categorical_crossentropy"}),
+    "one-hot, squeezed": (
+        lambda: steps(1, "sigmoid"),
+        SEQUENCES,
+        STEP_LABELS,
+        lambda: {"loss": "categorical_crossentropy"},
+    ),
     "tied words": (tied_words, WORDS, WORDS, lambda: {"loss": logits()}),
     "tied autoencoder": (tied_autoencoder, X, X, lambda: {"loss": "mse"}),
     "a weight in the loss": (weight_in_loss, X, TARGETS, dict),
     "LSTM": (lambda: sequential(layers.LSTM(3), layers.Dense(3), shape=(5, 4)), SEQUENCES, CLASSES, dict),
     "LSTM, gauss_newton": (
-        lambda: sequential(layers.LSTM(3), layers.Dense(3), shape=(5, 4)), SEQUENCES, CLASSES, dict, {"gauss_newton": True}
+        lambda: sequential(layers.LSTM(3), layers.Dense(3), shape=(5, 4)),
+        SEQUENCES,
+        CLASSES,
+        dict,
+        {"gauss_newton": True},
     ),
     "GRU both ways": (
-        lambda: sequential(layers.Bidirectional(layers.GRU(2)), layers.Dense(3), shape=(5, 4)), SEQUENCES, CLASSES, dict
+        lambda: sequential(layers.Bidirectional(layers.GRU(2)), layers.Dense(3), shape=(5, 4)),
+        SEQUENCES,
+        CLASSES,
+        dict,
     ),
     "masked words": (lambda: masked_words(layers.GRU(3), layers.Dense(3)), WORDS * (WORDS > 1), CLASSES, dict),
     "masked outputs": (
-        lambda: masked_words(layers.Dense(3)), WORDS * (WORDS > 1), WORDS % 3, lambda: {"loss": logits()}, {"batch_size": 4}
+        lambda: masked_words(layers.Dense(3)),
+        WORDS * (WORDS > 1),
+        WORDS % 3,
+        lambda: {"loss": logits()},
+        {"batch_size": 4},
     ),
     "masked outputs, gauss_newton": (
-        lambda: masked_words(layers.Dense(3)), WORDS * (WORDS > 1), WORDS % 3, lambda: {"loss": logits()}, {"gauss_newton": True}
+        lambda: masked_words(layers.Dense(3)),
+        WORDS * (WORDS > 1),
+        WORDS % 3,
+        lambda: {"loss": logits()},
+        {"gauss_newton": True},
     ),
     "two inputs": (lambda: two_inputs(lambda a, b: [a, b]), [X, X[::-1]], CLASSES, dict),
     "inputs by name": (lambda: two_inputs(lambda a, b: {"a": a, "b": b}), {"a": X, "b": X[::-1]}, CLASSES, dict),
     "two outputs": (
-        lambda: two_outputs(lambda a, b: [a, b]), X, [CLASSES, TARGETS[:, :2]], lambda: {"loss": [logits(), "mse"]}
+        lambda: two_outputs(lambda a, b: [a, b]),
+        X,
+        [CLASSES, TARGETS[:, :2]],
+        lambda: {"loss": [logits(), "mse"]},
     ),
     "outputs by name": (
-        lambda: two_outputs(lambda a, b: {"c": a, "n": b}), X, {"c": IGNORED, "n": TARGETS[:, :2]},
-        lambda: {"loss": {"c": keras.losses.SparseCategoricalCrossentropy(True, -1), "n": "mae"}, "loss_weights": {"c": 1.0, "n": 0.3}},
+        lambda: two_outputs(lambda a, b: {"c": a, "n": b}),
+        X,
+        {"c": IGNORED, "n": TARGETS[:, :2]},
+        lambda: {
+            "loss": {"c": keras.losses.SparseCategoricalCrossentropy(True, -1), "n": "mae"},
+            "loss_weights": {"c": 1.0, "n": 0.3},
+        },
         {"batch_size": 4},
     ),
     "outputs by layers' names": (
-        lambda: two_outputs(lambda a, b: [a, b]), X, [CLASSES, TARGETS[:, :2]],
+        lambda: two_outputs(lambda a, b: [a, b]),
+        X,
+        [CLASSES, TARGETS[:, :2]],
         lambda: {"loss": {"classes": logits(), "numbers": "mse"}, "loss_weights": {"classes": 1.0, "numbers": 0.5}},
         {"gauss_newton": True},
     ),
     "an own class": (OwnModel, X, CLASSES, dict),
     "large whole numbers": (
-        lambda: sequential(Remainder(), layers.Flatten(), layers.Dense(3), shape=(1,), dtype="int32"), LARGE, CLASSES, dict
+        lambda: sequential(Remainder(), layers.Flatten(), layers.Dense(3), shape=(1,), dtype="int32"),
+        LARGE,
+        CLASSES,
+        dict,
     ),
     "LoRA": (lora, X, CLASSES, dict),
     "softsign": (lambda: sequential(hidden(3, "softsign"), layers.Dense(3)), X, CLASSES, dict),
     "glu": (gated, X, CLASSES, dict),
     "elu, gelu, mish, silu": (
-        lambda: sequential(*(hidden(3, name) for name in ("elu", "gelu", "mish", "silu")), layers.Dense(3)), X, CLASSES, dict
+        lambda: sequential(*(hidden(3, name) for name in ("elu", "gelu", "mish", "silu")), layers.Dense(3)),
+        X,
+        CLASSES,
+        dict,
     ),
     "products": (lambda: products_with_zeros(lambda h: ops.prod(h, -1)), X, CLASSES, dict),
     "cumulative products": (lambda: products_with_zeros(lambda h: ops.cumprod(h, -1)), X, CLASSES, dict),
@@ -276,30 +331,45 @@ CASES = {
     "batch norm in training": (lambda: normalised(layers.BatchNormalization()), X, CLASSES, dict, {"training": True}),
     "layer norm": (lambda: normalised(layers.LayerNormalization()), X, CLASSES, dict),
     "layer norm over two axes": (
-        lambda: normalised(layers.LayerNormalization(axis=[1, 2], center=False), layers.Reshape((4, 2))), X, CLASSES, dict
+        lambda: normalised(layers.LayerNormalization(axis=[1, 2], center=False), layers.Reshape((4, 2))),
+        X,
+        CLASSES,
+        dict,
     ),
     "group norm": (lambda: normalised(layers.GroupNormalization(2), layers.Reshape((2, 4))), X, CLASSES, dict),
     "RMS norm": (lambda: normalised(layers.RMSNormalization()), X, CLASSES, dict),
     "spectral norm": (lambda: sequential(layers.SpectralNormalization(hidden()), layers.Dense(3)), X, CLASSES, dict),
     "unit norm": (lambda: normalised(layers.UnitNormalization()), X, CLASSES, dict),
     "dropout in training": (
-        lambda: sequential(hidden(8), layers.Dropout(0.5, seed=1), layers.Dense(3)), X, CLASSES, dict, {"training": True}
+        lambda: sequential(hidden(8), layers.Dropout(0.5, seed=1), layers.Dense(3)),
+        X,
+        CLASSES,
+        dict,
+        {"training": True},
     ),
     "augmentation": (
-        lambda: convolutions(layers.RandomFlip(seed=3), layers.Conv2D(3, 3, activation="tanh")), IMAGES, CLASSES, dict
+        lambda: convolutions(layers.RandomFlip(seed=3), layers.Conv2D(3, 3, activation="tanh")),
+        IMAGES,
+        CLASSES,
+        dict,
     ),
     "attention": (attention, SEQUENCES, CLASSES, dict),
     "convolutions": (
         lambda: convolutions(
-            layers.SeparableConv2D(3, 3, activation="tanh"), layers.DepthwiseConv2D(2, activation="tanh"),
-            layers.MaxPooling2D(), layers.Conv2DTranspose(2, 2, activation="relu"),
-        ), IMAGES, CLASSES, dict,
+            layers.SeparableConv2D(3, 3, activation="tanh"),
+            layers.DepthwiseConv2D(2, activation="tanh"),
+            layers.MaxPooling2D(),
+            layers.Conv2DTranspose(2, 2, activation="relu"),
+        ),
+        IMAGES,
+        CLASSES,
+        dict,
     ),
     "computed again": (remat, X, CLASSES, dict),
     "a model in the model": (lambda: sequential(plain(), layers.LayerNormalization()), X, CLASSES, dict),
     "called twice": (shared, X, CLASSES, dict),
     "adapted": (adapted, 20 + 5 * X, CLASSES, dict),
-}  # fmt: skip
+}
 
 
 @contextlib.contextmanager

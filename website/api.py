@@ -76,7 +76,7 @@ PAGES = {
         "Import the names from `shortcut_study.curvature`: `from shortcut_study import curvature`. "
         "[Hessians of my model](../../guides/hessians.md) is the guide.",
         {
-            "shortcut_study.curvature.operator": ("Hessian", "spectrum", "diagonal", "per_layer", "model_mvp"),
+            "shortcut_study.curvature.operator": ("Hessian", "spectrum", "diagonal", "per_layer"),
             "shortcut_study.curvature.model_spectrum": ("ModelSpectrum", "PartSpectra"),
             "shortcut_study.curvature.report": ("parts_table", "parts_figure"),
             "shortcut_study.curvature.callback": ("HessianCallback",),

@@ -8,10 +8,8 @@
 
     Hessian(model, x, y, loss=None, …)       the operator: h @ v, h.shape, h.spectrum(), h.diagonal(), h.per_layer(),
                                              h.to_scipy(); of the Gauss–Newton matrix too
-    spectrum, diagonal, per_layer            the same in one call: spectrum(model, x, y) is Hessian(model, x, y).spectrum()
+    spectrum(model, x, y, …), diagonal, …    the same in one call: Hessian(model, x, y).spectrum()
     HessianCallback(x, y, log_dir, …)        during training: a callback of model.fit, for TensorBoard
-    model_mvp(model, x, y, …)                v ↦ Hv and the number of weights, for methods of your own
-    linear_operator(mvp_fn, dim)             such a product as scipy.sparse.linalg takes it
     with_dtype(model, "float64")             a copy of a model in another type; Hessian(…, dtype="float64") needs none
 
 That is all that a user needs; each is loaded when it is first asked for, so that a spectrum can be drawn again without
@@ -30,8 +28,6 @@ _MODULES = {
     "diagonal": "operator",
     "per_layer": "operator",
     "HessianCallback": "callback",
-    "model_mvp": "operator",
-    "linear_operator": "lanczos",
     "with_dtype": "dtypes",
 }
 __all__ = list(_MODULES)  # noqa: PLE0605

@@ -4,9 +4,10 @@
     (b)  the gradient is that of the model's own variables, and the derivative of the loss along a line
     (c)  Hv is the central difference of gradients, and ⟨u, Hv⟩ = ⟨v, Hu⟩
 
-They take a few examples of the first batch. (a) and (b) hold at the weights. (c), and the second half of (b), are taken
-at a random point a third of the weights' size away, where a layer of zeros hides nothing and the loss is not near 0,
-with differences in float64. Each difference is taken twice, with a step and its half: where these disagree, as at a kink, they tell nothing.
+They take a few examples of the first batch. (a) and the first half of (b) hold at the weights. The others are taken at
+a random point a third of the weights' size away, where a layer of zeros hides nothing and the loss is not near 0, with
+differences in float64. Each difference is taken twice, with a step and its half: where these disagree, as at a kink,
+they tell nothing.
 """
 
 import math
@@ -23,12 +24,12 @@ from shortcut_study.curvature.examples import Examples, mapped
 from shortcut_study.curvature.objective import Objective, Sum, flat
 
 SHIFTS = 0.3, 0.01  # of the size of each weight matrix: to a generic point, where the loss is not near 0
-# Of differences of losses and of gradients, as a share of the weights: small, so that few ReLUs pass their kink; and what
-# rounding makes of the former, as a share of the loss.
+# Of differences of losses and of gradients, as a share of the weights: small, so that few ReLUs pass their kink; then
+# what rounding makes of the former, as a share of the loss.
 STEPS = {"float64": (1e-6, 1e-8, 1e-6), "float32": (1e-2, 1e-3, 1e-4)}
 # Largest difference, as a share, by the type of the products; far above rounding, far below what a term makes.
 SAME = {"float32": 1e-3, "float64": 1e-5}
-SAME_IN_HALF = 5e-2
+SAME_IN_HALF = 0.25  # of a model that itself computes in half precision, whose sums cancel
 
 
 def check_model(model: keras.Model, dtype: str | None = None) -> None:
@@ -159,7 +160,7 @@ def check_objective(
     value = sum(part.factor * part.total / part.count for part in sums)
     expected = float(backend.evaluate(keras_own, *arguments[1:]))
     tolerance = _share(objective)
-    if np.isfinite(value) and not abs(value - expected) <= tolerance * max(abs(value), abs(expected)) + 1e-6:
+    if np.isfinite(value) and not abs(value - expected) <= tolerance * max(abs(value), abs(expected), 1e-2):
         raise ValueError(
             f"the loss is {value:.6g} here and {expected:.6g} by Keras's own code; a __call__ of the loss's own, or a "
             "layer that computes something else in another type, makes it another function"
@@ -247,7 +248,9 @@ def check_derivatives(
 
 
 def _check_own(own: list, ours: list, share: float, paths: list[str]) -> None:
-    """Compares the gradients in a model's own variables and in tensors in their place."""
+    """Compares the gradients in a model's own variables and in tensors in their place, in half precision all at once."""
+    if share == SAME_IN_HALF:
+        own, ours, paths = [flat(own)], [flat(ours)], ["the weights"]
     pairs = [[keras.ops.convert_to_numpy(g).astype(np.float64) for g in pair] for pair in zip(own, ours)]
     sizes = [np.abs(expected).max(initial=0) for expected, _ in pairs]
     for path, size, (expected, found) in zip(paths, sizes, pairs):

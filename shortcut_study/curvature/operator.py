@@ -8,6 +8,7 @@ A product is: check (once), mean over the batches, block of some variables. What
 that keeps them, is a wrapper around this: watched.py.
 """
 
+import functools
 import importlib
 import inspect
 import math
@@ -20,11 +21,10 @@ import numpy as np
 import scipy.sparse.linalg
 
 from shortcut_study.curvature import checks
-from shortcut_study.curvature.deflation import NUM_VECTORS, ORDER, TOLERANCE, deflated_quadrature
+from shortcut_study.curvature.deflation import ORDER, deflated_quadrature
 from shortcut_study.curvature.dtypes import widest
 from shortcut_study.curvature.examples import Examples, gathered, mapped
 from shortcut_study.curvature.hutchinson import Hutchinson, hutchinson
-from shortcut_study.curvature.lanczos import linear_operator
 from shortcut_study.curvature.model_spectrum import ModelSpectrum, PartSpectra, part_row, parts, positions
 from shortcut_study.curvature.objective import Objective, first_reason, loss_name, loss_of
 from shortcut_study.curvature.watched import Watched
@@ -47,7 +47,7 @@ class Hessian:
     ((4, 4), [0.125, -0.125, 0.0, 0.0])
 
     Before the first number it is compared with Keras's loss, gradient and differences of gradients: see `checks`. On
-    the digits network that took as long as COST products over 256 images.
+    the digits network that takes as long as two products over 256 images.
 
     Args:
       model: keras.Model, built: functional, sequential or of a class of its own, on TensorFlow or JAX.
@@ -106,8 +106,8 @@ class Hessian:
         self.objective = Objective(model, self.loss, loss_weights, training, dtype)
         # Whole numbers stay what they are: an id beyond 2²⁴ is another one in float32.
         self.examples = Examples(mapped(self._as_floats, examples.x), *examples[1:])
-        module = importlib.import_module(BACKENDS[backend])
-        self._backend = module.Backend(self.objective, gauss_newton, precision, self.examples)
+        make = importlib.import_module(BACKENDS[backend]).Backend
+        self._backend = make(self.objective, gauss_newton, precision, self.examples)
         self._weights, self._others = self._backend.values(model, dtype)
         self.asymmetry = self._explained(self._check)
 
@@ -211,17 +211,16 @@ class Hessian:
 
     def to_scipy(self) -> scipy.sparse.linalg.LinearOperator:
         """Returns the operator that scipy.sparse.linalg takes, for eigsh, cg and others."""
-        return linear_operator(self.__matmul__, self.shape[0], self.dtype)
+        return scipy.sparse.linalg.LinearOperator(
+            self.shape,
+            matvec=lambda v: self @ np.ravel(v),
+            matmat=self.__matmul__,
+            rmatvec=self.__matmul__,
+            dtype=self.dtype,
+        )
 
     def spectrum(
-        self,
-        *,
-        order: int = ORDER,
-        num_vectors: int = NUM_VECTORS,
-        tolerance: float = TOLERANCE,
-        seed: int = 0,
-        path: str | os.PathLike | None = None,
-        progress: bool = True,
+        self, *, path: str | os.PathLike | None = None, progress: bool = True, **accuracy: float
     ) -> ModelSpectrum:
         """Returns extreme eigenvalues, trace and density, each with its error: print it, or `.plot()`.
 
@@ -229,36 +228,32 @@ class Hessian:
         rest: 70 to 130 products for a trained classifier, each some 3 gradients over all examples.
 
         Args:
-          order, num_vectors, tolerance: As for `deflation.deflated_quadrature`.
-          seed: int. Of the random vectors.
           path: A folder that has each product as soon as it is finished; the same call goes on after an interruption.
           progress: bool. Shows a bar.
+          **accuracy: order, num_vectors, tolerance, seed, as for `deflation.deflated_quadrature`.
         """
         with Watched(self, path, progress) as watched:
-            found = _spectrum(watched, "", self.shape[0], order, num_vectors, tolerance, seed)
+            found = _spectrum(watched, "", None, accuracy)
         matrix = "Gauss–Newton matrix" if self.gauss_newton else "Hessian"
-        heading = f"{matrix} of the mean {self._loss_in_words()} over {len(self.examples):,} examples in {found.dim:,}"
-        return found._replace(heading=f"{heading} weights, {watched.num_products} Hessian-vector products")
-
-    def _loss_in_words(self) -> str:
-        return "cross-entropy of logits" if self.loss_is_default else loss_name(self.loss)
+        loss = "cross-entropy of logits" if self.loss_is_default else loss_name(self.loss)
+        examples = f"over {len(self.examples):,} examples in {found.dim:,} weights"
+        heading = f"{matrix} of the mean {loss} {examples}, {watched.num_products} Hessian-vector products"
+        return found._replace(heading=heading)
 
     def diagonal(
-        self,
-        *,
-        num_vectors: int = 100,
-        tolerance: float = 0.0,
-        seed: int = 0,
-        path: str | os.PathLike | None = None,
-        progress: bool = True,
+        self, *, num_vectors: int = 100, path: str | os.PathLike | None = None, progress: bool = True, **accuracy: float
     ) -> Hutchinson:
-        """Returns the diagonal and the trace, with errors, by Hutchinson's estimator; arguments as for `hutchinson`.
+        """Returns the diagonal and the trace, with errors, by Hutchinson's estimator.
 
-        For the trace alone `spectrum` takes fewer products. path, progress: as for `spectrum`.
+        For the trace alone `spectrum` takes fewer products.
+
+        Args:
+          num_vectors, **accuracy: num_vectors, tolerance, seed, as for `hutchinson`.
+          path, progress: As for `spectrum`.
         """
         with Watched(self, path, progress) as watched:
             watched.plan("", num_vectors)
-            found = hutchinson(watched.product(), self.shape[0], num_vectors, seed, tolerance, self.dtype)
+            found = hutchinson(watched.product(), self.shape[0], num_vectors, dtype=self.dtype, **accuracy)
             watched.plan("", found.num_vectors, is_final=True)
         return found
 
@@ -266,12 +261,9 @@ class Hessian:
         self,
         groups: Mapping[str, Sequence[keras.Variable]] | str = "layer",
         *,
-        order: int = ORDER,
-        num_vectors: int = NUM_VECTORS,
-        tolerance: float = TOLERANCE,
-        seed: int = 0,
         path: str | os.PathLike | None = None,
         progress: bool = True,
+        **accuracy: float,
     ) -> PartSpectra:
         """Returns the spectrum of the diagonal block of each layer, or of each group of weights.
 
@@ -280,39 +272,23 @@ class Hessian:
         Args:
           groups: "layer"; "block" for residual blocks, of layers named stage1_block1…; or the trained variables of each
             group, by its name.
-          order, num_vectors, tolerance, seed, path, progress: As for `spectrum`.
+          path, progress, **accuracy: As for `spectrum`.
         """
         chosen = parts(self.model, groups)
         with Watched(self, path, progress) as watched:
             for name, entries in chosen.items():
-                watched.plan(name, min(order, len(entries)))
+                watched.plan(name, min(accuracy.get("order", ORDER), len(entries)))
             return PartSpectra([
-                part_row(name, _spectrum(watched, name, len(entries), order, num_vectors, tolerance, seed, entries))
-                for name, entries in chosen.items()
+                part_row(name, _spectrum(watched, name, entries, accuracy)) for name, entries in chosen.items()
             ])  # fmt: skip
 
 
-def _spectrum(
-    watched: Watched,
-    name: str,
-    dim: int,
-    order: int,
-    num_vectors: int,
-    tolerance: float,
-    seed: int,
-    entries: Any = None,
-) -> ModelSpectrum:
+def _spectrum(watched: Watched, name: str, entries: np.ndarray | None, accuracy: dict) -> ModelSpectrum:
     """Returns the spectrum of the whole matrix, or of its block at some entries."""
-    product, dtype = watched.product(name, entries), watched.operator.dtype
+    h, dim = watched.operator, watched.operator.shape[0] if entries is None else len(entries)
+    plan = functools.partial(watched.plan, name)
     quadrature, vectors = deflated_quadrature(
-        product,
-        dim,
-        order,
-        num_vectors,
-        tolerance,
-        seed,
-        dtype,
-        lambda total, is_final: watched.plan(name, total, is_final),
+        watched.product(name, entries), dim, dtype=h.dtype, on_plan=plan, **accuracy
     )
     return ModelSpectrum(quadrature, dim, vectors)
 
@@ -343,22 +319,7 @@ def per_layer(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **opt
 
 
 def _measured(name: str, model: keras.Model, x: Any, y: Any, loss: Any, options: dict) -> Any:
-    """Returns a measurement of a Hessian; each takes its options."""
-    method = getattr(Hessian, name)
-    own = {key: value for key, value in options.items() if key in inspect.signature(method).parameters}
-    rest = {key: value for key, value in options.items() if key not in own}
-    return method(Hessian(model, x, y, loss, **rest), **own)
-
-
-def model_mvp(
-    model: keras.Model,
-    x: Any,
-    y: Any = None,
-    batch_size: int | None = None,
-    training: bool = False,
-    on_batch: Callable | None = None,
-    **options: Any,
-) -> tuple[Callable, int]:
-    """Returns mvp_fn(v [dim]) -> Hv [dim] and dim, for methods of your own; arguments as for `Hessian`."""
-    h = Hessian(model, x, y, batch_size=batch_size, training=training, on_batch=on_batch, **options)
-    return h.__matmul__, h.shape[0]
+    """Returns a measurement of a Hessian; each of the two takes its options."""
+    of_hessian = {key: value for key, value in options.items() if key in inspect.signature(Hessian).parameters}
+    rest = {key: value for key, value in options.items() if key not in of_hessian}
+    return getattr(Hessian(model, x, y, loss, **of_hessian), name)(**rest)

@@ -201,7 +201,11 @@ def test_each_measurement_of_a_model_goes_on_from_its_folder(model, tmp_path, na
             raise KeyboardInterrupt
 
     h = curvature.Hessian(model, X, CLASSES, batch_size=6, on_batch=on_batch)
-    options = {"progress": False, "num_vectors": 6} if name == "diagonal" else {"progress": False, "num_vectors": 3, "order": 20}
+    options = (
+        {"progress": False, "num_vectors": 6}
+        if name == "diagonal"
+        else {"progress": False, "num_vectors": 3, "order": 20}
+    )
     with pytest.raises(KeyboardInterrupt):
         getattr(h, name)(path=tmp_path / "products", **options)
     stop_at[0], done = 0, len(seen)
@@ -272,7 +276,9 @@ def test_the_callback_records_the_hessian_of_each_measured_epoch(tmp_path):
     assert rows[2]["largest"] != rows[0]["largest"] and end != pytest.approx(start[-1], rel=1e-3)
     events = EventAccumulator(str(tmp_path / "logs"))
     events.Reload()
-    assert {f"hessian/{name}" for name in ("largest", "smallest", "trace", "eigenvalues")} <= set(events.Tags()["tensors"])
+    assert {f"hessian/{name}" for name in ("largest", "smallest", "trace", "eigenvalues")} <= set(
+        events.Tags()["tensors"]
+    )
     assert [event.step for event in events.Tensors("hessian/largest")] == [0, 2, 4]
 
 
@@ -325,7 +331,9 @@ def test_batch_normalisation_is_not_measured_before_it_has_averages():
     model.compile("sgd", logits())
     model.fit(X, CLASSES, epochs=2, verbose=0, callbacks=[callback := HessianCallback(X, CLASSES, order=5)])
     assert [row["epoch"] for row in callback.history] == [1, 2]
-    model.fit(X, CLASSES, initial_epoch=2, epochs=3, verbose=0, callbacks=[callback := HessianCallback(X, CLASSES, order=5)])
+    model.fit(
+        X, CLASSES, initial_epoch=2, epochs=3, verbose=0, callbacks=[callback := HessianCallback(X, CLASSES, order=5)]
+    )
     assert [row["epoch"] for row in callback.history] == [2, 3]
 
 

@@ -73,7 +73,7 @@ def model():
 
 
 def numpy_hessian(model, gauss_newton):
-    """The dense matrix of a tanh layer and a linear one, by hand: J = ∂z/∂w, Σ Jᵀ (diag p − p pᵀ) J, and Σ (p − e) ∂²z."""
+    """The dense matrix of a tanh and a linear layer, by hand: Σ Jᵀ (diag p − p pᵀ) J, J = ∂z/∂w, and Σ (p − e) ∂²z."""
     kernel, bias, last, _ = (v.numpy().astype(np.float64) for v in model.trainable_variables)
     h = np.tanh(X @ kernel + bias)
     z = h @ last + model.trainable_variables[3].numpy()
@@ -122,7 +122,9 @@ def test_nothing_of_the_model_moves_and_what_becomes_of_it_later_does_not_count(
     found = h @ (vector := np.ones(h.shape[0]))
     for old, new in zip(before, model.variables):
         np.testing.assert_array_equal(old, new)
-    assert {layer.compute_dtype for layer in model.layers} == {v.dtype for v in model.trainable_variables} == {"float32"}
+    assert (
+        {layer.compute_dtype for layer in model.layers} == {v.dtype for v in model.trainable_variables} == {"float32"}
+    )
     for variable in model.trainable_variables:
         variable.assign(2 * variable)
     np.testing.assert_array_equal(h @ vector, found)  # dropout has one mask
@@ -207,7 +209,9 @@ def test_batches_of_every_form_are_the_arrays_that_they_make(source):
 
 def test_batches_may_have_sample_weights_and_several_inputs():
     weights = hessian_cases.WEIGHTS
-    found = examples.gathered([({"a": X[:4], "b": X[:4]}, CLASSES[:4], weights[:4]), ({"a": X[4:], "b": X[4:]}, CLASSES[4:], weights[4:])])
+    found = examples.gathered(
+        [({"a": X[:4], "b": X[:4]}, CLASSES[:4], weights[:4]), ({"a": X[4:], "b": X[4:]}, CLASSES[4:], weights[4:])]
+    )
     np.testing.assert_array_equal(found.x["b"], X)
     np.testing.assert_array_equal(found.sample_weight, weights)
 
