@@ -36,6 +36,7 @@ class Backend:
 
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
         self.objective, self._precision = objective, precision
+        self._arguments = gauss_newton, precision, examples
         size = examples.batch_size
         # XLA compiles for a shape, so that checks take a whole batch too: a few examples, repeated.
         self.num_checked = (
@@ -81,6 +82,10 @@ class Backend:
         with self._context(self.objective.dtype):
             vectors, scales = self.tensors([vectors, scales], self.objective.dtype)
             return np.asarray(self._product(weights, others, vectors, self.on_device(batch), scales))
+
+    def in_type_float64(self) -> "Backend":
+        """Returns products of the same objective in float64."""
+        return Backend(self.objective.in_dtype("float64"), *self._arguments)
 
     def in_float64(self, values: list) -> list:
         """Returns arrays on the devices, the floating ones in float64."""

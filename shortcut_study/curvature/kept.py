@@ -28,16 +28,16 @@ class KeptProducts:
     Args:
       path: str, path or None. The folder, which the first product makes.
       problem: dict. What the products depend on besides the vector: lists of arrays and text, by what they are.
-      asymmetry: float. Of products, relative: a measure of their rounding where that is large.
+      rounding: float. Of a product, as a share of it, where that is known.
 
     Raises:
       ValueError: the folder holds products of something else, or is no such folder. Where only a product shows it, the
         function that `of` returned raises it.
     """
 
-    def __init__(self, path: str | os.PathLike | None, problem: dict[str, list], asymmetry: float = 0.0) -> None:
+    def __init__(self, path: str | os.PathLike | None, problem: dict[str, list], rounding: float = 0.0) -> None:
         self._path = None if path is None else os.fspath(path)
-        self._rounding = 10 * asymmetry if math.isfinite(asymmetry) else 0.0
+        self._rounding = 10 * rounding if math.isfinite(rounding) else 0.0
         self._files: dict[str, str] = {}
         self._digests = {name: digest(parts) for name, parts in problem.items()}
         if self._path is None:

@@ -68,6 +68,7 @@ class Hessian:
 
     Attributes:
       shape, dtype: (dim, dim), and the NumPy type of products.
+      rounding: float. Of a product, as a share of it, at a point near the weights.
 
     Raises:
       ValueError: in one line, what is not taken or what has no Hessian; from a product, a vector of another shape.
@@ -109,7 +110,7 @@ class Hessian:
         make = importlib.import_module(BACKENDS[backend]).Backend
         self._backend = make(self.objective, gauss_newton, precision, self.examples)
         self._weights, self._others = self._backend.values(model, dtype)
-        self.asymmetry = self._explained(self._check)
+        self.rounding = self._explained(self._check)
 
     def _as_floats(self, array: np.ndarray) -> np.ndarray:
         return array.astype(self.dtype) if array.dtype.kind == "f" else array

@@ -39,6 +39,7 @@ class Backend:
 
     def __init__(self, objective: Objective, gauss_newton: bool, precision: str, examples: Examples) -> None:
         self.objective, self.examples, self.is_exact = objective, examples, precision == "highest"
+        self._arguments = gauss_newton, precision, examples
         is_fixed = any(x.shape[0] is not None for x in (getattr(objective.model, "inputs", None) or []))
         self.num_checked = examples.batch_size if is_fixed else CHECKED_EXAMPLES
         size = examples.batch_size if is_fixed else None
@@ -87,6 +88,10 @@ class Backend:
                 for vector in vectors
             ]
         return np.stack(rows)
+
+    def in_type_float64(self) -> "Backend":
+        """Returns products of the same objective in float64."""
+        return Backend(self.objective.in_dtype("float64"), *self._arguments)
 
     def in_float64(self, values: list) -> list:
         """Returns tensors, the floating ones in float64."""

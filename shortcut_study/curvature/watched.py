@@ -30,7 +30,7 @@ class Watched:
 
         self.operator, self.num_products = operator, 0
         self._plans: dict[str, tuple[int, bool]] = {}
-        self._kept = KeptProducts(path, operator.problem() if path is not None else {}, operator.asymmetry)
+        self._kept = KeptProducts(path, operator.problem() if path is not None else {}, operator.rounding)
         # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
         # It shows from the first product on, as compiling is no product's time.
         self._bar = tqdm(desc="Hessian products", unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)

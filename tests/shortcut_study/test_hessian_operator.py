@@ -143,6 +143,17 @@ def test_mixed_precision_and_half_precision_are_measured_in_float32():
         assert mixed.layers[0].compute_dtype == "bfloat16"
 
 
+def test_whole_numbers_stay_what_they_are_beyond_those_of_float32():
+    make, ids, labels, *_ = CASES["large whole numbers"]
+    model = make()
+    found, exact, rounded = (
+        curvature.Hessian(model, x, labels, dtype=dtype) @ np.ones(24)
+        for x, dtype in ((ids, "float32"), (ids, "float64"), (ids.astype(np.float32).astype(int), "float64"))
+    )
+    np.testing.assert_allclose(found, exact, atol=1e-6)
+    assert np.abs(rounded - exact).max() > 1e-3  # negative control
+
+
 def test_a_weight_penalty_is_left_out(model):
     penalised = sequential(keras.layers.Dense(3, "tanh", kernel_regularizer="l2"), keras.layers.Dense(3))
     penalised.set_weights(model.get_weights())
