@@ -10,6 +10,7 @@ differences in float64. Each difference is taken twice, with a step and its half
 they tell nothing.
 """
 
+import functools
 import math
 import numbers
 from collections.abc import Callable
@@ -235,22 +236,39 @@ def check_derivatives(
             "reversal, clipping, rounding and stop_gradient do; training follows no function then, and there is no "
             f"Hessian (they differ by {error:.1g} of their size)"
         )
-    same, dtype = SAME[objective.dtype], objective.dtype
-
-    def product(vector: np.ndarray, of: Any = backend, values: list = others) -> np.ndarray:
-        weights = tensors(point, of.objective.dtype)
-        return of.product(weights, values, vector[None], batch, scales)[0].astype(np.float64)
-
-    hu, hv = product(u), product(v)
-    rounding = abs(u @ hv - v @ hu) / ((np.linalg.norm(u) * np.linalg.norm(hv)) or 1.0)
     changes = _differences(lambda step: flat(gradient_at(tensors(point + step * v))), step_of_gradient)
-    error = _difference(hv, changes, same / 100 * np.linalg.norm(gradient)) if is_hessian else 0.0
-    if max(error, rounding) > same and dtype == "float32" and wide == "float64":
+
+    def product(of: Any, values: list, vector: np.ndarray) -> np.ndarray:
+        at = tensors(point, of.objective.dtype)
+        return of.product(at, values, vector[None], batch, scales)[0].astype(np.float64)
+
+    size = np.linalg.norm(gradient) if is_hessian else math.inf  # no Hessian is no difference of gradients
+    try:
+        return _check_product(
+            functools.partial(product, backend, others), u, v, changes, size, objective.dtype, paths, shapes
+        )
+    except ValueError:
+        if wide == objective.dtype:
+            raise
         # Rounding too, where activations grow through many layers or the loss is near 0: then float64 is right.
-        exact = product(v, wider := backend.in_type_float64(), backend.in_float64(others))
-        error = _difference(exact, changes, 0.0) if is_hessian else 0.0
-        rounding = np.linalg.norm(hv - exact) / (np.linalg.norm(exact) or 1.0)
-        hv, hu = exact, product(u, wider, backend.in_float64(others))
+        exact = functools.partial(product, backend.in_type_float64(), backend.in_float64(others))
+        _check_product(exact, u, v, changes, size, "float64", paths, shapes)
+        return float(np.linalg.norm(product(backend, others, v) - (right := exact(v))) / np.linalg.norm(right))
+
+
+def _check_product(
+    product: Callable,
+    u: np.ndarray,
+    v: np.ndarray,
+    changes: list[np.ndarray],
+    gradient: float,
+    dtype: str,
+    paths: list[str],
+    shapes: list[tuple],
+) -> float:
+    """Checks (c) by differences along v of a gradient of some size; returns how far a product is from symmetric."""
+    hu, hv, same = product(u), product(v), SAME[dtype]
+    error = _difference(hv, changes, same / 100 * gradient)
     if error > same:
         errors = [np.linalg.norm(part) for part in parts_of(hv - changes[1], shapes)]
         raise ValueError(
@@ -261,7 +279,7 @@ def check_derivatives(
     asymmetry = abs(u @ hv - v @ hu) / ((np.linalg.norm(u) * np.linalg.norm(hv)) or 1.0)
     if asymmetry > same:
         raise ValueError(f"products are not symmetric, by {asymmetry:.1g} of their size; take dtype='float64'")
-    return float(rounding)
+    return float(asymmetry)
 
 
 def _check_own(own: list, ours: list, share: float, paths: list[str]) -> None:

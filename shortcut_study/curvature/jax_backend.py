@@ -23,6 +23,11 @@ from shortcut_study.curvature.objective import Objective
 CHECKED_EXAMPLES = 8
 
 
+def num_devices() -> int:
+    """Returns among how many devices a batch is divided."""
+    return jax.device_count()
+
+
 class Backend:
     """Products of one model, compiled once for all weights.
 

@@ -30,6 +30,7 @@ from shortcut_study.curvature.objective import Objective, first_reason, loss_nam
 from shortcut_study.curvature.watched import Watched
 
 BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax")}
+PRECISIONS = "highest", "high", "default"
 AT_ONCE = 8  # vectors of a matrix that a batch is multiplied with at a time
 
 
@@ -94,6 +95,8 @@ class Hessian:
         checks.check_model(model, dtype)
         if (backend := keras.backend.backend()) not in BACKENDS:
             raise ValueError(f"Hessian products need KERAS_BACKEND=tensorflow or jax, got {backend}")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
         self.model, self.on_batch = model, on_batch
         dtype = dtype or widest(model)
         self.dtype = np.dtype(dtype).type
@@ -102,13 +105,15 @@ class Hessian:
         num = (len(of) if (of := getattr(model, ends, None)) else None for ends in ("inputs", "outputs"))
         examples = gathered(x, y, batch_size, sample_weight, *num)
         checks.check_examples(examples, self.loss, self.loss_is_default, model)
+        module = importlib.import_module(BACKENDS[backend])
+        size, devices = examples.batch_size, module.num_devices()
+        size = -(-size // devices) * devices if batch_size is None else size  # which several devices divide
         self._chosen = None if variables is None else positions(model, variables)
         self.gauss_newton = gauss_newton
         self.objective = Objective(model, self.loss, loss_weights, training, dtype)
         # Whole numbers stay what they are: an id beyond 2²⁴ is another one in float32.
-        self.examples = Examples(mapped(self._as_floats, examples.x), *examples[1:])
-        make = importlib.import_module(BACKENDS[backend]).Backend
-        self._backend = make(self.objective, gauss_newton, precision, self.examples)
+        self.examples = Examples(mapped(self._as_floats, examples.x), *examples[1:3], min(size, len(examples)))
+        self._backend = module.Backend(self.objective, gauss_newton, precision, self.examples)
         self._weights, self._others = self._backend.values(model, dtype)
         self.rounding = self._explained(self._check)
 

@@ -56,6 +56,8 @@ exact = curvature.Hessian(model, x, y, dtype="float64") @ V
 for h in (whole, divided, uneven):
     assert np.abs(h @ V - exact).max() < 1e-5 and np.abs(h @ V[:, 0] - exact[:, 0]).max() < 1e-5
 assert exact.dtype == np.float64 and np.abs(exact - whole @ V).max() > 0
+h = curvature.Hessian(model, x, y, precision="default")
+assert h.examples.batch_size == 24 and curvature.Hessian(model, x[:23], y[:23]).examples.batch_size == 23
 print(h.spectrum(progress=False, num_vectors=2))
 """
 

@@ -159,6 +159,7 @@ REFUSED = {
     "not built": (lambda: keras.Sequential([layers.Dense(3)]), "need a built keras.Model", {}),
     "nothing to train": (lambda: sequential(layers.Flatten()), "no trainable weights; set trainable = True", {}),
     "dtype": (plain, "dtype must be float32 or float64, got 'bfloat16'", {"dtype": "bfloat16"}),
+    "precision": (plain, "precision must be one of highest, high, default, got 'tf32'", {"precision": "tf32"}),
     "one output": (lambda: sequential(layers.Dense(1)), r"at least two classes, the model gives \(None, 1\): pass", {}),
     "one input of two": (lambda: two_inputs(lambda a, b: [a, b]), "takes 2 inputs, got 1", {}),
     # examples
