@@ -125,11 +125,12 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
     """Returns functions by what they compute, and the number of weights, their shapes and a vector."""
     import tensorflow as tf
 
+    from shortcut_study.curvature import Hessian
     from shortcut_study.curvature.lanczos import lanczos
-    from shortcut_study.curvature.products import model_mvp
 
     network, images, labels = problem(config, benchmark)
-    mvp_fn, dim = model_mvp(network, images, labels, benchmark.batch_size)
+    h = Hessian(network, images, labels, batch_size=benchmark.batch_size)
+    dim = h.shape[0]
     slices = [slice(at, at + benchmark.batch_size) for at in range(0, benchmark.examples, benchmark.batch_size)]
     batches = [(tf.constant(images[batch]), tf.constant(labels[batch])) for batch in slices]
     variables = [variable.value for variable in network.trainable_variables]
@@ -146,10 +147,10 @@ def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
         "dim": dim,
         "shapes": [variable.shape for variable in variables],
         "vector": vector,
-        "apply": mvp_fn,
+        "apply": h.__matmul__,
         GRADIENT: lambda: [[part.numpy() for part in batch_gradient(*batch)] for batch in batches],
-        PRODUCT: lambda: mvp_fn(vector),
-        LANCZOS: lambda: lanczos(mvp_fn, dim, benchmark.order, benchmark.seed, np.float32),
+        PRODUCT: lambda: h @ vector,
+        LANCZOS: lambda: lanczos(h.__matmul__, dim, benchmark.order, benchmark.seed, np.float32),
     }
 
 
@@ -175,24 +176,21 @@ def check_same_products(ours: dict, theirs: Peer, name: str) -> None:
 
 def exact_numbers(benchmark: LanczosBenchmark) -> tuple[dict[str, float], int]:
     """Returns the largest eigenvalue and the trace of EXACT, by all products in float64, and its number of weights."""
-    from shortcut_study.curvature import model_mvp, with_dtype
+    from shortcut_study.curvature import Hessian
 
-    network, images, labels = problem(EXACT, benchmark)
-    mvp_fn, dim = model_mvp(with_dtype(network, "float64"), images, labels, benchmark.batch_size)
-    eigenvalues = np.linalg.eigvalsh(np.stack([mvp_fn(row) for row in np.eye(dim)]))
-    return {EIGENVALUE: eigenvalues[-1], TRACE: eigenvalues.sum()}, dim
+    h = Hessian(*problem(EXACT, benchmark), batch_size=benchmark.batch_size, dtype="float64")
+    eigenvalues = np.linalg.eigvalsh(h @ np.eye(h.shape[0]))
+    return {EIGENVALUE: eigenvalues[-1], TRACE: eigenvalues.sum()}, h.shape[0]
 
 
 def our_estimates(benchmark: LanczosBenchmark) -> dict[tuple[str, str], tuple[float, str]]:
     """Returns (value, bound) by (side, estimate), each by NUM_PRODUCTS."""
-    from shortcut_study.curvature import diagonal, model_mvp
+    from shortcut_study.curvature import Hessian
     from shortcut_study.curvature.lanczos import lanczos, ritz
 
-    network, images, labels = problem(EXACT, benchmark)
-    mvp_fn, dim = model_mvp(network, images, labels, benchmark.batch_size)
-    found = ritz(lanczos(mvp_fn, dim, NUM_PRODUCTS, benchmark.seed, np.float32))
-    options = {"batch_size": benchmark.batch_size, "seed": benchmark.seed, "progress": False}
-    both = diagonal(network, images, labels, num_vectors=NUM_PRODUCTS, **options)
+    h = Hessian(*problem(EXACT, benchmark), batch_size=benchmark.batch_size)
+    found = ritz(lanczos(h.__matmul__, h.shape[0], NUM_PRODUCTS, benchmark.seed, np.float32))
+    both = h.diagonal(num_vectors=NUM_PRODUCTS, seed=benchmark.seed, progress=False)
     numbers = {EIGENVALUE: (found.values[-1], found.error_bounds[-1]), TRACE: (both.trace, both.trace_error)}
     return {(OURS, name): (float(value), f"{bound:.1e}") for name, (value, bound) in numbers.items()}
 

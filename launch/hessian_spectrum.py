@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LAYERS, BLOCKS = "layers.csv", "blocks.csv"
-PRODUCTS = "products.bin", "products_of_layers.bin", "products_of_blocks.bin"
-_OPTIONS = "batch_size", "order", "num_vectors", "tolerance", "seed", "gauss_newton"  # of curvature.spectrum
+PRODUCTS = "products", "products_of_layers", "products_of_blocks"
 CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 
@@ -96,13 +95,9 @@ def main(config: SpectrumConfig, run_dir: str) -> None:
     """Computes, draws and prints the spectrum of a trained network."""
     run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step, config.data_dir)
     with terminal.silenced_stderr():
-        import tensorflow as tf
-
-        from shortcut_study.curvature import model_spectrum  # noqa: F401, all that is slow to import
+        from shortcut_study.curvature import operator  # noqa: F401, all that is slow to import
         from shortcut_study.curvature.checks import without_averages
 
-    # GPUs would compute products in TensorFloat-32 by default, which is exact to three digits only.
-    tf.config.experimental.enable_tensor_float_32_execution(False)
     images, labels, data = trained_run.first_examples(run_config, config.examples)
     run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
     kept = run.file(CHECKPOINT)
@@ -146,22 +141,21 @@ def _compute(
                 shutil.copyfile(checkpoint, temporary)
 
     options = {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "on_batch": begin}
-    options |= {name: getattr(config, name) for name in _OPTIONS} | {"training": config.batch_moments}
-    measured = [model, images, labels]
+    options |= {"batch_size": config.batch_size, "gauss_newton": config.gauss_newton, "training": config.batch_moments}
     kept = [run.file(name) for name in PRODUCTS]
+    accuracy = {name: getattr(config, name) for name in ("order", "num_vectors", "tolerance", "seed")}
     with explaining(refused_value):
-        found = curvature.spectrum(*measured, path=kept[0], **options)
+        h = curvature.Hessian(model, images, labels, **options)
+        found = h.spectrum(path=kept[0], **accuracy)
         write_metrics(run.file("results.csv"), report.quadrature_rows(found.quadrature))
         write_metrics(run.file("density.csv"), report.density_rows(quadrature.density(found.quadrature)))
         asked = (LAYERS, "layer", config.per_layer), (BLOCKS, "block", config.per_block)
         for path, (name, groups, is_asked) in zip(kept[1:], asked):
             if is_asked:
-                rows = curvature.per_layer(*measured, groups=groups, path=path, **options).rows
-                write_metrics(run.file(name), rows)
+                write_metrics(run.file(name), h.per_layer(groups, path=path, **accuracy).rows)
     save_figures(lambda: figures(run.path), run.path)
     for path in kept:
-        if os.path.exists(path):
-            os.remove(path)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":

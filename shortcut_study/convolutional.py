@@ -22,17 +22,14 @@ which finds every eigenvalue: the condition numbers were those of the dense matr
 would do to 6 digits, but took no less time at this size, and cannot distinguish a small eigenvalue from 0.
 """
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 
 import keras
 import numpy as np
 
-from shortcut_study.curvature.checks import check_examples
-from shortcut_study.curvature.copies import with_dtype
 from shortcut_study.curvature.lanczos import lanczos, ritz, summarize
-from shortcut_study.curvature.products import block, compiled_product, label_spec, mean_product
+from shortcut_study.curvature.operator import Hessian
 
 RESIDUAL_KERNEL = re.compile(r"block\d+_conv\d+/kernel$")
 
@@ -61,34 +58,20 @@ def initial_spectra(models: Iterable[keras.Model], images: np.ndarray, labels: n
     Raises:
       ValueError: no residual kernel, models of several architectures, no examples.
     """
-    product, architecture = None, None
+    h, first = None, []
     for model in models:
-        check_examples(images, labels, model=model)
-        model = with_dtype(model, "float64")
-        if product is None:
-            product = compiled_product(model, training=True, label_spec=label_spec(model, labels))
-            architecture = _shapes(model)
-        if _shapes(model) != architecture:
+        kernels = [v for v in model.trainable_variables if RESIDUAL_KERNEL.search(v.path)]
+        if not kernels:
+            raise ValueError("the model trains no residual kernel, a variable named like stage1_block1_conv1/kernel")
+        if h is None:
+            options = {"batch_size": len(images), "training": True, "dtype": "float64"}
+            h, first = Hessian(model, images, labels, variables=kernels, **options), _shapes(model)
+        if _shapes(model) != first:
             raise ValueError("the models must be of one architecture, their variables differ in name or shape")
-        mvp_fn, dim = block(*mean_product(product, model, images, labels, len(images)), residual_kernel_entries(model))
-        decomposition = lanczos(mvp_fn, dim, dim)
+        h.move_to(model)
+        decomposition = lanczos(h.__matmul__, h.shape[0], h.shape[0])
         found = summarize(ritz(decomposition).values, decomposition.rounding)
-        yield found.columns() | {"num_weights": dim}
-
-
-def residual_kernel_entries(model: keras.Model) -> np.ndarray:
-    """Returns where the residual kernels lie in the flat trained weights: int [num_weights].
-
-    Raises:
-      ValueError: the model has none.
-    """
-    counted = [
-        np.full(math.prod(variable.shape), bool(RESIDUAL_KERNEL.search(variable.path)))
-        for variable in model.trainable_variables
-    ]
-    if not np.any(np.concatenate(counted or [[False]])):
-        raise ValueError("the model trains no residual kernel, a variable named like stage1_block1_conv1/kernel")
-    return np.flatnonzero(np.concatenate(counted))
+        yield found.columns() | {"num_weights": h.shape[0]}
 
 
 def _shapes(model: keras.Model) -> list[tuple]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from shortcut_study.curvature.checks import traced_function
+from shortcut_study.curvature.tensorflow_backend import naming_operations
 from shortcut_study.network import ShortcutNetwork
 
 _FUNCTIONS = {
@@ -42,7 +42,8 @@ def tape_hessian(network: ShortcutNetwork, weights: np.ndarray, x: np.ndarray, y
     # The weights as Definition 5 orders them: column, then row.
     columns = tf.constant(np.swapaxes(weights, -1, -2).ravel())
     x, y = tf.constant(x), tf.constant(y)
-    block_of_rows = traced_function(_compiled(network, rows), columns, x, y, tf.constant(0))
+    with naming_operations():
+        block_of_rows = _compiled(network, rows).get_concrete_function(columns, x, y, tf.constant(0))
     # The last block overlaps the one before, so that all have one shape and the function is traced once.
     starts = [*range(0, network.num_parameters - rows, rows), network.num_parameters - rows]
     hessian = np.empty((network.num_parameters, network.num_parameters))

@@ -42,7 +42,7 @@ EQUIVALENTS = pathlib.Path(__file__).with_name("mutation_equivalents.txt")
 # is a few lines around the products of a Keras model, with tests of seconds each.
 OUT_OF_SCOPE = re.compile(
     r"figures|claim|target_map|table_1|keras_network|theory\.parallel|mutations|measured|dataset|jobs|report|config"
-    r"|architectures|callback|checks|copies|convolutional|model_spectrum|curvature$"
+    r"|architectures|callback|checks|curvature\.operator|objective|examples|dtypes|watched|_backend|convolutional|model_spectrum|curvature$"
 )
 TEST_SECONDS, MUTANT_SECONDS = 3, 4  # of the processor, as other work may go on beside
 NOTICED = ("killed", "timed out")

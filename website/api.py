@@ -76,11 +76,11 @@ PAGES = {
         "Import the names from `shortcut_study.curvature`: `from shortcut_study import curvature`. "
         "[Hessians of my model](../../guides/shortcut_hessians.md) is the guide.",
         {
-            "shortcut_study.curvature.model_spectrum": ("ModelSpectrum", "spectrum", "diagonal", "per_layer"),
+            "shortcut_study.curvature.operator": ("Hessian", "spectrum", "diagonal", "per_layer"),
+            "shortcut_study.curvature.model_spectrum": ("ModelSpectrum", "PartSpectra"),
             "shortcut_study.curvature.report": ("parts_table", "parts_figure"),
             "shortcut_study.curvature.callback": ("HessianCallback",),
-            "shortcut_study.curvature.products": ("model_mvp",),
-            "shortcut_study.curvature.copies": ("with_dtype",),
+            "shortcut_study.curvature.dtypes": ("with_dtype",),
             "shortcut_study.curvature.lanczos": _ALL,
             "shortcut_study.curvature.quadrature": _ALL,
         },

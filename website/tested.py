@@ -31,7 +31,7 @@ RUN_HERE: dict[str, str | dict[str, str]] = {
     "python -m launch.export_npz --dataset=cifar10 --data_dir=data --download --npz=cifar10.npz": "",
     'spectrum.plot().savefig("spectrum.png")': {"[:500]": "[:20]"},
     "model.fit(x, y, epochs=3, verbose=0, callbacks=[along])": {},
-    "operator = curvature.linear_operator(mvp_fn, dim, np.float64)  # for scipy.sparse.linalg: eigsh, cg": {},
+    "operator = h.to_scipy()  # for scipy.sparse.linalg: eigsh, cg": {},
     "python -m launch.hessian_spectrum --saved_run=runs/first --run_dir=runs/first_spectrum": (
         "--examples=20 --order=5 --num_vectors=2"
     ),

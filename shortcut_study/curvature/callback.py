@@ -6,11 +6,10 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-from shortcut_study.curvature.checks import check_examples, check_model, without_averages
-from shortcut_study.curvature.examples import gathered, loss_of
-from shortcut_study.curvature.products import Loss, compiled_product, label_spec, mean_product
+from shortcut_study.curvature.checks import check_examples, without_averages
+from shortcut_study.curvature.examples import gathered
+from shortcut_study.curvature.operator import Hessian
 from shortcut_study.curvature.quadrature import Quadrature, extreme_eigenvalues, lanczos_quadrature, mean_eigenvalue
 
 NUM_LEVELS = 1000  # of the density in a histogram
@@ -32,12 +31,12 @@ class HessianCallback(keras.callbacks.Callback):
     >>> model.fit(images, labels, callbacks=[callback])  # doctest: +SKIP
 
     Args:
-      images, labels, batch_size, loss, gauss_newton: The mean loss over these examples, as for `model_mvp`; the loss
-        is by default that with which the model is compiled. Data sets and batches are read once, now.
-      log_dir: str or path. None writes nothing.
+      x, y, **options: The mean loss over these examples, as for `Hessian`: loss, batch_size, gauss_newton, …; the loss
+        is by default that of compile. Data sets and batches are read once, now.
+      log_dir: str or path. None writes nothing; else TensorFlow must be installed, whatever the backend.
       every: int. Number of epochs between two measurements.
       order: int. Number of Lanczos steps a starting vector, each about three gradients.
-      num_vectors: int. Random starting vectors.
+      num_vectors: int. Random starting vectors; the trace's error takes two.
       seed: int. Of the starting vectors, the same each time.
 
     Attributes:
@@ -45,43 +44,41 @@ class HessianCallback(keras.callbacks.Callback):
         the last by Student's t for 95 times in 100 (NaN for one vector).
 
     Raises:
-      ValueError: every, order or num_vectors is not positive; from fit, as `model_mvp`.
+      ValueError: every, order or num_vectors is not positive; from fit, as `Hessian`.
     """
 
     def __init__(
         self,
-        images: Any,
-        labels: Any = None,
+        x: Any,
+        y: Any = None,
         log_dir: str | os.PathLike | None = None,
         every: int = 1,
         order: int = 20,
-        num_vectors: int = 1,
+        num_vectors: int = 2,
+        *,
         batch_size: int | None = None,
-        loss: Loss = None,
+        sample_weight: Any = None,
         seed: int = 0,
-        gauss_newton: bool = False,
+        **options: Any,
     ) -> None:
         super().__init__()
         if min(every, order, num_vectors) < 1:
             raise ValueError(f"every, order and num_vectors must be at least 1, got {every}, {order} and {num_vectors}")
-        self._examples, self._loss, self._gauss_newton = gathered(images, labels, batch_size), loss, gauss_newton
-        check_examples(*self._examples[:2], loss or "that of compile", self._examples.batch_size)
+        self._examples, self._options = gathered(x, y, batch_size, sample_weight), options
+        check_examples(self._examples, options.get("loss"), False)
         self._every, self._lanczos = every, (order, num_vectors, seed)
         self._log_dir, self._writer = log_dir, None
         self.history: list[dict[str, float]] = []
 
     def on_train_begin(self, logs: dict | None = None) -> None:
-        """Compiles the products."""
-        check_model(self.model)
-        x, y, batch_size = self._examples
-        loss = loss_of(self.model, self._loss)
-        check_examples(x, y, loss, batch_size, self.model)
-        labels = label_spec(self.model, y)
-        self._product = compiled_product(self.model, False, loss, self._gauss_newton, labels)
-        is_written = self._log_dir is not None
-        self._writer = (
-            tf.summary.create_file_writer(os.fspath(self._log_dir)) if is_written else tf.summary.create_noop_writer()
-        )
+        """Checks and compiles the products."""
+        x, y, sample_weight, batch_size = self._examples
+        given = {"sample_weight": sample_weight, "batch_size": batch_size}
+        self._hessian = Hessian(self.model, x, y, **given, **self._options)
+        if self._log_dir is not None:
+            import tensorflow as tf
+
+            self._writer = tf.summary.create_file_writer(os.fspath(self._log_dir))
         self._is_measured = False
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None) -> None:
@@ -98,13 +95,17 @@ class HessianCallback(keras.callbacks.Callback):
 
     def on_train_end(self, logs: dict | None = None) -> None:
         """Closes the event file."""
-        self._writer.close()
+        if self._writer:
+            self._writer.close()
 
     def _measure(self, epoch: int) -> dict[str, float]:
         order, num_vectors, seed = self._lanczos
-        mvp_fn, dim = mean_product(self._product, self.model, *self._examples)
+        self._hessian.move_to(self.model)
+        dim = self._hessian.shape[0]
         try:
-            quadrature = lanczos_quadrature(mvp_fn, dim, min(order, dim), num_vectors, seed, np.float32)
+            quadrature = lanczos_quadrature(
+                self._hessian.__matmul__, dim, min(order, dim), num_vectors, seed, self._hessian.dtype
+            )
         except ValueError as reason:
             warnings.warn(f"the Hessian after {epoch} epochs is not measured: {reason}", stacklevel=2)
             self.history.append({"epoch": epoch} | _UNKNOWN | _UNKNOWN_ERRORS)
@@ -113,11 +114,14 @@ class HessianCallback(keras.callbacks.Callback):
         numbers, errors = zip(*((float(value[0]), float(bound[0])) for value, bound in ends))
         mean, error = mean_eigenvalue(quadrature)
         row = dict(zip(_UNKNOWN, (*numbers, mean * dim)))
-        with self._writer.as_default(epoch):
-            for name, value in row.items():
-                tf.summary.scalar(f"hessian/{name}", value)
-            tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
-            self._writer.flush()
+        if self._writer:
+            import tensorflow as tf
+
+            with self._writer.as_default(epoch):
+                for name, value in row.items():
+                    tf.summary.scalar(f"hessian/{name}", value)
+                tf.summary.histogram("hessian/eigenvalues", eigenvalue_levels(quadrature))
+                self._writer.flush()
         self.history.append({"epoch": epoch} | row | dict(zip(_UNKNOWN_ERRORS, (*errors, error * dim))))
         return row
 

@@ -72,7 +72,7 @@ def hutchinson(
     True
 
     Args:
-      mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], as from `products.model_mvp`.
+      mvp_fn: callable. mvp_fn(v [dim]) -> Hv [dim], as of `operator.Hessian`.
       num_vectors: int. Products with H, at most.
       tolerance: float. Stop earlier, from 5 vectors on, once the error of the trace is at most that share of it. 0
         takes all vectors, as a few may agree by chance.

@@ -5,7 +5,7 @@
     H Q = Q T + β q eᵀ             Decomposition: basis = Qᵀ [k, dim], diagonal and off_diagonal of T, residual = β
     T s = θ s                      Ritz: values θ, error_bounds β|s_k|, weights s_1²
 
-Nothing here knows what H is of; products.py has the products for networks. Full
+Nothing here knows what H is of; operator.py has the products for networks. Full
 reorthogonalisation, so no eigenvalue appears twice that is not double; memory is order · dim
 numbers, of the type that the caller chooses. Sources: Parlett, The Symmetric Eigenvalue Problem
 (1980), for the bounds and for "twice is enough"; quadrature.py says what the weights are for.
@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
-import scipy.sparse.linalg
 
 STEPS_BETWEEN_CHECKS = 5  # of stop
 SYMMETRY_TOLERANCE = 1e-3  # of |uᵀHv − vᵀHu| over T's largest |entry| so far; float32 networks stay below 1e-5
@@ -184,24 +183,6 @@ def converged(count: int, tolerance: float) -> Callable:
         return len(found.values) >= 2 * count and ends.max() <= tolerance * np.abs(found.values).max()
 
     return stop
-
-
-def linear_operator(mvp_fn: Callable, dim: int, dtype: type = np.float32) -> scipy.sparse.linalg.LinearOperator:
-    """Returns a symmetric matrix that is known by its products as SciPy's solvers take it, e.g. eigsh and cg.
-
-    >>> operator = linear_operator(lambda v: np.array([1.0, 2.0]) * v, dim=2, dtype=np.float64)
-    >>> (operator @ np.eye(2)).tolist()
-    [[1.0, 0.0], [0.0, 2.0]]
-
-    Args:
-      mvp_fn, dim: As from `products.model_mvp`.
-      dtype: Of the products.
-    """
-
-    def product(vector: np.ndarray) -> np.ndarray:
-        return mvp_fn(np.asarray(vector, dtype).reshape(dim))
-
-    return scipy.sparse.linalg.LinearOperator((dim, dim), matvec=product, rmatvec=product, dtype=dtype)
 
 
 def _memory(dim: int, order: int, dtype: type, out: np.ndarray | None, num_deflated: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
     [
         "from identity_matters import pretrained; pretrained.load('digits')",
         "from identity_matters.evaluation import evaluate",
-        "import shortcut_study.curvature.products",
+        "import shortcut_study.curvature.operator",
         "import identity_matters, importlib.util; importlib.util.find_spec('tensorflow'); import tensorflow",
     ],
 )

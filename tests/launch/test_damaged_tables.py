@@ -167,7 +167,7 @@ RIVALS += ["--dataset=mnist_sample", "--stem_pool=1", "--validation_examples=20"
 GOING_ON = {
     "train": (TINY, ["config.json", "metrics.csv"]),
     "ablations": (RIVALS, ["config.json", "BN_free_rate0.015/config.json"]),
-    "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "products.bin"]),
+    "hessian_spectrum": (["--saved_run={run}", "--examples=20", "--order=3"], ["config.json", "products"]),
 }
 QUICK = [("train", "pipe"), ("train", "damaged")]
 ALL_GOING_ON = [(kind, no_file) for kind in GOING_ON for no_file in ("pipe", "damaged")]

@@ -58,7 +58,7 @@ def test_a_run_prints_the_eigenvalues_and_leaves_its_files(tiny_spectrum, tiny_r
     assert (tiny_spectrum / "spectrum.png").read_bytes().startswith(b"\x89PNG")
     assert list(rows[0]) == ["vector", "eigenvalue", "weight", "error_bound", "rounding"]
     known = sum(row["vector"] == -1 for row in rows)
-    assert 0 < known < 20 and len(rows) == known + 4 * taken + 20 and not list(tiny_spectrum.glob("*.bin"))
+    assert 0 < known < 20 and len(rows) == known + 4 * taken + 20 and not list(tiny_spectrum.glob("products*"))
     grid, heights = ([row[name] for row in density] for name in ("eigenvalue", "density"))
     assert np.trapezoid(heights, grid) == pytest.approx(1, abs=1e-4)
 
@@ -107,28 +107,24 @@ def test_the_same_command_again_prints_the_same_and_computes_nothing_and_another
 def test_an_interrupted_run_continues_after_the_last_finished_product_to_the_same_results(
     tiny_spectrum, tiny_run, launch, tmp_path, monkeypatch
 ):
-    from shortcut_study.curvature import products
+    from shortcut_study.curvature.operator import Hessian
 
-    made = []
+    made, whole = [], Hessian._sum
 
-    def counted(product, *rest):
-        def interrupted(*arguments):
-            made.append(1)
-            if len(made) == 40:  # the second batch of the twentieth product
-                raise KeyboardInterrupt
-            return product(*arguments)
+    def interrupted(h, vectors):
+        made.append(1)
+        if len(made) == 20:
+            raise KeyboardInterrupt
+        return whole(h, vectors)
 
-        return whole(interrupted, *rest)
-
-    whole = products.mean_product
-    monkeypatch.setattr(products, "mean_product", counted)
+    monkeypatch.setattr(Hessian, "_sum", interrupted)
     code, _, err = launch(*flags(tiny_run, tmp_path / "run"))
     assert code == 130 and "the same command continues" in err
-    assert not read(tmp_path / "run")[0] and (tmp_path / "run" / "products.bin").exists()
+    assert not read(tmp_path / "run")[0] and (tmp_path / "run" / "products").is_dir()
     code, _, err = launch(*flags(tiny_run, tmp_path / "run"))
     assert code == 0
     total = int(err.split("\r")[-1].split("/")[1].split()[0])
-    assert len(made) == 40 + total - 2 * 18  # the first of the 19 products in the file is compared
+    assert len(made) == 20 + total // 2 - 18  # two batches each; the first of the 19 products there is compared
     for found, expected in zip(*(read(folder)[0] for folder in (tmp_path / "run", tiny_spectrum))):
         assert found["vector"] == expected["vector"]
         # Convolutions on several threads do not round alike twice.

@@ -12,8 +12,7 @@ from identity_matters.model import all_conv_resnet
 from identity_matters.runs.tables import read_rows, write_metrics
 from shortcut_study import hessian
 from shortcut_study.convolutional import initial_spectra
-from shortcut_study.curvature import products
-from shortcut_study.curvature.copies import with_dtype
+from shortcut_study.curvature.operator import Hessian
 from shortcut_study.figures import convolutional
 
 NUM_IMAGES = 12
@@ -37,13 +36,13 @@ def initial_spectrum(model, examples):
 
 
 def dense(config, examples, seed=0) -> tuple[np.ndarray, np.ndarray]:
-    """The Hessian, a column for each unit vector, by model_mvp; which of its rows belong to residual kernels."""
-    model = with_dtype(all_conv_resnet(config, seed), "float64")
-    mvp_fn, dim = products.model_mvp(model, *examples, batch_size=NUM_IMAGES, training=True)
+    """The Hessian, a column for each unit vector; which of its rows belong to residual kernels."""
+    model = all_conv_resnet(config, seed)
+    h = Hessian(model, *examples, batch_size=NUM_IMAGES, training=True, dtype="float64")
     counted = [
         np.full(v.numpy().size, "stage" in v.path and v.path.endswith("kernel")) for v in model.trainable_variables
     ]
-    return np.stack([mvp_fn(unit) for unit in np.eye(dim)]), np.concatenate(counted)
+    return h @ np.eye(h.shape[0]), np.concatenate(counted)
 
 
 @pytest.fixture(scope="module", params=[ONE, TWO, BATCH_NORM], ids=["one", "two", "batch norm"])

@@ -334,3 +334,28 @@ MISTAKES = [
 def test_a_mistake_is_named(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         function(**arguments)
+
+
+def test_lanczos_stops_once_the_ends_are_known_to_the_tolerance():
+    values = np.append(np.linspace(-2, 7, 300), [7.2, 8.0, -3.0])
+    product, orders = (lambda v: values * v), []
+    for tolerance in (1e-2, 1e-5, 1e-9):
+        found = lz.ritz(lz.lanczos(product, 303, 200, stop=lz.converged(1, tolerance)))
+        orders.append(len(found.values))
+        assert found.error_bounds[[0, -1]].max() <= tolerance * 8
+        assert np.abs(found.values[[-1, 0]] - [8, -3]).max() <= tolerance * 8
+    assert orders == sorted(set(orders)) and orders[0] % lz.STEPS_BETWEEN_CHECKS == 0 and orders[-1] < 150
+    whole = lz.ritz(lz.lanczos(product, 303, orders[0]))
+    np.testing.assert_array_equal(  # stopping changes nothing else
+        whole.values, lz.ritz(lz.lanczos(product, 303, 200, stop=lz.converged(1, 1e-2))).values
+    )
+    several = quad.lanczos_quadrature(product, 303, 200, 3, stop=lz.converged(1, 1e-2))
+    assert several.nodes.shape[0] == 3 and several.nodes.shape[1] < 150
+
+
+def test_error_bounds_hold_for_float32_products_on_a_float64_basis():
+    h = matrix(SPECTRA["indefinite"]).astype(np.float32)
+    found = lz.ritz(lz.lanczos(lambda v: h @ v.astype(np.float32), 40, 40))
+    errors = np.abs(found.values - np.linalg.eigvalsh(np.float64(h)))
+    assert errors.max() > 1e-9  # above the rounding of the basis
+    assert (errors <= found.error_bounds).all()

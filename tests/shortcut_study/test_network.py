@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from shortcut_study import tape
-from shortcut_study.curvature import products
 from shortcut_study.dataset import whitened_components
 from shortcut_study.network import ShortcutNetwork
 from theory.shortcut import networks as shortcut_networks
@@ -144,10 +143,3 @@ def test_a_network_of_a_depth_has_whole_units(depth, shortcut_depth, num_units):
         return
     with pytest.raises(ValueError, match=f"multiple of shortcut_depth {shortcut_depth}, got {depth}"):
         ShortcutNetwork.with_depth(3, depth, shortcut_depth)
-
-
-@pytest.mark.parametrize(
-    "labels, outputs, expected", [((5, 1), (5,), (5,)), ((5,), (5, 1), (5, 1)), ((5, 2), (5,), (5, 2))]
-)
-def test_labels_take_the_rank_of_the_outputs_where_an_axis_of_1_is_all_that_they_lack(labels, outputs, expected):
-    assert products._of_rank(tf.ones(labels), tf.ones(outputs)).shape == expected

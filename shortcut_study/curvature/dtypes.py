@@ -1,0 +1,97 @@
+"""The floating type in which a Keras model computes: another one for a while, or a copy of the model in another one."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
+
+HALF = "float16", "bfloat16"
+TOLERANCE = 1e-3  # of the largest |output| of a copy: far above rounding, far below the difference of another network
+_NOT_COPIED = (TypeError, NotImplementedError, ValueError)
+
+
+@contextlib.contextmanager
+def computing_in(model: keras.Model, dtype: str) -> Iterator[None]:
+    """Opens a context in which a model's layers, inputs and floating variables say that they are of a type.
+
+    Values of that type that a StatelessScope maps to the variables then pass through the model without a cast, as those
+    of a model that was made in that type. The variables' own values stay as they are.
+    """
+    changes: list[tuple[Any, str, Any]] = []
+    for layer in model._flatten_layers():
+        # What Keras computes again to save memory fails in a tf.function, and is the same function.
+        changes.append((layer, "_remat_mode", None))
+        if layer.dtype_policy.quantization_mode is None:
+            changes.append((layer, "_dtype_policy", keras.dtype_policies.DTypePolicy(dtype)))
+        graph = getattr(layer, "_functional", layer)  # that of a sequential model
+        inputs = [layer] if isinstance(layer, keras.layers.InputLayer) else getattr(graph, "_inputs", None) or []
+        changes += [(x, "_dtype", dtype) for x in inputs if "float" in x.dtype]  # to which they are cast
+    changes += [(variable, "_dtype", dtype) for variable in model.variables if "float" in variable.dtype]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    narrowed = BIT64_TO_BIT32_DTYPE["float64"]
+    try:
+        # But on TensorFlow, tanh and other operations of Keras would compute float64 in float32.
+        BIT64_TO_BIT32_DTYPE["float64"] = "float64" if dtype == "float64" else narrowed
+        for owner, name, value in changes:
+            object.__setattr__(owner, name, value)  # not Keras's own, which tracks what it is given
+        yield
+    finally:
+        BIT64_TO_BIT32_DTYPE["float64"] = narrowed
+        for owner, name, value in before:
+            object.__setattr__(owner, name, value)
+
+
+def with_dtype(model: keras.Model, dtype: str) -> keras.Model:
+    """Returns a copy of a model whose layers compute, and keep their weights, in one type.
+
+    Hessians need none: `Hessian(model, …, dtype="float64")`. ONNX Runtime takes no network in mixed precision.
+
+    Args:
+      model: A functional or sequential model.
+      dtype: str. float32 or float64.
+
+    Raises:
+      ValueError: a class that Keras cannot copy, or whose copy computes something else or stays in another type.
+    """
+    try:
+        copy = type(model).from_config(_in_dtype(model.get_config(), dtype))
+        copy.set_weights(model.get_weights())
+    except _NOT_COPIED as error:
+        raise ValueError(f"{model.name} cannot be copied; each class needs a whole get_config: {error}") from error
+    for weight, copied in zip(model.weights, copy.weights):
+        copied.trainable = weight.trainable  # frozen one by one, which no layer's configuration says
+    for layer in copy._flatten_layers():
+        computes = not isinstance(layer, keras.Model | keras.layers.InputLayer)
+        if computes and layer.compute_dtype != dtype:
+            raise ValueError(f"layer {layer.name}, a {type(layer).__name__}, stays {layer.compute_dtype}")
+        if hasattr(layer, "finalize_state"):  # Normalization computes by constants that it makes of its weights here
+            layer.finalize_state()
+    if not any(layer.compute_dtype in HALF for layer in model._flatten_layers()):
+        random = np.random.default_rng(0)
+        batch = [random.random((x.shape[0] or 2, *(size or 32 for size in x.shape[1:]))) for x in model.inputs]
+        pair = [keras.tree.flatten(of(batch if len(batch) > 1 else batch[0], training=False)) for of in (model, copy)]
+        for expected, found in zip(*([keras.ops.convert_to_numpy(z) for z in outputs] for outputs in pair)):
+            if np.abs(found - expected).max(initial=0) > TOLERANCE * np.abs(expected).max(initial=0):
+                raise ValueError(f"the copy of {model.name} computes something else; a get_config leaves something out")
+    return copy
+
+
+def widest(model: keras.Model) -> str:
+    """Returns the type of a model's trained weights; of several types the widest, and at least float32."""
+    types = {variable.dtype for variable in model.trainable_variables}
+    return "float64" if "float64" in types else "float32"
+
+
+def _in_dtype(config: Any, dtype: str) -> Any:
+    """Returns a layer's configuration, and those of layers in it, with another dtype where there is one."""
+    if isinstance(config, list | tuple):
+        return type(config)(_in_dtype(value, dtype) for value in config)
+    if not isinstance(config, dict):
+        return config
+    return {
+        name: dtype if name == "dtype" and value not in ("int32", "int64") else _in_dtype(value, dtype)
+        for name, value in config.items()
+    }

@@ -1,0 +1,376 @@
+"""What users read off a Hessian: spectra, diagonals, layers, bars, kept products, the callback, reports."""
+
+import itertools
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+import tqdm
+from hessian_cases import logits
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from shortcut_study import curvature
+from shortcut_study.curvature import quadrature, report
+from shortcut_study.curvature.callback import HessianCallback, eigenvalue_levels
+from shortcut_study.curvature.deflation import deflated_quadrature
+from shortcut_study.curvature.kept import KeptProducts
+from shortcut_study.curvature.model_spectrum import parts
+
+RNG = np.random.default_rng(0)
+X, CLASSES = RNG.standard_normal((12, 4)).astype(np.float32), RNG.integers(0, 3, 12)
+TARGETS = RNG.standard_normal((12, 3)).astype(np.float32)
+VALUES = np.append(RNG.standard_normal(200), [20.0, 30.0])
+
+
+def two_layers(*between, units=5):
+    keras.utils.set_random_seed(0)
+    first = keras.layers.Dense(units, "tanh", name="hidden")
+    return keras.Sequential([keras.Input((4,)), first, *between, keras.layers.Dense(3, name="out")])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return two_layers(units=16)  # 131 weights
+
+
+@pytest.fixture(scope="module")
+def h(model):
+    return curvature.Hessian(model, X, CLASSES, batch_size=5)
+
+
+@pytest.fixture(scope="module")
+def dense(model):
+    return curvature.Hessian(model, X, CLASSES, dtype="float64") @ np.eye(131)
+
+
+@pytest.fixture(scope="module")
+def exact(dense):
+    return np.linalg.eigvalsh(dense)
+
+
+def test_two_lines_print_and_draw_the_spectrum_with_its_errors(model, dense, exact, capsys):
+    spectrum = curvature.spectrum(model, X, CLASSES, order=25)  # by default all eigenvalues would be found
+    assert "100%" in capsys.readouterr().err.split("\r")[-1]
+    for (value, bound), expected in ((spectrum.largest, exact[-1]), (spectrum.smallest, exact[0])):
+        assert abs(value - expected) <= bound <= 1e-3 * exact[-1]
+    trace, error = spectrum.trace
+    assert abs(trace - exact.sum()) < 2 * error < exact.sum()
+    lines = str(spectrum).splitlines()
+    assert lines[0].startswith("Hessian of the mean cross-entropy of logits over 12 examples in 131 weights, ")
+    assert float(lines[2].split()[0]) == pytest.approx(exact[-1], rel=1e-4)
+    assert [axes.get_title() for axes in spectrum.plot("as titled").axes] == ["as titled"]
+    for value, bound, vector in zip(spectrum.quadrature.known, spectrum.quadrature.known_bounds, spectrum.eigenvectors):
+        assert np.linalg.norm(dense @ vector - value * vector) <= bound + 1e-6
+
+
+def test_the_bar_s_total_shrinks_to_the_number_of_products_and_is_reached(h, exact, capsys):
+    found = h.spectrum()
+    bars = re.findall(r"([^\r]*)\| (\d+)/(\d+) \[", capsys.readouterr().err)
+    totals = [int(total) for _, _, total in bars]
+    assert totals == sorted(totals, reverse=True) and totals[-1] == int(bars[-1][1])
+    assert "at most" in bars[0][0] and "at most" not in bars[-1][0]
+    assert f"{totals[-1] // 3} Hessian-vector products" in str(found)  # in three batches
+    # Of a small model all eigenvalues are found, where that takes no more products.
+    np.testing.assert_allclose(found.quadrature.known, exact, atol=1e-5)
+    assert "condition number: " in str(found) and "index: " in str(found)
+    h.spectrum(order=3, num_vectors=1, progress=False)
+    assert not capsys.readouterr().err
+
+
+def test_a_long_spectrum_says_how_long_it_takes_and_what_takes_less(h, capsys, monkeypatch):
+    clock = itertools.count(step=4)  # so that a product takes 4 seconds
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    options = {"order": 30, "num_vectors": 6}  # 152 products at most
+    h.spectrum(**options)
+    (line,) = re.findall("note: .*", capsys.readouterr().err)
+    assert line.startswith("note: a product takes 4 s, all of them at most 10 minutes; half of the examples")
+    h.spectrum(progress=False, **options)
+    h.spectrum(**options | {"num_vectors": 3})  # 8 minutes
+    assert "note" not in capsys.readouterr().err
+
+
+def test_the_bar_does_not_count_the_time_of_compiling(model, monkeypatch):
+    events, bar, made = [], tqdm.tqdm, curvature.Hessian.__init__
+    monkeypatch.setattr(curvature.Hessian, "__init__", lambda *a, **k: (made(*a, **k), events.append("made"))[0])
+    monkeypatch.setattr(tqdm, "tqdm", lambda **options: events.append("bar") or bar(**options))
+    curvature.spectrum(model, X, CLASSES, order=1, num_vectors=1, progress=False)
+    assert events == ["made", "bar"]
+
+
+def test_the_gauss_newton_matrix_the_diagonal_and_the_layers_hang_from_the_same_name(model, h, dense, exact):
+    newton = curvature.spectrum(model, X, CLASSES, gauss_newton=True, progress=False)
+    assert newton.smallest[0] > -1e-4 > exact[0] and str(newton).startswith("Gauss–Newton matrix of the mean")
+    both = curvature.diagonal(model, X, CLASSES, num_vectors=200, progress=False)
+    pattern = r"trace \S+ ± \S+ \(95 % interval\), 131 diagonal entries from \S+ to \S+, 200 products"
+    assert re.fullmatch(pattern, str(both)) and abs(both.trace - exact.sum()) < 2 * both.trace_error
+    assert (np.abs(both.diagonal - np.diag(dense)) <= both.diagonal_error + 1e-6).mean() > 0.9
+    k1, b1, k2, b2 = model.trainable_variables
+    groups = {"kernels": [k1, k2], "biases": [b2, b1]}
+    at = {"hidden": np.s_[:80], "out": np.s_[80:], "kernels": np.r_[:64, 80:128], "biases": np.r_[128:131, 64:80]}
+    by_layer = curvature.per_layer(model, X, CLASSES, progress=False)
+    for row in by_layer.rows + h.per_layer(groups, progress=False).rows:
+        block = np.linalg.eigvalsh(dense[at[row["part"]]][:, at[row["part"]]])
+        assert row["num_weights"] == len(block)
+        assert abs(row["largest"] - block[-1]) <= row["largest_error_bound"] < 1e-2 * block[-1]
+        assert abs(row["trace"] - block.sum()) < 2 * row["trace_error"] + 1e-4
+    assert [line.split()[0] for line in str(by_layer).splitlines()] == ["part", "hidden", "out"]
+    assert len(by_layer.plot().axes) == 2
+
+
+def test_layers_of_one_name_are_parts_of_their_own():
+    def inner(name):
+        inputs = keras.Input((4,))
+        return keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs), name=name)
+
+    model = keras.Sequential([keras.Input((4,)), inner("a"), inner("b"), keras.layers.Dense(3, name="last")])
+    found = parts(model)
+    names = [name.removeprefix(f"{model.name}/") for name in found]
+    assert names == ["dense", "dense (2)", "last"] and [len(entries) for entries in found.values()] == [20, 20, 15]
+    assert sorted(np.concatenate(list(found.values()))) == list(range(55))
+    model.layers[0].layers[1].kernel.trainable = False
+    found = parts(model)
+    assert [entries.tolist() for entries in found.values()] == [[0, 1, 2, 3], list(range(4, 24)), list(range(24, 39))]
+
+
+def counting(calls, stop_at=None):
+    def product(vector):
+        if len(calls) == stop_at:
+            raise KeyboardInterrupt
+        calls.append(vector.copy())
+        return (VALUES * vector).astype(vector.dtype)
+
+    return product
+
+
+def kept_quadrature(path, calls, stop_at=None, dtype=np.float32, problem="a"):
+    kept = KeptProducts(path, {"loss": [problem]})
+    return deflated_quadrature(kept.of(counting(calls, stop_at)), 202, dtype=dtype)[0]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_interrupted_iteration_goes_on_after_the_last_finished_product_to_the_same_bits(tmp_path, dtype):
+    path, whole, first, second = tmp_path / "products", [], [], []
+    expected = kept_quadrature(None, whole, dtype=dtype)
+    with pytest.raises(KeyboardInterrupt):
+        kept_quadrature(path, first, 37, dtype)
+    again = kept_quadrature(path, second, dtype=dtype)
+    assert len(first) == 37 and len(second) == len(whole) - 36  # the first is computed again, to compare
+    for one, other in zip(again, expected):
+        np.testing.assert_array_equal(one, other)
+    kept_quadrature(path, third := [], dtype=dtype)
+    assert len(third) == 1
+
+
+def test_a_damaged_product_is_computed_again_and_what_is_no_folder_of_products_is_refused(tmp_path):
+    path = tmp_path / "products"
+    kept_quadrature(path, [])
+    first, second, third, *_ = sorted(path.glob("*.npy"))
+    first.write_bytes(first.read_bytes()[:-1])  # no process leaves such: it writes under another name
+    second.unlink()
+    damaged = bytearray(third.read_bytes())
+    damaged[-9] ^= 1
+    third.write_bytes(damaged)
+    (path / "x.npy.part").write_bytes(b"half")
+    kept_quadrature(path, calls := [])
+    assert len(calls) in (3, 4)  # the three, and the first product where it is none of them
+    with pytest.raises(ValueError, match="holds products of other loss; remove it, or give another path"):
+        kept_quadrature(path, [], problem="b")
+    (tmp_path / "table.csv").write_text("step,loss\n1\n")
+    (path / "problem.json").write_text("[")
+    for other in (path, tmp_path / "table.csv", tmp_path):
+        with pytest.raises(ValueError, match="is not a folder of Hessian products"):
+            kept_quadrature(other, [])
+
+
+def test_the_same_vector_in_another_matrix_is_another_product(tmp_path):
+    kept, vector = KeptProducts(tmp_path / "products", {}), np.ones(3)
+    assert kept.of(lambda v: v, "a")(vector).tolist() == [1, 1, 1]
+    assert kept.of(lambda v: 2 * v, "b")(vector).tolist() == [2, 2, 2] and len(kept) == 2
+    assert kept.of(lambda v: 3 * v, "a")(vector).tolist() == [1, 1, 1]  # found
+
+
+@pytest.mark.parametrize("name, count", [("spectrum", 25), ("diagonal", 9), ("per_layer", 25)])
+def test_each_measurement_of_a_model_goes_on_from_its_folder(model, tmp_path, name, count):
+    seen, stop_at = [], [count]
+
+    def on_batch():
+        seen.append(1)
+        if len(seen) == stop_at[0]:
+            raise KeyboardInterrupt
+
+    h = curvature.Hessian(model, X, CLASSES, batch_size=6, on_batch=on_batch)
+    options = (
+        {"progress": False, "num_vectors": 6}
+        if name == "diagonal"
+        else {"progress": False, "num_vectors": 3, "order": 20}
+    )
+    with pytest.raises(KeyboardInterrupt):
+        getattr(h, name)(path=tmp_path / "products", **options)
+    stop_at[0], done = 0, len(seen)
+    again = getattr(h, name)(path=tmp_path / "products", **options)
+    rest = len(seen) - done
+    expected = getattr(h, name)(**options)
+    whole = len(seen) - done - rest
+    assert whole - rest == 2 * ((count - 1) // 2 - 1)  # less the product that is checked
+    assert str(again) == str(expected)
+
+
+def scaled(temperature):
+    return lambda y, z: keras.ops.sparse_categorical_crossentropy(y, z / temperature, from_logits=True)
+
+
+def test_other_weights_examples_losses_and_matrices_do_not_take_the_products_of_these(model, tmp_path):
+    options = {"progress": False, "path": tmp_path / "products", "order": 5, "num_vectors": 1}
+    curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), **options)
+    for change, what in (
+        ({"model": keras.models.clone_model(model)}, "weights"),
+        ({"x": X + 1}, r"examples \(a data set that shuffles: reshuffle_each_iteration=False\)"),
+        ({"y": (CLASSES + 1) % 3}, "examples"),
+        ({"sample_weight": np.ones(12)}, "examples"),
+        ({"gauss_newton": True}, "matrix"),
+        ({"dtype": "float64"}, "matrix|weights"),
+        ({"variables": model.trainable_variables[:1]}, "matrix"),
+        ({"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}, "loss"),
+        ({"loss": scaled(1.0005)}, "loss, or another model"),  # which no digest shows
+        ({"loss": scaled(1.00005)}, "loss, or another model"),
+    ):
+        with pytest.raises(ValueError, match=f"holds products of other {what}"):
+            curvature.spectrum(**{"model": model, "x": X, "y": CLASSES, "loss": scaled(1.0)} | options | change)
+    found = curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), batch_size=5, **options)  # which is no other loss
+    assert found.quadrature.nodes.shape == (1, 5)
+    with pytest.raises(ValueError, match="products of other matrix"):
+        curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), batch_size=5, training=True, **options)
+
+
+def test_another_activation_with_the_same_weights_does_not_take_them(model, tmp_path):
+    options = {"progress": False, "path": tmp_path / "products", "order": 5, "num_vectors": 1}
+    curvature.spectrum(model, X, CLASSES, **options)
+    other = keras.Sequential([keras.Input((4,)), keras.layers.Dense(16, "sigmoid"), keras.layers.Dense(3)])
+    other.set_weights(model.get_weights())
+    with pytest.raises(ValueError, match="holds products of other loss, or another model"):
+        curvature.spectrum(other, X, CLASSES, **options)
+
+
+def test_the_callback_records_the_hessian_of_each_measured_epoch(tmp_path):
+    network = two_layers()
+    start = np.linalg.eigvalsh(curvature.Hessian(network, X, CLASSES, dtype="float64") @ np.eye(43))
+    network.compile("sgd", logits())
+    callbacks = [
+        HessianCallback(X, CLASSES, tmp_path / "logs", every=2, order=43, batch_size=5),
+        keras.callbacks.CSVLogger(tmp_path / "log.csv"),
+    ]
+    history = network.fit(X, CLASSES, epochs=5, verbose=0, callbacks=callbacks).history
+    rows = callbacks[0].history
+    assert [row["epoch"] for row in rows] == [0, 2, 4]
+    assert (rows[0]["largest"], rows[0]["smallest"]) == pytest.approx((start[-1], start[0]), abs=1e-5)
+    assert rows[0]["largest_error_bound"] < 1e-4 > rows[0]["smallest_error_bound"]
+    assert abs(rows[0]["trace"] - start.sum()) < rows[0]["trace_error"]  # two vectors: t is 12.7
+    # Keras has a row for each of the five epochs; the Hessian is measured after the second and the fourth.
+    measured = [np.nan, rows[1]["largest"], np.nan, rows[2]["largest"], np.nan]
+    np.testing.assert_array_equal(history["hessian_largest"], measured)
+    table = np.genfromtxt(tmp_path / "log.csv", delimiter=",", names=True)
+    np.testing.assert_allclose(table["hessian_largest"], measured, rtol=1e-6)
+    end = curvature.Hessian(network, X, CLASSES).spectrum(progress=False).largest[0]
+    assert rows[2]["largest"] != rows[0]["largest"] and end != pytest.approx(start[-1], rel=1e-3)
+    events = EventAccumulator(str(tmp_path / "logs"))
+    events.Reload()
+    assert {f"hessian/{name}" for name in ("largest", "smallest", "trace", "eigenvalues")} <= set(
+        events.Tags()["tensors"]
+    )
+    assert [event.step for event in events.Tensors("hessian/largest")] == [0, 2, 4]
+
+
+def test_the_callback_takes_the_compiled_loss_a_data_set_and_options_and_fit_ends_with_the_same_bits(tmp_path):
+    ends = []
+    for watched in (False, True):
+        model = two_layers(keras.layers.Dropout(0.5, seed=1))
+        model.compile("adam", "mse")
+        data = tf.data.Dataset.from_tensor_slices((X, TARGETS)).batch(5)
+        callbacks = [HessianCallback(data, order=43, gauss_newton=True)] if watched else []
+        expected = np.linalg.eigvalsh(curvature.Hessian(model, X, TARGETS, gauss_newton=True) @ np.eye(43))[-1]
+        model.fit(data, epochs=1, verbose=0, callbacks=callbacks)
+        ends.append(model.get_weights())
+    assert callbacks[0].history[0]["largest"] == pytest.approx(expected, rel=1e-4)
+    for first, second in zip(*ends):
+        np.testing.assert_array_equal(first, second)
+    with pytest.raises(ValueError, match="every, order and num_vectors must be at least 1, got 0, 20 and 2"):
+        HessianCallback(X, CLASSES, every=0)
+
+
+def diverged():
+    model = two_layers()
+    model.layers[-1].bias.assign([np.nan, 0, 0])
+    return model, X, CLASSES
+
+
+def fitted_to_rounding():
+    """One kernel whose logits are 16 for the right class and 0 else: a loss of 2e-7."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.layers[0].kernel.assign(16 * np.eye(4, 3))
+    return model, np.eye(4, dtype=np.float32)[:3], np.arange(3)
+
+
+@pytest.mark.parametrize(
+    "make, reason",
+    [(diverged, "there is no Hessian product: the model's weights are NaN"), (fitted_to_rounding, "mvp_fn is not sym")],
+)
+def test_training_goes_on_where_there_is_nothing_to_measure(make, reason):
+    model, x, y = make()
+    callback = HessianCallback(x, y, order=5)
+    model.compile("sgd", logits())
+    with pytest.warns(UserWarning, match=f"^the Hessian after . epochs is not measured: {reason}"):
+        model.fit(x, y, epochs=1, verbose=0, callbacks=[callback])
+    assert [row["epoch"] for row in callback.history] == [0, 1]
+    assert all(np.isnan(row["largest"]) and np.isnan(row["trace"]) for row in callback.history)
+
+
+def test_batch_normalisation_is_not_measured_before_it_has_averages():
+    model = two_layers(keras.layers.BatchNormalization())
+    model.compile("sgd", logits())
+    model.fit(X, CLASSES, epochs=2, verbose=0, callbacks=[callback := HessianCallback(X, CLASSES, order=5)])
+    assert [row["epoch"] for row in callback.history] == [1, 2]
+    model.fit(
+        X, CLASSES, initial_epoch=2, epochs=3, verbose=0, callbacks=[callback := HessianCallback(X, CLASSES, order=5)]
+    )
+    assert [row["epoch"] for row in callback.history] == [2, 3]
+
+
+def test_levels_follow_the_weights():
+    found = quadrature.Quadrature(np.array([[0.0, 1, 2]]), np.array([[0.7, 0.2, 0.1]]), np.zeros((1, 3)), 0.0)
+    levels, counts = np.unique(eigenvalue_levels(found, 100), return_counts=True)
+    assert levels.tolist() == [0, 1, 2] and counts.tolist() == [70, 20, 10]
+
+
+def nodes(values):
+    values = np.array([values, values], float)
+    return quadrature.Quadrature(values, np.full(values.shape, 1 / values.shape[1]), np.zeros(values.shape), 1e-7)
+
+
+def test_the_report_leaves_out_what_is_not_resolved_and_prints_each_ritz_value_once():
+    resolved = report.report(nodes(np.linspace(-1, 9, 400)), count=2, dim=900)
+    assert "condition number: 1" in resolved and "index: 10" in resolved
+    coarse = report.report(nodes([-1.0, 0.001, 5.0]), count=1, dim=900).splitlines()
+    names = ["trace", "eigenvalues smaller in size than 5% of the largest"]
+    assert [line.split(":")[0] for line in coarse[2:]] == names
+    lines = report.report(nodes([-3.0, -1.0, 0.0, 2.0, 5.0]), count=5, dim=900).splitlines()
+    assert [line.split()[::2] for line in lines[1:4]] == [["5", "-3"], ["2", "-1"], ["0"]]
+    assert lines[4].startswith("trace: 540 ± 0 (95 % interval)")  # the two vectors of `nodes` agree
+    assert len(report.report(nodes([4.0]), count=5, dim=900).splitlines()) == 4
+    singular = report.report(nodes([1e-8] * 50 + [1.0] * 50), count=1, dim=900)
+    assert "condition number: infinite within rounding, largest |eigenvalue| 1 over" in singular
+
+
+def test_at_full_order_the_report_counts_eigenvalues_and_not_their_weights():
+    eigenvalues = np.linspace(-1, 9, 11)
+    basis = np.linalg.qr(np.random.default_rng(1).standard_normal((11, 11)))[0]
+    product = ((basis * eigenvalues) @ basis.T).__matmul__
+    found = quadrature.lanczos_quadrature(product, 11, 11, num_vectors=1)
+    lines = report.report(found, count=2, dim=11).splitlines()[-3:]
+    assert lines[0].startswith("trace: 44 ± ") and lines[0].endswith(", of all 11 eigenvalues")
+    assert lines[1:] == [
+        "condition number: 9, largest |eigenvalue| 9 over 10th percentile 1",
+        "index: 9.09% of the eigenvalues are negative, 9.09% are 0 within rounding",
+    ]
+    assert "index: 9.09%" not in report.report(found, count=2, dim=12)  # negative control: by the weights

@@ -1,0 +1,282 @@
+"""What has no Hessian, or is no question, is one line that names what was given and what to do."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from hessian_cases import (
+    CLASSES,
+    TARGETS,
+    WORDS,
+    X,
+    hidden,
+    logits,
+    plain,
+    sequential,
+    squares,
+    two_inputs,
+    two_outputs,
+)
+from keras import layers, ops
+
+from shortcut_study import curvature
+from shortcut_study.curvature import examples
+from shortcut_study.curvature.deflation import deflated_quadrature
+
+
+def replaced(forward, backward):
+    """A layer with a gradient of its own: backward(upstream, x)."""
+    function = tf.custom_gradient(lambda x: (forward(x), lambda upstream: backward(upstream, x)))
+    return sequential(hidden(), layers.Lambda(function), layers.Dense(3))
+
+
+class Recomputed(layers.Layer):
+    """tanh(kx)² in tf.recompute_grad, which gives no gradient to a tensor in place of k."""
+
+    def build(self, shape):
+        self.k = self.add_weight(shape=(shape[-1], 3), name="k")
+
+    def call(self, inputs):
+        return tf.recompute_grad(lambda x: tf.square(tf.tanh(x @ self.k)))(inputs)
+
+
+class Adds(layers.Layer):
+    def call(self, x):
+        self.add_loss(ops.mean(x**2))
+        return x
+
+
+class Doubled(keras.losses.MeanSquaredError):
+    def __call__(self, *arguments, **options):
+        return 2 * super().__call__(*arguments, **options)
+
+
+def hidden_by_zeros(layer):
+    model = sequential(layer, layers.Dense(3))
+    model.layers[-1].kernel.assign(0 * model.layers[-1].kernel)
+    return model
+
+
+def reading_a_tensor():
+    """A weight that a Lambda reads as a tf.Variable, past Keras."""
+    first = hidden()
+    model = sequential(first, layers.Dense(3))
+    value = first.kernel.value
+    return sequential(*model.layers, layers.Lambda(lambda z: z + tf.reduce_sum(value**2) * z**2))
+
+
+def without_gradient():
+    grown = layers.Lambda(lambda x: tf.nn.local_response_normalization(x))
+    return sequential(layers.Conv2D(2, 3), grown, layers.Flatten(), layers.Dense(3), shape=(6, 6, 2))
+
+
+def in_a_lambda(function):
+    return sequential(hidden(), layers.Lambda(function), layers.Dense(3))
+
+
+NO_DERIVATIVE = (
+    "the gradient is not the derivative of the loss: .* as reversal, clipping, rounding and stop_gradient do"
+)
+NO_SECOND = "a Hessian product is not the difference of two gradients: .* most in .*dense"
+IMAGES = np.ones((6, 6, 6, 2)) + X[:, :1, None, None]
+ONE_HOT = np.eye(3)[CLASSES]
+IGNORING = keras.losses.SparseCategoricalCrossentropy(True, -1)
+
+# Each: a model, words of the line, and what is given in place of the examples and in options.
+REFUSED = {
+    # what has no Hessian
+    "reversal": (lambda: replaced(lambda x: x + 0, lambda g, x: -g), NO_DERIVATIVE, {}),
+    "reversal, a block": (
+        lambda: replaced(lambda x: x + 0, lambda g, x: -g),
+        NO_DERIVATIVE,
+        {"variables": lambda m: m.trainable_variables[:1]},
+    ),
+    "reversal, Gauss–Newton": (
+        lambda: replaced(lambda x: x + 0, lambda g, x: -g),
+        NO_DERIVATIVE,
+        {"gauss_newton": True},
+    ),
+    "clipping": (lambda: replaced(lambda x: x + 0, lambda g, x: tf.clip_by_norm(g, 1e-3)), NO_DERIVATIVE, {}),
+    "rounding": (lambda: replaced(tf.round, lambda g, x: g), NO_DERIVATIVE, {}),
+    "a stop": (lambda: in_a_lambda(lambda h: tf.stop_gradient(h) * h), NO_DERIVATIVE, {}),
+    "a stop in the loss": (
+        plain,
+        NO_DERIVATIVE,
+        {"loss": lambda y, z: squares(ops.stop_gradient(z), 2 * z), "y": TARGETS},
+    ),
+    "a constant gradient": (lambda: replaced(lambda x: x * x, lambda g, x: 2 * tf.stop_gradient(x) * g), NO_SECOND, {}),
+    "recompute_grad": (
+        lambda: sequential(hidden(), Recomputed(), layers.Dense(3)),
+        "knows no derivative of recompute_grad",
+        {},
+    ),
+    "recompute_grad behind zeros": (lambda: hidden_by_zeros(Recomputed()), f"{NO_SECOND}|{NO_DERIVATIVE}", {}),
+    "a tensor of a weight": (
+        reading_a_tensor,
+        "the gradient in .*kernel is another .* or reads it as a tf.Variable",
+        {},
+    ),
+    "no derivative": (without_gradient, "it knows no derivative of LRNGrad; replace that operation", {"x": IMAGES}),
+    "dropout of TensorFlow": (
+        lambda: in_a_lambda(lambda h: tf.nn.dropout(h, 0.5)),
+        "draws random numbers anew at each",
+        {},
+    ),
+    "activity_regularizer": (
+        lambda: sequential(layers.Dense(3, activity_regularizer="l2")),
+        "the activity_regularizer of layer dense.* no Hessian here",
+        {},
+    ),
+    "add_loss": (lambda: sequential(Adds(), layers.Dense(3)), "^add_loss in a layer adds to the loss", {}),
+    # what is another loss
+    "an own __call__": (
+        plain,
+        "the loss is .* here and .* by Keras's own code; a __call__",
+        {"loss": Doubled(), "y": TARGETS},
+    ),
+    "one number": (
+        plain,
+        "one value per example, .* it gave one number",
+        {"loss": lambda y, z: ops.mean(y - z), "y": TARGETS},
+    ),
+    "a value a class": (plain, "one value per example, it gave", {"loss": lambda y, z: ops.mean(z**2, 0)}),
+    "all entries": (plain, "one value per example, it gave", {"loss": lambda y, z: ops.reshape(z**2, [-1])}),
+    "probabilities": (lambda: sequential(layers.Dense(3, "softmax")), "must give logits, but its outputs are prob", {}),
+    "no labels": (plain, "the loss ignores all labels", {"loss": IGNORING, "y": np.full(6, -1)}),
+    "an unknown loss": (plain, "no_such_loss", {"loss": "no_such_loss"}),
+    "an unknown output": (
+        lambda: two_outputs(lambda a, b: {"c": a, "n": b}),
+        "no output named x, only c, n",
+        {"loss": {"x": "mse"}, "y": {"c": CLASSES, "n": TARGETS}},
+    ),
+    "three losses": (
+        lambda: two_outputs(lambda a, b: [a, b]),
+        "has 2 outputs, got 3",
+        {"loss": ["mse"] * 3, "y": [TARGETS, TARGETS[:, :2]]},
+    ),
+    # models
+    "a name": (lambda: "digits", "need a built keras.Model, with an Input or called once, got 'digits'", {}),
+    "not built": (lambda: keras.Sequential([layers.Dense(3)]), "need a built keras.Model", {}),
+    "nothing to train": (lambda: sequential(layers.Flatten()), "no trainable weights; set trainable = True", {}),
+    "dtype": (plain, "dtype must be float32 or float64, got 'bfloat16'", {"dtype": "bfloat16"}),
+    "precision": (plain, "precision must be one of highest, high, default, got 'tf32'", {"precision": "tf32"}),
+    "one output": (lambda: sequential(layers.Dense(1)), r"at least two classes, the model gives \(None, 1\): pass", {}),
+    "one input of two": (lambda: two_inputs(lambda a, b: [a, b]), "takes 2 inputs, got 1", {}),
+    # examples
+    "no image": (plain, "at least one image", {"x": X[:0], "y": CLASSES[:0]}),
+    "fewer labels": (plain, r"need one label per image, .* got shapes \(6, 4\), \(3,\)", {"y": CLASSES[:3]}),
+    "fewer weights": (plain, r"shapes \(6, 4\), \(6,\), \(2,\)", {"sample_weight": np.ones(2)}),
+    "one-hot": (plain, r"CategoricalCrossentropy\(from_logits=True\)\), got \(6, 3\) of float64", {"y": ONE_HOT}),
+    "names": (plain, "labels must be whole numbers, got .*names.index", {"y": np.array(list("abc"))[CLASSES]}),
+    "text": (plain, "x, given with y, must be numbers, got <U", {"x": X.astype(str)}),
+    "NaN": (plain, "the images hold NaN or infinite numbers", {"x": np.where(X > 1, np.nan, X)}),
+    "NaN labels": (plain, "the labels hold NaN or infinite numbers", {"y": np.nan * TARGETS, "loss": "mse"}),
+    "a class too many": (plain, "labels must lie in 0–2, the model's outputs, got 1–3", {"y": CLASSES + 1}),
+    "a class too many, given": (plain, "labels must lie in 0–2", {"y": CLASSES + 1, "loss": logits()}),
+    "labels beyond int32": (plain, "within int32, got", {"y": CLASSES + 2**33, "loss": lambda y, z: z}),
+    "images": (plain, r"^images must be \[m, 4\] as the model takes them, got \(6, 3\)$", {"x": X[:, :3]}),
+    "labels of another shape": (
+        plain,
+        r"loss does not take labels \[m, 2\] and outputs \[m, 3\]",
+        {"y": TARGETS[:, :2], "loss": "mse"},
+    ),
+    "batch_size": (plain, "batch_size must be a whole number of at least 1, got 0", {"batch_size": 0}),
+    "half a batch": (plain, "batch_size must be a whole number of at least 1, got 7.5", {"batch_size": 7.5}),
+    "a word too many": (
+        lambda: sequential(layers.Embedding(5, 2), layers.Flatten(), layers.Dense(3), shape=(5,), dtype="int32"),
+        r"^the model or the loss does not take these examples: indices.*0, 5\)",
+        {"x": WORDS + 4},
+    ),
+    "no variables": (plain, "variables must be some of model.trainable_variables", {"variables": lambda m: []}),
+    "other variables": (plain, "variables must be some of", {"variables": lambda m: [np.zeros(3)]}),
+    "x without y": (plain, r"need y, or batches of pairs \(x, y\) as x; got a ndarray without y", {"y": None}),
+    "no batch": (plain, "got no batch", {"x": [], "y": None}),
+    "four parts": (plain, r"x must be batches of .*, got 4 parts", {"x": [(X, CLASSES, CLASSES, X)], "y": None}),
+    "no pairs": (
+        plain,
+        "x must be batches of",
+        {"x": lambda: tf.data.Dataset.from_tensor_slices(X).batch(5), "y": None},
+    ),
+    "single examples": (
+        plain,
+        r"dataset.batch\(100\) makes",
+        {"x": lambda: tf.data.Dataset.from_tensor_slices((X, CLASSES)), "y": None},
+    ),
+    "several sizes": (plain, "differ in more than their number", {"x": [(X, CLASSES), (X[:, :3], CLASSES)], "y": None}),
+    "lengths": (plain, "x gives 6 images with 3 labels", {"x": [(X, CLASSES[:3])], "y": None}),
+    "no end": (
+        plain,
+        "repeats without end",
+        {"x": lambda: tf.data.Dataset.from_tensors((X, CLASSES)).repeat(), "y": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_one_line_before_the_first_number(name):
+    make, message, changes = REFUSED[name]
+    keras.utils.set_random_seed(0)
+    model, options = make(), {"x": X, "y": CLASSES} | changes
+    if callable(options["x"]):
+        options["x"] = options["x"]()
+    if "variables" in options:
+        options["variables"] = options["variables"](model)
+    with pytest.raises(ValueError, match=message) as raised:
+        curvature.Hessian(model, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_products_measurements_and_backends_refuse_in_one_line_too(monkeypatch, tmp_path):
+    model = plain()
+    h = curvature.Hessian(model, X, CLASSES)
+    for shape in ((26,), (1, 27), (27, 2, 2)):
+        with pytest.raises(ValueError, match=r"the vector must have shape \(27,\), or \(27, k\) for k of them, got"):
+            h @ np.ones(shape)
+    with pytest.raises(ValueError, match='groups must be "layer", "block", or variables by name, got'):
+        h.per_layer("unit")
+    with pytest.raises(ValueError, match="there is no folder /no/where"):
+        h.spectrum(path="/no/where/products")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'ordr'"):
+        curvature.spectrum(model, X, CLASSES, ordr=3)
+    model.layers[0].kernel.assign(np.nan * model.layers[0].kernel)
+    with pytest.raises(ValueError, match="there is no Hessian product: the model's weights are NaN or infinite"):
+        curvature.Hessian(model, X, CLASSES) @ np.ones(27)
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match="need KERAS_BACKEND=tensorflow or jax, got torch"):
+        curvature.Hessian(plain(), X, CLASSES)
+
+
+def test_batches_without_end_stop_before_they_fill_the_memory(monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 1, "SC_PAGE_SIZE": 4096}[name])
+
+    def endless():
+        while True:
+            yield X, CLASSES
+
+    with pytest.raises(ValueError, match="half of the memory; take some of them"):
+        examples.gathered(endless())
+
+
+def test_more_order_than_memory_is_refused_with_the_order_that_fits(monkeypatch):
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}[name])
+    with pytest.raises(ValueError, match="order 500 needs 27.1 GB .* has 8.6 GB in all; choose at most 146"):
+        deflated_quadrature(None, 13_538_736, 500, dtype=np.float32)
+
+
+def test_what_stops_nothing_that_counts_is_taken():
+    def by_hand(y, z):
+        shift = ops.stop_gradient(ops.max(z, -1, keepdims=True))
+        sums = ops.sum(ops.exp(z - shift), -1)
+        return ops.log(sums) + shift[:, 0] - tf.gather(z, tf.cast(y, tf.int32), batch_dims=1)
+
+    model = plain()
+    found, expected = (curvature.Hessian(model, X, CLASSES, loss=loss) @ np.ones(27) for loss in (by_hand, None))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    # Constant in part, but with right first derivatives, which are all that the Gauss–Newton matrix takes.
+    model = replaced(lambda x: x * x, lambda g, x: 2 * tf.stop_gradient(x) * g)
+    plain_model = in_a_lambda(lambda x: x * x)
+    plain_model.set_weights(model.get_weights())
+    found, expected = (
+        curvature.Hessian(of, X, CLASSES, gauss_newton=True) @ np.ones(27) for of in (model, plain_model)
+    )
+    np.testing.assert_allclose(found, expected, atol=1e-5)
