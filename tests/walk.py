@@ -1,9 +1,9 @@
-"""python -m tests.walk: the function bodies that a reader passes from a command to where its work is done.
+"""python -m tests.walk train|spectrum: the function bodies that a reader passes on the way to where the work is done.
 
 Counted, while the program runs, are the functions of this repository that are entered before that point:
 
     train      with the run's TrainConfig among their arguments, from launch.train to the first call of Model.fit
-    spectrum   that are on the stack when the first product of curvature.spectrum is computed
+    spectrum   that are on the stack when curvature.spectrum has its first product computed
 
 A function counts once, however often it is entered. Not counted are functions of other packages, the checks that a
 config makes of itself, and identity_matters/fields.py, which knows no field by its name. tests/test_house.py holds the
@@ -71,6 +71,34 @@ def to_first_step() -> list[str]:
     return list(entered)
 
 
+def to_product() -> list[str]:
+    """Returns the bodies on the stack, from the outside in, when a spectrum multiplies by the Hessian on the device."""
+    import numpy as np
+
+    from identity_matters.pretrained import load
+    from shortcut_study import curvature
+    from shortcut_study.curvature import tensorflow_backend
+
+    stack, product = [], tensorflow_backend.Backend.product
+
+    def arrive(*arguments):
+        frame, bodies = sys._getframe(1), []
+        while frame:
+            bodies += [body(frame)] * is_ours(frame)
+            frame = frame.f_back
+        if any(".checks." in name for name in bodies):  # of the product that is compared before the first number
+            return product(*arguments)
+        stack.extend(bodies)
+        raise Arrived
+
+    tensorflow_backend.Backend.product = arrive
+    try:
+        curvature.spectrum(load("digits"), np.zeros((4, 28, 28, 1), np.uint8), np.arange(4), progress=False)
+    except Arrived:
+        pass
+    return list(dict.fromkeys(reversed(stack)))
+
+
 if __name__ == "__main__":
-    for place in to_first_step():
+    for place in {"train": to_first_step, "spectrum": to_product}[sys.argv[1]]():
         print(place)
