@@ -31,6 +31,7 @@ STEP, TOLERANCE = 5e-5, 1e-5
 ON_JAX = keras.backend.backend() == "jax"
 ROUNDED, COARSE_STEP, COARSE = ("attention",) if ON_JAX else ("bilinear", "bicubic", "lanczos5"), 2e-3, 1e-2
 SLOW = "GRU both ways", "masked words", "LSTM, gauss_newton", "attention", "group norm", "batch norm", "RMS norm"
+SLOW += "mse, gauss_newton", "layer norm over two axes", "unit norm", "bicubic", "outputs by layers' names", "values"
 QUICK_ON_JAX = (
     "default", "outputs by name", "tied words", "masked outputs", "ignored labels, gauss_newton",
 )  # fmt: skip
