@@ -71,7 +71,7 @@ def test_the_docs_have_at_most_18_000_words_and_no_page_over_2_000():
 def test_the_index_lists_every_page():
     docs, text = ROOT / "docs", (ROOT / "docs" / "index.md").read_text()
     pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")} - {"index.md"}
-    assert not [page for page in pages if f"({page})" not in text]
+    assert not [page for page in pages if f"({page})" not in text and not page.startswith("reference/api/")]
 
 
 def test_the_readme_counts_the_statements_as_the_table_does():

@@ -17,8 +17,10 @@ from mkdocs.structure.pages import Page
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from website import api, claims_table, commands, notebook, tested  # noqa: E402, MkDocs loads this file by its path
+from website import claims_table, commands, notebook, tested  # noqa: E402, MkDocs loads this file by its path
 
+API_PAGES = sorted((ROOT / "docs" / "reference" / "api").glob("*.md"))
+API_INDEX = (ROOT / "docs" / "reference" / "api" / "index.md").read_text("utf-8")
 SECTIONS = ("start", "guides", "papers", "reference", "appendix")
 # Files of the repository that are pages, and where.
 ROOT_PAGES = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
@@ -29,9 +31,9 @@ SOURCE_PAGES = {
     **dict.fromkeys(("identity_matters", "shortcut_study", "theory"), "reference/api/index.md"),
     **{f"launch/{name}.py": f"reference/commands/{name}.md" for name in commands.launchers()},
     **{
-        f"{module.replace('.', '/')}.py": f"reference/api/{name}.md"
-        for name, page in api.PAGES.items()
-        for module in page.members
+        f"{module.replace('.', '/')}.py": f"reference/api/{page.name}"
+        for page in API_PAGES
+        for module in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.M)
     },
 }
 _LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|mailto:|#|/)([^)\s#]+)(#[^)\s]*)?\)(\{ download \})?")
@@ -43,11 +45,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     made: dict[str, str | bytes] = {
         "reference/presets.md": commands.presets_page(),
         "reference/commands/index.md": commands.commands_index(),
-        "reference/api/index.md": api.index(),
         "assets/filter.js": (ROOT / "launch" / "reporting" / "templates" / "filter.js").read_text(encoding="utf-8"),
     }
     made |= {f"reference/commands/{name}.md": commands.command_page(name) for name in commands.launchers()}
-    made |= {f"reference/api/{name}.md": api.markdown(page) for name, page in api.PAGES.items()}
     made |= {page: (ROOT / source).read_text(encoding="utf-8") for source, page in ROOT_PAGES.items()}
     for file in [file for file in files if file.src_uri.endswith(".ipynb")]:
         folder, name = posixpath.split(file.src_uri.removesuffix(".ipynb"))
@@ -73,7 +73,7 @@ def navigation(pages: list[str]) -> list:
     for section in SECTIONS:
         entries: list = [page for page in ordered if page.startswith(f"{section}/") and page.count("/") == 1]
         for part, title in (("api", "API"), ("commands", "Commands")):
-            names = list(api.PAGES) if part == "api" else commands.launchers()
+            names = re.findall(r"\]\((\w+)\.md\)", API_INDEX) if part == "api" else commands.launchers()
             below = [f"{section}/{part}/{name}.md" for name in ("index", *names)]
             entries += [{title: below}] if below[0] in pages else []
         nav.append({section.capitalize(): entries})

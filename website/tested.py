@@ -132,7 +132,7 @@ RUN_ELSEWHERE: dict[str, str] = {
     "rows = list(near_identity.measure(network, images, labels))": (
         "tests/identity_matters/test_near_identity.py::test_measures_of_a_block_that_is_known"
     ),
-    'check("hm.theorem_2.1")': "tests/theory/test_claims.py::test_one_trial_is_enough_for_a_check_to_say_something",
+    'check("hm.theorem_2.1")': "tests/theory/test_claims.py::test_every_claim_holds_as_the_table_says",
 }
 RUN_PAGES = {"start/tour.md": "tests/test_tour.py::test_every_cell_of_the_tour_runs"}  # their snippets
 
