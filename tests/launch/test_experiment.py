@@ -27,6 +27,7 @@ from launch.experiment import Experiment, Report
 from theory import figures
 from theory.descent import figures as descent_figures
 from theory.descent import target_map
+from theory.relu import figures as relu_figures
 from theory.relu import search
 
 # A whole command: a module has no more, but for its docstring.
@@ -217,7 +218,9 @@ def small():
         patch.setattr(target_map, "run_job", functools.partial(target_map.run_job, max_steps=20))
         one = {"excess_by_radius": figures.DESCENT_EXPERIMENTS["excess_by_radius"]}
         patch.setattr(figures, "DESCENT_EXPERIMENTS", one)
-        patch.setattr(descent_figures, "map_figures", lambda rows: {"map": Figure()})  # seconds; tests/theory draws it
+        # These take seconds, and tests/theory draws them.
+        patch.setattr(descent_figures, "map_figures", lambda rows: {"map": Figure()})
+        patch.setattr(relu_figures, "relu_search_figure", lambda rows, points: Figure())
         patch.setattr(shortcut_study, "load_images", load_three_digits)
         yield
 

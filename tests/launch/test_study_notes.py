@@ -1,21 +1,25 @@
 """launch.shortcut_study says which flags have no effect, and gives advice that can be followed."""
 
 import pytest
+from study_rows import of_figure, paper_rows
 
 from identity_matters.data import digits, tfds
 from identity_matters.data.digits import mnist_sample
 from identity_matters.errors import VaryingSizes
-from launch import shortcut_study
+from identity_matters.runs.job_table import Job
+from shortcut_study import report
 
 FIGURE_5 = ("shortcut_study", "--figure=5", "--depths=2,3", "--num_runs=1")
 
 
 @pytest.fixture(autouse=True)
 def whole(monkeypatch):
-    """The embedded digits at 7×7 pixels, of which the principal components are quick."""
+    """The embedded digits at 7×7 pixels, of which the principal components are quick; rows made by hand of Figure 5."""
     sample = mnist_sample()
     sample = sample._replace(train_images=sample.train_images[:, ::4, ::4], test_images=sample.test_images[:, ::4, ::4])
+    rows = [row | {"job": row["depth"]} for row in of_figure(paper_rows(), "5")]
     monkeypatch.setattr(digits, "mnist_sample", lambda: sample)
+    monkeypatch.setattr(report, "study_jobs", lambda config, data: [Job({}, lambda _: rows)])
     return sample
 
 
@@ -42,8 +46,7 @@ def test_a_small_data_set_is_a_toy_as_the_first_examples_of_a_large_one_are(laun
     assert tables[0] == tables[1] and tables[0].startswith("This is a toy size") and "| not evaluated |" in tables[0]
 
 
-def test_a_data_dir_that_is_not_read_is_said(launch, monkeypatch, tmp_path):
-    monkeypatch.setattr(shortcut_study, "run", lambda *_: 0)
+def test_a_data_dir_that_is_not_read_is_said(launch, tmp_path):
     code, _, err = launch(*FIGURE_5, "--data_dir=/nonexistent", f"--run_dir={tmp_path}")
     assert code == 0 and notes(err) == [
         "note: data_dir /nonexistent is not used: the dataset mnist_sample comes with the package"
