@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from identity_matters import training
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.data.batches import ArrayBatches
 from identity_matters.data.source import open_source
 from identity_matters.distributed.replicated import ReplicatedModel
@@ -27,9 +27,7 @@ CONFIG = TrainConfig(
     model=ModelConfig(
         (28, 28, 1), stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), residual_initializer="standard"
     ),
-    dataset="mnist_sample",
-    train_examples=200,
-    eval_examples=43,  # neither replicas nor batches divide it
+    data=DataConfig("mnist_sample", train_examples=200, eval_examples=43),  # which neither replicas nor batches divide
     crop_padding=2,
     batch_size=16,
     decay_steps=(3,),
@@ -136,7 +134,7 @@ def main():
         "logs_of_one": logs_of_one,
         "test": test,
         "test_of_one": test_of_one,
-        "num_test": CONFIG.eval_examples,
+        "num_test": CONFIG.data.eval_examples,
     }
     print(json.dumps(found))
 

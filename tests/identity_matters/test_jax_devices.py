@@ -14,11 +14,11 @@ pytestmark = pytest.mark.slow  # each run is a process of its own
 RUN = """
 import dataclasses, json, sys
 import jax, keras
-from identity_matters.config import ModelConfig, TrainConfig
+from identity_matters.config import DataConfig, ModelConfig, TrainConfig
 from identity_matters.training import train
 model = ModelConfig(stem_width=4, widths=(4, 8), blocks_per_stage=(1, 1), residual_initializer="standard")
 config = TrainConfig(
-    model=model, dataset="mnist_sample", train_examples=200, eval_examples=50, crop_padding=2, train_steps=12,
+    model, DataConfig("mnist_sample", train_examples=200, eval_examples=50), crop_padding=2, train_steps=12,
     batch_size=int(sys.argv[2]), decay_steps=(8,), eval_every=6, checkpoint_every=6, learning_rate=0.1, clip_norm=0.5)
 sharded = []
 class Look(keras.callbacks.Callback):
