@@ -124,7 +124,9 @@ class TfdsSource(Source):
         name = self._stored_name(split)
         if name not in self._opened:
             info = self._builder.info.splits[name]
-            self._opened[name] = _Records(self.name, list(map(os.fspath, info.filepaths)), list(info.shard_lengths))
+            with self._reading():
+                paths = list(map(os.fspath, info.filepaths))
+                self._opened[name] = _Records(self.name, paths, list(info.shard_lengths))
         return self._opened[name]
 
     @functools.cached_property
@@ -174,8 +176,13 @@ class TfdsSource(Source):
         """Opens a context in which damaged files are a UserError, not one of TensorFlow's."""
         try:
             yield
-        except (tf.errors.OpError, UnicodeDecodeError) as error:  # the latter where its text quotes bytes of a file
-            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", getattr(error, "message", "damaged").splitlines()[0])
+        except (
+            tf.errors.OpError,
+            OSError,
+            UnicodeDecodeError,
+        ) as error:  # the last where a text quotes bytes of a file
+            message = getattr(error, "strerror", None) or getattr(error, "message", "damaged")
+            reason = re.sub(r"\{\{.*?\}\} *| *\[Op:.*", "", message.splitlines()[0])
             raise UserError(f"cannot read {self.name} in {self._builder.data_dir}: {reason[:200]}") from error
 
 
