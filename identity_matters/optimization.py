@@ -133,7 +133,9 @@ def is_among_highest(labels: Any, logits: Any, count: int) -> Any:
     """
     labels = ops.cast(ops.reshape(labels, (-1, 1)), "int32")
     # Scores below it are counted: TensorFlow replaces the negation of a < b by a ≥ b, which differs for NaN.
-    below = ops.sum(ops.cast(logits < ops.take_along_axis(logits, labels, axis=1), "int32"), axis=1)
+    # The label's logit, a sum with zeros: to trace take_along_axis takes a sixth of the time of a small run.
+    own = ops.sum(ops.where(labels == ops.arange(logits.shape[-1]), logits, 0), axis=1, keepdims=True)
+    below = ops.sum(ops.cast(logits < own, "int32"), axis=1)
     return ops.cast(below >= logits.shape[-1] - count, "float32")
 
 

@@ -32,9 +32,9 @@ ON_JAX = keras.backend.backend() == "jax"
 ROUNDED, COARSE_STEP, COARSE = ("attention",) if ON_JAX else ("bilinear", "bicubic", "lanczos5"), 2e-3, 1e-2
 SLOW = "GRU both ways", "masked words", "LSTM, gauss_newton", "attention", "group norm", "batch norm", "RMS norm"
 SLOW += "mse, gauss_newton", "layer norm over two axes", "unit norm", "bicubic", "outputs by layers' names", "values"
-QUICK_ON_JAX = (
-    "default", "outputs by name", "tied words", "masked outputs", "ignored labels, gauss_newton",
-)  # fmt: skip
+# Their paths are taken by: inputs and outputs by name, bilinear, and ignored labels with gauss_newton.
+SLOW += "small batches", "mse", "ignored labels", "two inputs", "two outputs", "lanczos5"
+QUICK_ON_JAX = "outputs by name", "tied words", "ignored labels, gauss_newton"
 
 
 def sequential(*parts, shape=(4,), dtype=None):

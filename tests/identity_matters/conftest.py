@@ -1,14 +1,24 @@
 """Fixtures of the tests of the network."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 from network_in_numpy import SMALL
 
 from identity_matters import training
+from identity_matters.data import digits
 from identity_matters.model import PRESETS, all_conv_resnet
 from identity_matters.runs import metrics_log
+
+
+@pytest.fixture(scope="session", autouse=True)
+def digits_read_once():
+    """Keeps the embedded digits, whose text takes a tenth of a tiny run's time to read."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(digits, "mnist_sample", functools.cache(digits.mnist_sample))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -157,13 +157,18 @@ def test_steps_are_whole_calls_into_the_compiled_program():
     config = AblationConfig(train=base, num_seeds=1)
     (run,) = ablations._plan(config.variants[0], base, config).tests
     assert run.train_steps == 1300 and run.eval_every == 400
-    # Of three steps, which divide none of the preset's numbers, that no run takes.
-    base = dataclasses.replace(base, steps_per_execution=3)
-    for experiment in EXPERIMENTS:
-        config = AblationConfig(base, experiment)
-        for run in (run for v in config.variants[:2] for run in ablations._plan(v, base, config).tests):
-            assert (run.train_steps % 3, run.eval_every % 3, run.checkpoint_every % 3) == (0, 0, 0)
-            assert type(run) is TrainConfig and run.steps_per_execution == 3
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in ("statements", "norms"))) for name in EXPERIMENTS],
+)
+def test_calls_of_three_steps_divide_what_every_experiment_runs(experiment):
+    base = dataclasses.replace(AblationConfig().train, steps_per_execution=3)  # no number of the preset is divisible
+    config = AblationConfig(base, experiment)
+    for run in (run for v in config.variants[:2] for run in ablations._plan(v, base, config).tests):
+        assert (run.train_steps % 3, run.eval_every % 3, run.checkpoint_every % 3) == (0, 0, 0)
+        assert type(run) is TrainConfig and run.steps_per_execution == 3
 
 
 @pytest.mark.parametrize(("experiment", "only"), [("statements", "BN-free"), ("norms", "BN-free of 8 layers")])

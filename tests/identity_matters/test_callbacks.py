@@ -127,16 +127,6 @@ def test_no_hook_is_called_where_a_done_run_gets_again_what_it_has_lost(short, s
     assert (run_dir / lost).exists() and not log.calls
 
 
-class StopAtOnce(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None):
-        self.model.stop_training = True
-
-
-@pytest.mark.usefixtures("without_results")
-def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras(short, tmp_path):
-    assert training.train(short, tmp_path / "run", callbacks=[StopAtOnce()])["step"] == 1
-
-
 class OwnTensorBoard(keras.callbacks.TensorBoard):
     pass
 
@@ -224,7 +214,10 @@ class Stops(keras.callbacks.Callback):
         raise StopIteration
 
 
-@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_train_batch_begin", "on_train_batch_end", "on_epoch_end"])
+BATCH_HOOKS = [pytest.param(f"on_train_batch_{name}", marks=pytest.mark.slow) for name in ("begin", "end")]
+
+
+@pytest.mark.parametrize("hook", ["on_epoch_begin", *BATCH_HOOKS, "on_epoch_end"])
 @pytest.mark.usefixtures("without_results")
 def test_a_stop_iteration_of_a_callback_is_an_error_and_no_end_of_the_data(tiny_config, tmp_path, hook):
     with pytest.raises((RuntimeError, StopIteration)):
@@ -232,10 +225,17 @@ def test_a_stop_iteration_of_a_callback_is_an_error_and_no_end_of_the_data(tiny_
     assert read_config_json(tmp_path / "run")["status"] == "failed"
 
 
+class StopAtOnce(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.stop_training = True
+
+
 @pytest.mark.usefixtures("without_results")
-def test_a_process_without_streams_trains_and_run_dir_may_be_bytes(tiny_config, tmp_path, monkeypatch):
-    """sys.stdout and sys.stderr are None under pythonw and in some daemons."""
+def test_a_callback_that_stops_as_the_run_begins_gets_one_update_as_in_keras_in_a_process_without_streams(
+    tiny_config, tmp_path, monkeypatch
+):
+    """sys.stdout and sys.stderr are None under pythonw and in some daemons; run_dir may be bytes."""
     monkeypatch.setattr("sys.stdout", None)
     monkeypatch.setattr("sys.stderr", None)
-    training.train(tiny_config, bytes(tmp_path / "run"))
+    assert training.train(tiny_config, bytes(tmp_path / "run"), callbacks=[StopAtOnce()])["step"] == 1
     assert read_config_json(tmp_path / "run")["status"] == "done"

@@ -223,7 +223,7 @@ def test_without_a_data_set_those_of_the_run_are_used_and_its_errors_found_again
     assert result["top5_error"] == pytest.approx(last["test_top5_error"], abs=1e-6)
 
 
-@pytest.mark.parametrize("network", ["model.keras", "saved_model"])
+@pytest.mark.parametrize("network", ["model.keras", pytest.param("saved_model", marks=pytest.mark.slow)])
 def test_the_npz_file_of_a_run_is_found_from_elsewhere_and_must_be_the_one_trained_on(
     tmp_path, tiny_run, tiny_config, digits_npz, monkeypatch, network
 ):

@@ -73,7 +73,7 @@ def finished(train, tmp_path_factory):
 
 
 def test_tensorflow_is_hidden(hidden):
-    assert "No module named 'tensorflow'" in run(hidden, "jax", "-c", "import identity_matters, tensorflow").stderr
+    assert "No module named 'tensorflow'" in run(hidden, "jax", "-c", "import tensorflow").stderr
 
 
 def test_the_launcher_trains_from_an_npz_file_on_jax_without_tensorflow(train, tmp_path):

@@ -51,9 +51,18 @@ def test_the_first_row_has_the_figures_of_the_initial_network_on_the_first_batch
     assert rows[0]["train_top1_error"] == pytest.approx(np.mean(logits.argmax(axis=1) != labels))
 
 
-def test_a_row_has_the_means_of_the_steps_since_the_row_before(config, rows, tmp_path, without_results):
-    training.train(dataclasses.replace(config, eval_every=2), tmp_path)
-    by_twos = read_metrics(tmp_path / "metrics.csv")
+@pytest.fixture(scope="module")
+def by_twos_run(config, tmp_path_factory):
+    """The directory of a run with a row every second step."""
+    run_dir = tmp_path_factory.mktemp("runs") / "by_twos"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training, "write_results", lambda *_: None)
+        training.train(dataclasses.replace(config, eval_every=2), run_dir)
+    return run_dir
+
+
+def test_a_row_has_the_means_of_the_steps_since_the_row_before(rows, by_twos_run):
+    by_twos = read_metrics(by_twos_run / "metrics.csv")
     assert [row["step"] for row in by_twos] == [2, 4]
     for row, first, second in zip(by_twos, rows[::2], rows[1::2]):
         means = [(first[name] + second[name]) / 2 for name in MEANS]
@@ -72,7 +81,7 @@ def test_epochs_images_operations_and_rates_are_those_of_the_updates_so_far(rows
 
 
 def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
-    config, tmp_path, monkeypatch, without_results
+    config, by_twos_run, tmp_path, monkeypatch, without_results
 ):
     config = dataclasses.replace(config, eval_every=2, checkpoint_every=1)
     with monkeypatch.context() as patched:
@@ -84,8 +93,7 @@ def test_an_evaluation_alone_that_is_not_finite_stops_the_run_which_can_go_on(
             training.train(config, tmp_path / "run")
     assert read_config_json(tmp_path / "run")["status"] == "failed"
     training.train(config, tmp_path / "run")
-    training.train(config, tmp_path / "whole")
-    ends = [checkpoint.load_newest(str(tmp_path / name / "checkpoints")) for name in ("run", "whole")]
+    ends = [checkpoint.load_newest(str(path / "checkpoints")) for path in (tmp_path / "run", by_twos_run)]
     assert ends[0][0] == ends[1][0] == 4
     for name, array in ends[1][1].items():
         np.testing.assert_array_equal(ends[0][1][name], array)

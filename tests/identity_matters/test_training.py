@@ -162,12 +162,25 @@ def interrupt(monkeypatch, config, run_dir, step) -> None:
 
 
 @pytest.mark.usefixtures("without_results")
-def test_resumed_at_a_checkpoint_between_evaluations_it_ends_bit_identical(short, tmp_path, short_run, monkeypatch):
-    run_dir = str(tmp_path / "run")
-    interrupt(monkeypatch, short, run_dir, step=8)
+def test_a_run_that_is_ended_twice_or_whose_newest_checkpoint_is_damaged_ends_bit_identical(
+    short, tmp_path, short_run, monkeypatch
+):
+    """It ends between two evaluations, and between a checkpoint and its evaluation."""
+    run_dir = tmp_path / "run"
+    interrupt(monkeypatch, short, str(run_dir), step=8)
     assert read_config_json(run_dir)["status"] == "failed"
-    training.train(short, run_dir)
+    damaged = shutil.copytree(run_dir, tmp_path / "damaged")
+    interrupt(monkeypatch, short, str(run_dir), step=12)
+    assert len(read_metrics(run_dir / "metrics.csv")) == 1
+    training.train(short, str(run_dir))
     assert_same_run(run_dir, short_run)
+    newest = damaged / "checkpoints" / "step_00000008.npz"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step_00000008"):
+        training.train(short, str(damaged))
+    assert_same_run(damaged, short_run)
 
 
 def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_came(
@@ -189,15 +202,7 @@ def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_cam
     assert processes.last_step(tmp_path) == error.value.step == 7
 
 
-@pytest.mark.usefixtures("without_results")
-def test_ended_between_a_checkpoint_and_its_evaluation_it_makes_the_evaluation(short, tmp_path, short_run, monkeypatch):
-    run_dir = tmp_path / "run"
-    interrupt(monkeypatch, short, str(run_dir), step=12)
-    assert len(read_metrics(run_dir / "metrics.csv")) == 1
-    training.train(short, str(run_dir))
-    assert_same_run(run_dir, short_run)
-
-
+@pytest.mark.slow  # a longer run, in test_fine_tuning.py, goes on after a checkpoint and its row too
 @pytest.mark.usefixtures("without_results")
 def test_ended_after_the_evaluation_of_its_checkpoint_it_does_not_repeat_it(short, tmp_path, monkeypatch):
     run_dir, config = tmp_path / "run", dataclasses.replace(short, eval_every=4, train_steps=8, decay_steps=(6,))
@@ -207,19 +212,6 @@ def test_ended_after_the_evaluation_of_its_checkpoint_it_does_not_repeat_it(shor
     assert len(read_metrics(run_dir / "metrics.csv")) == 1
     training.train(config, str(run_dir))
     assert_same_run(run_dir, tmp_path / "whole")
-
-
-@pytest.mark.usefixtures("without_results")
-def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(short, tmp_path, short_run, monkeypatch):
-    run_dir = str(tmp_path / "run")
-    interrupt(monkeypatch, short, run_dir, step=8)
-    newest = tmp_path / "run" / "checkpoints" / "step_00000008.npz"
-    content = bytearray(newest.read_bytes())
-    content[len(content) // 2] ^= 1
-    newest.write_bytes(content)
-    with pytest.warns(UserWarning, match="skipping the damaged checkpoint .*step_00000008"):
-        training.train(short, run_dir)
-    assert_same_run(run_dir, short_run)
 
 
 @pytest.mark.slow
@@ -276,7 +268,10 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(short, t
     assert training.train(config, str(tmp_path))["step"] == 4
 
 
-@pytest.mark.parametrize(("num_steps", "where"), [(1, r"at step \d"), (2, r"in the 2 steps up to step \d")])
+@pytest.mark.parametrize(
+    ("num_steps", "where"),
+    [pytest.param(1, r"at step \d", marks=pytest.mark.slow), (2, r"in the 2 steps up to step \d")],
+)
 def test_a_loss_that_is_not_finite_stops_the_run_at_once(short, tmp_path, num_steps, where):
     config = dataclasses.replace(short, learning_rate=1e30, steps_per_execution=num_steps)
     with pytest.raises(training.Diverged) as error:

@@ -45,7 +45,11 @@ def dense(config, examples, seed=0) -> tuple[np.ndarray, np.ndarray]:
     return h @ np.eye(h.shape[0]), np.concatenate(counted)
 
 
-@pytest.fixture(scope="module", params=[ONE, TWO, BATCH_NORM], ids=["one", "two", "batch norm"])
+@pytest.fixture(
+    scope="module",
+    params=[ONE, pytest.param(TWO, marks=pytest.mark.slow), BATCH_NORM],  # which is TWO with batch normalisation
+    ids=["one", "two", "batch norm"],
+)
 def case(request, examples):
     """A config, its Hessian in the residual kernels and in all trained weights."""
     matrix, counted = dense(request.param, examples)

@@ -62,7 +62,7 @@ def test_the_weights_of_the_whole_sum_to_one_and_the_mean_eigenvalue_takes_probe
     assert (mean, error) == pytest.approx((samples.mean(), 3.18245 * samples.std(ddof=1) / 2), rel=1e-4)
 
 
-@pytest.mark.parametrize("num_vectors", [2, 5, 24])
+@pytest.mark.parametrize("num_vectors", [2, 5, pytest.param(24, marks=pytest.mark.slow)])
 def test_the_error_of_the_trace_covers_it_95_times_in_100(num_vectors):
     """Of 200 seeds between 90 and 99 in 100: 2.6 binomial standard deviations around 95. By ±2 standard errors 2
     vectors would cover 70."""
@@ -197,7 +197,9 @@ def test_a_deflated_iteration_is_that_of_the_projected_matrix():
         lz.lanczos(lambda v: h @ v, 12, 10, deflated=directions)
 
 
-@pytest.mark.parametrize("num_vectors, by_normal", [(2, (0.65, 0.8)), (5, (0.83, 0.92))])
+@pytest.mark.parametrize(
+    "num_vectors, by_normal", [(2, (0.65, 0.8)), pytest.param(5, (0.83, 0.92), marks=pytest.mark.slow)]
+)
 def test_hutchinson_s_errors_cover_the_trace_95_times_in_100_by_student_s_t(num_vectors, by_normal):
     normal = np.random.default_rng(1).standard_normal((40, 40))
     matrix, hits = normal + normal.T, []

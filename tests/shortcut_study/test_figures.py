@@ -19,7 +19,11 @@ from shortcut_study.figures.finding import findings_table
 pytestmark = pytest.mark.usefixtures("screen_style")
 
 
-@pytest.fixture(scope="module", params=ROWS)
+# Drawn of the paper's runs in test_paper_size.py too; the other kinds lack some of the numbers that these lack.
+SLOW = "as the paper has them", "of one seed", "of one depth", "with infinite condition numbers"
+
+
+@pytest.fixture(scope="module", params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind in SLOW)) for kind in ROWS])
 def real_rows(request, tmp_path_factory):
     """As they come back from results.csv."""
     path = str(tmp_path_factory.mktemp("rows") / "results.csv")

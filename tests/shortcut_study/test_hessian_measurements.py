@@ -100,7 +100,7 @@ def test_the_bar_does_not_count_the_time_of_compiling(model, monkeypatch):
 
 
 def test_the_gauss_newton_matrix_the_diagonal_and_the_layers_hang_from_the_same_name(model, h, dense, exact):
-    newton = curvature.spectrum(model, X, CLASSES, gauss_newton=True, progress=False)
+    newton = curvature.spectrum(model, X, CLASSES, gauss_newton=True, order=25, progress=False)
     assert newton.smallest[0] > -1e-4 > exact[0] and str(newton).startswith("Gauss–Newton matrix of the mean")
     both = curvature.diagonal(model, X, CLASSES, num_vectors=200, progress=False)
     pattern = r"trace \S+ ± \S+ \(95 % interval\), 131 diagonal entries from \S+ to \S+, 200 products"
@@ -221,27 +221,43 @@ def scaled(temperature):
     return lambda y, z: keras.ops.sparse_categorical_crossentropy(y, z / temperature, from_logits=True)
 
 
-def test_other_weights_examples_losses_and_matrices_do_not_take_the_products_of_these(model, tmp_path):
-    options = {"progress": False, "path": tmp_path / "products", "order": 5, "num_vectors": 1}
+OTHERS = {
+    "weights": ({"model": None}, "weights"),
+    "images": ({"x": X + 1}, r"examples \(a data set that shuffles: reshuffle_each_iteration=False\)"),
+    "labels": ({"y": (CLASSES + 1) % 3}, "examples"),
+    "sample weights": ({"sample_weight": np.ones(12)}, "examples"),
+    "Gauss–Newton": ({"gauss_newton": True}, "matrix"),
+    "dtype": ({"dtype": "float64"}, "matrix|weights"),
+    "training": ({"training": True}, "matrix"),
+    "a loss of Keras": ({"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}, "loss"),
+    "a loss that no digest shows": ({"loss": scaled(1.00005)}, "loss, or another model"),
+}
+# The default run has one case of each word; these name words of others.
+SLOW = "labels", "sample weights", "dtype", "training", "a loss of Keras"
+
+
+@pytest.fixture(scope="module")
+def kept(model, tmp_path_factory):
+    """The options of a spectrum whose products are kept."""
+    options = {"progress": False, "path": tmp_path_factory.mktemp("kept") / "products", "order": 5, "num_vectors": 1}
     curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), **options)
-    for change, what in (
-        ({"model": keras.models.clone_model(model)}, "weights"),
-        ({"x": X + 1}, r"examples \(a data set that shuffles: reshuffle_each_iteration=False\)"),
-        ({"y": (CLASSES + 1) % 3}, "examples"),
-        ({"sample_weight": np.ones(12)}, "examples"),
-        ({"gauss_newton": True}, "matrix"),
-        ({"dtype": "float64"}, "matrix|weights"),
-        ({"variables": model.trainable_variables[:1]}, "matrix"),
-        ({"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True)}, "loss"),
-        ({"loss": scaled(1.0005)}, "loss, or another model"),  # which no digest shows
-        ({"loss": scaled(1.00005)}, "loss, or another model"),
-    ):
-        with pytest.raises(ValueError, match=f"holds products of other {what}"):
-            curvature.spectrum(**{"model": model, "x": X, "y": CLASSES, "loss": scaled(1.0)} | options | change)
-    found = curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), batch_size=5, **options)  # which is no other loss
+    return options
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in OTHERS])
+def test_other_weights_examples_losses_and_matrices_do_not_take_the_products_of_these(model, kept, name):
+    change, what = OTHERS[name]
+    given = {"model": model, "x": X, "y": CLASSES, "loss": scaled(1.0)} | kept | change
+    given["model"] = given["model"] or keras.models.clone_model(model)
+    with pytest.raises(ValueError, match=f"holds products of other {what}"):
+        curvature.spectrum(**given)
+
+
+def test_some_variables_and_other_batches_of_the_same_examples(model, kept):
+    with pytest.raises(ValueError, match="holds products of other matrix"):
+        curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), variables=model.trainable_variables[:1], **kept)
+    found = curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), batch_size=5, **kept)  # which is no other loss
     assert found.quadrature.nodes.shape == (1, 5)
-    with pytest.raises(ValueError, match="products of other matrix"):
-        curvature.spectrum(model, X, CLASSES, loss=scaled(1.0), batch_size=5, training=True, **options)
 
 
 def test_another_activation_with_the_same_weights_does_not_take_them(model, tmp_path):
