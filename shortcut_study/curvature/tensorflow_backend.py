@@ -197,8 +197,12 @@ def naming_operations() -> Iterator[None]:
     """Opens a context in which an operation without a second derivative is named in one line."""
     try:
         yield
-    except (LookupError, NotImplementedError) as error:
-        lacking = re.search(r"no entry for: (\w+)", str(error)) or re.search(r"(\w+)", str(error))
+    except Exception as error:  # in code that AutoGraph converts, a LookupError is an error of AutoGraph's own class
+        lacking = re.search(r"no entry for: (\w+)", str(error))
+        if lacking is None and isinstance(error, (LookupError, NotImplementedError)):
+            lacking = re.search(r"(\w+)", str(error))
+        if lacking is None:
+            raise
         raise ValueError(
             f"the model is not twice differentiable for TensorFlow: it knows no derivative of {lacking[1]}; replace "
             "that operation, or take KERAS_BACKEND=jax"
