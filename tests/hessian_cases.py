@@ -34,7 +34,7 @@ SLOW = "GRU both ways", "masked words", "LSTM, gauss_newton", "attention", "grou
 SLOW += "mse, gauss_newton", "layer norm over two axes", "unit norm", "bicubic", "outputs by layers' names", "values"
 # Their paths are taken by: inputs and outputs by name, bilinear, and ignored labels with gauss_newton.
 SLOW += "small batches", "mse", "ignored labels", "two inputs", "two outputs", "lanczos5"
-QUICK_ON_JAX = "outputs by name", "tied words", "ignored labels, gauss_newton"
+QUICK_ON_JAX = "tied words", "ignored labels, gauss_newton"
 
 
 def sequential(*parts, shape=(4,), dtype=None):

@@ -1,4 +1,4 @@
-"""python -m tests.walk train|spectrum: the function bodies that a reader passes on the way to where the work is done.
+"""python -m tests.walk train spectrum: the function bodies that a reader passes on the way to where the work is done.
 
 Counted, while the program runs, are the functions of this repository that are entered before that point:
 
@@ -100,5 +100,6 @@ def to_product() -> list[str]:
 
 
 if __name__ == "__main__":
-    for place in {"train": to_first_step, "spectrum": to_product}[sys.argv[1]]():
-        print(place)
+    for walk in sys.argv[1:]:
+        for place in {"train": to_first_step, "spectrum": to_product}[walk]():
+            print(walk, place)
