@@ -25,7 +25,7 @@ _FIRST, _END = (0, 10, 2), (0, 13)
 
 
 def turn_fusions_off() -> None:
-    """Has XLA form no YNNPACK fusions, by XLA_FLAGS, in a process that has not used JAX yet.
+    """Disables YNNPACK fusions in XLA, by XLA_FLAGS, in a process that has not used JAX yet.
 
     Does nothing under another backend, under a jaxlib that is not known to have them, and where XLA_FLAGS names them.
     """

@@ -235,7 +235,7 @@ class Training:
                     self._evaluate_once()
                 while not self._is_at_end():
                     self._fit_until(self._next_event())
-                    is_leaving = self.stop.is_agreed  # read once: a signal may come between saving and leaving
+                    is_leaving = self.stop.should_stop  # read once: a signal may come between saving and leaving
                     # The checkpoint comes before the evaluation of its step: an evaluation can take minutes, and what
                     # kills the run in it must not cost the updates before. _evaluate_once makes up for it.
                     if self.directory and (self._is_saved() or is_leaving):

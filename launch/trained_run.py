@@ -57,9 +57,10 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
         config = config_of(record, TrainConfig())
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
-    require_unchanged(open_source(config.data), config.data, record, f"saved_run {saved_run}")
-    say_named_by(os.path.join(saved_run, "config.json"), config.data, data_dir)
     data = dataclasses.replace(config.data, data_dir=data_dir or config.data.data_dir)
+    if record.get("data_digest"):
+        require_unchanged(open_source(data), data, record, f"saved_run {saved_run}")
+    say_named_by(os.path.join(saved_run, "config.json"), config.data, data_dir)
     return dataclasses.replace(config, data=data)
 
 

@@ -100,8 +100,8 @@ class ReplicatedModel(keras.Model):
             return strategy.reduce("SUM", strategy.run(totals, args=(is_stopping,)), axis=None)
 
         def run_and_agree(iterator: Iterator) -> dict[str, float]:
-            *pairs, num_stopping = run(iterator, tf.constant(float(self._stop.is_made))).numpy()
-            self._stop.agreed = bool(num_stopping)
+            *pairs, num_stopping = run(iterator, tf.constant(float(self._stop.received))).numpy()
+            self._stop.shared_decision = bool(num_stopping)
             return {mean.name: pairs[2 * i] / pairs[2 * i + 1] for i, mean in enumerate(means)}
 
         return run_and_agree

@@ -117,8 +117,8 @@ class Workers:
 
         import tensorflow as tf
 
-        # It is not infinite, but all workers have as many batches, and fit takes no more. Of a set of known or unknown
-        # length TensorFlow has the workers ask one another before each batch whether there is one: a collective a step.
+        # Declared infinite to avoid one collective per step, by which workers would ask one another whether there is a
+        # batch; fit stops after its steps.
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         # On CPUs there is nothing to fetch to, and doing so takes time in every step.
         options = tf.distribute.InputOptions(experimental_fetch_to_device=bool(tf.config.list_logical_devices("GPU")))

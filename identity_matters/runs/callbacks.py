@@ -187,7 +187,7 @@ class RunCallback(keras.callbacks.Callback):
             _call(self._list.on_train_batch_end, step - 1, logs)
             if self.is_stopping:
                 training.stop_training = True
-        if self._stop.is_agreed:
+        if self._stop.should_stop:
             self.model.stop_training = True
 
     def on_train_end(self, logs: dict | None = None) -> None:

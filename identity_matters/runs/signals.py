@@ -29,24 +29,24 @@ class StopRequest:
     """A flag for whether this process, and the job that it belongs to, is to stop.
 
     Attributes:
-      is_made: A signal came to this process.
+      received: A signal came to this process.
       number, latest_at: The latest signal, and its time.monotonic().
-      agreed: What several workers, which leave together, agreed on after the last step; None: this one is alone.
+      shared_decision: What several workers, which leave together, decided after the last step (None: one works alone).
     """
 
     def __init__(self) -> None:
-        self.is_made, self.agreed = False, None
+        self.received, self.shared_decision = False, None
         self.number, self.latest_at = 0, 0.0
 
-    def make(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
+    def request(self, number: int = signal.SIGTERM, frame: FrameType | None = None) -> None:
         """Takes notice of a signal; it can be a handler of signals."""
         self.number, self.latest_at = number, time.monotonic()
-        self.is_made = True
+        self.received = True
 
     @property
-    def is_agreed(self) -> bool:
+    def should_stop(self) -> bool:
         """Returns whether to stop after the step under way."""
-        return self.is_made if self.agreed is None else self.agreed
+        return self.received if self.shared_decision is None else self.shared_decision
 
 
 class _Listener:
@@ -68,7 +68,7 @@ class _Listener:
                     return
                 if self.stop is None:
                     _leave_at_once()
-                self.stop.make()
+                self.stop.request()
                 if not self._deadline.ident:
                     self._deadline.start()
 
@@ -105,7 +105,7 @@ def handling_sigterm() -> Iterator[None]:
 def deferring_signals() -> Iterator[StopRequest]:
     """As `deferring_sigterm`, for Ctrl-C too; in the main thread only."""
     with deferring_sigterm() as stop:
-        before = signal.signal(signal.SIGINT, stop.make)
+        before = signal.signal(signal.SIGINT, stop.request)
         try:
             yield stop
         finally:
@@ -128,7 +128,7 @@ def deferring_sigterm(stop: StopRequest | None = None) -> Iterator[StopRequest]:
             with _listener.lock:
                 _listener.stop = None
     elif threading.current_thread() is threading.main_thread():
-        before = signal.signal(signal.SIGTERM, stop.make)
+        before = signal.signal(signal.SIGTERM, stop.request)
         try:
             yield stop
         finally:

@@ -44,7 +44,7 @@ def run_job(command: list[str], tasks: dict[str, int], max_restarts: int, log_pa
             if attempt:
                 job.log(f"starting all workers again, restart {attempt} of at most {max_restarts}")
             code = job.run()
-            if code in PERMANENT or stop.is_made:
+            if code in PERMANENT or stop.received:
                 return code
         job.log(f"giving up after {max_restarts} restarts")
         return code
@@ -67,7 +67,7 @@ class _Job:
         cluster = {kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)] for kind, count in self._counts.items()}
         self._workers = []  # one by one: a signal may come between
         for kind, index in self._tasks:
-            if self._stop.is_made:
+            if self._stop.received:
                 break
             self._workers.append(self._start(tf_config(cluster, kind, index), *self._devices(kind, index)))
         readers = [threading.Thread(target=self._forward_output, args=pair) for pair in zip(self._names, self._workers)]
@@ -83,12 +83,12 @@ class _Job:
 
     def _pass_on_signals(self) -> None:
         """Lets the workers save and leave after a signal, within the grace period; a later signal kills them."""
-        if self._stop.is_made and self._passed_on_at is None:
+        if self._stop.received and self._passed_on_at is None:
             self._passed_on_at = self._stop.latest_at
             name = signal.Signals(self._stop.number).name
             self.log(f"{name}: the workers save a checkpoint and exit; a second signal kills them")
             self._signal(signal.SIGTERM)
-        elif self._stop.is_made and self._stop.latest_at > self._passed_on_at + REPEAT_INTERVAL:
+        elif self._stop.received and self._stop.latest_at > self._passed_on_at + REPEAT_INTERVAL:
             self._signal(signal.SIGKILL)
 
     def log(self, line: str) -> None:
@@ -146,7 +146,7 @@ class _Job:
         while any(worker.poll() is None for worker in self._workers):
             self._pass_on_signals()
             code = self._first_exit() if code is None else code
-            if deadline is None and (code is not None or self._stop.is_made):
+            if deadline is None and (code is not None or self._stop.received):
                 deadline = time.monotonic() + self._timeout(code)
             if deadline and time.monotonic() > deadline:
                 self._signal(signal.SIGKILL)
@@ -156,11 +156,11 @@ class _Job:
             codes = {worker.poll() for worker in self._workers}
             return next((final for final in (EXIT_ERROR, EXIT_DIVERGED) if final in codes), code)
         # SIGTERM ends a worker that has nothing to save yet, and SIGKILL one that outlasts the grace period.
-        return EXIT_CONTINUE if self._stop.is_made and (code is None or code > 128) else code
+        return EXIT_CONTINUE if self._stop.received and (code is None or code > 128) else code
 
     def _timeout(self, code: int | None) -> float:
         """Returns the seconds that the workers have left after a signal to the job, or after a worker's exit code."""
-        if self._stop.is_made:
+        if self._stop.received:
             return GRACE_PERIOD
         return KILL_TIMEOUT if code > 128 else FAILURE_TIMEOUT
 

@@ -67,7 +67,7 @@ def _run(command: list[str], log_path: str) -> int:
         process = subprocess.Popen(command, stdout=log, preexec_fn=die_with_parent)
     with signals.deferring_signals() as stop:  # as an exception, Ctrl-C would come again while the run is still saving
         try:
-            while process.poll() is None and not stop.is_made:
+            while process.poll() is None and not stop.received:
                 time.sleep(POLL_INTERVAL)
         finally:
             if process.poll() is None:  # which saves what it has
@@ -75,6 +75,6 @@ def _run(command: list[str], log_path: str) -> int:
                 process.wait()
     if stop.number == signal.SIGINT:
         raise KeyboardInterrupt
-    if stop.is_made or process.returncode == EXIT_CONTINUE:
+    if stop.received or process.returncode == EXIT_CONTINUE:
         raise Preempted()
     return process.returncode

@@ -187,16 +187,16 @@ def test_a_run_that_sigterm_ends_has_saved_its_last_step_whenever_the_signal_cam
     short, tmp_path, monkeypatch, without_results
 ):
     """It comes once the run has decided not to save step 6, an evaluation."""
-    runs, advance, agreed = [], training.Training._fit_until, StopRequest.is_agreed
+    runs, advance, agreed = [], training.Training._fit_until, StopRequest.should_stop
 
     def read(stop):
         value = agreed.fget(stop)
         if runs and runs[0].state.step == 6:
-            stop.make()
+            stop.request()
         return value
 
     monkeypatch.setattr(training.Training, "_fit_until", lambda self, *rest: runs.append(self) or advance(self, *rest))
-    monkeypatch.setattr(StopRequest, "is_agreed", property(read))
+    monkeypatch.setattr(StopRequest, "should_stop", property(read))
     with pytest.raises(training.Preempted) as error:
         training.train(short, str(tmp_path))
     assert processes.last_step(tmp_path) == error.value.step == 7

@@ -170,7 +170,7 @@ def test_a_signal_while_the_workers_are_started_ends_the_job(tmp_path):
 
     def once_the_signal_has_come(self, *arguments):
         started.append(start(self, *arguments))
-        while not self._stop.is_made:
+        while not self._stop.received:
             time.sleep(0.01)
         return started[-1]
 
