@@ -119,9 +119,8 @@ def test_the_guides_commands_train_on_a_folder_from_shipped_weights(launch, phot
 
 
 @pytest.mark.slow
-def test_the_guides_four_lines_fine_tune_on_a_folder(photos):
+def test_the_guides_lines_of_python_fine_tune_on_a_folder(photos):
     lines = re.search(r"## Fine-tune.*?```python\n(.*?)```", GUIDE, re.S)[1]
-    assert len([line for line in lines.splitlines() if line]) == 4
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         exec(lines.replace("train_steps=40", "train_steps=2, batch_size=16"), {})
