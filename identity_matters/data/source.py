@@ -116,7 +116,14 @@ def open_source(
     elif config.num_classes:
         raise UserError(f"num_classes is for your own data; the data set {config.dataset} defines its classes")
     else:
-        source = _named(NAMED.get(config.dataset, "tfds:TfdsSource"))(config)
+        try:
+            source = _named(NAMED.get(config.dataset, "tfds:TfdsSource"))(config)
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"{config.dataset} is read by {error.name}, which is not installed here; where it is, python -m "
+                f"launch.export_npz --dataset={config.dataset} --npz={config.dataset}.npz makes a file, to be "
+                f"given as --npz={config.dataset}.npz (npz='{config.dataset}.npz')"
+            ) from error
     return _Part(source, config)
 
 
@@ -129,14 +136,7 @@ def _places() -> list[tuple[str, str]]:
 def _named(where: str) -> Any:
     """Returns what "module:name" of this package names; it is imported no sooner."""
     module, name = where.split(":")
-    try:
-        return getattr(importlib.import_module(f"identity_matters.data.{module}"), name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"TFDS data sets are read by {error.name}, which is not installed here; where it is, python -m "
-            "launch.export_npz --dataset=NAME --npz=NAME.npz makes a file, to be given as --npz=NAME.npz "
-            "(npz='NAME.npz')"
-        ) from error
+    return getattr(importlib.import_module(f"identity_matters.data.{module}"), name)
 
 
 def config_of_given(source: Source, config: DataConfig) -> DataConfig:
