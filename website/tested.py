@@ -97,7 +97,7 @@ RUN_ELSEWHERE: dict[str, str] = {
     "python -m launch.evaluate --saved_model=runs/tuned": _PHOTOS,
     "python -m launch.train --config=runs/tuned/config.json --learning_rate=0.01 --run_dir=runs/slower": _PHOTOS,
     'print(train(config, "runs/python", init_from="cifar10_fast")["test_top1_error"])': (
-        "tests/launch/test_images.py::test_the_guides_four_lines_fine_tune_on_a_folder"
+        "tests/launch/test_images.py::test_the_guides_lines_of_python_fine_tune_on_a_folder"
     ),
     'serve(images=tf.zeros([1, 28, 28, 1]))["probabilities"]': (
         "tests/identity_matters/test_exports.py::test_the_saved_model_answers_with_probabilities"
