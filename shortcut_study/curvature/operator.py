@@ -279,7 +279,12 @@ class Hessian:
           groups: "layer"; "block" for residual blocks, of layers named stage1_block1…; or the trained variables of each
             group, by its name.
           path, progress, **accuracy: As for `spectrum`.
+
+        Raises:
+          ValueError: in one line, the groups are not of trained variables, or the Hessian is of some variables only.
         """
+        if self._chosen is not None:
+            raise ValueError("per_layer takes a Hessian of all weights: give groups={name: variables}, not variables")
         chosen = parts(self.model, groups)
         with Watched(self, path, progress) as watched:
             for name, entries in chosen.items():

@@ -111,6 +111,8 @@ def test_all_products_at_once_are_the_matrix_of_a_network_in_numpy(model, gauss_
     part = curvature.Hessian(model, X, CLASSES, variables=[last, bias], gauss_newton=gauss_newton, dtype="float64")
     at = np.r_[15:24, 12:15]
     np.testing.assert_allclose(part @ np.eye(12), dense[np.ix_(at, at)], atol=1e-14)
+    with pytest.raises(ValueError, match="takes a Hessian of all weights: give groups="):
+        part.per_layer({"kernel": [kernel]}, progress=False)  # whose places would be those of other weights in part
     largest = eigsh(h.to_scipy(), k=1, which="LA", return_eigenvectors=False)
     assert largest == pytest.approx(np.linalg.eigvalsh(dense)[-1], abs=1e-12)
 
