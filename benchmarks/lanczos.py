@@ -1,16 +1,18 @@
 """Time Hessian products and Lanczos of a residual network against PyHessian and curvlinops, on the same network.
 
     python -m benchmarks.lanczos                      1.5 minutes on 2 cores
+    KERAS_BACKEND=jax python -m benchmarks.lanczos --preset=gpu     the paper's network on a GPU, without TensorFlow
 
-The network, 2 blocks a stage with widths 16, 32, 64, its kernels, images and labels are the
-same in all frameworks, and the products are checked to agree. Gradient and product are over all
-examples, a batch at a time. Lanczos is --order steps with reorthogonalisation. PyHessian's is hessian.density, with
-torch.linalg.eigh in place of torch.eig, which PyTorch has removed; curvlinops' is its fast_lanczos, without
-reorthogonalisation. A second table has the largest eigenvalue and the trace of a small network, all from the same
-number of products: ours by Lanczos and by Hutchinson's method, with their bounds; PyHessian's by power iteration and
-Hutchinson's method; curvlinops' by Lanczos and Hutch++; and the exact ones in float64.
-Peers run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are
-left out.
+The network (2 blocks a stage with widths 16, 32, 64, or the paper's), its kernels, images and labels are the same in
+all frameworks, and the products are checked to agree. Gradient and product are over all examples, a batch at a time.
+Lanczos is --order steps with reorthogonalisation. PyHessian's is hessian.density, with torch.linalg.eigh in place of
+torch.eig, which PyTorch has removed; curvlinops' is its fast_lanczos, without reorthogonalisation. A second table,
+not of --preset=gpu, has the largest eigenvalue and the trace of a small network, all from the same number of
+products: ours by Lanczos and by Hutchinson's method, with their bounds; PyHessian's by power iteration and
+Hutchinson's method; curvlinops' by Lanczos and Hutch++; and the exact ones in float64. On a GPU convolutions are in
+TensorFloat-32, PyTorch's and JAX's default, with --precision=default, and torch.backends.cudnn.benchmark is on. Peers
+run in separate processes; without them (`pip install torch pyhessian curvlinops-for-pytorch`) their rows are left
+out.
 
 Measured on 2 cores of an AMD EPYC (AVX-512), TensorFlow 2.21, Keras 3.15, PyTorch 2.14, PyHessian 0.1, curvlinops
 3.0.1, 170,928 weights, 128 examples, order 10, medians of 5 (ranges are printed), other processes 0.02 cores:
@@ -25,27 +27,30 @@ Measured on 2 cores of an AMD EPYC (AVX-512), TensorFlow 2.21, Keras 3.15, PyTor
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table
+from benchmarks.harness import OTHERS, Peer, environment, interleaved, ratios, seconds, spread, table, timed
 from benchmarks.peers import EIGENVALUE, GRADIENT, LANCZOS, PRODUCT, TRACE
 from benchmarks.train_step import kernels_of
 from identity_matters.config import ModelConfig
 from identity_matters.fields import check_fields, option
+from identity_matters.presets import MODEL_PRESETS
 from launch import launcher
 
 if TYPE_CHECKING:
     import keras
 
-TIMED = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2), residual_initializer="standard")
+SMALL = ModelConfig(widths=(16, 32, 64), blocks_per_stage=(2, 2, 2), residual_initializer="standard")
 EXACT = ModelConfig(
     image_shape=(8, 8, 3), stem_width=2, widths=(2, 4), blocks_per_stage=(1, 1), residual_initializer="standard"
 )
 MAX_DIFFERENCE = 1e-3  # of two products, over their norm
+PAPER = MODEL_PRESETS["cifar10"]
 NAMES = (GRADIENT, PRODUCT, LANCZOS)
 NUM_PRODUCTS = 99  # of each estimate, a multiple of three for Hutch++
 OURS, PEERS = "ours", {"PyHessian": peers.pyhessian, "curvlinops": peers.curvlinops}
@@ -61,6 +66,8 @@ class LanczosBenchmark:
       batch_size: Examples per batch.
       order: Number of Lanczos steps.
       seed: Seed of the kernels, the images, the labels and the vectors.
+      paper_network: Time the network of Table 1 of Hardt & Ma, of 13.5 million weights.
+      precision: highest, or default, in which a GPU's convolutions are in TensorFloat-32.
     """
 
     repeats: int = option(5, at_least=1)
@@ -68,6 +75,13 @@ class LanczosBenchmark:
     batch_size: int = option(64, at_least=1)
     order: int = option(10, at_least=1)
     seed: int = option(0, at_least=0)
+    paper_network: bool = False
+    precision: Literal["highest", "default"] = "highest"
+
+    @property
+    def network(self) -> ModelConfig:
+        """The network that is timed."""
+        return PAPER if self.paper_network else SMALL
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -75,29 +89,33 @@ class LanczosBenchmark:
 
 def main(benchmark: LanczosBenchmark) -> None:
     """Times all sides in turns, finds largest eigenvalue and trace of a small network, and prints the tables."""
-    side = ours(TIMED, benchmark)
-    timed = {(OURS, name): functools.partial(seconds, side[name]) for name in NAMES}
-    estimates = our_estimates(benchmark)
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # JAX would leave PyTorch a quarter of a GPU
+    took, side = timed(ours, benchmark.network, benchmark)
+    measured = {(OURS, name): functools.partial(seconds, side[name]) for name in NAMES}
+    estimates = {} if benchmark.paper_network else our_estimates(benchmark)
     with contextlib.ExitStack() as stack:
         for name, make in PEERS.items():
             try:
-                peer = stack.enter_context(peer_of(make, TIMED, benchmark))
+                peer = stack.enter_context(peer_of(make, benchmark.network, benchmark))
                 check_same_products(side, peer, name)
-                small = stack.enter_context(peer_of(make, EXACT, benchmark))
-                found = {estimate: small.call(estimate, NUM_PRODUCTS) for estimate in (EIGENVALUE, TRACE)}
-                estimates |= {(name, estimate): (value, "none") for estimate, value in found.items()}
-                measured = NAMES if make is peers.pyhessian else NAMES[1:]
-                timed |= {(name, what): functools.partial(peer.call, what) for what in measured}
+                if estimates:
+                    small = stack.enter_context(peer_of(make, EXACT, benchmark))
+                    found = {estimate: small.call(estimate, NUM_PRODUCTS) for estimate in (EIGENVALUE, TRACE)}
+                    estimates |= {(name, estimate): (value, "none") for estimate, value in found.items()}
+                names = NAMES if make is peers.pyhessian else NAMES[1:]
+                measured |= {(name, what): functools.partial(peer.call, what) for what in names}
             except ModuleNotFoundError as error:
                 print(f"{name} is left out: {error}\n")
         times = interleaved(
-            {key: timed[key] for key in sorted(timed, key=lambda key: NAMES.index(key[1]))}, benchmark.repeats
+            {key: measured[key] for key in sorted(measured, key=lambda key: NAMES.index(key[1]))}, benchmark.repeats
         )
     print(environment())
-    print(f"\n{side['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds\n")
+    print(f"\n{side['dim']:,} weights, {benchmark.examples} examples, {benchmark.repeats} rounds; before the first")
+    print(f"product, checked and compiled: {took:.1f} s\n")
     print(table(("measured", "median", "min – max", "over ours"), _rows(times)))
-    print(f"\nby {NUM_PRODUCTS} products each:\n")
-    print(table(("estimate", "value", "error", "its bound"), _exact_rows(estimates, *exact_numbers(benchmark))))
+    if estimates:
+        print(f"\nby {NUM_PRODUCTS} products each:\n")
+        print(table(("estimate", "value", "error", "its bound"), _exact_rows(estimates, *exact_numbers(benchmark))))
 
 
 def _rows(times: dict) -> list[tuple[str, ...]]:
@@ -123,41 +141,27 @@ def problem(config: ModelConfig, benchmark: LanczosBenchmark) -> tuple["keras.Mo
 
 def ours(config: ModelConfig, benchmark: LanczosBenchmark) -> dict[str, Any]:
     """Returns functions by what they compute, and the number of weights, their shapes and a vector."""
-    import tensorflow as tf
-
     from shortcut_study.curvature import Hessian
     from shortcut_study.curvature.lanczos import lanczos
 
     network, images, labels = problem(config, benchmark)
-    h = Hessian(network, images, labels, batch_size=benchmark.batch_size)
-    dim = h.shape[0]
-    slices = [slice(at, at + benchmark.batch_size) for at in range(0, benchmark.examples, benchmark.batch_size)]
-    batches = [(tf.constant(images[batch]), tf.constant(labels[batch])) for batch in slices]
-    variables = [variable.value for variable in network.trainable_variables]
-
-    @tf.function(reduce_retracing=True)
-    def batch_gradient(images: Any, labels: Any) -> list:
-        with tf.GradientTape() as tape:
-            logits = network(images, training=False)
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
-        return tape.gradient(loss, variables)
-
-    vector = np.random.default_rng(benchmark.seed).standard_normal(dim, np.float32)
+    h = Hessian(network, images, labels, batch_size=benchmark.batch_size, precision=benchmark.precision)
+    vector = np.random.default_rng(benchmark.seed).standard_normal(h.shape[0], np.float32)
     return {
-        "dim": dim,
-        "shapes": [variable.shape for variable in variables],
+        "dim": h.shape[0],
+        "shapes": [variable.shape for variable in network.trainable_variables],
         "vector": vector,
         "apply": h.__matmul__,
-        GRADIENT: lambda: [[part.numpy() for part in batch_gradient(*batch)] for batch in batches],
+        GRADIENT: h.gradient_at,
         PRODUCT: lambda: h @ vector,
-        LANCZOS: lambda: lanczos(h.__matmul__, dim, benchmark.order, benchmark.seed, np.float32),
+        LANCZOS: lambda: lanczos(h.__matmul__, h.shape[0], benchmark.order, benchmark.seed, np.float32),
     }
 
 
 def peer_of(make: Callable, config: ModelConfig, benchmark: LanczosBenchmark) -> Peer:
     """Returns a peer on the same problem. Raises ModuleNotFoundError where it or PyTorch is not installed."""
     network, images, labels = problem(config, benchmark)
-    numbers = (benchmark.batch_size, benchmark.order, benchmark.seed)
+    numbers = (benchmark.batch_size, benchmark.order, benchmark.seed, benchmark.precision == "highest")
     return Peer(make, config, kernels_of(network), images, labels, *numbers)
 
 
@@ -203,7 +207,8 @@ def _exact_rows(estimates: dict, exact: dict[str, float], dim: int) -> list[tupl
     return sorted(rows)
 
 
-cli = launcher.command(main, {"": LanczosBenchmark()}, manual=__doc__)
+GPU = LanczosBenchmark(repeats=3, examples=1000, batch_size=500, order=5, paper_network=True, precision="default")
+cli = launcher.command(main, {"": LanczosBenchmark(), "gpu": GPU}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -14,6 +14,7 @@ from identity_matters.config import ModelConfig, TrainConfig
 
 EAGER, BFLOAT16 = "PyTorch's training step, images/s", "PyTorch's step in bfloat16, images/s"
 COMPILED = "PyTorch's compiled step in bfloat16, images/s"
+TUNED = "PyTorch's step compiled with max-autotune in bfloat16, images/s"
 GRADIENT, PRODUCT, LANCZOS = "gradient, s", "Hessian product, s", "Lanczos, s"
 EIGENVALUE, TRACE = "largest eigenvalue", "trace"
 
@@ -27,7 +28,7 @@ def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Call
     import torch
     from torch.nn import functional as F
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch_device()
     tensors = torch_kernels(kernels, device)
     trained = [kernel.requires_grad_() for name, kernel in tensors.items() if name != "projection"]
     decay = run.model.weight_decay
@@ -47,16 +48,14 @@ def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Call
             optimizer.step()
         return loss.item()  # read, so that all have been made
 
-    steps = {
-        EAGER: (torch_logits, False),
-        BFLOAT16: (torch_logits, True),
-        COMPILED: (torch.compile(torch_logits), True),
-    }
-    try:
-        train(*steps[COMPILED], 1)
-    except Exception as error:  # a compiler is missing, say, of which every one has its own exception
-        print(f"PyTorch's compiled step is left out: {error}\n", flush=True)
-        del steps[COMPILED]
+    steps = {EAGER: (torch_logits, False), BFLOAT16: (torch_logits, True)}
+    for name, mode in ((COMPILED, "default"), (TUNED, "max-autotune-no-cudagraphs")):
+        try:
+            compiled = (torch.compile(torch_logits, mode=mode), True)
+            train(*compiled, 1)
+            steps[name] = compiled
+        except Exception as error:  # a compiler is missing, say, of which every one has its own exception
+            print(f"PyTorch's compiled step is left out: {error}\n", flush=True)
 
     def logits(kernels: dict[str, np.ndarray], images: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -67,6 +66,14 @@ def training(run: TrainConfig, kernels: dict[str, np.ndarray]) -> dict[str, Call
         return lambda steps: rate(lambda: train(*kind, steps), 1, steps * run.batch_size)
 
     return {name: timed(kind) for name, kind in steps.items()} | {"steps": lambda: list(steps), "logits": logits}
+
+
+def torch_device() -> Any:
+    """Returns the GPU, if there is one, with the fastest algorithm looked for by trial; else the CPU."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def torch_kernels(kernels: dict[str, np.ndarray], device: Any = None) -> dict[str, Any]:
@@ -105,11 +112,11 @@ def torch_logits(kernels: dict[str, Any], x: Any, config: ModelConfig) -> Any:
 
 def pyhessian(
     config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
-    order: int, seed: int,
+    order: int, seed: int, is_exact: bool,
 ) -> dict[str, Callable]:  # fmt: skip
     """Returns PyHessian on the same network and examples: the seconds of each measurement, "apply", and the estimates.
 
-    The latter are functions of the number of products.
+    The latter are functions of the number of products. On a GPU convolutions are in TensorFloat-32 unless is_exact.
     """
     import torch
     from pyhessian import hessian
@@ -117,8 +124,8 @@ def pyhessian(
 
     torch.eig = _eig
     warnings.filterwarnings("ignore", "Using backward")  # of a leak that PyHessian avoids
-    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed)
-    peer = hessian(model, F.cross_entropy, dataloader=batches, cuda=False)
+    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed, is_exact)
+    peer = hessian(model, F.cross_entropy, dataloader=batches, cuda=batches[0][0].is_cuda)
     peer.params = list(model.parameters())
     vector = [torch.randn_like(parameter) for parameter in peer.params]
 
@@ -128,12 +135,13 @@ def pyhessian(
             F.cross_entropy(model(images), labels).backward()
 
     def apply(parts: list[np.ndarray]) -> list[np.ndarray]:
-        return [part.numpy() for part in peer.dataloader_hv_product([torch.from_numpy(part) for part in parts])[1]]
+        parts = [torch.from_numpy(part).to(vector[0].device) for part in parts]
+        return [part.cpu().numpy() for part in peer.dataloader_hv_product(parts)[1]]
 
     return {
-        GRADIENT: lambda: seconds(gradient),
-        PRODUCT: lambda: seconds(peer.dataloader_hv_product, vector),
-        LANCZOS: lambda: seconds(lambda: peer.density(iter=order, n_v=1)),
+        GRADIENT: lambda: seconds(_finished, gradient),
+        PRODUCT: lambda: seconds(_finished, peer.dataloader_hv_product, vector),
+        LANCZOS: lambda: seconds(_finished, lambda: peer.density(iter=order, n_v=1)),
         "apply": apply,
         EIGENVALUE: lambda products: peer.eigenvalues(maxIter=products, tol=0)[0][0],
         TRACE: lambda products: float(np.mean(peer.trace(maxIter=products, tol=0))),
@@ -142,7 +150,7 @@ def pyhessian(
 
 def curvlinops(
     config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
-    order: int, seed: int,
+    order: int, seed: int, is_exact: bool,
 ) -> dict[str, Callable]:  # fmt: skip
     """Returns curvlinops on the same network and examples, as `pyhessian` does, but for the gradient.
 
@@ -152,40 +160,46 @@ def curvlinops(
     from curvlinops import HessianLinearOperator, hutchpp_trace
     from curvlinops.papyan2020traces.spectrum import fast_lanczos
 
-    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed)
+    model, batches = _torch_problem(config, kernels, images, labels, batch_size, seed, is_exact)
     parameters, loss = list(model.parameters()), torch.nn.CrossEntropyLoss()
     peer = HessianLinearOperator(model, loss, parameters, batches, check_deterministic=False)
-    vector = torch.randn(peer.shape[1])
+    vector = torch.randn(peer.shape[1], device=parameters[0].device)
 
     def apply(parts: list[np.ndarray]) -> list[np.ndarray]:
-        flat = peer @ torch.cat([torch.from_numpy(part).reshape(-1) for part in parts])
-        return [
-            part.reshape(p.shape).numpy() for part, p in zip(flat.split([p.numel() for p in parameters]), parameters)
-        ]
+        flat = peer @ torch.cat([torch.from_numpy(part).reshape(-1) for part in parts]).to(vector.device)
+        sizes = [p.numel() for p in parameters]
+        return [part.reshape(p.shape).cpu().numpy() for part, p in zip(flat.split(sizes), parameters)]
 
     return {
-        PRODUCT: lambda: seconds(lambda: peer @ vector),
-        LANCZOS: lambda: seconds(fast_lanczos, peer, order),
+        PRODUCT: lambda: seconds(_finished, lambda: peer @ vector),
+        LANCZOS: lambda: seconds(_finished, fast_lanczos, peer, order),
         "apply": apply,
         EIGENVALUE: lambda products: float(fast_lanczos(peer, products)[0].max()),
         TRACE: lambda products: float(hutchpp_trace(peer, products)),
     }
 
 
-def _torch_problem(
-    config: ModelConfig,
-    kernels: dict[str, np.ndarray],
-    images: np.ndarray,
-    labels: np.ndarray,
-    batch_size: int,
-    seed: int,
-) -> tuple[Any, list]:
-    """Returns the network and the batches."""
+def _finished(function: Callable, *arguments: Any) -> None:
+    """Calls a function, and waits until a GPU has computed it."""
     import torch
 
+    function(*arguments)
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _torch_problem(
+    config: ModelConfig, kernels: dict[str, np.ndarray], images: np.ndarray, labels: np.ndarray, batch_size: int,
+    seed: int, is_exact: bool,
+) -> tuple[Any, list]:  # fmt: skip
+    """Returns the network and the batches, on a GPU if there is one."""
+    import torch
+
+    device = torch_device()
+    torch.backends.cudnn.allow_tf32 = not is_exact  # PyTorch's default: convolutions, and no other products
     torch.manual_seed(seed)
-    x, y = torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels)
-    return _torch_module(config, kernels), list(zip(x.split(batch_size), y.split(batch_size)))
+    x, y = torch.from_numpy(images).permute(0, 3, 1, 2).to(device), torch.from_numpy(labels).to(device)
+    return _torch_module(config, kernels).to(device), list(zip(x.split(batch_size), y.split(batch_size)))
 
 
 def _torch_module(config: ModelConfig, kernels: dict[str, np.ndarray]) -> Any:

@@ -61,7 +61,7 @@ class Experiment:
         run directory they are not called.
       data_digest: Digest of the data, or a line that tells them from others: data may be moved, but not changed.
       details: What config.json says beside the status, from the first job on.
-      check: Takes the locked run directory before anything is computed; raises UserError where it cannot continue.
+      check: Takes the run directory before it is made or locked; raises UserError where it cannot begin or continue.
       computes_again: Whether a finished run is computed again, because the code that it checks may have changed.
       shows_bar: Whether the progress bar is also shown where stderr is no terminal.
     """
@@ -89,9 +89,9 @@ def run(experiment: Experiment, config: Any, run_dir: str | None) -> int:
       UserError: the run directory belongs to another config or to other data, or a table in it is damaged.
     """
     opened = RunDirectory(run_dir, config, experiment.name, experiment.data_digest) if run_dir is not None else None
+    if opened:
+        experiment.check(opened)
     with opened or contextlib.nullcontext():
-        if opened:
-            experiment.check(opened)
         report = _report(experiment, opened)
         if opened:
             for name, text in report.files.items():

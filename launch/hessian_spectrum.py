@@ -12,7 +12,13 @@ the last finished product.
 
 --per_layer and --per_block add the spectra of the diagonal blocks of the Hessian that belong to
 single layers and to residual blocks, in layers.csv and blocks.csv, with one figure each. Every
-layer takes as many Hessian products as the whole network does.
+layer takes as many Hessian products as the whole network does. --with_start adds the same for the
+initial weights, in start_results.csv and so on.
+
+    KERAS_BACKEND=jax python -m launch.hessian_spectrum --preset=gpu --pretrained=cifar10 --npz=cifar10.npz --run_dir=…
+
+is all of this for the paper's network on one GPU, without TensorFlow, from a file of
+launch.export_npz.
 
 The loss excludes the weight penalty: (λ/2)‖w‖² would add λ to each eigenvalue. Batch
 normalisation is in inference mode. Memory is order × weights × 4 bytes, plus the eigenvectors that
@@ -25,23 +31,27 @@ import math
 import os
 import shutil
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from identity_matters.errors import UserError, damaged_table, explaining, refused_value
+from identity_matters.errors import UserError, explaining, refused_value
 from identity_matters.fields import check_fields, option, require
-from identity_matters.runs.directory import RunDirectory
 from identity_matters.runs.files import replacing
-from identity_matters.runs.tables import read_rows, write_metrics
+from identity_matters.runs.job_table import Job, Progress
+from identity_matters.runs.tables import read_rows
 from launch import launcher, terminal, trained_run
+from launch.experiment import Experiment, Report, run
 
 if TYPE_CHECKING:
     import keras
     from matplotlib.figure import Figure
 
-LAYERS, BLOCKS = "layers.csv", "blocks.csv"
-PRODUCTS = "products", "products_of_layers", "products_of_blocks"
+    from identity_matters.runs.directory import RunDirectory
+    from shortcut_study.curvature import Hessian
+
+RESULTS, DENSITY, LAYERS, BLOCKS = "results.csv", "density.csv", "layers.csv", "blocks.csv"
+START = "start_"  # begins the names of the tables of the initial weights
+PRODUCTS = "products"
 CHECKPOINT = "weights.npz"  # a copy of that of --at_step
 
 
@@ -60,14 +70,18 @@ class SpectrumConfig:
         the largest |eigenvalue| (0: never).
       gauss_newton: Use the Gauss-Newton matrix in place of the Hessian.
       batch_moments: Normalise each batch by its own moments, as in training; the loss then depends on batch_size.
+      with_start: Also compute all that is asked for at the network's initial weights.
       per_layer: Also compute the spectrum of each layer's diagonal block of the matrix.
       per_block: Also compute the spectrum of each residual block's diagonal block of the matrix.
       num_vectors: Number of random vectors for the eigenvalues that are not found one by one; more reduce the error of
         the trace.
       num_eigenvalues: Number of eigenvalues to print at each end of the spectrum.
       batch_size: Examples per batch; changes the memory needed, not the result.
+      precision: On a GPU, highest multiplies in float32, default rounds factors to TensorFloat-32, which is faster and
+        0.2 % off.
       seed: Seed of the random vectors.
       data_dir: Where TFDS keeps prepared data sets (empty: as in the run).
+      npz: The file of images, as launch.export_npz writes it (empty: as in the run).
     """
 
     saved_run: str = option("", path=True)
@@ -78,110 +92,172 @@ class SpectrumConfig:
     tolerance: float = option(1e-3, at_least=0)
     gauss_newton: bool = False
     batch_moments: bool = False
+    with_start: bool = False
     per_layer: bool = False
     per_block: bool = False
     num_vectors: int = option(24, at_least=1)
     num_eigenvalues: int = option(5, at_least=1)
     batch_size: int = option(100, at_least=1)
+    precision: Literal["highest", "default"] = "highest"
     seed: int = option(0, at_least=0)
     data_dir: str = option("", path=True)
+    npz: str = option("", path=True)
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(self.at_step >= -1, f"at_step must be at least -1, got {self.at_step}")
 
 
-def main(config: SpectrumConfig, run_dir: str) -> None:
-    """Computes, draws and prints the spectrum of a trained network."""
-    run_config = trained_run.read_config(config.saved_run, config.pretrained, config.at_step, config.data_dir)
-    with terminal.silenced_stderr():
-        from shortcut_study.curvature import operator  # noqa: F401, all that is slow to import
+class Spectra:
+    """The Hessians of a run, each made when its first table asks for it, and the jobs that multiply by them.
+
+    Args:
+      config: SpectrumConfig.
+      run_dir: str. Has the finished products, in a folder, until all tables are there.
+    """
+
+    def __init__(self, config: SpectrumConfig, run_dir: str) -> None:
+        self._config, self._run_dir, self._begun = config, run_dir, time.monotonic()
+        self.weights = {"": config.at_step} | ({START: 0} if config.with_start else {})  # steps, by the tables' prefix
+        self._run_config = trained_run.read_config(
+            config.saved_run, config.pretrained, config.at_step, config.data_dir, config.npz
+        )
+        self._images, self._labels, self.data = trained_run.first_examples(self._run_config, config.examples)
+        self._models: dict[str, keras.Model] = {}
+        self._checkpoints: dict[str, str] = {}
+        self._hessian: Hessian | None = None
+        self.details: dict[str, str] = {}
+
+    def load(self, run: "RunDirectory") -> None:
+        """Loads the networks, once the run is known to be of this config: a checkpoint may be kept there."""
         from shortcut_study.curvature.checks import without_averages
 
-    images, labels, data = trained_run.first_examples(run_config, config.examples)
-    run = RunDirectory(run_dir, config, "hessian_spectrum", data)  # before a checkpoint of another config is read there
-    kept = run.file(CHECKPOINT)
-    model, checkpoint = trained_run.load_model(run_config, config.saved_run, config.pretrained, config.at_step, kept)
-    if not config.batch_moments and (names := without_averages(model)):
-        raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
-    digest = trained_run.weights_digest(model)
-    with run:
-        trained_run.require_same_weights(run, digest, config.saved_run)
-        if run.status == "done":
-            print(f"{run_dir} is already finished; its results:")
-        else:
-            start = time.monotonic()
-            _compute(config, run, model, images, labels, digest, checkpoint)
-            minutes = round((time.monotonic() - start) / 60, 1)
-            run.set_status("done", num_weights=num_weights(model), num_examples=len(images), minutes=minutes)
+        config = self._config
+        for prefix, step in self.weights.items():
+            kept = run.file(prefix + CHECKPOINT)
+            self._models[prefix], self._checkpoints[prefix] = trained_run.load_model(
+                self._run_config, config.saved_run, config.pretrained, step, kept
+            )
+            if not config.batch_moments and (names := without_averages(self._models[prefix])):
+                raise UserError(f"{names[0]} has averaged no batches yet; add --batch_moments")
+        self.details[trained_run.DIGEST] = trained_run.weights_digest(self._models[""])
+        trained_run.require_same_weights(run, self.details[trained_run.DIGEST], config.saved_run)
+
+    def _hessian_of(self, prefix: str) -> "Hessian":
+        """Returns the one Hessian, compiled once, at some of the weights."""
+        import keras
+
+        from shortcut_study.curvature import Hessian
+
+        config, loss = self._config, keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        if self._hessian is None:
+            options = {"gauss_newton": config.gauss_newton, "training": config.batch_moments}
+            options |= {"batch_size": config.batch_size, "precision": config.precision}
+            self._hessian = Hessian(self._models[prefix], self._images, self._labels, loss, **options)
+        self._hessian.move_to(self._models[prefix])
+        return self._hessian
+
+    def jobs(self, prefix: str) -> dict[str, list[Job]]:
+        """Returns the jobs of each table of some weights, by its name."""
+        config, of = self._config, " at the start" if prefix else ""
+        results = os.path.join(self._run_dir, prefix + RESULTS)
+        accuracy = {name: getattr(config, name) for name in ("order", "num_vectors", "tolerance", "seed")}
+        accuracy["path"] = os.path.join(self._run_dir, prefix + PRODUCTS)
+
+        def spectrum(h: "Hessian") -> list[dict]:
+            from shortcut_study.curvature.report import quadrature_rows
+
+            return quadrature_rows(h.spectrum(**accuracy).quadrature)
+
+        def density(_: Progress) -> list[dict]:
+            from shortcut_study.curvature import quadrature, report
+
+            return report.density_rows(quadrature.density(report.quadrature_from_rows(read_rows(results))))
+
+        def of_parts(groups: str) -> Callable[["Hessian"], list[dict]]:
+            return lambda h: h.per_layer(groups, **accuracy).rows
+
+        jobs = {RESULTS: self._job(prefix, f"spectrum{of}", spectrum), DENSITY: Job({}, density, f"density{of}")}
+        if config.per_layer:
+            jobs[LAYERS] = self._job(prefix, f"layers{of}", of_parts("layer"))
+        if config.per_block:
+            jobs[BLOCKS] = self._job(prefix, f"blocks{of}", of_parts("block"))
+        return {prefix + name: [job] for name, job in jobs.items()}
+
+    def _job(self, prefix: str, label: str, measure: Callable[["Hessian"], list[dict]]) -> Job:
+        def compute(progress: Progress) -> list[dict]:
+            def on_batch() -> None:
+                progress(0)  # the run begins after the first batch, not before: what is refused leaves none
+                kept = os.path.join(self._run_dir, prefix + CHECKPOINT)
+                if self._checkpoints[prefix] and not os.path.exists(kept):  # a run that goes on removes it at some time
+                    with replacing(kept) as temporary:
+                        shutil.copyfile(self._checkpoints[prefix], temporary)
+
+            with explaining(refused_value):
+                h = self._hessian_of(prefix)
+                h.on_batch = on_batch
+                return measure(h)
+
+        return Job({}, compute, label)
+
+    def report(self, run: "RunDirectory", *tables: list[dict]) -> Report:
+        """Describes the spectra, from the rows of all tables in their order; removes what an interruption needs."""
+        config, dim, rows = self._config, num_weights(self._models[""]), list(tables)
+        minutes = run.contents.get("minutes")
+        if self._hessian or minutes is None:
+            minutes = round((time.monotonic() - self._begun) / 60, 1)
         name = f"{config.saved_run} after {config.at_step} steps" if config.at_step >= 0 else config.saved_run
-        print(f"{name or config.pretrained}: {num_weights(model):,} trained weights, {len(images):,} training images")
-        print(_results(config, run, num_weights(model)))
-    print(f"files: {run_dir}")
+        lines = [f"{name or config.pretrained}: {dim:,} trained weights, {len(self._images):,} training images"]
+        matrix = "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
+        for prefix in self.weights:
+            of, took = (" at the initial weights", "") if prefix else ("", f", {minutes} minutes")
+            lines.append(f"spectrum of the {matrix}{of}{took}")
+            lines += _texts(rows[: len(self.jobs(prefix))], config.num_eigenvalues, dim)
+            del rows[: len(self.jobs(prefix))]
+            shutil.rmtree(run.file(prefix + PRODUCTS), ignore_errors=True)
+        return Report(
+            "\n".join(lines), details={"num_weights": dim, "num_examples": len(self._images), "minutes": minutes}
+        )
 
 
-def _compute(
-    config: SpectrumConfig, run: RunDirectory, model: "keras.Model", images: np.ndarray, labels: np.ndarray,
-    digest: str, checkpoint: str,
-) -> None:  # fmt: skip
-    """Writes all tables, then the figures. Products are kept one by one until these are there."""
-    import keras
+def main(config: SpectrumConfig, run_dir: str) -> int:
+    """Computes, draws and prints the spectrum of a trained network."""
+    with terminal.silenced_stderr():
+        from shortcut_study import curvature  # noqa: F401, all that is slow to import
+    spectra = Spectra(config, run_dir)
+    tables = {name: jobs for prefix in spectra.weights for name, jobs in spectra.jobs(prefix).items()}
+    experiment = Experiment(
+        "hessian_spectrum",
+        tables,
+        figures,
+        spectra.report,
+        data_digest=spectra.data,
+        details=spectra.details,
+        check=spectra.load,
+    )
+    return run(experiment, config, run_dir)
 
-    from identity_matters.runs.figures import save_figures
-    from shortcut_study import curvature
-    from shortcut_study.curvature import quadrature, report
 
-    def begin() -> None:
-        """After the first batch, not before: what is refused leaves no run."""
-        if not run.contents.get(trained_run.DIGEST):
-            run.set_status("running", **{trained_run.DIGEST: digest})
-        kept = run.file(CHECKPOINT)
-        if checkpoint and not os.path.exists(kept):  # which a run that goes on removes sooner or later
-            with replacing(kept) as temporary:
-                shutil.copyfile(checkpoint, temporary)
+def _texts(tables: list[list[dict]], count: int, dim: int) -> list[str]:
+    """Returns the spectrum of `dim` weights and the tables of layers and blocks, in words."""
+    from shortcut_study.curvature.report import parts_table, quadrature_from_rows, report
 
-    options = {"loss": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "on_batch": begin}
-    options |= {"batch_size": config.batch_size, "gauss_newton": config.gauss_newton, "training": config.batch_moments}
-    kept = [run.file(name) for name in PRODUCTS]
-    accuracy = {name: getattr(config, name) for name in ("order", "num_vectors", "tolerance", "seed")}
-    with explaining(refused_value):
-        h = curvature.Hessian(model, images, labels, **options)
-        found = h.spectrum(path=kept[0], **accuracy)
-        write_metrics(run.file("results.csv"), report.quadrature_rows(found.quadrature))
-        write_metrics(run.file("density.csv"), report.density_rows(quadrature.density(found.quadrature)))
-        asked = (LAYERS, "layer", config.per_layer), (BLOCKS, "block", config.per_block)
-        for path, (name, groups, is_asked) in zip(kept[1:], asked):
-            if is_asked:
-                write_metrics(run.file(name), h.per_layer(groups, path=path, **accuracy).rows)
-    save_figures(lambda: figures(run.path), run.path)
-    for path in kept:
-        shutil.rmtree(path, ignore_errors=True)
+    results, _, *parts = tables
+    return [report(quadrature_from_rows(results), count, dim), *("\n" + parts_table(rows) for rows in parts)]
 
 
 def figures(run_dir: str, title: str = "") -> "dict[str, Figure]":
     """Returns the spectrum, with a title, and the figures of layers and blocks, by name, for the tables that exist."""
     from shortcut_study.curvature.report import parts_figure, spectrum_figure
 
-    tables = ("results", "density", "layers", "blocks")
-    results, density, *parts = (read_rows(os.path.join(run_dir, f"{name}.csv")) for name in tables)
-    drawn = {"spectrum": spectrum_figure(results, density, title)} if density else {}
-    return drawn | {name: parts_figure(rows) for name, rows in zip(tables[2:], parts) if rows}
-
-
-def _results(config: SpectrumConfig, run: RunDirectory, dim: int) -> str:
-    """Describes the spectrum of `dim` weights from the tables."""
-    from shortcut_study.curvature.report import parts_table, quadrature_from_rows, report
-
-    with explaining(damaged_table(results := run.file("results.csv"))):
-        quadrature = quadrature_from_rows(read_rows(results))
-        text = report(quadrature, config.num_eigenvalues, dim)
-    minutes, matrix = run.contents.get("minutes"), "Gauss-Newton matrix" if config.gauss_newton else "Hessian"
-    lines = [f"spectrum of the {matrix}" + (f", {minutes} minutes" if minutes is not None else "")]
-    lines.append(text)
-    for path in (run.file(LAYERS), run.file(BLOCKS)):
-        with explaining(damaged_table(path)):
-            lines += ["\n" + parts_table(rows)] if (rows := read_rows(path)) else []
-    return "\n".join(lines)
+    drawn = {}
+    for prefix in ("", START):
+        tables = (RESULTS, DENSITY, LAYERS, BLOCKS)
+        results, density, *parts = (read_rows(os.path.join(run_dir, prefix + name)) for name in tables)
+        if density:
+            drawn[f"{prefix}spectrum"] = spectrum_figure(results, density, title)
+        drawn |= {f"{prefix}{name}": parts_figure(rows) for name, rows in zip(("layers", "blocks"), parts) if rows}
+    return drawn
 
 
 def num_weights(model: "keras.Model") -> int:
@@ -189,7 +265,10 @@ def num_weights(model: "keras.Model") -> int:
     return sum(math.prod(variable.shape) for variable in model.trainable_variables)
 
 
-cli = launcher.command(main, {"": SpectrumConfig()}, manual=__doc__)
+GPU = SpectrumConfig(
+    examples=500, order=30, num_vectors=4, batch_size=500, with_start=True, per_block=True, precision="default"
+)
+cli = launcher.command(main, {"": SpectrumConfig(), "gpu": GPU}, manual=__doc__)
 
 if __name__ == "__main__":
     cli()

@@ -25,25 +25,28 @@ if TYPE_CHECKING:
 DIGEST = "weights_digest"  # in config.json: a continued run must have the same weights
 
 
-def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "") -> TrainConfig:
-    """Returns the config of a training run or, as far as the data go, of a network that ships.
+def read_config(
+    saved_run: str, pretrained: str = "", at_step: int = -1, data_dir: str = "", npz: str = ""
+) -> TrainConfig:
+    """Returns the config of a training run or, as far as the network and the data go, of a network that ships.
 
     Args:
       saved_run: str. A run directory.
       pretrained: str. A key of identity_matters.pretrained.NETWORKS, in place of saved_run.
       at_step: int. If not negative, the run need not be finished.
-      data_dir: str. In place of the run's; a line says where the data of a run are read without it.
+      data_dir, npz: str. In place of the run's; a line says where the data of a run are read without them.
 
     Raises:
       UserError: there is no such run or network, it is not finished, both are given, or its data have changed.
     """
     require(not (saved_run and pretrained), "--saved_run and --pretrained are both given; give one of them")
-    if pretrained and at_step >= 0:
-        raise UserError(f"--at_step={at_step} needs --saved_run, a run of launch.train; --pretrained has no steps")
+    if pretrained and at_step > 0:
+        raise UserError(f"--at_step={at_step} needs --saved_run, a run of launch.train; --pretrained has its start, 0")
     if pretrained:
         from identity_matters import pretrained as shipped
 
-        return TrainConfig(data=DataConfig(shipped.find(pretrained).dataset, data_dir=data_dir))
+        network = shipped.find(pretrained)
+        return TrainConfig(model=network.model, data=DataConfig(network.dataset, data_dir=data_dir, npz=npz))
     if not saved_run:
         raise UserError("--saved_run is missing: the directory of a finished run of launch.train, e.g. runs/first")
     record = read_config_json(saved_run)
@@ -57,10 +60,11 @@ def read_config(saved_run: str, pretrained: str = "", at_step: int = -1, data_di
         config = config_of(record, TrainConfig())
     except UserError as error:
         raise UserError(f"saved_run {saved_run} is damaged, or was written by another version: {error}") from error
-    data = dataclasses.replace(config.data, data_dir=data_dir or config.data.data_dir)
+    data = dataclasses.replace(config.data, data_dir=data_dir or config.data.data_dir, npz=npz or config.data.npz)
     if record.get("data_digest"):
         require_unchanged(open_source(data), data, record, f"saved_run {saved_run}")
-    say_named_by(os.path.join(saved_run, "config.json"), config.data, data_dir)
+    if not npz:
+        say_named_by(os.path.join(saved_run, "config.json"), config.data, data_dir)
     return dataclasses.replace(config, data=data)
 
 
@@ -88,7 +92,8 @@ def load_model(
 
     Args:
       config, saved_run, pretrained: As from and of `read_config`.
-      at_step: int. The weights after that many updates: the initial ones, or a checkpoint's (-1: of the finished run).
+      at_step: int. The weights after that many updates: the initial ones (of networks that ship: of seed 0, as they
+        were trained), or a checkpoint's (-1: of the finished run).
       kept: str. The path of a copy of that checkpoint, where there is one.
 
     Raises:

@@ -152,7 +152,7 @@ def check_objective(
             "the model draws random numbers anew at each call, so that it is no one function; call it with "
             "training=False, or draw them from a keras.random.SeedGenerator"
         )
-    if is_default and least >= 0 and np.allclose(np.asarray(rows, float), 1, atol=1e-3):
+    if is_default and float(least) >= 0 and np.allclose(np.asarray(rows, float), 1, atol=1e-3):
         raise ValueError(
             "the model must give logits, but its outputs are probabilities, which sum to 1; take the layer before the "
             "softmax, compile the model, or pass loss=…"

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from shortcut_study.curvature.examples import Examples, mapped
-from shortcut_study.curvature.objective import Objective
+from shortcut_study.curvature.objective import Objective, flat
 
 CHECKED_EXAMPLES = 8
 
@@ -65,6 +65,8 @@ class Backend:
             return along(vectors[0])[None] if len(vectors) == 1 else jax.vmap(along)(vectors)
 
         self._product = product
+        self._gradient = jax.jit(jax.grad(objective.total))
+        self._loss = jax.jit(objective.total)
 
     def compile(self) -> None:
         """Does nothing: the first product compiles."""
@@ -87,6 +89,19 @@ class Backend:
         with self._context(self.objective.dtype):
             vectors, scales = self.tensors([vectors, scales], self.objective.dtype)
             return np.asarray(self._product(weights, others, vectors, self.on_device(batch), scales))
+
+    def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> float:
+        """Returns the part of a batch in the loss."""
+        return float(self._of_batch(self._loss, weights, others, batch, scales))
+
+    def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> np.ndarray:
+        """Returns the part of a batch in the gradient, [dim]."""
+        return flat(self._of_batch(self._gradient, weights, others, batch, scales))
+
+    def _of_batch(self, function: Callable, weights: list, others: list, batch: tuple, scales: np.ndarray) -> Any:
+        with self._context(self.objective.dtype):
+            scales = self.tensors([scales], self.objective.dtype)[0]
+            return function(weights, others, self.on_device(batch), scales)
 
     def in_type_float64(self) -> "Backend":
         """Returns products of the same objective in float64."""

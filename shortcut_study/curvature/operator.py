@@ -13,7 +13,7 @@ import importlib
 import inspect
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -180,6 +180,23 @@ class Hessian:
             what = "loss, or a derivative of it, is" if is_finite else "model's weights are"
             raise ValueError(f"there is no Hessian product: the {what} NaN or infinite")
         return total
+
+    def loss_at(self, weights: np.ndarray | None = None) -> float:
+        """Returns the mean loss L(w) at flat weights [dim] of the whole model; None: at the present ones."""
+        return sum(self._of_batches("loss", weights))
+
+    def gradient_at(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """Returns ∇L(w) [dim] at flat weights [dim] of the whole model; None: at the present ones."""
+        return sum(self._of_batches("gradient", weights))
+
+    def _of_batches(self, what: str, weights: np.ndarray | None) -> Iterator:
+        here = self._weights
+        if weights is not None:
+            shapes = [variable.shape for variable in self.model.trainable_variables]
+            here = self._backend.tensors(checks.parts_of(np.asarray(weights), shapes), self.objective.dtype)
+        part = getattr(self._backend, what)
+        for batch in self.examples.batches():
+            yield self._explained(functools.partial(part, here, self._others, batch, self._scales))
 
     def _check(self) -> float:
         """Compares loss, gradient and a product with Keras's own, and counts the values in the loss."""

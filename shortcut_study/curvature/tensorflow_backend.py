@@ -66,6 +66,20 @@ class Backend:
 
         self._product = product
 
+        @tf.function(autograph=False, reduce_retracing=True)
+        def gradient(weights: list, others: list, batch: tuple, scales: tf.Tensor) -> tf.Tensor:
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                total = objective.total(weights, others, (*batch, None)[:3], scales)
+            found = tape.gradient(total, weights, unconnected_gradients=ZERO)
+            return tf.concat([tf.reshape(tf.convert_to_tensor(part), [-1]) for part in found], 0)
+
+        @tf.function(autograph=False, reduce_retracing=True)
+        def loss(weights: list, others: list, batch: tuple, scales: tf.Tensor) -> tf.Tensor:
+            return objective.total(weights, others, (*batch, None)[:3], scales)
+
+        self._gradient, self._loss = gradient, loss
+
     def compile(self) -> None:
         """Traces the product; raises ValueError where an operation has no second derivative."""
         with naming_operations(), second_derivatives():
@@ -93,6 +107,20 @@ class Backend:
                 for vector in vectors
             ]
         return np.stack(rows)
+
+    def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> float:
+        """Returns the part of a batch in the loss."""
+        return float(self._of_batch(self._loss, weights, others, batch, scales))
+
+    def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> np.ndarray:
+        """Returns the part of a batch in the gradient, [dim]."""
+        with second_derivatives():  # some first ones are right only there too
+            return self._of_batch(self._gradient, weights, others, batch, scales).numpy()
+
+    def _of_batch(self, function: Callable, weights: list, others: list, batch: tuple, scales: np.ndarray) -> Any:
+        with self._full_precision():
+            batch = _without_none(self.on_device(batch))
+            return function(weights, others, batch, tf.constant(scales, self.objective.dtype))
 
     def in_type_float64(self) -> "Backend":
         """Returns products of the same objective in float64."""
