@@ -20,7 +20,7 @@ import numpy as np
 from shortcut_study.curvature.examples import Examples, mapped
 from shortcut_study.curvature.objective import Objective, flat
 
-CHECKED_EXAMPLES = 8
+CHECKED_EXAMPLES = 2  # at most, where they divide a batch: on a CPU XLA's convolutions are slow in float64
 
 
 def num_devices() -> int:
@@ -134,17 +134,18 @@ class Backend:
             return jax.jit(function)(*arguments)
 
     def gradient_of(self, function: Callable) -> tuple[Callable, Callable]:
-        """Returns functions of the weights to the value of `function` there, and to its gradient, compiled once."""
-        compiled = jax.jit(jax.value_and_grad(function))
+        """Returns functions of the weights to the value of `function` there, and to its gradient, each compiled."""
 
-        def part(index: int) -> Callable:
-            def value_or_gradient(weights: list) -> Any:
+        def compiled(of: Callable) -> Callable:
+            jitted = jax.jit(of)
+
+            def value(weights: list) -> Any:
                 with self._context(str(weights[0].dtype)):
-                    return compiled(weights)[index]
+                    return jitted(weights)
 
-            return value_or_gradient
+            return value
 
-        return part(0), part(1)
+        return compiled(function), compiled(jax.grad(function))
 
     def own_gradient(self, batch: tuple, scales: np.ndarray) -> None:
         """Returns None: under JAX Keras takes its gradient as this backend does, in a StatelessScope."""
