@@ -208,7 +208,7 @@ def _torch_module(config: ModelConfig, kernels: dict[str, np.ndarray]) -> Any:
     class Network(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            tensors = torch_kernels(kernels)
+            tensors = torch_kernels(kernels, torch_device())
             self.projection = tensors.pop("projection")
             self.names = list(tensors)
             self.kernels = torch.nn.ParameterList(tensors.values())

@@ -239,8 +239,8 @@ def check_derivatives(
     changes = _differences(lambda step: flat(gradient_at(tensors(point + step * v))), step_of_gradient)
 
     def product(of: Any, values: list, vector: np.ndarray) -> np.ndarray:
-        at = tensors(point, of.objective.dtype)
-        return of.product(at, values, vector[None], batch, scales)[0].astype(np.float64)
+        at, placed = tensors(point, of.objective.dtype), of.tensors([vector[None]], of.objective.dtype)
+        return np.asarray(of.product(at, values, *placed, batch, scales))[0].astype(np.float64)
 
     size = np.linalg.norm(gradient) if is_hessian else math.inf  # no Hessian is no difference of gradients
     try:

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from shortcut_study.curvature.examples import Examples, mapped
-from shortcut_study.curvature.objective import Objective, flat
+from shortcut_study.curvature.objective import Objective
 
 CHECKED_EXAMPLES = 2  # at most, where they divide a batch: on a CPU XLA's convolutions are slow in float64
 
@@ -59,14 +59,13 @@ class Backend:
         def product(weights: list, others: list, vectors: jax.Array, batch: tuple, scales: jax.Array) -> jax.Array:
             def along(vector: jax.Array) -> jax.Array:
                 parts = [p.reshape(shape) for p, shape in zip(jax.numpy.split(vector, ends), shapes)]
-                found = derivative(objective, weights, others, parts, batch, scales)
-                return jax.numpy.concatenate([part.ravel() for part in found])
+                return _joined(derivative(objective, weights, others, parts, batch, scales))
 
             return along(vectors[0])[None] if len(vectors) == 1 else jax.vmap(along)(vectors)
 
         self._product = product
-        self._gradient = jax.jit(jax.grad(objective.total))
-        self._loss = jax.jit(objective.total)
+        self._gradient = jax.jit(lambda *at: _joined(jax.grad(objective.total)(*at)), out_shardings=self._everywhere)
+        self._loss = jax.jit(objective.total, out_shardings=self._everywhere)
 
     def compile(self) -> None:
         """Does nothing: the first product compiles."""
@@ -81,27 +80,29 @@ class Backend:
         with self._context(dtype):
             return tuple([copied(v) for v in of] for of in (model.trainable_variables, model.non_trainable_variables))
 
-    def product(self, weights: list, others: list, vectors: np.ndarray, batch: tuple, scales: np.ndarray) -> np.ndarray:
-        """Returns the products [k, dim] of a batch with vectors [k, dim]."""
+    def product(self, weights: list, others: list, vectors: jax.Array, batch: tuple, scales: np.ndarray) -> jax.Array:
+        """Returns the products [k, dim] of a batch with vectors [k, dim], as from `tensors`."""
         if len(keras.tree.flatten(batch)[0]) == self.num_checked:
             repeats = self._batch_size // self.num_checked
             batch, scales = mapped(lambda array: np.concatenate([array] * repeats), batch), np.asarray(scales) / repeats
-        with self._context(self.objective.dtype):
-            vectors, scales = self.tensors([vectors, scales], self.objective.dtype)
-            return np.asarray(self._product(weights, others, vectors, self.on_device(batch), scales))
+        return self._of_batch(functools.partial(self._product, weights, others, vectors), batch, scales)
 
-    def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> float:
+    def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> jax.Array:
         """Returns the part of a batch in the loss."""
-        return float(self._of_batch(self._loss, weights, others, batch, scales))
+        return self._of_batch(functools.partial(self._loss, weights, others), batch, scales)
 
-    def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> np.ndarray:
+    def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> jax.Array:
         """Returns the part of a batch in the gradient, [dim]."""
-        return flat(self._of_batch(self._gradient, weights, others, batch, scales))
+        return self._of_batch(functools.partial(self._gradient, weights, others), batch, scales)
 
-    def _of_batch(self, function: Callable, weights: list, others: list, batch: tuple, scales: np.ndarray) -> Any:
+    def _of_batch(self, function: Callable, batch: tuple, scales: np.ndarray) -> jax.Array:
         with self._context(self.objective.dtype):
-            scales = self.tensors([scales], self.objective.dtype)[0]
-            return function(weights, others, self.on_device(batch), scales)
+            return function(self.on_device(batch), *self.tensors([scales], self.objective.dtype))
+
+    def sum(self, total: jax.Array | None, part: jax.Array) -> jax.Array:
+        """Returns the sum of the parts of batches, on the devices, when it is there."""
+        with self._context(self.objective.dtype):
+            return jax.block_until_ready(part if total is None else total + part)
 
     def in_type_float64(self) -> "Backend":
         """Returns products of the same objective in float64."""
@@ -154,6 +155,10 @@ class Backend:
     def _context(self, dtype: str) -> Iterator[None]:
         with jax.default_matmul_precision(self._precision), jax.enable_x64(dtype == "float64"):
             yield
+
+
+def _joined(parts: list) -> jax.Array:
+    return jax.numpy.concatenate([part.ravel() for part in parts])
 
 
 def _hessian_product(

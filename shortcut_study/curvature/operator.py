@@ -13,7 +13,7 @@ import importlib
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -168,13 +168,16 @@ class Hessian:
 
     def _sum(self, vectors: np.ndarray) -> np.ndarray:
         """Returns the products [k, dim] with vectors [k, dim] of the whole matrix."""
-        total = np.zeros(vectors.shape, self.dtype)
+        starts = range(0, len(vectors), AT_ONCE)
+        placed = self._backend.tensors([vectors[start : start + AT_ONCE] for start in starts], self.objective.dtype)
+        totals: list = [None] * len(placed)  # on the device: a GPU would wait for each vector of weights to come and go
         for batch in self.examples.batches():
-            for start in range(0, len(vectors), AT_ONCE):
-                some = slice(start, start + AT_ONCE)
-                total[some] += self._backend.product(self._weights, self._others, vectors[some], batch, self._scales)
+            for i, some in enumerate(placed):
+                part = self._backend.product(self._weights, self._others, some, batch, self._scales)
+                totals[i] = self._backend.sum(totals[i], part)
             if self.on_batch:
                 self.on_batch()
+        total = np.concatenate([np.asarray(of) for of in totals])
         if not np.isfinite(total).all():
             is_finite = all(np.isfinite(keras.ops.convert_to_numpy(w)).all() for w in self._weights)
             what = "loss, or a derivative of it, is" if is_finite else "model's weights are"
@@ -183,20 +186,21 @@ class Hessian:
 
     def loss_at(self, weights: np.ndarray | None = None) -> float:
         """Returns the mean loss L(w) at flat weights [dim] of the whole model; None: at the present ones."""
-        return sum(self._of_batches("loss", weights))
+        return float(self._over_batches("loss", weights))
 
     def gradient_at(self, weights: np.ndarray | None = None) -> np.ndarray:
         """Returns ∇L(w) [dim] at flat weights [dim] of the whole model; None: at the present ones."""
-        return sum(self._of_batches("gradient", weights))
+        return np.asarray(self._over_batches("gradient", weights))
 
-    def _of_batches(self, what: str, weights: np.ndarray | None) -> Iterator:
-        here = self._weights
+    def _over_batches(self, what: str, weights: np.ndarray | None) -> Any:
+        here, total = self._weights, None
         if weights is not None:
             shapes = [variable.shape for variable in self.model.trainable_variables]
             here = self._backend.tensors(checks.parts_of(np.asarray(weights), shapes), self.objective.dtype)
-        part = getattr(self._backend, what)
+        of_batch = functools.partial(getattr(self._backend, what), here, self._others)
         for batch in self.examples.batches():
-            yield self._explained(functools.partial(part, here, self._others, batch, self._scales))
+            total = self._backend.sum(total, self._explained(functools.partial(of_batch, batch, self._scales)))
+        return total
 
     def _check(self) -> float:
         """Compares loss, gradient and a product with Keras's own, and counts the values in the loss."""

@@ -97,30 +97,28 @@ class Backend:
 
         return tuple([copied(v) for v in of] for of in (model.trainable_variables, model.non_trainable_variables))
 
-    def product(self, weights: list, others: list, vectors: np.ndarray, batch: tuple, scales: np.ndarray) -> np.ndarray:
-        """Returns the products [k, dim] of a batch with vectors [k, dim]."""
-        batch = _without_none(self.on_device(batch))
-        scales = tf.constant(scales, self.objective.dtype)
-        with self._full_precision():
-            rows = [
-                self._product(weights, others, tf.constant(vector, self.objective.dtype), batch, scales).numpy()
-                for vector in vectors
-            ]
-        return np.stack(rows)
+    def product(self, weights: list, others: list, vectors: tf.Tensor, batch: tuple, scales: np.ndarray) -> tf.Tensor:
+        """Returns the products [k, dim] of a batch with vectors [k, dim], as from `tensors`."""
+        rows = [self._of_batch(self._product, weights, others, row, batch, scales) for row in tf.unstack(vectors)]
+        return tf.stack(rows) if len(rows) > 1 else rows[0][None]
 
-    def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> float:
+    def loss(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> tf.Tensor:
         """Returns the part of a batch in the loss."""
-        return float(self._of_batch(self._loss, weights, others, batch, scales))
+        return self._of_batch(self._loss, weights, others, batch, scales)
 
-    def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> np.ndarray:
+    def gradient(self, weights: list, others: list, batch: tuple, scales: np.ndarray) -> tf.Tensor:
         """Returns the part of a batch in the gradient, [dim]."""
         with second_derivatives():  # some first ones are right only there too
-            return self._of_batch(self._gradient, weights, others, batch, scales).numpy()
+            return self._of_batch(self._gradient, weights, others, batch, scales)
 
-    def _of_batch(self, function: Callable, weights: list, others: list, batch: tuple, scales: np.ndarray) -> Any:
+    def _of_batch(self, function: Callable, *arguments: Any) -> tf.Tensor:
+        *first, batch, scales = arguments
         with self._full_precision():
-            batch = _without_none(self.on_device(batch))
-            return function(weights, others, batch, tf.constant(scales, self.objective.dtype))
+            return function(*first, _without_none(self.on_device(batch)), tf.constant(scales, self.objective.dtype))
+
+    def sum(self, total: tf.Tensor | None, part: tf.Tensor) -> tf.Tensor:
+        """Returns the sum of the parts of batches, on the device."""
+        return part if total is None else total + part
 
     def in_type_float64(self) -> "Backend":
         """Returns products of the same objective in float64."""

@@ -117,6 +117,24 @@ def test_all_products_at_once_are_the_matrix_of_a_network_in_numpy(model, gauss_
     assert largest == pytest.approx(np.linalg.eigvalsh(dense)[-1], abs=1e-12)
 
 
+def test_loss_and_gradient_at_any_weights_are_those_of_the_numpy_network(model):
+    h = curvature.Hessian(model, X, CLASSES, dtype="float64", batch_size=4)
+    here = np.concatenate([v.numpy().astype(np.float64).ravel() for v in model.trainable_variables])
+    random = np.random.default_rng(0)
+    there = here + 0.3 * random.standard_normal(27)
+
+    def loss(w):
+        kernel, bias, last, offset = (w[a:b] for a, b in ((0, 12), (12, 15), (15, 24), (24, 27)))
+        z = np.tanh(X @ kernel.reshape(4, 3) + bias) @ last.reshape(3, 3) + offset
+        return np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), CLASSES])
+
+    for weights, at in ((None, here), (there, there)):
+        assert h.loss_at(weights) == pytest.approx(loss(at), rel=1e-12)
+        v = random.standard_normal(27)
+        slope = (loss(at + 1e-5 * v) - loss(at - 1e-5 * v)) / 2e-5
+        assert h.gradient_at(weights) @ v == pytest.approx(slope, rel=1e-8)
+
+
 def test_nothing_of_the_model_moves_and_what_becomes_of_it_later_does_not_count():
     model = sequential(
         keras.layers.RandomFlip(seed=1), keras.layers.Conv2D(2, 3), keras.layers.BatchNormalization(),
