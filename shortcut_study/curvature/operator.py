@@ -25,8 +25,9 @@ from shortcut_study.curvature.deflation import ORDER, deflated_quadrature
 from shortcut_study.curvature.dtypes import widest
 from shortcut_study.curvature.examples import Examples, gathered, mapped
 from shortcut_study.curvature.hutchinson import Hutchinson, hutchinson
+from shortcut_study.curvature.landscapes import Landscape, losses_around
 from shortcut_study.curvature.model_spectrum import ModelSpectrum, PartSpectra, part_row, parts, positions
-from shortcut_study.curvature.objective import Objective, first_reason, loss_name, loss_of
+from shortcut_study.curvature.objective import Objective, first_reason, flat, loss_name, loss_of
 from shortcut_study.curvature.watched import Watched
 
 BACKENDS = {name: f"shortcut_study.curvature.{name}_backend" for name in ("tensorflow", "jax")}
@@ -136,6 +137,12 @@ class Hessian:
         """How many batches a product takes."""
         return -(-len(self.examples) // self.examples.batch_size)
 
+    @property
+    def loss_in_words(self) -> str:
+        """Which mean over how many examples the loss is."""
+        loss = "cross-entropy of logits" if self.loss_is_default else loss_name(self.loss)
+        return f"mean {loss} over {len(self.examples):,} examples"
+
     def problem(self) -> dict[str, list]:
         """Returns the arrays and words that decide the products, by what they are."""
         losses = [of for of in keras.tree.flatten(self.loss) if isinstance(of, keras.losses.Loss)]
@@ -184,22 +191,30 @@ class Hessian:
             raise ValueError(f"there is no Hessian product: the {what} NaN or infinite")
         return total
 
-    def loss_at(self, weights: np.ndarray | None = None) -> float:
-        """Returns the mean loss L(w) at flat weights [dim] of the whole model; None: at the present ones."""
-        return float(self._over_batches("loss", weights))
+    def part(self, vector: np.ndarray) -> np.ndarray:
+        """Returns of a vector for all trained weights the entries that this matrix has rows for."""
+        return vector if self._chosen is None else vector[self._chosen]
 
-    def gradient_at(self, weights: np.ndarray | None = None) -> np.ndarray:
-        """Returns ∇L(w) [dim] at flat weights [dim] of the whole model; None: at the present ones."""
-        return np.asarray(self._over_batches("gradient", weights))
+    def loss_at(self, step: np.ndarray | None = None) -> float:
+        """Returns the mean loss at the weights and a step [dim] from there."""
+        return float(self._over_batches("loss", step))
 
-    def _over_batches(self, what: str, weights: np.ndarray | None) -> Any:
+    def gradient_at(self, step: np.ndarray | None = None) -> np.ndarray:
+        """Returns the gradient [dim] at the weights and a step [dim] from there."""
+        return self.part(np.asarray(self._over_batches("gradient", step)))
+
+    def _over_batches(self, what: str, step: np.ndarray | None) -> Any:
         here, total = self._weights, None
-        if weights is not None:
-            shapes = [variable.shape for variable in self.model.trainable_variables]
-            here = self._backend.tensors(checks.parts_of(np.asarray(weights), shapes), self.objective.dtype)
+        if step is not None:
+            whole = flat(here)
+            whole[slice(None) if self._chosen is None else self._chosen] += np.asarray(step, self.dtype)
+            parts = checks.parts_of(whole, [variable.shape for variable in self.model.trainable_variables])
+            here = self._backend.tensors(parts, self.objective.dtype)
         of_batch = functools.partial(getattr(self._backend, what), here, self._others)
         for batch in self.examples.batches():
             total = self._backend.sum(total, self._explained(functools.partial(of_batch, batch, self._scales)))
+            if self.on_batch:
+                self.on_batch()
         return total
 
     def _check(self) -> float:
@@ -262,9 +277,8 @@ class Hessian:
         with Watched(self, path, progress) as watched:
             found = _spectrum(watched, "", None, accuracy)
         matrix = "Gauss–Newton matrix" if self.gauss_newton else "Hessian"
-        loss = "cross-entropy of logits" if self.loss_is_default else loss_name(self.loss)
-        examples = f"over {len(self.examples):,} examples in {found.dim:,} weights"
-        heading = f"{matrix} of the mean {loss} {examples}, {watched.num_products} Hessian-vector products"
+        heading = f"{matrix} of the {self.loss_in_words} in {found.dim:,} weights"
+        heading += f", {watched.num_products} Hessian-vector products"
         return found._replace(heading=heading)
 
     def diagonal(
@@ -314,6 +328,31 @@ class Hessian:
                 part_row(name, _spectrum(watched, name, entries, accuracy)) for name, entries in chosen.items()
             ])  # fmt: skip
 
+    def landscape(
+        self,
+        directions: Any = "random",
+        *,
+        span: float = 1.0,
+        points: int = 25,
+        seed: int = 0,
+        path: str | os.PathLike | None = None,
+        progress: bool = True,
+    ) -> Landscape:
+        """Returns the loss on a line or a plane through the weights, beside its quadratic model: print or `.plot()` it.
+
+        points² losses on a plane, each as long as a third of a gradient over all examples.
+
+        Args:
+          directions: "random": two, each filter as long as the weights' own (Li et al. 2018); "eigenvectors": those of
+            the two eigenvalues of largest size, of length 1; or one or two vectors [dim].
+          span: float. How far to either side, in multiples of a direction.
+          points: int. Along each direction, odd: the weights are in the middle.
+          seed: int. Of the random directions, and of the iteration that finds eigenvectors.
+          path, progress: As for `spectrum`, whose folder may be given.
+        """
+        with Watched(self, path, progress, "losses and products") as watched:
+            return losses_around(self, watched, directions, span, points, seed)
+
 
 def _spectrum(watched: Watched, name: str, entries: np.ndarray | None, accuracy: dict) -> ModelSpectrum:
     """Returns the spectrum of the whole matrix, or of its block at some entries."""
@@ -348,6 +387,11 @@ def diagonal(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **opti
 def per_layer(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> PartSpectra:
     """Returns the spectra of a model's layers, or groups of weights: Hessian(model, x, y, loss, …).per_layer(…)."""
     return _measured("per_layer", model, x, y, loss, options)
+
+
+def landscape(model: keras.Model, x: Any, y: Any = None, loss: Any = None, **options: Any) -> Landscape:
+    """Returns the loss around the weights of a model: Hessian(model, x, y, loss, …).landscape(…)."""
+    return _measured("landscape", model, x, y, loss, options)
 
 
 def _measured(name: str, model: keras.Model, x: Any, y: Any, loss: Any, options: dict) -> Any:

@@ -20,20 +20,23 @@ class Watched:
       operator: A Hessian.
       path: str or path. Of a folder that keeps each product; None: none does.
       progress: bool. Shows a bar.
+      what: str. What it counts.
 
     Attributes:
       num_products: int. How many were asked for.
     """
 
-    def __init__(self, operator: Any, path: str | os.PathLike | None, progress: bool) -> None:
+    def __init__(
+        self, operator: Any, path: str | os.PathLike | None, progress: bool, what: str = "Hessian products"
+    ) -> None:
         from tqdm import tqdm
 
-        self.operator, self.num_products = operator, 0
+        self.operator, self.num_products, self._what = operator, 0, what
         self._plans: dict[str, tuple[int, bool]] = {}
         self._kept = KeptProducts(path, operator.problem() if path is not None else {}, operator.rounding)
         # The total is the most that it can be until the iteration knows better: it shrinks, and the bar ends at 100 %.
         # It shows from the first product on, as compiling is no product's time.
-        self._bar = tqdm(desc="Hessian products", unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
+        self._bar = tqdm(desc=what, unit="batch", dynamic_ncols=True, disable=not progress, delay=0.01)
 
     def __enter__(self) -> "Watched":
         self._before, self.operator.on_batch = self.operator.on_batch, self._count
@@ -66,12 +69,16 @@ class Watched:
 
         return product
 
+    def kept(self, function: Callable, name: str, num_passes: int) -> Callable:
+        """Returns a function from a vector to one of its size, kept by name; it passes over the examples as often."""
+        return self._kept.of(function, name, lambda: self._bar.update(num_passes * self.operator.num_batches))
+
     def plan(self, name: str, num_products: int, is_final: bool = False) -> None:
-        """Shows how many products a matrix takes; an upper limit unless final."""
+        """Shows how many products a measurement takes, or losses; an upper limit unless final."""
         self._plans[name] = num_products, is_final
         totals, are_final = zip(*self._plans.values())
         self._bar.total = sum(totals) * self.operator.num_batches
-        self._bar.set_description("Hessian products, by batch" + ", at most" * (not all(are_final)))
+        self._bar.set_description(f"{self._what}, by batch" + ", at most" * (not all(are_final)))
 
     def _count(self) -> None:
         self._bar.update()

@@ -56,6 +56,7 @@ assert exact.dtype == np.float64 and np.abs(exact - divided @ V).max() > 0
 h = curvature.Hessian(model, x, y, precision="default")
 assert h.examples.batch_size == 24 and curvature.Hessian(model, x[:23], y[:23]).examples.batch_size == 23
 print(h.spectrum(progress=False, num_vectors=2, order=5))
+print(h.landscape(points=3, progress=False))
 for name in QUICK_ON_JAX:
     check(name)
     print(name)
@@ -66,6 +67,7 @@ def test_examples_are_divided_among_four_devices_of_jax_in_full_precision_and_pr
     path = os.pathsep.join([str(pathlib.Path(hessian_cases.__file__).parent), os.environ.get("PYTHONPATH", "")])
     printed = on_jax("-c", ON_FOUR_DEVICES, XLA_FLAGS="--xla_force_host_platform_device_count=4", PYTHONPATH=path)
     assert printed[0].startswith("Hessian of the mean cross-entropy of logits over 24 examples in 27 weights, ")
+    assert "mean cross-entropy of logits over 24 examples at 9 points around the 27 weights" in printed
     assert printed[-len(QUICK_ON_JAX) :] == list(QUICK_ON_JAX)
 
 
@@ -128,11 +130,11 @@ def test_loss_and_gradient_at_any_weights_are_those_of_the_numpy_network(model):
         z = np.tanh(X @ kernel.reshape(4, 3) + bias) @ last.reshape(3, 3) + offset
         return np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), CLASSES])
 
-    for weights, at in ((None, here), (there, there)):
-        assert h.loss_at(weights) == pytest.approx(loss(at), rel=1e-12)
+    for step, at in ((None, here), (there - here, there)):
+        assert h.loss_at(step) == pytest.approx(loss(at), rel=1e-12)
         v = random.standard_normal(27)
         slope = (loss(at + 1e-5 * v) - loss(at - 1e-5 * v)) / 2e-5
-        assert h.gradient_at(weights) @ v == pytest.approx(slope, rel=1e-8)
+        assert h.gradient_at(step) @ v == pytest.approx(slope, rel=1e-8)
 
 
 def test_nothing_of_the_model_moves_and_what_becomes_of_it_later_does_not_count():

@@ -1,0 +1,183 @@
+"""The loss on a line or a plane through the weights, beside the quadratic model that gradient and Hessian give.
+
+    equations                                                       code
+    L(w + a u + b v), w the weights, u and v directions             Landscape.losses [points], or [points, points]
+    L(w) + ⟨g, d⟩ + ½⟨d, Hd⟩, d = a u + b v, g = ∇L(w)              Landscape.quadratic
+    a random direction, each filter of which is as long as w's      random_direction
+
+Sources: Li, Xu, Taylor, Studer & Goldstein, Visualizing the Loss Landscape of Neural Nets (2018), for filters
+normalised to the length of the weights' own, which make pictures of networks comparable whatever their scale; vectors
+(biases, factors and shifts of normalisation) stay, as there. Batch normalisation is in the function as it is in the
+Hessian: by the averages at w, or with training=True by each batch's moments at each point.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+
+from shortcut_study.curvature.kept import digest
+from shortcut_study.curvature.lanczos import Decomposition, Ritz, lanczos, ritz
+from shortcut_study.curvature.watched import Watched
+
+ORDER, TOLERANCE = 60, 1e-3  # of the iteration that finds two eigenvalues: most steps, and their largest error
+NUM_LEVELS, WIDE = 12, 30  # of contours; on a logarithmic scale where the largest loss is so many times the least
+
+
+class Landscape(NamedTuple):
+    """Losses on a line or a plane: print them, or draw them with .plot().
+
+    Attributes:
+      positions: [points], how far along each direction; 0 is the weights.
+      losses, quadratic: [points], or [points, points], a down and b across: the loss, and its quadratic model.
+      directions: [1 or 2, dim], in the order of model.trainable_variables.
+      slopes, curvatures: ⟨g, u⟩ [k] and ⟨u, Hv⟩ [k, k] of the directions.
+      names: What the directions are, for the axes.
+      heading: Whose loss it is.
+    """
+
+    positions: np.ndarray
+    losses: np.ndarray
+    quadratic: np.ndarray
+    directions: np.ndarray
+    slopes: np.ndarray
+    curvatures: np.ndarray
+    names: tuple[str, ...]
+    heading: str
+
+    @property
+    def here(self) -> float:
+        """The loss at the weights."""
+        middle = len(self.positions) // 2
+        return float(self.losses[(middle,) * self.losses.ndim])
+
+    def __str__(self) -> str:
+        """Returns the loss at the weights, least and largest, and each direction's slope and curvature, as lines."""
+        least = np.unravel_index(np.argmin(self.losses), self.losses.shape)
+        at = ", ".join(f"{self.positions[index]:.3g}" for index in least)
+        ends = f"least {self.losses[least]:.4g} at ({at}), largest {self.losses.max():.4g}"
+        lines = [self.heading, f"at the weights {self.here:.4g}; {ends}"]
+        for k, name in enumerate(self.names):
+            along = np.take(self.losses, len(self.positions) // 2, 1 - k) if self.losses.ndim == 2 else self.losses
+            derivatives = f"slope {self.slopes[k]:.3g}, curvature {self.curvatures[k, k]:.4g}"
+            lines.append(f"along {name}: {derivatives}; the loss at the ends {along[0]:.4g}, {along[-1]:.4g}")
+        return "\n".join(lines)
+
+    def plot(self, title: str = "") -> Figure:
+        """Returns a Matplotlib figure: the curve, or contours, of the loss, dashed those of its quadratic model."""
+        figure = Figure(figsize=(5.5, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        if self.losses.ndim == 1:
+            axes.plot(self.positions, self.losses, color="C0", label="loss")
+            axes.plot(self.positions, self.quadratic, "--", color="0.5", label="quadratic model")
+            low, high = self.losses.min(), self.losses.max()
+            axes.set_ylim(low - 0.1 * (high - low), high + 0.1 * (high - low))  # which the model may leave
+            axes.set(xlabel=self.names[0], ylabel="loss")
+            axes.legend()
+        else:
+            low, high = float(self.losses.min()), float(self.losses.max())
+            is_wide = high > WIDE * low > 0  # then a linear scale shows the corners alone
+            levels = np.geomspace(low, high, NUM_LEVELS) if is_wide else np.linspace(low, high, NUM_LEVELS)
+            b, a = np.meshgrid(self.positions, self.positions)
+            drawn = axes.contourf(
+                b,
+                a,
+                np.clip(self.losses, low, high),
+                levels,
+                cmap="viridis",
+                norm=LogNorm(low, high) if is_wide else None,
+            )
+            axes.contour(b, a, self.quadratic, levels, colors="white", linestyles="dashed", linewidths=0.7)
+            axes.plot(0, 0, "+", color="C3", ms=10)
+            axes.set(xlabel=self.names[1], ylabel=self.names[0])
+            figure.colorbar(drawn, label="loss (dashed: its quadratic model)", format="%.3g")
+        axes.locator_params(axis="x", nbins=5)
+        axes.set_title(title, parse_math=False)
+        return figure
+
+
+def losses_around(h: Any, watched: Watched, directions: Any, span: float, points: int, seed: int) -> Landscape:
+    """Returns the losses around the weights of a Hessian; the arguments are those of `Hessian.landscape`.
+
+    Raises:
+      ValueError: an even number of points or fewer than 3, a span that is not positive, or directions that are no word
+        and not one or two vectors of the weights.
+    """
+    if points < 3 or points % 2 == 0 or not 0 < span < np.inf:
+        raise ValueError(f"points must be odd and at least 3, span positive and finite, got {points} and {span}")
+    chosen, names = _directions(h, watched, directions, seed)
+    watched.plan("landscape", points ** len(chosen) + len(chosen) + 1, is_final=True)
+    slopes = chosen @ h.gradient_at().astype(np.float64)
+    product = watched.product()
+    curvatures = chosen @ np.stack([product(direction.astype(h.dtype)) for direction in chosen]).astype(np.float64).T
+    positions, of = np.linspace(-span, span, points), digest([chosen])
+
+    def row(start: np.ndarray) -> Callable:
+        return lambda along: np.array([h.loss_at(start + b * chosen[-1]) for b in along])
+
+    starts = {"line": 0 * chosen[0]} if len(chosen) == 1 else {f"row {a!r}": a * chosen[0] for a in positions}
+    rows = [watched.kept(row(start), f"{name} {of}", points)(positions) for name, start in starts.items()]
+    losses = rows[0] if len(chosen) == 1 else np.stack(rows)
+    steps = np.stack(np.meshgrid(*[positions] * len(chosen), indexing="ij"), -1)
+    here = losses[(points // 2,) * len(chosen)]
+    quadratic = here + steps @ slopes + np.einsum("...i,ij,...j", steps, curvatures, steps) / 2
+    heading = f"{h.loss_in_words} at {losses.size:,} points around the {h.shape[0]:,} weights"
+    return Landscape(positions, losses, quadratic, chosen, slopes, curvatures, names, heading)
+
+
+def _directions(h: Any, watched: Watched, directions: Any, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns one or two directions [k, dim], float64, and what they are."""
+    if isinstance(directions, str):
+        if directions == "random":
+            random = np.random.default_rng(seed)
+            chosen = np.stack([h.part(random_direction(h.model.trainable_variables, random)) for _ in range(2)])
+            return chosen, ("first random direction", "second random direction")
+        if directions == "eigenvectors":
+            return _eigenvectors(h, watched, seed)
+        raise ValueError(f'directions must be "random", "eigenvectors", or one or two vectors, got {directions!r}')
+    chosen = np.asarray(directions, np.float64)
+    chosen = chosen[None] if chosen.ndim == 1 else chosen
+    if chosen.shape not in ((1, h.shape[0]), (2, h.shape[0])) or not np.isfinite(chosen).all():
+        raise ValueError(f"directions must be one or two finite vectors [{h.shape[0]}], got shape {chosen.shape}")
+    return chosen, ("first direction", "second direction")[: len(chosen)]
+
+
+def random_direction(variables: Sequence[keras.Variable], random: np.random.Generator) -> np.ndarray:
+    """Returns a Gaussian direction [dim] in which each filter has the length of the weights' own.
+
+    A filter is what makes one output: of a kernel [..., out] the entries of one place in its last axis. Vectors, as
+    biases and the factors of normalisation, stay where they are.
+    """
+    parts = []
+    for variable in variables:
+        weights = np.asarray(keras.ops.convert_to_numpy(variable), np.float64)
+        noise = random.standard_normal(weights.shape)
+        axes = tuple(range(weights.ndim - 1))
+        lengths = [np.sqrt(np.sum(of**2, axes, keepdims=True)) for of in (weights, noise)] if axes else [0.0, 1.0]
+        parts.append((noise * lengths[0] / lengths[1]).ravel())
+    return np.concatenate(parts)
+
+
+def _eigenvectors(h: Any, watched: Watched, seed: int) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Returns eigenvectors, of length 1, of the two eigenvalues of largest size; one where there is one weight."""
+    dim, count = h.shape[0], min(2, h.shape[0])
+
+    def outermost(decomposition: Decomposition) -> tuple[Ritz, np.ndarray]:
+        found = ritz(decomposition)
+        return found, np.argsort(-np.abs(found.values))[:count]
+
+    def stop(decomposition: Decomposition) -> bool:
+        found, of = outermost(decomposition)
+        return len(of) == count and found.error_bounds[of].max() <= TOLERANCE * np.abs(found.values[of]).min()
+
+    watched.plan("", min(ORDER, dim))
+    # From the first vector of a spectrum with this seed, whose products a folder may hold.
+    done = lanczos(watched.product(), dim, min(ORDER, dim), [seed, 0], h.dtype, stop=stop)
+    watched.plan("", len(done.diagonal), is_final=True)
+    found, of = outermost(done)
+    chosen = found.coefficients.T[of] @ done.basis.astype(np.float64)
+    names = (f"eigenvector of {found.values[i]:.4g} ± {found.error_bounds[i]:.1g}" for i in of)
+    return chosen / np.linalg.norm(chosen, axis=1, keepdims=True), tuple(names)

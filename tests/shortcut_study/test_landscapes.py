@@ -1,0 +1,121 @@
+"""curvature.landscape: losses and their quadratic model against a network in NumPy, directions, what is kept, drawn."""
+
+import hessian_cases
+import keras
+import numpy as np
+import pytest
+
+from shortcut_study import curvature
+from shortcut_study.curvature.landscapes import TOLERANCE, random_direction
+
+X, CLASSES = hessian_cases.X, hessian_cases.CLASSES
+
+
+@pytest.fixture(scope="module")
+def h():
+    keras.utils.set_random_seed(0)
+    return curvature.Hessian(hessian_cases.plain(), X, CLASSES, dtype="float64", batch_size=4)
+
+
+def numpy_loss(h, step):
+    values = [v.numpy().astype(np.float64) for v in h.model.trainable_variables]
+    w = np.concatenate([v.ravel() for v in values]) + step
+    kernel, bias, last, offset = (w[a:b] for a, b in ((0, 12), (12, 15), (15, 24), (24, 27)))
+    z = np.tanh(X @ kernel.reshape(4, 3) + bias) @ last.reshape(3, 3) + offset
+    return np.mean(np.log(np.exp(z).sum(1)) - z[np.arange(len(z)), CLASSES])
+
+
+def test_losses_on_a_plane_are_those_of_a_numpy_network_and_the_quadratic_model_is_right_to_third_order(h):
+    u, v = np.random.default_rng(0).standard_normal((2, 27))
+    wide, narrow = (h.landscape((u, v), span=span, points=5, progress=False) for span in (0.2, 0.02))
+    for found in (wide, narrow):
+        exact = [[numpy_loss(h, a * u + b * v) for b in found.positions] for a in found.positions]
+        np.testing.assert_allclose(found.losses, exact, rtol=1e-12)
+        assert found.here == pytest.approx(numpy_loss(h, 0), rel=1e-12)
+    errors = [np.abs(found.losses - found.quadratic).max() for found in (wide, narrow)]
+    assert 0 < errors[1] < 2e-3 * errors[0]  # a thousandth, at a tenth of the distance
+    line = h.landscape(u, span=0.2, points=5, progress=False)
+    np.testing.assert_allclose(line.losses, wide.losses[:, 2], rtol=1e-12)
+    np.testing.assert_allclose(line.quadratic, wide.quadratic[:, 2], rtol=1e-12)
+
+
+def test_directions_are_eigenvectors_of_the_largest_eigenvalues_or_random_ones_as_long_as_each_filter(h):
+    values, vectors = np.linalg.eigh(h @ np.eye(27))
+    order = np.argsort(-np.abs(values))[:2]
+    found = h.landscape("eigenvectors", span=0.1, points=3, progress=False)
+    gap = min(np.abs(values - value)[values != value].min() for value in values[order])
+    angle = TOLERANCE * np.abs(values).max() / gap  # Davis & Kahan
+    np.testing.assert_allclose(np.abs(found.directions @ vectors[:, order]), np.eye(2), atol=angle)
+    np.testing.assert_allclose(np.diag(found.curvatures), values[order], rtol=TOLERANCE)
+    assert angle < 0.05
+    assert f"eigenvector of {values[order[0]]:.4g}" in str(found)
+    random = h.landscape(points=3, progress=False)
+    again, other = (h.landscape(points=3, seed=seed, progress=False).directions for seed in (0, 1))
+    np.testing.assert_array_equal(random.directions, again)
+    assert not np.allclose(random.directions, other)
+    kernel, *_ = h.model.trainable_variables
+    lengths = np.linalg.norm(random.directions[0, :12].reshape(4, 3), axis=0)
+    np.testing.assert_allclose(lengths, np.linalg.norm(kernel.numpy(), axis=0), rtol=1e-6)
+    assert not random.directions[:, 12:15].any() and random.directions[:, 15:24].all()  # biases stay
+    convolution = keras.Variable(np.arange(24.0).reshape(2, 2, 2, 3))
+    of_filters = random_direction([convolution], np.random.default_rng(0)).reshape(8, 3)
+    np.testing.assert_allclose(
+        np.linalg.norm(of_filters, axis=0), np.linalg.norm(np.arange(24.0).reshape(8, 3), axis=0)
+    )
+
+
+def test_a_block_moves_its_own_weights_alone(h):
+    _, _, last, offset = h.model.trainable_variables
+    part = curvature.Hessian(h.model, X, CLASSES, variables=[offset, last], dtype="float64")
+    direction = np.arange(12.0) / 12
+    whole = np.zeros(27)
+    whole[24:], whole[15:24] = direction[:3], direction[3:]
+    found, same = part.landscape(direction, points=3, progress=False), h.landscape(whole, points=3, progress=False)
+    np.testing.assert_allclose(found.losses, same.losses, rtol=1e-12)
+    np.testing.assert_allclose([*found.slopes, found.curvatures.item()], [*same.slopes, same.curvatures.item()])
+
+
+def test_an_interrupted_landscape_goes_on_with_the_rows_that_it_has(h, tmp_path, monkeypatch, capsys):
+    calls, whole = [], curvature.Hessian.loss_at
+
+    def counted(self, step):
+        calls.append(1)
+        if len(calls) == 12:
+            raise KeyboardInterrupt
+        return whole(self, step)
+
+    monkeypatch.setattr(curvature.Hessian, "loss_at", counted)
+    with pytest.raises(KeyboardInterrupt):
+        h.landscape(points=5, path=tmp_path / "kept", progress=False)
+    found = h.landscape(points=5, path=tmp_path / "kept")
+    assert len(calls) == 12 + 15  # two rows are there; a product that is there too is computed again, and agrees
+    assert "/56 " in capsys.readouterr().err  # batches: two a pass, of 25 losses, 2 products, a gradient
+    np.testing.assert_array_equal(found.losses, h.landscape(points=5, progress=False).losses)
+
+
+def test_a_landscape_is_drawn_as_contours_or_a_curve_beside_its_quadratic_model(h):
+    plane, line = (h.landscape(of, points=3, progress=False) for of in ("random", np.ones(27)))
+    drawn = plane.plot("as titled").axes
+    assert drawn[0].get_title() == "as titled" and drawn[0].get_xlabel() == "second random direction"
+    curve, model = line.plot().axes[0].lines
+    np.testing.assert_array_equal(curve.get_ydata(), line.losses)
+    np.testing.assert_array_equal(model.get_ydata(), line.quadratic)
+    assert (
+        str(plane).splitlines()[0] == "mean cross-entropy of logits over 6 examples at 9 points around the 27 weights"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"points": 4}, "points must be odd and at least 3, span positive and finite, got 4 and 1.0"),
+        ({"span": np.nan}, "got 25 and nan"),
+        ({"directions": "steepest"}, 'directions must be "random", "eigenvectors", or one or two vectors, got'),
+        ({"directions": np.ones(26)}, r"vectors \[27\], got shape \(1, 26\)"),
+        ({"directions": np.ones((3, 27))}, r"got shape \(3, 27\)"),
+        ({"directions": np.full(27, np.inf)}, "one or two finite vectors"),
+    ],
+)
+def test_a_mistake_is_one_line(h, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        h.landscape(progress=False, **arguments)
